@@ -1,0 +1,80 @@
+# One command for people and for CI. `make help` lists the targets; the only thing needed is Python 3.11 or newer.
+
+# `make PYTHON=…` names the Python that .venv is made with; nothing else here uses it.
+VENV := .venv
+BIN := $(VENV)/bin
+CODE := $(wildcard src tests bench)
+ARGS ?=
+
+# What the caller's shell has activated or configured must not leak into ours.
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_REQUIRE_VIRTUALENV := 1
+export PIP_USER := 0
+PIP_INSTALL := $(BIN)/python -m pip install --quiet
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check lint types imports format bench soak-crash soak-power docs lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.run ## a server on ./penstock-data
+	@exec $(BIN)/penstock serve --data ./penstock-data $(ARGS)
+
+test: $(VENV)/.dev ## all tests, with branch coverage
+	$(BIN)/python -m pytest -n 2 --cov --cov-branch --cov-report=term $(ARGS)
+
+check: lint types imports test ## everything CI asks for
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+
+types: $(VENV)/.dev
+	$(BIN)/mypy $(CODE)
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## format the code and mend what can be mended by itself
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: $(VENV)/.dev ## the figures (ARGS="--help" for more)
+	$(BIN)/python -m bench $(ARGS)
+
+soak-crash: $(VENV)/.dev ## 1,000 servers killed under load
+	$(BIN)/python -m tests.soak.crash --cycles 1000 $(ARGS)
+
+soak-power: $(VENV)/.dev ## power cuts under the store
+	$(BIN)/python -m tests.soak.power $(ARGS)
+
+docs: $(VENV)/.run ## the pages that are made from code
+	$(BIN)/python -c 'from penstock.cli.settings import settings_page as page; print(page(), end="")' > docs/settings.tmp
+	mv docs/settings.tmp docs/settings.md
+
+# The locks hold what the public registry has, whatever mirror or wheel folder this machine's pip prefers.
+LOCK := CUSTOM_COMPILE_COMMAND='make lock' PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_INDEX_URL= PIP_EXTRA_INDEX_URL= \
+	$(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --strip-extras \
+	--allow-unsafe --no-build-isolation $(ARGS)
+
+lock: $(VENV)/.dev ## the pinned dependencies anew (ARGS=--upgrade to move them)
+	$(LOCK) --output-file requirements/run.lock pyproject.toml requirements/run.in
+	$(LOCK) --extra dev --output-file requirements/dev.lock pyproject.toml requirements/dev.in
+
+clean: ## everything that can be made again; ./penstock-data stays
+	rm -rf $(VENV) build dist .coverage .coverage.* htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment is installed again when what it is made from has changed.
+$(VENV)/.run: requirements/run.lock pyproject.toml scripts/venv
+	@scripts/venv $(VENV)
+	$(PIP_INSTALL) --require-hashes -r requirements/run.lock
+	$(PIP_INSTALL) --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.lock $(VENV)/.run
+	$(PIP_INSTALL) --require-hashes -r requirements/dev.lock
+	@touch $@

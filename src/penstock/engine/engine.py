@@ -1,0 +1,297 @@
+"""The engine: (principal, request) in, one reply out. What every gate talks to.
+
+It checks rights and limits, hands writes to the writer and reads to the workers, and knows nothing of wires. All of
+it runs on one event loop; only the writer's thread and the worker processes are elsewhere.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Final, Self
+
+from penstock.engine import jobs
+from penstock.engine.metrics import Metrics
+from penstock.engine.parts import OPERATION_BYTES, Parts, Patience, check_names
+from penstock.engine.queues import Queues
+from penstock.engine.subscriptions import Subscriptions
+from penstock.engine.waiters import Waiters
+from penstock.engine.workers import WorkerPool
+from penstock.engine.writer import Writer
+from penstock.errors import Closed, InvalidRequest, LimitExceeded, NotAllowed, PenstockError, Unexpected
+from penstock.model import (
+    AcknowledgeQueue,
+    Append,
+    Appended,
+    EventFilter,
+    EventPage,
+    FetchSubscription,
+    FindPosition,
+    Found,
+    GetStats,
+    ListContexts,
+    ListQueues,
+    ListStreams,
+    ListSubscriptions,
+    Principal,
+    ProgressSubscription,
+    ReadAll,
+    ReadEvent,
+    ReadRecords,
+    ReadStream,
+    RecordPage,
+    RegisterSubscriptions,
+    Reply,
+    Request,
+    ResetQueue,
+    SetSubscription,
+    SubscribeQueue,
+    Transact,
+    Transacted,
+    now_ticks,
+)
+from penstock.settings import Settings
+from penstock.store import Store, open_store
+from penstock.store.contract import Commit, ExpireProducers, Operation, Outcome, ReadLimits, Transaction
+from penstock.store.record import columns_of
+
+log = logging.getLogger(__name__)
+
+TRANSACTION_OPERATIONS_MAX: Final = 1000
+HOUSEKEEPING_S: Final = 600.0
+"""How often idle producers are looked for."""
+TICKS_PER_MS: Final = 10_000
+
+Answer = Callable[[Reply | PenstockError], None]
+Handler = Callable[[Any], Coroutine[Any, Any, Reply]]
+
+
+class Engine:
+    """One store, open for everyone. Use as `async with Engine(url, settings) as engine`."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self._url = url
+        self._closing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Open the store and start the writer and the workers."""
+        settings = self.settings
+        self._store: Store = open_store(
+            self._url, stream_cache_max=settings.stream_cache_max, wal_bytes_max=settings.wal_bytes_max
+        )
+        self.identity = self._store.identity()
+        self._waiters = Waiters(settings.waiters_max, self.metrics)
+        loop = asyncio.get_running_loop()
+        self._writer = Writer(self._store, loop, settings, self.metrics, self._waiters.committed)
+        self.pool = WorkerPool(self._url, settings, self.metrics)
+        parts = self._parts = Parts(settings, self._writer, self.pool, self._waiters)
+        self._subscriptions = Subscriptions(parts)
+        self._queues = Queues(parts)
+        self._handlers: dict[type[Request], Handler] = self._table()
+        self._writer.start()
+        await self.pool.start()
+        self._housekeeper = loop.create_task(self._keep_house())
+
+    async def stop(self) -> None:
+        """Take nothing more, finish what was taken, close the store."""
+        self._closing = True
+        self._housekeeper.cancel()
+        self._waiters.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self.settings.shutdown_ms_max / 1000)
+        await self._writer.close()
+        await self.pool.close()
+        self._store.close()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether appends can succeed."""
+        return not self._closing and self._writer.is_healthy
+
+    async def execute(self, principal: Principal, request: Request) -> Reply:
+        """Carry out a request; its reply, or an exception."""
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def answered(reply: Reply | PenstockError) -> None:
+            if answer.done():
+                return
+            if isinstance(reply, PenstockError):
+                answer.set_exception(reply)
+            else:
+                answer.set_result(reply)
+
+        self.submit(principal, request, answered)
+        return await answer
+
+    def submit(self, principal: Principal, request: Request, answer: Answer) -> None:
+        """Carry out a request; `answer` is called exactly once, at the earliest before this returns."""
+        try:
+            if self._closing:
+                raise Closed
+            if not principal.may(request.right):
+                raise NotAllowed(principal.name, str(request.right.name))
+            if isinstance(request, Append):
+                self._append(request, answer)
+            else:
+                self._begin(self._handlers[type(request)](request), answer)
+        except PenstockError as error:
+            answer(error)
+        except Exception as error:
+            log.exception("a request could not be begun")
+            answer(Unexpected(repr(error)))
+
+    # -- writes
+
+    def _append(self, request: Append, answer: Answer) -> None:
+        """The way of most requests: no task, no future, only the writer's queue."""
+        commit = self._commit(request)
+
+        def written(outcome: Outcome) -> None:
+            if isinstance(outcome, PenstockError):
+                answer(outcome)
+            else:
+                appended = outcome[0]
+                assert isinstance(appended, Appended)
+                answer(appended)
+
+        size = commit.columns.size + OPERATION_BYTES
+        self._writer.submit(Transaction((commit,), request.mark), size, written)
+
+    def _commit(self, request: Append) -> Commit:
+        settings = self.settings
+        if len(request.events) > settings.commit_events_max:
+            raise LimitExceeded("commit_events_max", len(request.events), settings.commit_events_max)
+        columns = columns_of(request.events)
+        if columns.size > settings.event_bytes_max:
+            largest = max(len(e.body) + len(e.headers or "") + len(e.type) for e in request.events)
+            if largest > settings.event_bytes_max:
+                raise LimitExceeded("event_bytes_max", largest, settings.event_bytes_max)
+            if columns.size > settings.commit_bytes_max:
+                raise LimitExceeded("commit_bytes_max", columns.size, settings.commit_bytes_max)
+        return Commit(request.context, request.stream, request.expected, columns)
+
+    async def _transact(self, request: Transact) -> Transacted:
+        operations: list[Operation] = [self._commit(commit) for commit in request.commits]
+        size = sum(op.columns.size for op in operations if isinstance(op, Commit))
+        operations += [await self._queues.receipt(receipt) for receipt in request.acknowledge]
+        operations += [self._subscriptions.receipt(receipt) for receipt in request.progress]
+        if not operations:
+            raise InvalidRequest("transaction", "has nothing in it")
+        if len(operations) > TRANSACTION_OPERATIONS_MAX:
+            raise LimitExceeded("transaction_operations_max", len(operations), TRANSACTION_OPERATIONS_MAX)
+        results = await self._parts.write(Transaction(tuple(operations), request.mark), size)
+        for receipt in request.progress:
+            self._subscriptions.progressed(receipt)
+        return Transacted(tuple(result for result in results if isinstance(result, Appended)))
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            before = now_ticks() - self.settings.producer_idle_ms_max * TICKS_PER_MS
+            try:
+                await self._parts.write(Transaction((ExpireProducers(before),)))
+            except PenstockError as error:
+                log.warning("idle producers were not forgotten: %s", error)
+
+    # -- everything else
+
+    def _begin(self, work: Coroutine[Any, Any, Reply], answer: Answer) -> None:
+        task = asyncio.get_running_loop().create_task(self._finish(work, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, work: Coroutine[Any, Any, Reply], answer: Answer) -> None:
+        try:
+            answer(await work)
+        except PenstockError as error:
+            answer(error)
+        except Exception as error:
+            log.exception("a request failed")
+            answer(Unexpected(repr(error)))
+
+    def _table(self) -> dict[type[Request], Handler]:
+        return {
+            Transact: self._transact,
+            ReadStream: self._read_stream,
+            ReadEvent: lambda request: self._parts.run(jobs.read_event, request, self._parts.limits),
+            ReadAll: self._read_all,
+            ReadRecords: self._read_records,
+            FindPosition: self._find_position,
+            ListContexts: lambda request: self._list(jobs.list_contexts, request),
+            ListStreams: lambda request: self._list(jobs.list_streams, request),
+            ListSubscriptions: lambda request: self._list(jobs.list_subscriptions, request),
+            ListQueues: lambda request: self._list(jobs.list_queues, request),
+            GetStats: lambda _request: self._parts.run(jobs.get_stats),
+            RegisterSubscriptions: self._subscriptions.register,
+            FetchSubscription: self._subscriptions.fetch,
+            ProgressSubscription: self._subscriptions.progress,
+            SetSubscription: self._subscriptions.set,
+            SubscribeQueue: self._queues.subscribe,
+            AcknowledgeQueue: self._queues.acknowledge,
+            ResetQueue: self._queues.reset,
+        }
+
+    async def _list(self, job: Callable[..., Any], request: Any) -> Reply:
+        reply: Reply = await self._parts.run(job, request, self._page_limit(request.limit))
+        return reply
+
+    def _page_limit(self, limit: int | None) -> int:
+        if limit is not None and limit < 1:
+            raise InvalidRequest("limit", f"is {limit}; it must be at least 1")
+        return min(limit or self.settings.page_events_max, self.settings.page_events_max)
+
+    def _limits(self, limit: int | None) -> ReadLimits:
+        return self._parts.limits._replace(events_max=self._page_limit(limit))
+
+    async def _read_stream(self, request: ReadStream) -> EventPage:
+        page: EventPage = await self._parts.run(jobs.read_stream, request, self._limits(request.limit))
+        return page
+
+    async def _read_all(self, request: ReadAll) -> EventPage:
+        limits = self._limits(request.limit)
+        wanted = EventFilter(request.context, request.filter, request.types)
+        page: EventPage = await self._read_on(jobs.read_all, request, wanted, limits)
+        return page
+
+    async def _read_records(self, request: ReadRecords) -> RecordPage:
+        wanted = EventFilter(request.context, request.filter)
+        page: RecordPage = await self._read_on(jobs.read_records, request, wanted, self._parts.limits)
+        return page
+
+    async def _read_on(
+        self, job: Callable[..., Any], request: ReadAll | ReadRecords, wanted: EventFilter, limits: ReadLimits
+    ) -> Any:
+        """A page; if it is empty and the request waits, the first page that is not."""
+        patience = Patience(self._parts, request.wait_ms)
+        with patience.watch(wanted):
+            while True:
+                patience.about_to_read()
+                page = await self._parts.run(job, request, limits)
+                if not page.end or _holds(page) or not await patience.wait():
+                    return page
+
+    async def _find_position(self, request: FindPosition) -> Found:
+        check_names(context=request.context, filter=request.filter)
+        wanted = EventFilter(request.context, request.filter)
+        start = 1
+        while True:
+            search = await self._parts.run(jobs.find_position, wanted, request.ticks, start, self._parts.limits)
+            if search.position is not None or search.end:
+                return Found(search.position)
+            start = search.next
+
+
+def _holds(page: EventPage | RecordPage) -> bool:
+    return bool(page.events if isinstance(page, EventPage) else page.records)

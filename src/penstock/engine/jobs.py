@@ -1,0 +1,255 @@
+"""What worker processes do: each function reads the store for one request and answers in one bounded step.
+
+A scan that does not come to an end in time answers what it has and where to go on; the engine asks again.
+"""
+
+import time
+from typing import Final, NamedTuple
+
+from penstock.errors import EventNotFound, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
+from penstock.model import (
+    ContextPage,
+    Event,
+    EventFilter,
+    EventPage,
+    ListContexts,
+    ListQueues,
+    ListStreams,
+    ListSubscriptions,
+    QueuePage,
+    ReadAll,
+    ReadEvent,
+    ReadRecords,
+    ReadStream,
+    RecordPage,
+    StoreStats,
+    StreamPage,
+    SubscriptionInfo,
+    SubscriptionPage,
+)
+from penstock.store import Store
+from penstock.store.contract import Proposal, QueueState, ReadLimits, Search
+
+TIES_MAX: Final = 10_000
+"""Events with the same time as a batch's last that may be added to it."""
+STEP_S_MAX: Final = 1.0
+"""How long one job goes on scanning."""
+
+
+# --- plain reads ----------------------------------------------------------------------------------------------
+
+
+def read_stream(store: Store, request: ReadStream, limits: ReadLimits) -> EventPage:
+    """A page of one stream."""
+    page = store.read_stream(
+        request.context,
+        request.stream,
+        request.from_sequence,
+        request.to_sequence,
+        limits,
+        request.backward,
+    )
+    return EventPage(*page)
+
+
+def read_event(store: Store, request: ReadEvent, limits: ReadLimits) -> EventPage:
+    """One event, or EventNotFound."""
+    context, stream, sequence = request.context, request.stream, request.sequence
+    page = store.read_stream(context, stream, sequence, sequence, limits)
+    if not page.events or page.events[0].sequence != sequence:
+        raise EventNotFound(context, stream, sequence)
+    return EventPage(page.events, sequence + 1, True)
+
+
+def read_all(store: Store, request: ReadAll, limits: ReadLimits) -> EventPage:
+    """A page of the whole history."""
+    wanted = EventFilter(request.context, request.filter, request.types)
+    return EventPage(*store.read_all(request.position, wanted, limits))
+
+
+def read_records(store: Store, request: ReadRecords, limits: ReadLimits) -> RecordPage:
+    """A page of stored records as they are."""
+    span = store.read_records(request.position, EventFilter(request.context, request.filter), limits)
+    return RecordPage([record.data for record in span.records], span.next, span.end)
+
+
+def find_position(store: Store, wanted: EventFilter, ticks: int, start: int, limits: ReadLimits) -> Search:
+    """One step of the search for a time."""
+    return store.find_position(wanted, ticks, limits, start)
+
+
+def list_contexts(store: Store, request: ListContexts, limit: int) -> ContextPage:
+    """A page of contexts."""
+    found = store.contexts(request.after, limit + 1)
+    return ContextPage(found[:limit], len(found) <= limit)
+
+
+def list_streams(store: Store, request: ListStreams, limit: int) -> StreamPage:
+    """A page of streams."""
+    prefix = EventFilter(request.context, request.filter).prefix
+    found = store.streams(request.context, prefix, request.after, limit + 1)
+    return StreamPage(found[:limit], len(found) <= limit)
+
+
+def list_subscriptions(store: Store, request: ListSubscriptions, limit: int) -> SubscriptionPage:
+    """A page of subscriptions."""
+    found = store.subscriptions(request.after, limit + 1)
+    return SubscriptionPage(found[:limit], len(found) <= limit)
+
+
+def list_queues(store: Store, request: ListQueues, limit: int) -> QueuePage:
+    """A page of queues."""
+    found = store.queues(request.after, limit + 1)
+    return QueuePage(found[:limit], len(found) <= limit)
+
+
+def get_stats(store: Store) -> StoreStats:
+    """Counts of the whole store."""
+    return store.stats()
+
+
+# --- gathering events -----------------------------------------------------------------------------------------
+
+
+class Gathered(NamedTuple):
+    """Events that match, where to go on, and whether the end of the history was reached."""
+
+    events: list[Event]
+    next: int
+    end: bool
+
+
+def gather(
+    store: Store, wanted: EventFilter, position: int, count: int, limits: ReadLimits, last: int | None = None
+) -> Gathered:
+    """Up to `count` events from a position on (up to `last`), fewer where bytes or time run out."""
+    deadline = time.monotonic() + STEP_S_MAX
+    events: list[Event] = []
+    size = 0
+    while True:
+        page_limits = limits._replace(events_max=count - len(events), bytes_max=limits.bytes_max - size)
+        page = store.read_all(position, wanted, page_limits, last)
+        events += page.events
+        size += sum(len(event.body) + len(event.headers or "") for event in page.events)
+        position = page.next
+        if page.end or len(events) >= count or size >= limits.bytes_max or time.monotonic() > deadline:
+            return Gathered(events, position, page.end)
+
+
+def read_range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Event]:
+    """The events of a batch that was given out before."""
+    events: list[Event] = []
+    while first <= last:
+        page = store.read_all(first, wanted, ReadLimits(), last)
+        events += page.events
+        if page.end:
+            break
+        first = page.next
+    return events
+
+
+# --- subscriptions --------------------------------------------------------------------------------------------
+
+
+class Fetched(NamedTuple):
+    """A subscription as it stands and its next batch; `next` is where it is after that batch."""
+
+    subscription: SubscriptionInfo
+    events: list[Event]
+    next: int
+    end: bool
+
+
+def fetch(store: Store, number: int, count: int, limits: ReadLimits) -> Fetched:
+    """A subscription's next batch, cut as the rules of progress want it."""
+    subscription = find_subscription(store, number)
+    wanted = EventFilter(subscription.context, subscription.filter)
+    start, previous = subscription.position, subscription.last_ticks
+    # One more than asked for shows whether the batch would be cut between events of the same time.
+    found = gather(store, wanted, start, count + 1, limits)
+    if len(found.events) > count and found.events[count - 1].ticks in (found.events[count].ticks, previous):
+        found = gather(store, wanted, start, count + TIES_MAX + 1, limits)
+    if not found.events:
+        return Fetched(subscription, [], found.next, found.end)
+    batch = found.events[: batch_length([event.ticks for event in found.events], count, previous)]
+    return Fetched(subscription, batch, batch[-1].position + 1, False)
+
+
+def batch_length(ticks: list[int], count: int, previous: int | None) -> int:
+    """How many of these events make the batch.
+
+    Events with the last one's time are added. A batch that would end on the time the batch before it ended on is
+    made longer, or else shorter: a repeated progress could not tell the two apart.
+    """
+    end = _with_ties(ticks, min(count, len(ticks)), count)
+    if ticks[end - 1] != previous:
+        return end
+    longer = _with_ties(ticks, min(end + 1, len(ticks)), count)
+    if ticks[longer - 1] != previous:
+        return longer
+    shorter = end
+    while shorter and ticks[shorter - 1] == previous:
+        shorter -= 1
+    return shorter or end
+
+
+def _with_ties(ticks: list[int], end: int, count: int) -> int:
+    while end < len(ticks) and end < count + TIES_MAX and ticks[end] == ticks[end - 1]:
+        end += 1
+    return end
+
+
+def find_subscription(store: Store, number: int) -> SubscriptionInfo:
+    """A subscription by its id, or SubscriptionNotFound."""
+    found = store.subscription(number)
+    if found is None:
+        raise SubscriptionNotFound(str(number))
+    return found
+
+
+def lookup_subscription(store: Store, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
+    """A subscription by what identifies it."""
+    return store.find_subscription(subscriber, context, filter)
+
+
+# --- queues ---------------------------------------------------------------------------------------------------
+
+
+class Proposed(NamedTuple):
+    """What a queue would give next, its events, and when the next allocation of another expires (ticks)."""
+
+    proposal: Proposal
+    events: list[Event]
+    next_expiry: int | None
+    now: int
+
+
+def lookup_queue(store: Store, name: str, context: str | None) -> QueueState:
+    """The queue of a name, or QueueNotFound, or QueueAmbiguous."""
+    found = store.find_queues(name, context)
+    if not found:
+        raise QueueNotFound(name)
+    if len(found) > 1:
+        raise QueueAmbiguous(name)
+    return found[0]
+
+
+def propose(
+    store: Store, queue: QueueState, subscriber: str, acknowledged: int | None, count: int, limits: ReadLimits
+) -> Proposed:
+    """What the subscriber would get, once the allocation that begins at `acknowledged` is gone."""
+    queue = lookup_queue(store, queue.name, queue.context)
+    wanted = EventFilter(queue.context, queue.filter)
+    now = store.now()
+    claim = store.claim(queue.id, subscriber, acknowledged)
+    if claim is not None:
+        kind = Proposal.OWN if claim.expires > now and claim.subscriber == subscriber else Proposal.EXPIRED
+        proposal = Proposal(kind, queue.position, queue.position, claim.first, claim.last, claim.count)
+        return Proposed(proposal, read_range(store, wanted, claim.first, claim.last), None, now)
+    found = gather(store, wanted, queue.position, count, limits)
+    if not found.events:
+        nothing = Proposal(Proposal.NOTHING, queue.position, found.next)
+        return Proposed(nothing, [], store.next_expiry(queue.id) if found.end else now, now)
+    first, last = found.events[0].position, found.events[-1].position
+    fresh = Proposal(Proposal.FRESH, queue.position, last + 1, first, last, len(found.events))
+    return Proposed(fresh, found.events, None, now)

@@ -1,0 +1,153 @@
+"""Durable subscriptions: the same batch until it is progressed, and progress that can be repeated safely."""
+
+from typing import Final, NamedTuple
+
+from penstock.engine import jobs
+from penstock.engine.keyed import KeyedLocks
+from penstock.engine.parts import Parts, Patience, check_names
+from penstock.errors import InvalidRequest, SubscriptionMoved, SubscriptionNotFound
+from penstock.model import (
+    Batch,
+    Done,
+    EventFilter,
+    FetchSubscription,
+    ProgressSubscription,
+    Registered,
+    RegisterSubscriptions,
+    SetSubscription,
+    SubscriptionInfo,
+    SubscriptionReceipt,
+    SubscriptionStart,
+)
+from penstock.store.contract import Progress, Register, SetBookmark, Transaction
+
+PENDING_MAX: Final = 100_000
+"""Batches remembered as fetched; the oldest is forgotten first, and its subscriber fetches again."""
+SCANNED_POSITIONS_MAX: Final = 4096
+"""How far a scan that found nothing goes before the subscription remembers it on disk."""
+REGISTER_MAX: Final = 1000
+
+
+class _Pending(NamedTuple):
+    """A fetched batch that was not progressed yet."""
+
+    start: int
+    next: int
+    first: int
+    last: int
+    last_ticks: int
+
+
+class Subscriptions:
+    """What requests about subscriptions mean."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._locks = KeyedLocks()
+        self._pending: dict[int, _Pending] = {}
+
+    async def register(self, request: RegisterSubscriptions) -> Registered:
+        """Make or find subscriptions; all of a request or none."""
+        check_names(subscriber=request.subscriber)
+        if len(request.subscriptions) > REGISTER_MAX:
+            raise InvalidRequest("subscriptions", f"are {len(request.subscriptions)}; at most {REGISTER_MAX} at once")
+        operations = [await self._registration(request.subscriber, start) for start in request.subscriptions]
+        if not operations:
+            return Registered(())
+        results = await self._parts.write(Transaction(tuple(operations)))
+        return Registered(tuple(result.id for result in results if isinstance(result, SubscriptionInfo)))
+
+    async def _registration(self, subscriber: str, start: SubscriptionStart) -> Register:
+        check_names(context=start.context, filter=start.filter)
+        wanted = EventFilter(start.context, start.filter)
+        found = await self._lookup(subscriber, wanted)
+        if found is not None:
+            return Register(subscriber, start.context, wanted.prefix, found.position)
+        position = await self._parts.position_for(wanted, start.start_ticks)
+        return Register(subscriber, start.context, wanted.prefix, position)
+
+    async def _lookup(self, subscriber: str, wanted: EventFilter) -> SubscriptionInfo | None:
+        found: SubscriptionInfo | None = await self._parts.run(
+            jobs.lookup_subscription, subscriber, wanted.context, wanted.prefix
+        )
+        return found
+
+    async def fetch(self, request: FetchSubscription) -> Batch:
+        """The pending batch again, or the next one."""
+        if request.count < 1:
+            raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
+        patience = Patience(self._parts, request.wait_ms)
+        info: SubscriptionInfo = await self._parts.run(jobs.find_subscription, request.subscription)
+        with patience.watch(EventFilter(info.context, info.filter)):
+            while True:
+                patience.about_to_read()
+                batch, end = await self._fetch(request)
+                if batch.events or (end and not await patience.wait()):
+                    return batch
+
+    async def _fetch(self, request: FetchSubscription) -> tuple[Batch, bool]:
+        number = request.subscription
+        async with self._locks.turn(number):
+            if number in self._pending:
+                return await self._again(number, self._pending[number]), True
+            count = min(request.count, self._parts.limits.events_max)
+            found: jobs.Fetched = await self._parts.run(jobs.fetch, number, count, self._parts.limits)
+            start = found.subscription.position
+            if found.events:
+                self._remember(number, found)
+            elif found.next - start >= SCANNED_POSITIONS_MAX or not found.end:
+                await self._parts.write(Transaction((Progress(number, start, found.next),)))
+            return Batch(number, found.events), found.end
+
+    def _remember(self, number: int, found: jobs.Fetched) -> None:
+        first, last = found.events[0], found.events[-1]
+        start = found.subscription.position
+        self._pending[number] = _Pending(start, found.next, first.position, last.position, last.ticks)
+        while len(self._pending) > PENDING_MAX:
+            del self._pending[next(iter(self._pending))]
+
+    async def _again(self, number: int, pending: _Pending) -> Batch:
+        info: SubscriptionInfo = await self._parts.run(jobs.find_subscription, number)
+        wanted = EventFilter(info.context, info.filter)
+        events = await self._parts.run(jobs.read_range, wanted, pending.first, pending.last)
+        return Batch(number, events)
+
+    async def progress(self, request: ProgressSubscription) -> Done:
+        """Move past the pending batch if this is its time; otherwise do nothing."""
+        number = request.subscription
+        async with self._locks.turn(number):
+            pending = self._pending.get(number)
+            if pending is not None and pending.last_ticks == request.last_ticks:
+                await self._parts.write(Transaction((_past(number, pending, strict=False),)))
+                del self._pending[number]
+        return Done()
+
+    def receipt(self, receipt: SubscriptionReceipt) -> Progress:
+        """The operation that progresses past the pending batch inside a transaction."""
+        pending = self._pending.get(receipt.subscription)
+        if pending is None or pending.last_ticks != receipt.last_ticks:
+            raise SubscriptionMoved(receipt.subscription)
+        return _past(receipt.subscription, pending, strict=True)
+
+    def progressed(self, receipt: SubscriptionReceipt) -> None:
+        """A transaction with this receipt is on disk."""
+        self._pending.pop(receipt.subscription, None)
+
+    async def set(self, request: SetSubscription) -> Done:
+        """Move a subscription to a time and forget its pending batch."""
+        check_names(subscriber=request.subscriber, context=request.context, filter=request.filter)
+        wanted = EventFilter(request.context, request.filter)
+        found = await self._lookup(request.subscriber, wanted)
+        if found is None:
+            raise SubscriptionNotFound(f"of {request.subscriber} to '{request.filter}' in context {request.context}")
+        async with self._locks.turn(found.id):
+            position = await self._parts.position_for(wanted, request.ticks)
+            bookmark = SetBookmark(request.subscriber, request.context, wanted.prefix, position)
+            await self._parts.write(Transaction((bookmark,)))
+            self._pending.pop(found.id, None)
+        self._parts.waiters.ring_all(request.context)
+        return Done()
+
+
+def _past(number: int, pending: _Pending, *, strict: bool) -> Progress:
+    return Progress(number, pending.start, pending.next, pending.last_ticks, strict)

@@ -1,0 +1,74 @@
+"""A worker process: reads on behalf of the server, so that no read holds up an append.
+
+It is started by the pool with one end of a socket pair as its file descriptor, gets the store's URL, then jobs one
+at a time, and ends when the other end is closed. Run as `python -m penstock.engine.worker FD`.
+"""
+
+import gc
+import logging
+import signal
+import socket
+import sys
+from typing import Any, Final
+
+from penstock.engine.frames import Unframer, frame
+from penstock.errors import PenstockError, Unexpected
+from penstock.store import Store, open_reader
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BYTES: Final = 1 << 16
+
+
+def main(descriptor: int) -> None:
+    """Serve jobs until the server closes the socket."""
+    # Ctrl-C and a stop reach the whole process group; the server decides when its workers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Events are many small objects without cycles: looking for cycles among them costs more than reading them.
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+    with socket.socket(fileno=descriptor) as connection:
+        worker = Worker()
+        unframer = Unframer()
+        while data := connection.recv(RECEIVE_BYTES):
+            for message in unframer.receive(data):
+                connection.sendall(worker.answer(message))
+
+
+class Worker:
+    """Holds the open store between jobs."""
+
+    def __init__(self) -> None:
+        self._url = ""
+        self._store: Store | None = None
+
+    def answer(self, message: Any) -> bytes:
+        """Carry out one message: the URL to begin with, then (function, arguments)."""
+        if isinstance(message, str):
+            self._url = message
+            return frame((True, None))
+        function, arguments = message
+        try:
+            return frame((True, function(self._open(), *arguments)))
+        except PenstockError as error:
+            return frame((False, error))
+        except Exception as error:
+            log.exception("a job failed")
+            self._close()
+            return frame((False, Unexpected(repr(error))))
+
+    def _open(self) -> Store:
+        if self._store is None:
+            self._store = open_reader(self._url)
+        return self._store
+
+    def _close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s worker %(process)d %(levelname)s %(message)s")
+    main(int(sys.argv[1]))

@@ -1,0 +1,195 @@
+"""The pool of worker processes, on the event loop's side.
+
+Each worker does one job at a time; what does not find a free one waits in a bounded queue. A worker that dies or
+takes too long is killed and replaced, and whoever waited for it is told.
+"""
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, cast
+
+from penstock.engine.frames import Unframer, frame
+from penstock.engine.metrics import Metrics
+from penstock.errors import Closed, PenstockError, ReaderBusy, ReaderTimeout, WorkerDied
+from penstock.settings import Settings
+
+log = logging.getLogger(__name__)
+
+RESTART_PAUSE_S: Final = 0.2
+"""Before a worker that died is replaced, so that one that cannot start does not spin."""
+REAP_PAUSE_S: Final = 0.02
+
+Job = Callable[..., Any]
+"""A function of a module, called in the worker with its store and the arguments."""
+
+
+class _Waiting(NamedTuple):
+    message: bytes
+    since: float
+    answer: asyncio.Future[Any]
+
+
+class WorkerPool:
+    """Runs jobs in worker processes."""
+
+    def __init__(self, url: str, settings: Settings, metrics: Metrics) -> None:
+        self._url = url
+        self._settings = settings
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Waiting] = deque()
+        self._workers: set[_Worker] = set()
+        self._idle: list[_Worker] = []
+        self._closing = False
+        self._all_gone = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start all workers; they are ready when this returns."""
+        await asyncio.gather(*(self._spawn() for _ in range(self._settings.workers)))
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes at work, for those who look after them."""
+        return [worker.process.pid for worker in self._workers]
+
+    def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
+        """Have a worker do a job; the result comes as a future."""
+        if self._closing:
+            raise Closed
+        if len(self._waiting) >= self._settings.reader_queue_max:
+            self._metrics.refused.labels("reader_busy").inc()
+            raise ReaderBusy(len(self._waiting))
+        answer = self._loop.create_future()
+        self._waiting.append(_Waiting(frame((job, arguments)), time.monotonic(), answer))
+        self._dispatch()
+        return answer
+
+    async def close(self) -> None:
+        """End all workers. What still waits is told."""
+        self._closing = True
+        while self._waiting:
+            _fail(self._waiting.popleft().answer, Closed())
+        for worker in list(self._workers):
+            worker.close()
+        if self._workers:
+            await self._all_gone.wait()
+
+    def _dispatch(self) -> None:
+        oldest = time.monotonic() - self._settings.reader_wait_ms_max / 1000
+        while self._waiting and self._idle:
+            item = self._waiting.popleft()
+            if item.answer.done():
+                continue  # Whoever asked has given up.
+            if item.since < oldest:
+                _fail(item.answer, ReaderTimeout(self._settings.reader_wait_ms_max))
+            else:
+                self._idle.pop().begin(item.message, item.answer, self._settings.worker_job_ms_max / 1000)
+
+    async def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "penstock.engine.worker", str(theirs.fileno())]
+            # Starting takes a millisecond or two, and only when a worker starts.
+            process = subprocess.Popen(  # noqa: ASYNC220, S603
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            )
+        _, worker = await self._loop.create_connection(lambda: _Worker(self, process), sock=ours)
+        self._workers.add(worker)
+        ready: asyncio.Future[Any] = self._loop.create_future()
+        worker.begin(frame(self._url), ready, self._settings.worker_job_ms_max / 1000)
+        await ready
+
+    # -- told by workers
+
+    def finished(self, worker: "_Worker") -> None:
+        """A worker is free again."""
+        self._metrics.reads.inc()
+        self._idle.append(worker)
+        self._dispatch()
+
+    def lost(self, worker: "_Worker") -> None:
+        """A worker is gone."""
+        if worker in self._idle:
+            self._idle.remove(worker)
+        self._reap(worker)
+        if not self._closing:
+            self._metrics.workers_replaced.inc()
+            log.warning("worker process %d died; starting another", worker.process.pid)
+            self._loop.call_later(RESTART_PAUSE_S, self._replace)
+
+    def _replace(self) -> None:
+        if not self._closing:
+            task = self._loop.create_task(self._spawn())
+            # A worker that dies while it starts is replaced by the same way it was told of.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _reap(self, worker: "_Worker") -> None:
+        if worker.process.poll() is None:
+            self._loop.call_later(REAP_PAUSE_S, self._reap, worker)
+        else:
+            self._workers.discard(worker)
+            if not self._workers:
+                self._all_gone.set()
+
+
+class _Worker(asyncio.Protocol):
+    """One worker process and the job it does."""
+
+    def __init__(self, pool: WorkerPool, process: subprocess.Popen[bytes]) -> None:
+        self._pool = pool
+        self.process = process
+        self._unframer = Unframer()
+        self._answer: asyncio.Future[Any] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._reason = "died"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def begin(self, message: bytes, answer: asyncio.Future[Any], seconds: float) -> None:
+        """Send a job; kill the process if it takes longer than this."""
+        self._answer = answer
+        self._alarm = asyncio.get_running_loop().call_later(seconds, self._too_long)
+        self._transport.write(message)
+
+    def _too_long(self) -> None:
+        self._reason = "took too long and was stopped"
+        self.process.kill()
+
+    def data_received(self, data: bytes) -> None:
+        for succeeded, result in self._unframer.receive(data):
+            answer = self._clear()
+            if answer is not None and not answer.done():
+                if succeeded:
+                    answer.set_result(result)
+                else:
+                    answer.set_exception(result)
+            self._pool.finished(self)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.process.kill()
+        answer = self._clear()
+        if answer is not None:
+            _fail(answer, WorkerDied(self._reason))
+        self._pool.lost(self)
+
+    def _clear(self) -> asyncio.Future[Any] | None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        answer, self._answer = self._answer, None
+        return answer
+
+    def close(self) -> None:
+        """Let the process end."""
+        self._transport.close()
+
+
+def _fail(answer: asyncio.Future[Any], error: PenstockError) -> None:
+    if not answer.done():
+        answer.set_exception(error)

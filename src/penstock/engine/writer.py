@@ -1,0 +1,214 @@
+"""Group commit: one thread that writes everything that waits, in one transaction with one fsync.
+
+Requests are handed over on the event loop's thread and answered there; the writer only touches the store. When it
+is idle a request starts at once; while a commit is being synced, others gather and share the next one.
+
+If the store fails, everyone who waits is told, and the writer tries to bring the store back until it is.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple
+
+from penstock.engine.metrics import Metrics
+from penstock.errors import Closed, PenstockError, StoreError, Unexpected, WriterBusy, WriterTimeout
+from penstock.settings import Settings
+from penstock.store import Store
+from penstock.store.contract import Commit, Outcome, Transaction
+
+log = logging.getLogger(__name__)
+
+RECOVERY_PAUSE_S: Final = 0.1
+"""How long requests gather between two attempts to bring a failed store back."""
+
+Answer = Callable[[Outcome], None]
+Committed = Callable[[set[tuple[str, str]]], None]
+"""Told on the loop's thread which streams (context, stream) have new events."""
+
+
+class _Item(NamedTuple):
+    transaction: Transaction
+    size: int
+    since: float
+    answer: Answer
+
+
+class Writer:
+    """The only one who changes the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        metrics: Metrics,
+        committed: Committed,
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._settings = settings
+        self._metrics = metrics
+        self._committed = committed
+        self._queue: SimpleQueue[_Item | None] = SimpleQueue()
+        self._waiting = 0
+        self._waiting_bytes = 0
+        self._closing = False
+        self._healthy = True
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._work, name="penstock-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have been taken and not been answered."""
+        return self._waiting
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the store took the last write, or came back since."""
+        return self._healthy and self._thread.is_alive()
+
+    def submit(self, transaction: Transaction, size: int, answer: Answer) -> None:
+        """Queue a transaction; `answer` is called on the loop's thread. Raises if it cannot be taken."""
+        if self._closing:
+            raise Closed
+        if (
+            self._waiting >= self._settings.writer_queue_max
+            or self._waiting_bytes + size > self._settings.writer_queue_bytes_max
+        ):
+            self._metrics.refused.labels("writer_busy").inc()
+            raise WriterBusy(self._waiting)
+        self._waiting += 1
+        self._waiting_bytes += size
+        self._queue.put(_Item(transaction, size, time.monotonic(), answer))
+
+    async def close(self) -> None:
+        """Take nothing more, finish what was taken, end the thread."""
+        self._closing = True
+        self._queue.put(None)
+        await self._ended.wait()
+        self._thread.join()
+
+    # -- on the writer's thread
+
+    def _work(self) -> None:
+        going = True
+        while going:
+            batch, going = self._gather()
+            if batch:
+                self._deliver_soon(batch, self._write(batch))
+        self._loop.call_soon_threadsafe(self._ended.set)
+
+    def _gather(self) -> tuple[list[_Item], bool]:
+        """Everything that waits, at most one batch; and whether to go on after it."""
+        first = self._queue.get()
+        if first is None:
+            return [], False
+        batch, size = [first], first.size
+        requests_max, bytes_max = self._settings.batch_requests_max, self._settings.batch_bytes_max
+        try:
+            while len(batch) < requests_max and size < bytes_max:
+                item = self._queue.get_nowait()
+                if item is None:
+                    return batch, False
+                batch.append(item)
+                size += item.size
+        except Empty:
+            pass
+        return batch, True
+
+    def _write(self, batch: list[_Item]) -> list[Outcome]:
+        oldest = time.monotonic() - self._settings.writer_wait_ms_max / 1000
+        if batch[0].since >= oldest:
+            return self._commit([item.transaction for item in batch])
+        outcomes: list[Outcome] = [WriterTimeout(self._settings.writer_wait_ms_max) for _ in batch]
+        living = [index for index, item in enumerate(batch) if item.since >= oldest]
+        for index, outcome in zip(living, self._commit([batch[i].transaction for i in living]), strict=True):
+            outcomes[index] = outcome
+        return outcomes
+
+    def _commit(self, transactions: list[Transaction]) -> list[Outcome]:
+        if not transactions:
+            return []
+        started = time.perf_counter()
+        try:
+            outcomes = self._store.write(transactions)
+        except StoreError as error:
+            log.warning("the store failed: %s", error.reason)
+            self._recover()
+            return [error] * len(transactions)
+        except Exception as error:
+            log.exception("a transaction could not be carried out")
+            self._recover()
+            if len(transactions) == 1:
+                return [Unexpected(repr(error))]
+            # One of them is at fault; the others shall not suffer for it.
+            return [outcome for transaction in transactions for outcome in self._commit([transaction])]
+        self._metrics.batch_seconds.observe(time.perf_counter() - started)
+        self._metrics.batch_requests.observe(len(transactions))
+        return outcomes
+
+    def _recover(self) -> None:
+        """Bring the store back. Until that succeeds, all who come are told."""
+        while not self._closing:
+            try:
+                self._store.recover()
+                self._tell_health(True)
+                return
+            except PenstockError as error:
+                self._tell_health(False)
+                log.warning("the store is still not usable: %s", error)
+                waiting = self._drain()
+                self._deliver_soon(waiting, [error] * len(waiting))
+                time.sleep(RECOVERY_PAUSE_S)
+
+    def _tell_health(self, healthy: bool) -> None:
+        self._healthy = healthy
+        self._metrics.store_up.set(healthy)
+
+    def _drain(self) -> list[_Item]:
+        items: list[_Item] = []
+        try:
+            while True:
+                item = self._queue.get_nowait()
+                if item is None:
+                    self._queue.put(None)
+                    return items
+                items.append(item)
+        except Empty:
+            return items
+
+    def _deliver_soon(self, batch: list[_Item], outcomes: list[Outcome]) -> None:
+        if batch:
+            self._loop.call_soon_threadsafe(self._deliver, batch, outcomes)
+
+    # -- on the loop's thread again
+
+    def _deliver(self, batch: list[_Item], outcomes: list[Outcome]) -> None:
+        touched: set[tuple[str, str]] = set()
+        commits = events = 0
+        for item, outcome in zip(batch, outcomes, strict=True):
+            self._waiting -= 1
+            self._waiting_bytes -= item.size
+            if isinstance(outcome, list):
+                for op in item.transaction.operations:
+                    if isinstance(op, Commit):
+                        touched.add((op.context, op.stream))
+                        commits += 1
+                        events += op.columns.length
+        self._metrics.commits.inc(commits)
+        self._metrics.events.inc(events)
+        if touched:
+            self._committed(touched)
+        for item, outcome in zip(batch, outcomes, strict=True):
+            try:
+                item.answer(outcome)
+            except Exception:
+                log.exception("an answer could not be delivered")

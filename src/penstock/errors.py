@@ -1,0 +1,362 @@
+"""The one exception tree.
+
+Errors carry fields and say in a sentence what happened and, where it helps, what to do. They travel between
+processes, so each is rebuilt from its fields alone. Every wire has one table from these to its codes.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(eq=False)
+class PenstockError(Exception):
+    """The base of everything Penstock raises on purpose."""
+
+    def __str__(self) -> str:
+        return self.__doc__ or type(self).__name__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))
+
+
+# --- the request itself ---------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class InvalidRequest(PenstockError):
+    """A request that could never succeed."""
+
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.reason}"
+
+
+@dataclass(eq=False)
+class LimitExceeded(PenstockError):
+    """Something is larger than a named limit allows."""
+
+    limit: str
+    value: int
+    maximum: int
+
+    def __str__(self) -> str:
+        return f"{self.value} is more than {self.limit} allows ({self.maximum})"
+
+
+@dataclass(eq=False)
+class NotAllowed(PenstockError):
+    """The principal lacks a right."""
+
+    principal: str
+    right: str
+
+    def __str__(self) -> str:
+        return f"{self.principal} may not do this: it needs the right {self.right}"
+
+
+@dataclass(eq=False)
+class Unexpected(PenstockError):
+    """Something nobody foresaw; the server's log has the details."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"unexpected error: {self.reason}"
+
+
+# --- what the history says ------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class VersionConflict(PenstockError):
+    """The stream is not where the append expected it; nothing was written."""
+
+    context: str
+    stream: str
+    expected: int
+    actual: int
+
+    def __str__(self) -> str:
+        return (
+            f"expected version {self.expected} of stream {self.stream} in context {self.context}, "
+            f"but its last sequence is {self.actual}; nothing was written"
+        )
+
+
+@dataclass(eq=False)
+class MarkSuperseded(PenstockError):
+    """A producer's number is below the highest one it has used."""
+
+    producer: str
+    number: int
+    highest: int
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer} has already gone on to number {self.highest}; "
+            f"number {self.number} was not written now, and its result is no longer kept"
+        )
+
+
+@dataclass(eq=False)
+class EventNotFound(PenstockError):
+    """There is no such event."""
+
+    context: str
+    stream: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"stream {self.stream} in context {self.context} has no event {self.sequence}"
+
+
+# --- subscriptions and queues ---------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class SubscriptionNotFound(PenstockError):
+    """There is no such subscription."""
+
+    wanted: str
+
+    def __str__(self) -> str:
+        return f"no subscription {self.wanted}"
+
+
+@dataclass(eq=False)
+class SubscriptionMoved(PenstockError):
+    """The subscription is no longer where a transaction wanted to progress it from."""
+
+    subscription: int
+
+    def __str__(self) -> str:
+        return f"subscription {self.subscription} has moved on or was set; fetch again. Nothing was written"
+
+
+@dataclass(eq=False)
+class QueueNotFound(PenstockError):
+    """There is no such queue."""
+
+    queue: str
+
+    def __str__(self) -> str:
+        return f"no queue {self.queue}; subscribe to it first"
+
+
+@dataclass(eq=False)
+class QueueAmbiguous(PenstockError):
+    """More than one context has a queue of this name."""
+
+    queue: str
+
+    def __str__(self) -> str:
+        return f"more than one context has a queue {self.queue}; name the context"
+
+
+@dataclass(eq=False)
+class QueueFilterMismatch(PenstockError):
+    """The queue exists with another filter."""
+
+    queue: str
+    filter: str
+    wanted: str
+
+    def __str__(self) -> str:
+        return f"queue {self.queue} exists with the filter '{self.filter}', not '{self.wanted}'"
+
+
+@dataclass(eq=False)
+class AllocationLost(PenstockError):
+    """An acknowledgement inside a transaction came too late."""
+
+    queue: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return (
+            f"the allocation {self.first} to {self.last} of queue {self.queue} is not yours any more; "
+            "nothing was written"
+        )
+
+
+# --- logs and iterators ---------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class LogNotFound(PenstockError):
+    """There is no such log."""
+
+    log: str
+
+    def __str__(self) -> str:
+        return f"no log {self.log}"
+
+
+@dataclass(eq=False)
+class IteratorNotFound(PenstockError):
+    """There is no such iterator."""
+
+    iterator: str
+
+    def __str__(self) -> str:
+        return f"no iterator {self.iterator}"
+
+
+@dataclass(eq=False)
+class IteratorExists(PenstockError):
+    """An iterator of this name has another definition."""
+
+    iterator: str
+
+    def __str__(self) -> str:
+        return f"iterator {self.iterator} exists with another definition; delete it first"
+
+
+@dataclass(eq=False)
+class OutputMoved(PenstockError):
+    """An iterator's output is not where its builder thought."""
+
+    iterator: int
+
+    def __str__(self) -> str:
+        return f"the output of iterator {self.iterator} has moved on; read its state again"
+
+
+# --- load -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Busy(PenstockError):
+    """A queue is full; nothing was done."""
+
+    queued: int
+
+    def __str__(self) -> str:
+        return f"{self.queued} requests are waiting already; nothing was done, try again later"
+
+
+class WriterBusy(Busy):
+    """Too many writes wait."""
+
+
+class ReaderBusy(Busy):
+    """Too many reads wait."""
+
+
+@dataclass(eq=False)
+class TimedOut(PenstockError):
+    """A request waited too long for its turn; nothing was done."""
+
+    waited_ms: int
+
+    def __str__(self) -> str:
+        return f"waited {self.waited_ms} ms for a turn; nothing was done, try again later"
+
+
+class WriterTimeout(TimedOut):
+    """A write waited too long."""
+
+
+class ReaderTimeout(TimedOut):
+    """A read waited too long."""
+
+
+@dataclass(eq=False)
+class WorkerDied(PenstockError):
+    """The worker process that served a read is gone; a new one is being started."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the worker process serving this {self.reason}; try again"
+
+
+@dataclass(eq=False)
+class Closed(PenstockError):
+    """The server is shutting down or the store is closed; nothing was done."""
+
+    what: str = "the engine"
+
+    def __str__(self) -> str:
+        return f"{self.what} is closed; nothing was done"
+
+
+# --- the store ------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class StoreError(PenstockError):
+    """The store failed or cannot be used."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class StorageFailure(StoreError):
+    """The disk or database failed under a request."""
+
+    def __str__(self) -> str:
+        return (
+            f"the store failed: {self.reason}. Whether this was written is not known; "
+            "sending it again with the same ids or producer mark is safe"
+        )
+
+
+class StorageFull(StoreError):
+    """There was no room; nothing was written."""
+
+    def __str__(self) -> str:
+        return f"the store is full: {self.reason}. Nothing was written; free some space and try again"
+
+
+@dataclass(eq=False)
+class DamagedRecord(PenstockError):
+    """A stored record is not what was written. It is never served."""
+
+    position: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the record at position {self.position} is damaged ({self.reason}); run penstock verify"
+
+
+@dataclass(eq=False)
+class StoreInUse(PenstockError):
+    """Another process has the store open for writing."""
+
+    path: str
+    holder: str
+
+    def __str__(self) -> str:
+        return f"the store in {self.path} is in use by {self.holder}; only one server can own an embedded store"
+
+
+@dataclass(eq=False)
+class StoreTooNew(PenstockError):
+    """A newer Penstock wrote this store."""
+
+    path: str
+    found: int
+    known: int
+
+    def __str__(self) -> str:
+        return (
+            f"the store in {self.path} has schema version {self.found}, and this Penstock knows versions up to "
+            f"{self.known}; use a newer Penstock"
+        )
+
+
+@dataclass(eq=False)
+class NotAStore(PenstockError):
+    """There is no Penstock store at a path, or it is something else."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is not a Penstock store: {self.reason}"

@@ -1,0 +1,106 @@
+"""Events, before and after they are history.
+
+Both are tuples: a server handles millions of them, so they are as light as Python lets them be.
+Ids are 16 bytes in RFC 4122 order (`uuid.UUID.bytes`); `event.uuid` makes the object when somebody wants one.
+"""
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from penstock.model.ticks import datetime_of, now_ticks, stamp_of, ticks_of, ticks_of_datetime
+
+NEW: Final = 1
+"""Expected version of a stream that must not exist yet: its first event gets sequence 1."""
+ANY: Final = -1
+"""Expected version that is not checked."""
+
+
+class NewEvent(NamedTuple):
+    """An event a client wants to append."""
+
+    id: bytes
+    stamp: int
+    type: str
+    headers: str | None
+    body: bytes
+
+
+class Event(NamedTuple):
+    """An event of the history. `recorded` is the server's time at commit, in ticks."""
+
+    position: int
+    context: str
+    stream: str
+    sequence: int
+    id: bytes
+    stamp: int
+    type: str
+    headers: str | None
+    body: bytes
+    recorded: int
+    commit: bytes
+
+    @property
+    def ticks(self) -> int:
+        """The client's event time."""
+        return ticks_of(self.stamp)
+
+    @property
+    def timestamp(self) -> datetime:
+        """The client's event time, cut to microseconds."""
+        return datetime_of(self.ticks)
+
+    @property
+    def uuid(self) -> UUID:
+        """The event's id as an object."""
+        return UUID(bytes=self.id)
+
+
+def new_event(
+    type: str,
+    body: bytes = b"",
+    headers: str | None = None,
+    *,
+    id: UUID | None = None,
+    time: datetime | None = None,
+) -> NewEvent:
+    """An event with a random id and the present time unless they are given."""
+    ticks = now_ticks() if time is None else ticks_of_datetime(time)
+    return NewEvent(random_id() if id is None else id.bytes, stamp_of(ticks), type, headers or None, body)
+
+
+def random_id() -> bytes:
+    """The 16 bytes of a random (version 4) UUID."""
+    raw = bytearray(os.urandom(16))
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    return bytes(raw)
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events somebody wants: one context, streams that begin with a prefix, some types; or all of them."""
+
+    context: str | None = None
+    prefix: str = ""
+    types: Collection[str] | None = None
+
+    def __post_init__(self) -> None:
+        # `*` and the empty string are the same filter: every stream.
+        if self.prefix == "*":
+            object.__setattr__(self, "prefix", "")
+        if self.types is not None:
+            object.__setattr__(self, "types", frozenset(self.types))
+
+    def wants_stream(self, context: str, stream: str) -> bool:
+        """Whether events of this stream can pass at all."""
+        return (self.context is None or self.context == context) and stream.startswith(self.prefix)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every event passes."""
+        return self.context is None and not self.prefix and self.types is None

@@ -1,0 +1,203 @@
+"""What the engine answers. Only a codec knows how a reply looks on its wire."""
+
+from dataclasses import dataclass
+
+from penstock.model.events import Event
+
+
+class Reply:
+    """The base of all replies."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Reply):
+    """It was done; there is nothing to add."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended(Reply):
+    """A commit that is on disk. `repeated`: it was there before, and nothing was written now."""
+
+    commit: bytes
+    position: int
+    sequence: int
+    count: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Transacted(Reply):
+    """A transaction that is on disk, commit by commit."""
+
+    commits: tuple[Appended, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage(Reply):
+    """Events in order. `next` is where to read on (a position, or of a stream a sequence); `end`: no more now."""
+
+    events: list[Event]
+    next: int
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage(Reply):
+    """Stored records in position order, unchanged; `next` and `end` as in an EventPage.
+
+    The first may begin before the position that was asked for, and a record may hold events of other
+    streams: the reader checks, decodes and filters.
+    """
+
+    records: list[bytes]
+    next: int
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Reply):
+    """The position that was looked for, if there is one."""
+
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextInfo:
+    """A context and what is in it."""
+
+    name: str
+    events: int
+    commits: int
+    streams: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPage(Reply):
+    """Contexts by name; `end`: no more."""
+
+    contexts: list[ContextInfo]
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream and how many events it has: its last sequence."""
+
+    name: str
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPage(Reply):
+    """Streams by name; `end`: no more."""
+
+    streams: list[StreamInfo]
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Registered(Reply):
+    """Ids of subscriptions, in the order they were asked for."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Reply):
+    """A subscription's batch; empty when there is nothing new."""
+
+    subscription: int
+    events: list[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionInfo:
+    """A durable subscription. `position` is the next it will look at; `last_ticks` the time its last batch ended on."""
+
+    id: int
+    subscriber: str
+    context: str
+    filter: str
+    position: int
+    last_ticks: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionPage(Reply):
+    """Subscriptions by id; `end`: no more."""
+
+    subscriptions: list[SubscriptionInfo]
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Events of a queue that one subscriber holds until `expires` (ticks). `deliveries` counts the holders so far."""
+
+    first: int
+    last: int
+    count: int
+    subscriber: str
+    expires: int
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery(Reply):
+    """What a queue gave: an allocation with its events, or neither. `now` is the server's time in ticks."""
+
+    context: str
+    queue: str
+    subscriber: str
+    now: int
+    allocation: Allocation | None
+    events: list[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue's state.
+
+    `position` is the marker: what lies below it was allocated or passed over. `behind` counts the positions of the
+    history that the marker has not reached, `allocated` the events that are out and not acknowledged.
+    """
+
+    id: int
+    context: str
+    name: str
+    filter: str
+    position: int
+    behind: int
+    allocated: int
+    allocations: int
+    deliveries_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage(Reply):
+    """Queues by number; `end`: no more."""
+
+    queues: list[QueueInfo]
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats(Reply):
+    """Counts of the whole store. `head` is the last position."""
+
+    store_id: str
+    timeline: int
+    schema: int
+    head: int
+    commits: int
+    contexts: int
+    streams: int
+    subscriptions: int
+    queues: int
+    logs: int
+    iterators: int
+    body_bytes: int
+    file_bytes: int

@@ -1,0 +1,251 @@
+"""What can be asked of the engine. Every gate speaks these; none of them knows a protocol.
+
+Times are ticks. A `filter` is a stream prefix; `*` and the empty string mean every stream.
+`wait_ms` above zero makes a read that finds nothing wait that long for new events.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar
+
+from penstock.model.events import NewEvent
+from penstock.model.principals import Right
+
+
+class Request:
+    """The base of all requests; says which right each of them needs."""
+
+    __slots__ = ()
+    right: ClassVar[Right] = Right.READ
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMark:
+    """A producer's own number for a write. The same number again is answered, not written again."""
+
+    producer: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append(Request):
+    """One commit: all of these events or none. `expected` is the sequence the first one must get, or ANY."""
+
+    right = Right.APPEND
+    context: str
+    stream: str
+    events: tuple[NewEvent, ...] | list[NewEvent]
+    expected: int
+    mark: ProducerMark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReceipt:
+    """An allocation to acknowledge inside a transaction. It fails if somebody else owns it by then."""
+
+    context: str
+    queue: str
+    subscriber: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionReceipt:
+    """A fetched batch to progress past inside a transaction. It fails if the subscription has moved."""
+
+    subscription: int
+    last_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transact(Request):
+    """Several commits together with what they were made from: all or nothing."""
+
+    right = Right.APPEND
+    commits: tuple[Append, ...] = ()
+    acknowledge: tuple[QueueReceipt, ...] = ()
+    progress: tuple[SubscriptionReceipt, ...] = ()
+    mark: ProducerMark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStream(Request):
+    """Events of one stream from a sequence on, or with `backward` from it down. Sequence 0 backward: the last."""
+
+    context: str
+    stream: str
+    from_sequence: int = 1
+    to_sequence: int | None = None
+    limit: int | None = None
+    backward: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEvent(Request):
+    """One event of one stream."""
+
+    context: str
+    stream: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAll(Request):
+    """Events of the whole history from a position on."""
+
+    position: int = 1
+    context: str | None = None
+    filter: str = ""
+    types: Collection[str] | None = None
+    limit: int | None = None
+    wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecords(Request):
+    """Stored records, as they are, that hold events of a context and filter from a position on."""
+
+    position: int = 1
+    context: str | None = None
+    filter: str = ""
+    wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FindPosition(Request):
+    """The first position of a context and filter whose event time is at or after `ticks`."""
+
+    context: str
+    filter: str
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListContexts(Request):
+    """Contexts by name, after one."""
+
+    after: str = ""
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListStreams(Request):
+    """Streams of a context by name, after one."""
+
+    context: str
+    filter: str = ""
+    after: str = ""
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStart:
+    """One subscription to register: its context, its filter, and where it starts if it is new."""
+
+    context: str
+    filter: str
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterSubscriptions(Request):
+    """Make or find durable subscriptions of a subscriber."""
+
+    right = Right.CONSUME
+    subscriber: str
+    subscriptions: tuple[SubscriptionStart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSubscription(Request):
+    """The subscription's next batch; the same one again until it is progressed or set."""
+
+    right = Right.CONSUME
+    subscription: int
+    count: int
+    wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressSubscription(Request):
+    """Done with the fetched batch whose last event has this time. Anything else does nothing."""
+
+    right = Right.CONSUME
+    subscription: int
+    last_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetSubscription(Request):
+    """Move a subscription to a time."""
+
+    right = Right.CONSUME
+    subscriber: str
+    context: str
+    filter: str
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListSubscriptions(Request):
+    """Subscriptions by id, after one."""
+
+    after: int = 0
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeQueue(Request):
+    """Declare a queue if it is new, and allocate events of it. `ttl_ms` of −1 allocates nothing."""
+
+    right = Right.CONSUME
+    context: str
+    queue: str
+    subscriber: str
+    filter: str
+    start_ticks: int
+    count: int
+    ttl_ms: int
+    wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeQueue(Request):
+    """Acknowledge an allocation (markers 0, 0: none) and allocate the next; `ttl_ms` of −1 allocates nothing.
+
+    Without a context the queue is looked up by its name alone.
+    """
+
+    right = Right.CONSUME
+    context: str | None
+    queue: str
+    subscriber: str
+    first: int
+    last: int
+    count: int
+    ttl_ms: int
+    wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResetQueue(Request):
+    """Drop a queue's allocations and move its marker to a time."""
+
+    right = Right.CONSUME
+    context: str | None
+    queue: str
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListQueues(Request):
+    """Queues with their state, by number, after one."""
+
+    after: int = 0
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GetStats(Request):
+    """Counts of the whole store."""

@@ -1,0 +1,146 @@
+"""From flags, environment and file to `Settings`, remembering where each value came from."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.settings.table import TABLE, Settings
+
+DEFAULT = "default"
+"""The source of a value that nobody set."""
+
+CONFIG_ENVIRONMENT = "PENSTOCK_CONFIG"
+"""The environment variable that names the TOML file, as `--config` does."""
+
+Raw = dict[str, tuple[object, str]]
+"""Raw values by setting name, each with its source."""
+
+
+class BadSetting(ValueError):
+    """A setting that cannot be used: which one, its value, where that came from, and why not."""
+
+    def __init__(self, key: str, value: object, source: str, reason: str) -> None:
+        self.key = key
+        self.value = without_password(value)
+        self.source = source
+        self.reason = reason
+        super().__init__(f"{key} = {self.value!r} (from {source}): {reason}")
+
+    def __reduce__(self) -> tuple[type["BadSetting"], tuple[object, ...]]:
+        return type(self), (self.key, self.value, self.source, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSettings:
+    """Settings, and for each name where its value came from."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedSetting:
+    """One row for `penstock settings`."""
+
+    name: str
+    value: object
+    source: str
+    default: object
+    flag: str
+    environment: str
+    help: str
+
+
+def load(flags: Mapping[str, object], environ: Mapping[str, str], toml_path: Path | None = None) -> Settings:
+    """Parse all settings; see `resolve`."""
+    return resolve(flags, environ, toml_path).settings
+
+
+def resolve(flags: Mapping[str, object], environ: Mapping[str, str], toml_path: Path | None = None) -> ResolvedSettings:
+    """Parse all settings and remember their sources.
+
+    `flags` is keyed by setting name; a flag that was not given is absent or None. An empty environment
+    variable counts as not set. Without `toml_path` the file is the one `PENSTOCK_CONFIG` names, if any.
+    """
+    raw = {**read_file(toml_path, environ), **read_environment(environ), **read_flags(flags)}
+    values = {name: parse_one(name, value, source) for name, (value, source) in raw.items()}
+    sources = {name: raw[name][1] if name in raw else DEFAULT for name in TABLE}
+    return ResolvedSettings(Settings(**values), sources)
+
+
+def explain(resolved: ResolvedSettings) -> Iterator[ExplainedSetting]:
+    """Each setting with its value, its source and all its names. Passwords are starred out."""
+    for row in TABLE.values():
+        value = without_password(getattr(resolved.settings, row.name))
+        source = resolved.sources[row.name]
+        yield ExplainedSetting(row.name, value, source, row.default, row.flag, row.environment, row.help)
+
+
+def read_flags(flags: Mapping[str, object]) -> Raw:
+    """The flags that were given, each with its source."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name, value in given.items():
+        refuse_unknown(name, value, "--" + name.replace("_", "-"))
+    return {name: (value, TABLE[name].flag) for name, value in given.items()}
+
+
+def read_environment(environ: Mapping[str, str]) -> Raw:
+    """The environment variables that are set and ours.
+
+    Unknown variables are no error: container platforms invent some with our prefix.
+    """
+    return {
+        row.name: (environ[row.environment], row.environment) for row in TABLE.values() if environ.get(row.environment)
+    }
+
+
+def read_file(toml_path: Path | None, environ: Mapping[str, str]) -> Raw:
+    """What the TOML file says, if there is one; an unknown key in it is an error."""
+    source = "--config"
+    if toml_path is None and (named := environ.get(CONFIG_ENVIRONMENT)):
+        toml_path, source = Path(named), CONFIG_ENVIRONMENT
+    if toml_path is None:
+        return {}
+    document = read_toml(toml_path, source)
+    for key, value in document.items():
+        refuse_unknown(key, value, str(toml_path))
+    return {key: (value, str(toml_path)) for key, value in document.items()}
+
+
+def read_toml(path: Path, source: str) -> dict[str, object]:
+    """Parse a TOML file."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise BadSetting("config", str(path), source, f"cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting("config", str(path), source, f"is not TOML: {error}") from error
+
+
+def refuse_unknown(key: str, value: object, source: str) -> None:
+    """Raise for a key that is no setting, naming the one that was perhaps meant."""
+    if key not in TABLE:
+        near = difflib.get_close_matches(key.replace("-", "_").lower(), TABLE, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise BadSetting(key, value, source, f"is not a setting{hint}")
+
+
+def parse_one(name: str, value: object, source: str) -> Any:
+    """Parse one raw value, and say whose value was wrong if it was."""
+    try:
+        return TABLE[name].parse(value)
+    except ValueError as error:
+        raise BadSetting(name, value, source, str(error)) from None
+
+
+def without_password(value: object) -> object:
+    """The value, with the password of an address starred out."""
+    if not isinstance(value, str):
+        return value
+    value = re.sub(r"(://[^/@:]*:).*(?=@)", r"\1***", value)
+    return re.sub(r"([?&\s]password=)[^&\s]*", r"\1***", value)

@@ -1,0 +1,133 @@
+"""The table of settings. To add one, add a field; its flag, variable, key and docs follow from it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.settings.parsers import UNITS, address, choice, count, directory, size, store_url, switch
+
+T = TypeVar("T")
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def setting(*, default: T, help: str, parse: Callable[[object], T]) -> T:
+    """Declare a setting: a dataclass field that carries its help and its parser."""
+    return field(default=default, metadata={"help": help, "parse": parse})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting, parsed. Built by `load`, handed to whoever needs it, never changed."""
+
+    data: Path | None = setting(default=None, parse=directory, help="directory of the embedded store")
+    store: str | None = setting(
+        default=None,
+        parse=store_url,
+        help="address of the store: sqlite:///DIR or postgresql://…; instead of data",
+    )
+    http: str = setting(
+        default="127.0.0.1:8470",
+        parse=address,
+        help="where health and metrics are served; port 0: any free port",
+    )
+    insecure: bool = setting(default=False, parse=switch, help="let gates listen beyond loopback")
+    workers: int = setting(default=2, parse=count(1), help="worker processes for reads and encoding")
+
+    writer_queue_max: int = setting(
+        default=10_000, parse=count(1), help="requests that may wait for the writer; more are answered busy"
+    )
+    writer_queue_bytes_max: int = setting(
+        default=256 * UNITS["MiB"], parse=size(1024), help="bytes of requests that may wait for the writer"
+    )
+    writer_wait_ms_max: int = setting(
+        default=10_000, parse=count(1), help="how long a request may wait for the writer before it times out"
+    )
+    batch_requests_max: int = setting(default=1024, parse=count(1), help="requests in one group commit")
+    batch_bytes_max: int = setting(
+        default=16 * UNITS["MiB"], parse=size(1024), help="bytes of requests in one group commit"
+    )
+
+    reader_queue_max: int = setting(
+        default=1024, parse=count(1), help="reads that may wait for a worker; more are answered busy"
+    )
+    reader_wait_ms_max: int = setting(
+        default=10_000, parse=count(1), help="how long a read may wait for a worker before it times out"
+    )
+    worker_job_ms_max: int = setting(
+        default=30_000,
+        parse=count(1),
+        help="how long a worker may take for one job before it is killed and replaced",
+    )
+    page_events_max: int = setting(default=4096, parse=count(1), help="events in one page of a read")
+    page_bytes_max: int = setting(default=8 * UNITS["MiB"], parse=size(1024), help="bytes in one page of a read")
+
+    commit_events_max: int = setting(default=10_000, parse=count(1), help="events in one commit")
+    event_bytes_max: int = setting(
+        default=8 * UNITS["MiB"], parse=size(1), help="bytes of one event's type, headers and body"
+    )
+    commit_bytes_max: int = setting(default=32 * UNITS["MiB"], parse=size(1), help="bytes of all events of one commit")
+
+    poll_wait_ms_max: int = setting(default=60_000, parse=count(0), help="how long a long poll may wait for events")
+    waiters_max: int = setting(
+        default=10_000, parse=count(1), help="long polls that may wait at once; more are answered busy"
+    )
+    producer_idle_ms_max: int = setting(
+        default=7 * 24 * 3_600_000, parse=count(1000), help="how long an idle producer's mark is kept"
+    )
+    wal_bytes_max: int = setting(
+        default=32 * UNITS["MiB"],
+        parse=size(64 * 1024),
+        help="size of the write-ahead log that starts a checkpoint",
+    )
+    stream_cache_max: int = setting(default=100_000, parse=count(0), help="stream heads kept in memory")
+    shutdown_ms_max: int = setting(
+        default=10_000, parse=count(0), help="how long a stop may take to finish what is under way"
+    )
+    log_level: str = setting(default="info", parse=choice(*LOG_LEVELS), help=f"one of {', '.join(LOG_LEVELS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: what is known of a setting before anybody set it."""
+
+    name: str
+    default: object
+    help: str
+    parse: Callable[[object], Any]
+
+    @property
+    def flag(self) -> str:
+        """Its command line flag."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def environment(self) -> str:
+        """Its environment variable."""
+        return "PENSTOCK_" + self.name.upper()
+
+
+TABLE: Mapping[str, Setting] = {
+    row.name: Setting(row.name, row.default, row.metadata["help"], row.metadata["parse"]) for row in fields(Settings)
+}
+"""Every setting by name, in the order they are shown."""
+
+
+def shown(name: str, value: object) -> str:
+    """A value as people write it, which parses back to the same value; empty when there is none."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if "_bytes_" in name and isinstance(value, int):
+        return shown_size(value)
+    return str(value)
+
+
+def shown_size(value: int) -> str:
+    """Bytes in the largest unit that divides them."""
+    for suffix, unit in reversed(UNITS.items()):
+        if value and value % unit == 0:
+            return f"{value // unit}{suffix}"
+    return str(value)

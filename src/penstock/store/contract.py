@@ -1,0 +1,462 @@
+"""What every store can do. One synchronous contract, one test suite, several backends.
+
+A store object belongs to one thread. All changes go through `write`, which takes a batch of transactions: each is
+all or nothing and is judged on its own, and the batch is one commit of the database with one fsync. A transaction
+that cannot be (a conflict, a lost allocation) is answered with its error and does not disturb its neighbours; if
+the database itself fails, `write` raises and nothing of the batch is there.
+
+Positions in a write that come from an earlier read are compared with the present state inside the transaction, so
+that several writers can share one store.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, NamedTuple
+
+from penstock.errors import PenstockError
+from penstock.model import (
+    Allocation,
+    Appended,
+    ContextInfo,
+    Event,
+    EventFilter,
+    ProducerMark,
+    QueueInfo,
+    StoreStats,
+    StreamInfo,
+    SubscriptionInfo,
+)
+from penstock.store.record import Columns, Record
+
+LOG_CONTEXT: Final = "remits"
+"""Logs are streams of this context."""
+
+
+# --- writes ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Append the events of one commit. Answers Appended, or fails with VersionConflict."""
+
+    context: str
+    stream: str
+    expected: int
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Make a subscription that starts at a position, or find it. Answers SubscriptionInfo."""
+
+    subscriber: str
+    context: str
+    filter: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Move a subscription from `start` to `next` if it is still at `start`.
+
+    `last_ticks` is the time the batch ended on; None means events were only passed over. Answers whether it moved;
+    a strict one that cannot fails with SubscriptionMoved.
+    """
+
+    subscription: int
+    start: int
+    next: int
+    last_ticks: int | None = None
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetBookmark:
+    """Move a subscription to a position, wherever it is. Fails with SubscriptionNotFound."""
+
+    subscriber: str
+    context: str
+    filter: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareQueue:
+    """Make a queue that starts at a position, or find it. Answers QueueState; QueueFilterMismatch."""
+
+    context: str
+    name: str
+    filter: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """End an allocation if this subscriber still owns it. Answers whether it did; strict: else AllocationLost."""
+
+    queue: int
+    subscriber: str
+    first: int
+    last: int
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a reader thinks a queue would give next.
+
+    `marker` is where the queue stood. Without `first` there was nothing up to `next`. `kind` says whose it was.
+    """
+
+    kind: str
+    marker: int
+    next: int
+    first: int = 0
+    last: int = 0
+    count: int = 0
+
+    OWN: ClassVar[str] = "own"
+    EXPIRED: ClassVar[str] = "expired"
+    FRESH: ClassVar[str] = "fresh"
+    NOTHING: ClassVar[str] = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Carry out a proposal if it still holds. Answers the Allocation, None for nothing, or STALE: propose again."""
+
+    queue: int
+    subscriber: str
+    ttl_ms: int
+    proposal: Proposal
+
+
+STALE: Final = "stale"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveQueue:
+    """Drop a queue's allocations and put its marker at a position."""
+
+    queue: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddLog:
+    """Make a log unless it is there. Answers whether it was made."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLog:
+    """Delete a log with its iterators and their output. Answers whether it was there.
+
+    Its events are entered in the ledger of erasures and leave the file in `Erase` steps.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """Turn up to `records_max` records of the oldest open erasure into tombstones. Answers how many are left to do."""
+
+    records_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddIterator:
+    """Make an iterator unless the same is there. Answers IteratorState; fails with IteratorExists."""
+
+    name: str
+    log: str
+    kind: str
+    function: str
+    indexed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteIterator:
+    """Delete an iterator of a log, with its output. Fails with IteratorNotFound."""
+
+    log: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOutput:
+    """Add to an iterator's output what its log's next messages gave, and keep its state.
+
+    `source` is the sequence it had read up to and `next_source` the one it has now; fails with OutputMoved when the
+    iterator is not at `source`. Answers the number of items it has now.
+    """
+
+    iterator: int
+    source: int
+    next_source: int
+    items: tuple[bytes, ...]
+    state: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireProducers:
+    """Forget producers that were last used before a time (ticks). Answers how many."""
+
+    before: int
+
+
+Operation = (
+    Commit
+    | Register
+    | Progress
+    | SetBookmark
+    | DeclareQueue
+    | Acknowledge
+    | Allocate
+    | MoveQueue
+    | AddLog
+    | DeleteLog
+    | Erase
+    | AddIterator
+    | DeleteIterator
+    | WriteOutput
+    | ExpireProducers
+)
+
+
+class Transaction(NamedTuple):
+    """Operations that happen together or not at all.
+
+    With a mark that was used before, nothing is written and the first results of its commits are answered.
+    """
+
+    operations: tuple[Operation, ...]
+    mark: ProducerMark | None = None
+
+
+# --- reads ----------------------------------------------------------------------------------------------------
+
+
+class StoreIdentity(NamedTuple):
+    """Which store this is. Positions mean something only together with it."""
+
+    id: str
+    timeline: int
+
+
+class ReadLimits(NamedTuple):
+    """When a read stops: it always ends, with a place to read on from."""
+
+    events_max: int = 4096
+    bytes_max: int = 8 << 20
+    scan_ms_max: int = 250
+
+
+class Page(NamedTuple):
+    """Events in order, where to read on (position or sequence), and whether the end was reached."""
+
+    events: list[Event]
+    next: int
+    end: bool
+
+
+class RecordSpan(NamedTuple):
+    """Checked records in order, where to read on, and whether the end was reached."""
+
+    records: list[Record]
+    next: int
+    end: bool
+
+
+class Search(NamedTuple):
+    """A search for a time: the position if found, else where to search on, and whether the end was reached."""
+
+    position: int | None
+    next: int
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue as its consumers need it."""
+
+    id: int
+    context: str
+    name: str
+    filter: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """A log. Its message of ordinal i is the event of sequence `base` + i + 1 of its stream."""
+
+    name: str
+    created: int
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorState:
+    """An iterator: what it is, how far it has read (`source`, a sequence), how much it gave, its accumulator."""
+
+    id: int
+    name: str
+    log: str
+    kind: str
+    function: str
+    indexed: bool
+    created: int
+    source: int
+    outputs: int
+    state: bytes | None
+
+
+Result = Appended | SubscriptionInfo | QueueState | IteratorState | Allocation | bool | int | str | None
+Outcome = list[Result] | PenstockError
+"""One result per operation, or why the transaction did not happen."""
+
+
+class Finding(NamedTuple):
+    """Something `verify` found wrong, and where."""
+
+    where: str
+    what: str
+
+
+Progressed = Callable[[int, int], None]
+"""Told done and total while a long job runs."""
+
+
+class Store(ABC):
+    """A history and all state that goes with it."""
+
+    # -- writing
+
+    @abstractmethod
+    def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
+        """Carry out a batch; see the module. Raises StorageFailure or StorageFull if nothing was done."""
+
+    @abstractmethod
+    def recover(self) -> None:
+        """After a failed write: come back to what is surely on disk. Raises until the database works again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything."""
+
+    # -- the history
+
+    @abstractmethod
+    def identity(self) -> StoreIdentity:
+        """Which store and timeline this is."""
+
+    @abstractmethod
+    def now(self) -> int:
+        """The store's clock in ticks; never earlier than the last recorded time."""
+
+    @abstractmethod
+    def head(self) -> int:
+        """The last position; 0 in an empty store."""
+
+    @abstractmethod
+    def stream_head(self, context: str, stream: str) -> int:
+        """A stream's last sequence; 0 if there is no such stream."""
+
+    @abstractmethod
+    def read_stream(
+        self, context: str, stream: str, first: int, last: int | None, limits: ReadLimits, backward: bool = False
+    ) -> Page:
+        """Events of a stream from sequence `first` up to `last`, or down to it. First 0 backward: from the end."""
+
+    @abstractmethod
+    def read_all(self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None = None) -> Page:
+        """Events that pass a filter from a position on, up to and including `end`."""
+
+    @abstractmethod
+    def read_records(self, position: int, wanted: EventFilter, limits: ReadLimits) -> RecordSpan:
+        """Records that may hold events that pass a filter; the first may begin before `position`."""
+
+    @abstractmethod
+    def find_position(self, wanted: EventFilter, ticks: int, limits: ReadLimits, start: int = 1) -> Search:
+        """The first event of a context and prefix whose time is at or after `ticks`; searched from `start` on."""
+
+    @abstractmethod
+    def contexts(self, after: str, limit: int) -> list[ContextInfo]:
+        """Contexts by name, after one."""
+
+    @abstractmethod
+    def streams(self, context: str, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        """Streams of a context by name, after one."""
+
+    # -- subscriptions and queues
+
+    @abstractmethod
+    def subscription(self, number: int) -> SubscriptionInfo | None:
+        """A subscription by its id."""
+
+    @abstractmethod
+    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
+        """A subscription by what identifies it."""
+
+    @abstractmethod
+    def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]:
+        """Subscriptions by id, after one."""
+
+    @abstractmethod
+    def find_queues(self, name: str, context: str | None = None) -> list[QueueState]:
+        """Queues of a name, of one context or of all."""
+
+    @abstractmethod
+    def queues(self, after: int, limit: int) -> list[QueueInfo]:
+        """Queues with their counts, by id, after one."""
+
+    @abstractmethod
+    def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]:
+        """Allocations of a queue by marker, after one."""
+
+    @abstractmethod
+    def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
+        """What the queue would hand out again: the subscriber's live allocation, else the oldest expired one.
+
+        The allocation that begins at `except_first` is about to be acknowledged and does not count.
+        """
+
+    @abstractmethod
+    def next_expiry(self, queue: int) -> int | None:
+        """When the next allocation of a queue expires (ticks), if there is one."""
+
+    # -- logs and iterators
+
+    @abstractmethod
+    def log(self, name: str) -> LogInfo | None:
+        """A log by its name."""
+
+    @abstractmethod
+    def logs(self, after: str, limit: int) -> list[LogInfo]:
+        """Logs by name, after one."""
+
+    @abstractmethod
+    def iterator(self, name: str) -> IteratorState | None:
+        """An iterator by its name."""
+
+    @abstractmethod
+    def iterators(self, log: str | None, after: str, limit: int) -> list[IteratorState]:
+        """Iterators of a log, or of all, by name, after one."""
+
+    @abstractmethod
+    def read_output(self, iterator: int, ordinal: int, limits: ReadLimits) -> list[bytes]:
+        """Items of an iterator's output from an ordinal on."""
+
+    # -- looking after it
+
+    @abstractmethod
+    def stats(self) -> StoreStats:
+        """Counts of the whole store."""
+
+    @abstractmethod
+    def verify(self, progressed: Progressed) -> Iterator[Finding]:
+        """Check everything, record by record; yields what is wrong."""

@@ -1,0 +1,264 @@
+"""The commit record: how events lie on disk, column by column.
+
+A record holds *runs*; a run is the consecutive events of one commit. An append writes a record of one run; the
+sealer merges many into one. Everything a reader needs is inside, so a record can be handed over as it is.
+
+Layout, little-endian, nothing aligned:
+
+    header      checksum u64 (XXH3 of all that follows), version u8, flags u8, types u16, events u32, first position
+                u64, runs u32, names u32, bytes of names and types u32, bytes of headers u32
+    runs        per run: commit id 16, first sequence u64, recorded ticks u64, events u32, context u32, stream u32
+                (context and stream are indices into names)
+    events      column by column: id 16, stamp u64, type u16 (index into types), length of headers u32, of body u32
+    lengths     u16 each of names, then of types
+    text        names, then types, UTF-8
+    headers     UTF-8, one after the other; length 0 is null
+    bodies      one after the other
+
+An event whose type is empty is a tombstone: it keeps its place, and readers leave it out.
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from itertools import accumulate, count, pairwise, repeat
+from operator import and_
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from penstock.errors import DamagedRecord, InvalidRequest
+from penstock.model import Event, EventFilter, NewEvent, check_type
+from penstock.model.ticks import TICKS_MASK, TICKS_MAX
+
+VERSION: Final = 1
+CHECKSUM_BYTES: Final = 8
+HEADER: Final = Struct("<QBBHIQIIII")
+RUN: Final = Struct("<16sQQIII")
+BODY_BYTES_MAX: Final = (1 << 32) - 1
+
+_EVERYTHING: Final = EventFilter()
+_make_event = partial(tuple.__new__, Event)
+
+
+class Columns(NamedTuple):
+    """The events of one commit, encoded but not yet placed in the history."""
+
+    length: int
+    types: tuple[bytes, ...]
+    fixed: bytes
+    headers: bytes
+    bodies: bytes
+    top_ticks: int
+
+    @property
+    def size(self) -> int:
+        """Bytes this takes in memory and, about, on disk."""
+        return len(self.fixed) + len(self.headers) + len(self.bodies)
+
+
+class Run(NamedTuple):
+    """The events of one commit, as a record names them."""
+
+    commit: bytes
+    sequence: int
+    recorded: int
+    length: int
+    context: str
+    stream: str
+
+
+def columns_of(events: Sequence[NewEvent]) -> Columns:
+    """Encode events, checking every field: what this returns can be stored."""
+    if not events:
+        raise InvalidRequest("events", "are missing: a commit has at least one")
+    try:
+        ids, stamps, types, texts, bodies = zip(*events, strict=True)
+        headers = [text.encode() if text else b"" for text in texts]
+        codes: dict[str, int] = {}
+        type_codes = [codes.setdefault(name, len(codes)) for name in types]
+        top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
+        events_count = len(ids)
+        layout = f"<{16 * events_count}s{events_count}Q{events_count}H{events_count}I{events_count}I"
+        fixed = _struct(layout).pack(b"".join(ids), *stamps, *type_codes, *map(len, headers), *map(len, bodies))
+        columns = Columns(
+            events_count, tuple(map(str.encode, codes)), fixed, b"".join(headers), b"".join(bodies), top_ticks
+        )
+    except (TypeError, ValueError, AttributeError, struct.error) as error:
+        raise InvalidRequest("events", f"cannot be stored: {error}") from error
+    _check_columns(ids, codes, top_ticks)
+    return columns
+
+
+def _check_columns(ids: Sequence[bytes], types: dict[str, int], top_ticks: int) -> None:
+    if any(map((16).__ne__, map(len, ids))):
+        raise InvalidRequest("event id", "is not 16 bytes long")
+    if top_ticks > TICKS_MAX:
+        raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
+    for name in types:
+        if reason := check_type(name):
+            raise InvalidRequest("event type", reason)
+
+
+@lru_cache(maxsize=1024)
+def _struct(layout: str) -> Struct:
+    return Struct(layout)
+
+
+def encode_commit(
+    columns: Columns, position: int, context: bytes, stream: bytes, sequence: int, commit: bytes, recorded: int
+) -> bytes:
+    """The record of one commit at its place in the history."""
+    types = columns.types
+    texts = (context, stream, *types)
+    text = b"".join(texts)
+    rest = b"".join(
+        (
+            _COMMIT.pack(
+                *(VERSION, 0, len(types), columns.length, position, 1, 2, len(text), len(columns.headers)),
+                *(commit, sequence, recorded, columns.length, 0, 1),
+            ),
+            columns.fixed,
+            b"".join(map(_LENGTH.pack, map(len, texts))),
+            text,
+            columns.headers,
+            columns.bodies,
+        )
+    )
+    return _CHECKSUM.pack(xxh3_64_intdigest(rest)) + rest
+
+
+_CHECKSUM: Final = Struct("<Q")
+_COMMIT: Final = Struct("<BBHIQIIII16sQQIII")
+_LENGTH: Final = Struct("<H")
+
+
+class Record:
+    """A stored record, checked and taken apart as far as its columns."""
+
+    __slots__ = ("at", "count", "data", "name_count", "position", "run_count", "type_count")
+
+    def __init__(self, data: bytes, position: int) -> None:
+        """Check the record that is stored at `position`; raises DamagedRecord if it is not whole."""
+        if len(data) < HEADER.size:
+            raise DamagedRecord(position, f"only {len(data)} bytes long")
+        header = HEADER.unpack_from(data)
+        checksum, version, _flags, types, events, first, runs, names, text_bytes, header_bytes = header
+        if xxh3_64_intdigest(memoryview(data)[CHECKSUM_BYTES:]) != checksum:
+            raise DamagedRecord(position, "its checksum does not match")
+        if version != VERSION:
+            raise DamagedRecord(position, f"its format version {version} is unknown")
+        if first != position:
+            raise DamagedRecord(position, f"it belongs at position {first}")
+        self.data = data
+        self.position = position
+        self.count: int = events
+        self.run_count = runs
+        self.name_count = names
+        self.type_count = types
+        self.at = _Offsets.of(runs, events, names + types, text_bytes, header_bytes)
+        if self.at.bodies > len(data):
+            raise DamagedRecord(position, "its columns are longer than it is")
+
+    @property
+    def last(self) -> int:
+        """The position of the last event."""
+        return self.position + self.count - 1
+
+    def texts(self) -> list[bytes]:
+        """Names, then types."""
+        total = self.name_count + self.type_count
+        lengths = _struct(f"<{total}H").unpack_from(self.data, self.at.lengths)
+        return _cut(self.data, self.at.text, lengths)
+
+    def runs(self) -> list[Run]:
+        """The runs, in order."""
+        names = [name.decode() for name in self.texts()[: self.name_count]]
+        cut = self.data[self.at.runs : self.at.ids]
+        return [
+            Run(commit, sequence, recorded, events, names[context], names[stream])
+            for commit, sequence, recorded, events, context, stream in RUN.iter_unpack(cut)
+        ]
+
+    def ids(self) -> list[bytes]:
+        """The ids of all events."""
+        data = self.data
+        return [data[at : at + 16] for at in range(self.at.ids, self.at.stamps, 16)]
+
+    def events(self, wanted: EventFilter = _EVERYTHING) -> list[Event]:
+        """The events that pass a filter, tombstones left out."""
+        texts = self.texts()
+        types = [name.decode() for name in texts[self.name_count :]]
+        rows = self._rows(texts, types, wanted)
+        if "" in types:
+            rows = [event for event in rows if event.type]
+        if wanted.types is not None and not set(types) <= set(wanted.types):
+            rows = [event for event in rows if event.type in wanted.types]
+        return rows
+
+    def _rows(self, texts: list[bytes], types: list[str], wanted: EventFilter) -> list[Event]:
+        # The hot loop of every read that yields events: one zip over the columns. See bench/reads.py.
+        data, at, events = self.data, self.at, self.count
+        ids = self.ids()
+        fixed = _struct(f"<{events}Q{events}H{events}I{events}I").unpack_from(data, at.stamps)
+        stamps = fixed[:events]
+        type_codes = fixed[events : 2 * events]
+        names = list(map(types.__getitem__, type_codes)) if len(types) > 1 else types * events
+        headers: list[str | None] = [None] * events
+        if at.bodies > at.headers:
+            cuts = _cut(data, at.headers, fixed[2 * events : 3 * events])
+            headers = [cut.decode() if cut else None for cut in cuts]
+        bodies = _cut(data, at.bodies, fixed[3 * events :])
+        if at.bodies + sum(fixed[3 * events :]) != len(data):
+            raise DamagedRecord(self.position, "its bodies do not fill it")
+        rows: list[Event] = []
+        start = 0
+        cut = data[at.runs : at.ids]
+        for commit, sequence, recorded, length, context_index, stream_index in RUN.iter_unpack(cut):
+            context, stream = texts[context_index].decode(), texts[stream_index].decode()
+            end = start + length
+            if wanted.wants_stream(context, stream):
+                columns: Any = (
+                    *(count(self.position + start), repeat(context), repeat(stream), count(sequence)),
+                    *(ids[start:end], stamps[start:end], names[start:end], headers[start:end]),
+                    *(bodies[start:end], repeat(recorded), repeat(commit)),
+                )
+                rows += map(_make_event, zip(*columns, strict=False))
+            start = end
+        return rows
+
+
+class _Offsets(NamedTuple):
+    """Where each part of a record begins."""
+
+    runs: int
+    ids: int
+    stamps: int
+    types: int
+    header_lengths: int
+    body_lengths: int
+    lengths: int
+    text: int
+    headers: int
+    bodies: int
+
+    @classmethod
+    def of(cls, runs: int, events: int, texts: int, text_bytes: int, header_bytes: int) -> "_Offsets":
+        ids = HEADER.size + RUN.size * runs
+        stamps = ids + 16 * events
+        types = stamps + 8 * events
+        header_lengths = types + 2 * events
+        body_lengths = header_lengths + 4 * events
+        lengths = body_lengths + 4 * events
+        text = lengths + 2 * texts
+        headers = text + text_bytes
+        return cls(
+            *(HEADER.size, ids, stamps, types, header_lengths, body_lengths, lengths, text, headers),
+            headers + header_bytes,
+        )
+
+
+def _cut(data: bytes, start: int, lengths: Sequence[int]) -> list[bytes]:
+    ends = list(accumulate(lengths, initial=start))
+    return [data[a:b] for a, b in pairwise(ends)]

@@ -1,0 +1,231 @@
+"""Subscriptions, queues and producers: small tables that say how far somebody has come.
+
+The functions here carry out one operation each inside the batch's transaction. They check before they write, so an
+operation that fails has changed nothing.
+"""
+
+from struct import Struct
+from typing import Final
+
+from penstock.errors import (
+    AllocationLost,
+    LimitExceeded,
+    MarkSuperseded,
+    QueueFilterMismatch,
+    QueueNotFound,
+    SubscriptionMoved,
+    SubscriptionNotFound,
+)
+from penstock.model import Allocation, Appended, ProducerMark, QueueInfo, SubscriptionInfo
+from penstock.store.contract import (
+    STALE,
+    Acknowledge,
+    Allocate,
+    DeclareQueue,
+    ExpireProducers,
+    MoveQueue,
+    Progress,
+    Proposal,
+    QueueState,
+    Register,
+    SetBookmark,
+    Store,
+)
+from penstock.store.sqlite.database import Database
+
+QUEUE_ALLOCATIONS_MAX: Final = 4096
+"""Live allocations of one queue."""
+TICKS_PER_MS: Final = 10_000
+_RESULT: Final = Struct("<16sQQI")
+
+
+class Consumers(Store):
+    """The reading half of subscriptions and queues on SQLite."""
+
+    db: Database
+
+    def subscription(self, number: int) -> SubscriptionInfo | None:
+        row = self.db.row("subscription", {"id": number})
+        return SubscriptionInfo(*row) if row else None
+
+    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
+        row = self.db.row("find_subscription", {"subscriber": subscriber, "context": context, "filter": filter})
+        return SubscriptionInfo(*row) if row else None
+
+    def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]:
+        return [SubscriptionInfo(*row) for row in self.db.rows("subscriptions", {"after": after, "limit": limit})]
+
+    def find_queues(self, name: str, context: str | None = None) -> list[QueueState]:
+        if context is None:
+            return [QueueState(*row) for row in self.db.rows("queues_named", {"name": name, "limit": 2})]
+        return [QueueState(*row) for row in self.db.rows("queue", {"name": name, "context": context})]
+
+    def queues(self, after: int, limit: int) -> list[QueueInfo]:
+        with self.db.snapshot():
+            head = self.head()
+            rows = self.db.rows("queues", {"after": after, "limit": limit})
+        return [
+            QueueInfo(number, context, name, filter, position, head + 1 - position, *counts)
+            for number, context, name, filter, position, *counts in rows
+        ]
+
+    def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]:
+        values = {"queue_id": queue, "after": after, "limit": limit}
+        return [Allocation(*row) for row in self.db.rows("allocations", values)]
+
+    def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
+        return find_claim(self.db, queue, subscriber, except_first, self.now())
+
+    def next_expiry(self, queue: int) -> int | None:
+        expires: int | None = self.db.value("next_expiry", {"queue_id": queue})
+        return expires
+
+
+def find_claim(db: Database, queue: int, subscriber: str, except_first: int | None, now: int) -> Allocation | None:
+    """The subscriber's live allocation, else the oldest expired one."""
+    values = {"queue_id": queue, "now": now, "except_first": except_first}
+    row = db.row("own_allocation", {**values, "subscriber": subscriber}) or db.row("expired_allocation", values)
+    return Allocation(*row) if row else None
+
+
+# --- subscriptions --------------------------------------------------------------------------------------------
+
+
+def register(db: Database, op: Register) -> SubscriptionInfo:
+    """Make or find a subscription."""
+    values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter}
+    db.run("add_subscription", {**values, "position": op.position})
+    return SubscriptionInfo(*db.row("find_subscription", values))
+
+
+def progress(db: Database, op: Progress) -> bool:
+    """Move a subscription on if it is where it is thought to be."""
+    values = {"id": op.subscription, "start": op.start, "next": op.next, "last_ticks": op.last_ticks}
+    moved = bool(db.run("progress_subscription", values))
+    if op.strict and not moved:
+        raise SubscriptionMoved(op.subscription)
+    return moved
+
+
+def set_bookmark(db: Database, op: SetBookmark) -> bool:
+    """Put a subscription somewhere else."""
+    values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter, "position": op.position}
+    if not db.run("set_subscription", values):
+        raise SubscriptionNotFound(f"of {op.subscriber} to '{op.filter}' in context {op.context}")
+    return True
+
+
+# --- queues ---------------------------------------------------------------------------------------------------
+
+
+def declare_queue(db: Database, op: DeclareQueue) -> QueueState:
+    """Make or find a queue."""
+    values = {"name": op.name, "context": op.context}
+    db.run("add_queue", {**values, "filter": op.filter, "position": op.position})
+    queue = QueueState(*db.row("queue", values))
+    if queue.filter != op.filter:
+        raise QueueFilterMismatch(op.name, queue.filter, op.filter)
+    return queue
+
+
+def acknowledge(db: Database, op: Acknowledge) -> bool:
+    """End an allocation that is still the subscriber's."""
+    values = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
+    ended = bool(db.run("acknowledge", values))
+    if op.strict and not ended:
+        raise AllocationLost(str(op.queue), op.first, op.last)
+    return ended
+
+
+def allocate(db: Database, op: Allocate, now: int) -> Allocation | str | None:
+    """Carry out a proposal if the queue is still as the proposal found it."""
+    marker = _marker(db, op.queue)
+    proposal = op.proposal
+    claim = find_claim(db, op.queue, op.subscriber, None, now)
+    if claim is not None:
+        return _allocate_again(db, op, claim, now)
+    if proposal.kind not in (Proposal.FRESH, Proposal.NOTHING) or proposal.marker != marker:
+        return STALE
+    if proposal.kind == Proposal.NOTHING:
+        _move(db, op.queue, marker, proposal.next)
+        return None
+    return _allocate_fresh(db, op, marker, now)
+
+
+def _allocate_again(db: Database, op: Allocate, claim: Allocation, now: int) -> Allocation | str:
+    live = claim.expires > now
+    if op.proposal.kind != (Proposal.OWN if live else Proposal.EXPIRED) or op.proposal.first != claim.first:
+        return STALE
+    if live:
+        return claim
+    expires = now + op.ttl_ms * TICKS_PER_MS
+    values = {"queue_id": op.queue, "first": claim.first, "subscriber": op.subscriber, "expires": expires}
+    db.run("take_over", values)
+    return Allocation(claim.first, claim.last, claim.count, op.subscriber, expires, claim.deliveries + 1)
+
+
+def _allocate_fresh(db: Database, op: Allocate, marker: int, now: int) -> Allocation:
+    proposal = op.proposal
+    live = db.value("allocation_count", {"queue_id": op.queue})
+    if live >= QUEUE_ALLOCATIONS_MAX:
+        raise LimitExceeded("queue_allocations_max", live + 1, QUEUE_ALLOCATIONS_MAX)
+    expires = now + op.ttl_ms * TICKS_PER_MS
+    given = Allocation(proposal.first, proposal.last, proposal.count, op.subscriber, expires, 1)
+    db.run(
+        "add_allocation",
+        {
+            "queue_id": op.queue,
+            "first": given.first,
+            "last": given.last,
+            "count": given.count,
+            "subscriber": op.subscriber,
+            "expires": expires,
+        },
+    )
+    _move(db, op.queue, marker, proposal.next)
+    return given
+
+
+def _marker(db: Database, queue: int) -> int:
+    marker: int | None = db.value("queue_position", {"id": queue})
+    if marker is None:
+        raise QueueNotFound(str(queue))
+    return marker
+
+
+def _move(db: Database, queue: int, marker: int, position: int) -> None:
+    if position != marker:
+        db.run("move_queue", {"id": queue, "position": position})
+
+
+def move_queue(db: Database, op: MoveQueue) -> bool:
+    """Drop a queue's allocations and move its marker."""
+    _move(db, op.queue, _marker(db, op.queue), op.position)
+    db.run("drop_allocations", {"queue_id": op.queue})
+    return True
+
+
+# --- producers ------------------------------------------------------------------------------------------------
+
+
+def marked(db: Database, mark: ProducerMark) -> list[Appended] | None:
+    """The commits that were written under this mark; None if it is new."""
+    row = db.row("producer", {"name": mark.producer})
+    if row is None or row[0] < mark.number:
+        return None
+    if row[0] > mark.number:
+        raise MarkSuperseded(mark.producer, mark.number, row[0])
+    results = _RESULT.iter_unpack(row[1])
+    return [Appended(commit, position, sequence, count, True) for commit, position, sequence, count in results]
+
+
+def save_mark(db: Database, mark: ProducerMark, commits: list[Appended], now: int) -> None:
+    """Keep a mark and what was written under it."""
+    result = b"".join(_RESULT.pack(c.commit, c.position, c.sequence, c.count) for c in commits)
+    values = {"name": mark.producer, "number": mark.number, "result": result, "used": now}
+    db.run("save_producer", values)
+
+
+def expire_producers(db: Database, op: ExpireProducers) -> int:
+    """Forget producers that were not used for long."""
+    return db.run("expire_producers", {"before": op.before})

@@ -1,0 +1,156 @@
+"""One SQLite connection: its settings, its named queries, and the translation of its errors.
+
+Rules: WAL with `synchronous=FULL`, so a commit is on disk when it returns. The WAL is checkpointed by whoever
+owns the store, never automatically inside a commit, and is reused, not truncated. Every read works in short
+snapshots, because a long one would keep the WAL from being reused.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from penstock.errors import NotAStore, PenstockError, StorageFailure, StorageFull
+from penstock.store.sql import load_queries
+
+FILE_NAME: Final = "penstock.db"
+PAGE_BYTES: Final = 4096
+CACHE_KIB: Final = 64 * 1024
+BUSY_MS_MAX: Final = 5_000
+APPLICATION_ID: Final = 0x50454E53
+"""PENS, in the file's header."""
+
+QUERIES: Final = load_queries("penstock.store.sqlite", "queries.sql")
+
+Values = Sequence[Any] | dict[str, Any]
+
+
+def translate(error: apsw.Error) -> PenstockError:
+    """What a SQLite error means to somebody who waits for an answer."""
+    if isinstance(error, apsw.FullError):
+        return StorageFull(str(error))
+    return StorageFailure(f"{type(error).__name__}: {error}")
+
+
+class Database:
+    """A connection to a store's file. Belongs to one thread at a time."""
+
+    def __init__(self, directory: Path, *, create: bool, write: bool, vfs: str | None = None) -> None:
+        path = directory / FILE_NAME
+        if not create and not path.exists():
+            raise NotAStore(str(directory), f"it has no {FILE_NAME}")
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX | (apsw.SQLITE_OPEN_CREATE if create else 0)
+        try:
+            self.connection = apsw.Connection(str(path), flags=flags, vfs=vfs)
+            self._configure(write)
+        except apsw.NotADBError as error:
+            raise NotAStore(str(directory), "its file is no SQLite database") from error
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    def _configure(self, write: bool) -> None:
+        connection = self.connection
+        connection.set_busy_timeout(BUSY_MS_MAX)
+        # Whoever closes last must neither stall in a checkpoint nor throw the WAL away.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.pragma("cache_size", -CACHE_KIB)
+        if write:
+            connection.pragma("page_size", PAGE_BYTES)
+            connection.pragma("journal_mode", "wal")
+            connection.pragma("synchronous", "full")
+            connection.pragma("wal_autocheckpoint", 0)
+            connection.pragma("journal_size_limit", -1)
+            connection.pragma("secure_delete", "on")
+        else:
+            connection.pragma("query_only", "on")
+
+    def rows(self, name: str, values: Values = ()) -> list[Any]:
+        """All rows of a query."""
+        try:
+            return self.connection.execute(QUERIES[name], values).fetchall()
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    def row(self, name: str, values: Values = ()) -> Any:
+        """The first row of a query, or None."""
+        rows = self.rows(name, values)
+        return rows[0] if rows else None
+
+    def value(self, name: str, values: Values = ()) -> Any:
+        """The first column of the first row, or None."""
+        row = self.row(name, values)
+        return row[0] if row else None
+
+    def run(self, name: str, values: Values = ()) -> int:
+        """Carry out a statement; how many rows it changed."""
+        self.rows(name, values)
+        return self.connection.changes()
+
+    def run_many(self, name: str, rows: Sequence[Values]) -> None:
+        """Carry out a statement for every row."""
+        try:
+            self.connection.executemany(QUERIES[name], rows)
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    def each(self, name: str, values: Values = ()) -> Iterator[Any]:
+        """Rows one by one; the caller may stop early."""
+        cursor = self.connection.cursor()
+        try:
+            yield from cursor.execute(QUERIES[name], values)
+        except apsw.Error as error:
+            raise translate(error) from error
+        finally:
+            cursor.close(True)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Reads inside see one state. Keep it short: it holds the WAL."""
+        if self.connection.in_transaction:
+            yield
+            return
+        self.command("BEGIN")
+        try:
+            yield
+        finally:
+            self.command("COMMIT")
+
+    def command(self, text: str) -> None:
+        """BEGIN, COMMIT and their like."""
+        try:
+            self.connection.execute(text)
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    def abandon(self) -> None:
+        """Roll back whatever is open; never raises."""
+        try:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+        except apsw.Error:
+            pass  # The connection is closed and reopened before it is used again.
+
+    def checkpoint(self) -> None:
+        """Bring into the file what the WAL holds, as far as readers and writers allow now."""
+        try:
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.BusyError:
+            pass  # Another connection is at it.
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    def restart_wal(self) -> None:
+        """Bring all of the WAL into the file and empty it, waiting for readers."""
+        try:
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        try:
+            self.connection.close(True)
+        except apsw.Error as error:
+            raise translate(error) from error

@@ -1,0 +1,65 @@
+"""The schema's versions: each migration is a `.sql` file, carried out in one transaction, in order."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import apsw
+
+from penstock.errors import NotAStore, StoreTooNew
+from penstock.store.sqlite.database import APPLICATION_ID, Database, translate
+
+_FILE: Final = re.compile(r"(\d{4})_\w+\.sql")
+
+
+def migrations() -> list[str]:
+    """The text of every migration; the first brings an empty file to version 1."""
+    folder = files("penstock.store.sqlite").joinpath("migrations")
+    named = sorted((entry.name, entry) for entry in folder.iterdir() if _FILE.fullmatch(entry.name))
+    return [entry.read_text(encoding="utf-8") for _, entry in named]
+
+
+SCHEMA_VERSION: Final = len(migrations())
+
+
+def check(database: Database, directory: Path) -> int:
+    """The store's schema version; refuses what is not a store or too new. 0 is an empty file."""
+    try:
+        version = int(database.connection.pragma("user_version"))
+        application = int(database.connection.pragma("application_id"))
+        tables = database.connection.execute("SELECT count(*) FROM sqlite_master").get
+    except apsw.NotADBError as error:
+        raise NotAStore(str(directory), "its file is no SQLite database") from error
+    except apsw.Error as error:
+        raise translate(error) from error
+    if tables and application != APPLICATION_ID:
+        raise NotAStore(str(directory), "its file is a database of some other program")
+    if version > SCHEMA_VERSION:
+        raise StoreTooNew(str(directory), version, SCHEMA_VERSION)
+    return version
+
+
+def migrate(database: Database, directory: Path, now: int) -> None:
+    """Bring a store to the present schema."""
+    version = check(database, directory)
+    for number, text in enumerate(migrations()[version:], start=version + 1):
+        _step(database, number, text, now)
+
+
+def _step(database: Database, number: int, text: str, now: int) -> None:
+    connection = database.connection
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for _ in connection.execute(text):
+            pass
+        connection.pragma("user_version", number)
+        if number == 1:
+            connection.pragma("application_id", APPLICATION_ID)
+            database.run("set_meta", {"key": "store_id", "value": str(uuid4())})
+            database.run("add_timeline", {"timeline": 1, "after_position": 0, "started": now})
+        connection.execute("COMMIT")
+    except apsw.Error as error:
+        database.abandon()
+        raise translate(error) from error

@@ -1,0 +1,258 @@
+"""The embedded store: a directory with one SQLite database, owned by one server, read by many processes."""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from penstock.errors import InvalidRequest, PenstockError, StorageFailure, StoreError, StoreInUse, VersionConflict
+from penstock.model import Appended, ProducerMark, StoreStats, check_name, ticks_of_unix_ns
+from penstock.store import contract
+from penstock.store.contract import Commit, Outcome, Result, StoreIdentity, Transaction
+from penstock.store.record import Record
+from penstock.store.sqlite import consumers, logs, schema
+from penstock.store.sqlite.appender import Appender
+from penstock.store.sqlite.checkpointer import Checkpointer
+from penstock.store.sqlite.consumers import Consumers
+from penstock.store.sqlite.database import Database
+from penstock.store.sqlite.history import History
+from penstock.store.sqlite.logs import Logs
+from penstock.store.sqlite.verify import Verifying
+
+LOCK_NAME: Final = "penstock.lock"
+STREAM_CACHE_MAX: Final = 100_000
+WAL_BYTES_MAX: Final = 32 << 20
+
+Clock = Callable[[], int]
+"""Nanoseconds since 1970."""
+
+
+class SqliteReader(History, Consumers, Logs, Verifying):
+    """A store opened for reading, beside whoever writes it."""
+
+    def __init__(self, directory: Path | str, *, clock: Clock = time.time_ns, vfs: str | None = None) -> None:
+        self.directory = Path(directory)
+        self._clock = clock
+        self._vfs = vfs
+        self.db = self._open()
+
+    def _open(self) -> Database:
+        database = Database(self.directory, create=False, write=False, vfs=self._vfs)
+        if schema.check(database, self.directory) < schema.SCHEMA_VERSION:
+            database.close()
+            raise StorageFailure(f"{self.directory} has an older schema; start a server on it once")
+        return database
+
+    def now(self) -> int:
+        return ticks_of_unix_ns(self._clock())
+
+    def identity(self) -> StoreIdentity:
+        return StoreIdentity(self.db.value("meta", {"key": "store_id"}), self.db.value("timeline"))
+
+    def stats(self) -> StoreStats:
+        with self.db.snapshot():
+            commits, contexts, streams, subscriptions, queues, logs_, iterators, size = self.db.row("stats")
+            identity = self.identity()
+            return StoreStats(
+                identity.id,
+                identity.timeline,
+                schema.SCHEMA_VERSION,
+                self.head(),
+                *(commits, contexts, streams, subscriptions, queues, logs_, iterators, size),
+                self.db.value("file_bytes"),
+            )
+
+    def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
+        raise StorageFailure(f"the store was opened for reading only; {len(transactions)} transactions refused")
+
+    def recover(self) -> None:
+        """A reader has nothing to recover."""
+
+    def close(self) -> None:
+        self.db.close()
+
+
+class SqliteStore(SqliteReader):
+    """A store opened for writing. Only one process can have it so."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        clock: Clock = time.time_ns,
+        vfs: str | None = None,
+        stream_cache_max: int = STREAM_CACHE_MAX,
+        wal_bytes_max: int = WAL_BYTES_MAX,
+    ) -> None:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        self._stream_cache_max = stream_cache_max
+        self._wal_pages = 0
+        self._checkpointer = Checkpointer(self._connect, wal_bytes_max)
+        self._lock = _lock(Path(directory))
+        try:
+            super().__init__(directory, clock=clock, vfs=vfs)
+            self._load()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _connect(self) -> Database:
+        return Database(self.directory, create=True, write=True, vfs=self._vfs)
+
+    def _open(self) -> Database:
+        database = self._connect()
+        try:
+            schema.migrate(database, self.directory, ticks_of_unix_ns(self._clock()))
+        except BaseException:
+            database.close()
+            raise
+        database.connection.set_wal_hook(self._wal_grew)
+        return database
+
+    def _wal_grew(self, _connection: object, _database: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _load(self) -> None:
+        self._appender = Appender(self.db, self, self._stream_cache_max)
+        row = self.db.row("last_record")
+        self._recorded = Record(row[1], row[0]).runs()[-1].recorded if row else 0
+
+    def now(self) -> int:
+        # Recorded times never go backwards, whatever the clock does.
+        return max(self._recorded, super().now())
+
+    def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
+        self._recorded = self.now()
+        self._appender.begin(self._recorded)
+        try:
+            self.db.command("BEGIN IMMEDIATE")
+            outcomes = [self._outcome(transaction) for transaction in transactions]
+            self._appender.flush()
+            self.db.command("COMMIT")
+        except BaseException:
+            self.db.abandon()
+            raise
+        self._appender.settle()
+        self._checkpointer.committed(self._wal_pages, self.db)
+        return outcomes
+
+    def _outcome(self, transaction: Transaction) -> Outcome:
+        operations, mark = transaction
+        try:
+            if mark is not None and (before := self._marked(mark)) is not None:
+                return self._first_results(operations, before)
+            results = [self._apply(operations[0])] if len(operations) == 1 else self._together(operations)
+            if mark is not None:
+                commits = [result for result in results if isinstance(result, Appended)]
+                consumers.save_mark(self.db, mark, commits, self._recorded)
+            return results
+        except StoreError:
+            raise
+        except PenstockError as error:
+            return error
+
+    def _together(self, operations: Sequence[contract.Operation]) -> list[Result]:
+        """Several operations, all or nothing. Commits come first: if they were made before, all was done before."""
+        point = self._appender.point()
+        self.db.command("SAVEPOINT transaction_")
+        try:
+            commits = [self._appender.place(op) for op in operations if isinstance(op, Commit)]
+            if commits and any(commit.repeated for commit in commits):
+                self._all_repeated(operations, commits)
+                return self._first_results(operations, commits)
+            placed = iter(commits)
+            return [next(placed) if isinstance(op, Commit) else self._apply(op) for op in operations]
+        except StoreError:
+            raise
+        except PenstockError:
+            self._appender.back_to(point)
+            self.db.command("ROLLBACK TO transaction_")
+            raise
+        finally:
+            self._appender.keep()
+            self.db.command("RELEASE transaction_")
+
+    def _all_repeated(self, operations: Sequence[contract.Operation], commits: list[Appended]) -> None:
+        for op, commit in zip((op for op in operations if isinstance(op, Commit)), commits, strict=True):
+            if not commit.repeated:
+                raise VersionConflict(
+                    op.context, op.stream, op.expected, self._appender.stream_head(op.context, op.stream)
+                )
+
+    @staticmethod
+    def _first_results(operations: Sequence[contract.Operation], commits: list[Appended]) -> list[Result]:
+        before = iter(commits)
+        return [next(before, None) if isinstance(op, Commit) else None for op in operations]
+
+    def _marked(self, mark: ProducerMark) -> list[Appended] | None:
+        if reason := check_name(mark.producer):
+            raise InvalidRequest("producer", reason)
+        return consumers.marked(self.db, mark)
+
+    def _apply(self, op: contract.Operation) -> Result:
+        match op:
+            case contract.Commit():
+                return self._appender.place(op)
+            case contract.Progress():
+                return consumers.progress(self.db, op)
+            case contract.Acknowledge():
+                return consumers.acknowledge(self.db, op)
+            case contract.Allocate():
+                return consumers.allocate(self.db, op, self._recorded)
+            case contract.WriteOutput():
+                return logs.write_output(self.db, op)
+            case contract.Register():
+                return consumers.register(self.db, op)
+            case contract.SetBookmark():
+                return consumers.set_bookmark(self.db, op)
+            case contract.DeclareQueue():
+                return consumers.declare_queue(self.db, op)
+            case contract.MoveQueue():
+                return consumers.move_queue(self.db, op)
+            case contract.AddLog():
+                return logs.add_log(self.db, op, self._appender, self._recorded)
+            case contract.DeleteLog():
+                return logs.delete_log(self.db, op, self._appender, self._recorded)
+            case contract.Erase():
+                return logs.erase(self.db, op, self._appender, self._recorded)
+            case contract.AddIterator():
+                return logs.add_iterator(self.db, op, self._recorded)
+            case contract.DeleteIterator():
+                return logs.delete_iterator(self.db, op)
+            case contract.ExpireProducers():
+                return consumers.expire_producers(self.db, op)
+
+    def recover(self) -> None:
+        self.db.abandon()
+        self.db.close()
+        self.db = self._open()
+        # What a failed commit left in the WAL must be neither replayed nor answered from: start the WAL anew.
+        self.db.restart_wal()
+        self._load()
+
+    def close(self) -> None:
+        try:
+            self._checkpointer.close()
+            super().close()
+        finally:
+            os.close(self._lock)
+
+
+def _lock(directory: Path) -> int:
+    """Own the directory as long as the descriptor is open; the system lets go of it when the process dies."""
+    path = directory / LOCK_NAME
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise StoreInUse(str(directory), holder or "another process") from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
+    return descriptor
