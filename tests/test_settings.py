@@ -73,7 +73,7 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "poll_wait_ms_max": 60_000,
         "waiters_max": 10_000,
         "producer_idle_ms_max": 604_800_000,
-        "wal_bytes_max": 64 * MIB,
+        "wal_bytes_max": 32 * MIB,
         "stream_cache_max": 100_000,
         "shutdown_ms_max": 10_000,
         "log_level": "info",
@@ -431,7 +431,7 @@ def test_settings_are_shown_as_a_table(command: typer.Typer) -> None:
     assert lines["workers"][1:3] == ["5", "--workers"]
     assert lines["log_level"][1:3] == ["debug", "PENSTOCK_LOG_LEVEL"]
     assert lines["data"][1:3] == ["-", "default"]
-    assert lines["wal_bytes_max"][1:3] == ["64MiB", "default"]
+    assert lines["wal_bytes_max"][1:3] == ["32MiB", "default"]
     assert set(TABLE) <= set(lines)
 
 

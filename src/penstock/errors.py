@@ -360,3 +360,32 @@ class NotAStore(PenstockError):
 
     def __str__(self) -> str:
         return f"{self.path} is not a Penstock store: {self.reason}"
+
+
+# --- the server -----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class NotLoopback(PenstockError):
+    """A gate would listen beyond this machine, and nobody allowed that."""
+
+    gate: str
+    address: str
+
+    def __str__(self) -> str:
+        return (
+            f"--{self.gate} {self.address} would listen beyond loopback, and whoever reaches it may do everything; "
+            "use an address such as 127.0.0.1, or allow it with --insecure"
+        )
+
+
+@dataclass(eq=False)
+class CannotListen(PenstockError):
+    """A gate's address cannot be used."""
+
+    gate: str
+    address: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"cannot listen on --{self.gate} {self.address}: {self.reason}"

@@ -1,1 +1,49 @@
-"""The command line."""
+"""`penstock` and its commands.
+
+Rules: what was asked for goes to standard output, everything else to standard error. Exit codes are 0 (done), 1
+(failed) and 2 (wrong use). A mistake of the user's is told in a line, never in a traceback.
+"""
+
+from typing import Annotated
+
+import typer
+
+from penstock import __version__
+from penstock.cli.serve import serve_command
+from penstock.cli.settings import settings_command, with_settings
+from penstock.cli.stats import stats_command
+from penstock.cli.verify import verify_command, with_store
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="penstock",
+    help="An event store and durable log.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("serve")(with_settings(serve_command))
+app.command("verify")(with_store(verify_command))
+app.command("stats")(with_store(stats_command))
+app.command("settings")(with_settings(settings_command))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """An event store and durable log."""
+
+
+def main() -> None:
+    """Run the command line. If nobody reads our output any more, typer and rich end us quietly, with exit code 1."""
+    app()

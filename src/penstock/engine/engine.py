@@ -7,6 +7,7 @@ it runs on one event loop; only the writer's thread and the worker processes are
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -72,7 +73,7 @@ class Engine:
     def __init__(self, url: str, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self._url = url
+        self.url = url
         self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -86,26 +87,32 @@ class Engine:
         await self.stop()
 
     async def start(self) -> None:
-        """Open the store and start the writer and the workers."""
+        """Open the store and start the writer and the workers. If that fails, nothing stays behind."""
         settings = self.settings
         self._store: Store = open_store(
-            self._url, stream_cache_max=settings.stream_cache_max, wal_bytes_max=settings.wal_bytes_max
+            self.url, stream_cache_max=settings.stream_cache_max, wal_bytes_max=settings.wal_bytes_max
         )
         self.identity = self._store.identity()
         self._waiters = Waiters(settings.waiters_max, self.metrics)
         loop = asyncio.get_running_loop()
         self._writer = Writer(self._store, loop, settings, self.metrics, self._waiters.committed)
-        self.pool = WorkerPool(self._url, settings, self.metrics)
+        self.pool = WorkerPool(self.url, settings, self.metrics)
         parts = self._parts = Parts(settings, self._writer, self.pool, self._waiters)
         self._subscriptions = Subscriptions(parts)
         self._queues = Queues(parts)
         self._handlers: dict[type[Request], Handler] = self._table()
         self._writer.start()
-        await self.pool.start()
         self._housekeeper = loop.create_task(self._keep_house())
+        try:
+            await self.pool.start()
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Take nothing more, finish what was taken, close the store."""
+        if self._closing:
+            return
         self._closing = True
         self._housekeeper.cancel()
         self._waiters.close()
@@ -174,12 +181,12 @@ class Engine:
         if len(request.events) > settings.commit_events_max:
             raise LimitExceeded("commit_events_max", len(request.events), settings.commit_events_max)
         columns = columns_of(request.events)
+        if columns.size > settings.commit_bytes_max:
+            raise LimitExceeded("commit_bytes_max", columns.size, settings.commit_bytes_max)
         if columns.size > settings.event_bytes_max:
             largest = max(len(e.body) + len(e.headers or "") + len(e.type) for e in request.events)
             if largest > settings.event_bytes_max:
                 raise LimitExceeded("event_bytes_max", largest, settings.event_bytes_max)
-            if columns.size > settings.commit_bytes_max:
-                raise LimitExceeded("commit_bytes_max", columns.size, settings.commit_bytes_max)
         return Commit(request.context, request.stream, request.expected, columns)
 
     async def _transact(self, request: Transact) -> Transacted:
@@ -281,6 +288,7 @@ class Engine:
                 page = await self._parts.run(job, request, limits)
                 if not page.end or _holds(page) or not await patience.wait():
                     return page
+                request = replace(request, position=page.next)
 
     async def _find_position(self, request: FindPosition) -> Found:
         check_names(context=request.context, filter=request.filter)

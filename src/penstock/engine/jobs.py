@@ -216,12 +216,15 @@ def lookup_subscription(store: Store, subscriber: str, context: str, filter: str
 
 
 class Proposed(NamedTuple):
-    """What a queue would give next, its events, and when the next allocation of another expires (ticks)."""
+    """What a queue would give next, with its events.
+
+    When there is nothing: whether the end of the history was reached, and in how many ticks an allocation expires.
+    """
 
     proposal: Proposal
     events: list[Event]
-    next_expiry: int | None
-    now: int
+    end: bool = True
+    expires_in: int | None = None
 
 
 def lookup_queue(store: Store, name: str, context: str | None) -> QueueState:
@@ -245,11 +248,12 @@ def propose(
     if claim is not None:
         kind = Proposal.OWN if claim.expires > now and claim.subscriber == subscriber else Proposal.EXPIRED
         proposal = Proposal(kind, queue.position, queue.position, claim.first, claim.last, claim.count)
-        return Proposed(proposal, read_range(store, wanted, claim.first, claim.last), None, now)
+        return Proposed(proposal, read_range(store, wanted, claim.first, claim.last))
     found = gather(store, wanted, queue.position, count, limits)
     if not found.events:
         nothing = Proposal(Proposal.NOTHING, queue.position, found.next)
-        return Proposed(nothing, [], store.next_expiry(queue.id) if found.end else now, now)
+        expiry = store.next_expiry(queue.id)
+        return Proposed(nothing, [], found.end, None if expiry is None else expiry - now)
     first, last = found.events[0].position, found.events[-1].position
     fresh = Proposal(Proposal.FRESH, queue.position, last + 1, first, last, len(found.events))
-    return Proposed(fresh, found.events, None, now)
+    return Proposed(fresh, found.events)

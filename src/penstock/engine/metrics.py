@@ -1,31 +1,73 @@
-"""What the engine counts, for Prometheus. Each engine has its own registry."""
+"""What the engine counts, for Prometheus. Each engine has its own registry.
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+Counting happens on the way of every append, so it is plain addition; the families are built when somebody asks.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 
-class Metrics:
-    """Counters, gauges and histograms of one engine."""
+class Distribution:
+    """How often values fell into each of some ranges. One thread adds to it."""
+
+    def __init__(self, name: str, help: str, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._help = help
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def family(self) -> Metric:
+        """As Prometheus wants it: each bucket counts all that is not above its bound."""
+        labels = [*map(str, self._bounds), "+Inf"]
+        buckets = list(zip(labels, accumulate(self._counts), strict=True))
+        return HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum)
+
+
+class Metrics(Collector):
+    """The counts of one engine. Each is changed by one thread only."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        registry = self.registry
-        self.commits = Counter("penstock_commits", "Commits answered as written", registry=registry)
-        self.events = Counter("penstock_events", "Events answered as written", registry=registry)
-        self.refused = Counter("penstock_refused", "Requests refused, by reason", ["reason"], registry=registry)
-        self.batch_seconds = Histogram(
+        self.commits = 0
+        self.events = 0
+        self.reads = 0
+        self.workers_replaced = 0
+        self.waiting_polls = 0
+        self.store_up = True
+        self.refused: Counter[str] = Counter()
+        self.batch_seconds = Distribution(
             "penstock_batch_seconds",
             "Time of one group commit, fsync included",
-            buckets=(0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0),
-            registry=registry,
+            (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0),
         )
-        self.batch_requests = Histogram(
-            "penstock_batch_requests",
-            "Transactions in one group commit",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
-            registry=registry,
+        self.batch_requests = Distribution(
+            "penstock_batch_requests", "Transactions in one group commit", [1 << n for n in range(11)]
         )
-        self.store_up = Gauge("penstock_store_up", "1 while the store can be written", registry=registry)
-        self.store_up.set(1)
-        self.reads = Counter("penstock_reads", "Jobs done by worker processes", registry=registry)
-        self.workers_replaced = Counter("penstock_workers_replaced", "Worker processes that died", registry=registry)
-        self.waiting_polls = Gauge("penstock_waiting_polls", "Long polls that wait for events", registry=registry)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, as they are now."""
+        yield CounterMetricFamily("penstock_commits", "Commits answered as written", self.commits)
+        yield CounterMetricFamily("penstock_events", "Events answered as written", self.events)
+        yield CounterMetricFamily("penstock_reads", "Jobs done by worker processes", self.reads)
+        yield CounterMetricFamily("penstock_workers_replaced", "Worker processes that died", self.workers_replaced)
+        refused = CounterMetricFamily("penstock_refused", "Requests refused, by reason", labels=["reason"])
+        for reason, times in list(self.refused.items()):
+            refused.add_metric([reason], times)
+        yield refused
+        yield GaugeMetricFamily("penstock_waiting_polls", "Long polls that wait for events", self.waiting_polls)
+        yield GaugeMetricFamily("penstock_store_up", "1 while the store can be written", self.store_up)
+        yield self.batch_seconds.family()
+        yield self.batch_requests.family()

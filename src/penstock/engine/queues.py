@@ -110,7 +110,7 @@ class Queues:
                 async with self._locks.turn(queue.id):
                     given, found = await self._turn(queue, request, done)
                 done = None
-                if given is not None or not await patience.wait(_seconds_to(found)):
+                if given is not None or (found.end and not await patience.wait(_seconds(found.expires_in))):
                     return self._delivery(queue, request, given, found.events)
 
     async def _turn(
@@ -146,15 +146,14 @@ class Queues:
 
 
 def _is_worth_writing(proposal: Proposal) -> bool:
-    """Whether carrying this out changes or must confirm something; a short scan that found nothing does not."""
+    """A short scan that found nothing is not worth an fsync; the next one will do it again."""
     if proposal.kind == Proposal.NOTHING:
         return proposal.next - proposal.marker >= SCANNED_POSITIONS_MAX
     return True
 
 
-def _seconds_to(found: jobs.Proposed) -> float | None:
-    """How long until an allocation of somebody else expires."""
-    return None if found.next_expiry is None else (found.next_expiry - found.now) / TICKS_PER_SECOND
+def _seconds(ticks: int | None) -> float | None:
+    return None if ticks is None else ticks / TICKS_PER_SECOND
 
 
 def _check_allocation(count: int, ttl_ms: int) -> None:

@@ -54,7 +54,7 @@ class Waiters:
     def watch(self, wanted: EventFilter) -> Iterator[Waiter]:
         """A waiter that is rung by commits of this filter."""
         if self._count >= self._max:
-            self._metrics.refused.labels("waiters_busy").inc()
+            self._metrics.refused["waiters_busy"] += 1
             raise ReaderBusy(self._count)
         waiter = Waiter(wanted)
         self._change(+1)
@@ -70,7 +70,7 @@ class Waiters:
 
     def _change(self, by: int) -> None:
         self._count += by
-        self._metrics.waiting_polls.set(self._count)
+        self._metrics.waiting_polls = self._count
 
     def committed(self, streams: Iterable[tuple[str, str]]) -> None:
         """These streams (context, stream) have new events."""

@@ -9,15 +9,13 @@ import logging
 import signal
 import socket
 import sys
-from typing import Any, Final
+from typing import Any
 
 from penstock.engine.frames import Unframer, frame
 from penstock.errors import PenstockError, Unexpected
 from penstock.store import Store, open_reader
 
 log = logging.getLogger(__name__)
-
-RECEIVE_BYTES: Final = 1 << 16
 
 
 def main(descriptor: int) -> None:
@@ -31,8 +29,8 @@ def main(descriptor: int) -> None:
     with socket.socket(fileno=descriptor) as connection:
         worker = Worker()
         unframer = Unframer()
-        while data := connection.recv(RECEIVE_BYTES):
-            for message in unframer.receive(data):
+        while count := connection.recv_into(unframer.space):
+            for message in unframer.received(count):
                 connection.sendall(worker.answer(message))
 
 

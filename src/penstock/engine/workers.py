@@ -63,7 +63,7 @@ class WorkerPool:
         if self._closing:
             raise Closed
         if len(self._waiting) >= self._settings.reader_queue_max:
-            self._metrics.refused.labels("reader_busy").inc()
+            self._metrics.refused["reader_busy"] += 1
             raise ReaderBusy(len(self._waiting))
         answer = self._loop.create_future()
         self._waiting.append(_Waiting(frame((job, arguments)), time.monotonic(), answer))
@@ -109,7 +109,7 @@ class WorkerPool:
 
     def finished(self, worker: "_Worker") -> None:
         """A worker is free again."""
-        self._metrics.reads.inc()
+        self._metrics.reads += 1
         self._idle.append(worker)
         self._dispatch()
 
@@ -119,7 +119,7 @@ class WorkerPool:
             self._idle.remove(worker)
         self._reap(worker)
         if not self._closing:
-            self._metrics.workers_replaced.inc()
+            self._metrics.workers_replaced += 1
             log.warning("worker process %d died; starting another", worker.process.pid)
             self._loop.call_later(RESTART_PAUSE_S, self._replace)
 
@@ -138,7 +138,7 @@ class WorkerPool:
                 self._all_gone.set()
 
 
-class _Worker(asyncio.Protocol):
+class _Worker(asyncio.BufferedProtocol):
     """One worker process and the job it does."""
 
     def __init__(self, pool: WorkerPool, process: subprocess.Popen[bytes]) -> None:
@@ -162,8 +162,11 @@ class _Worker(asyncio.Protocol):
         self._reason = "took too long and was stopped"
         self.process.kill()
 
-    def data_received(self, data: bytes) -> None:
-        for succeeded, result in self._unframer.receive(data):
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._unframer.space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        for succeeded, result in self._unframer.received(nbytes):
             answer = self._clear()
             if answer is not None and not answer.done():
                 if succeeded:

@@ -57,7 +57,7 @@ class Writer:
         self._waiting = 0
         self._waiting_bytes = 0
         self._closing = False
-        self._healthy = True
+        self._failure: PenstockError | None = None
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._work, name="penstock-writer", daemon=True)
 
@@ -73,7 +73,7 @@ class Writer:
     @property
     def is_healthy(self) -> bool:
         """Whether the store took the last write, or came back since."""
-        return self._healthy and self._thread.is_alive()
+        return self._failure is None and self._thread.is_alive()
 
     def submit(self, transaction: Transaction, size: int, answer: Answer) -> None:
         """Queue a transaction; `answer` is called on the loop's thread. Raises if it cannot be taken."""
@@ -83,7 +83,7 @@ class Writer:
             self._waiting >= self._settings.writer_queue_max
             or self._waiting_bytes + size > self._settings.writer_queue_bytes_max
         ):
-            self._metrics.refused.labels("writer_busy").inc()
+            self._metrics.refused["writer_busy"] += 1
             raise WriterBusy(self._waiting)
         self._waiting += 1
         self._waiting_bytes += size
@@ -104,6 +104,8 @@ class Writer:
             batch, going = self._gather()
             if batch:
                 self._deliver_soon(batch, self._write(batch))
+            if self._failure is not None:
+                self._recover()
         self._loop.call_soon_threadsafe(self._ended.set)
 
     def _gather(self) -> tuple[list[_Item], bool]:
@@ -135,6 +137,8 @@ class Writer:
         return outcomes
 
     def _commit(self, transactions: list[Transaction]) -> list[Outcome]:
+        if self._failure is not None:
+            return [self._failure] * len(transactions)
         if not transactions:
             return []
         started = time.perf_counter()
@@ -142,36 +146,42 @@ class Writer:
             outcomes = self._store.write(transactions)
         except StoreError as error:
             log.warning("the store failed: %s", error.reason)
-            self._recover()
+            self._failed(error)
             return [error] * len(transactions)
         except Exception as error:
             log.exception("a transaction could not be carried out")
-            self._recover()
-            if len(transactions) == 1:
+            if self._has_recovered() and len(transactions) == 1:
                 return [Unexpected(repr(error))]
             # One of them is at fault; the others shall not suffer for it.
             return [outcome for transaction in transactions for outcome in self._commit([transaction])]
-        self._metrics.batch_seconds.observe(time.perf_counter() - started)
-        self._metrics.batch_requests.observe(len(transactions))
+        self._metrics.batch_seconds.add(time.perf_counter() - started)
+        self._metrics.batch_requests.add(len(transactions))
         return outcomes
 
     def _recover(self) -> None:
         """Bring the store back. Until that succeeds, all who come are told."""
-        while not self._closing:
-            try:
-                self._store.recover()
-                self._tell_health(True)
-                return
-            except PenstockError as error:
-                self._tell_health(False)
-                log.warning("the store is still not usable: %s", error)
-                waiting = self._drain()
-                self._deliver_soon(waiting, [error] * len(waiting))
-                time.sleep(RECOVERY_PAUSE_S)
+        while not self._has_recovered() and not self._closing:
+            waiting = self._drain()
+            self._deliver_soon(waiting, self._commit([item.transaction for item in waiting]))
+            time.sleep(RECOVERY_PAUSE_S)
 
-    def _tell_health(self, healthy: bool) -> None:
-        self._healthy = healthy
-        self._metrics.store_up.set(healthy)
+    def _has_recovered(self) -> bool:
+        try:
+            self._store.recover()
+        except Exception as error:  # noqa: BLE001 - told to everyone who waits, and tried again
+            if self._failure is None or str(self._failure) != str(error):
+                log.warning("the store is not usable: %s", error)
+            self._failed(error if isinstance(error, PenstockError) else Unexpected(repr(error)))
+            return False
+        if self._failure is not None:
+            log.warning("the store works again")
+        self._failure = None
+        self._metrics.store_up = True
+        return True
+
+    def _failed(self, error: PenstockError) -> None:
+        self._failure = error
+        self._metrics.store_up = False
 
     def _drain(self) -> list[_Item]:
         items: list[_Item] = []
@@ -203,8 +213,8 @@ class Writer:
                         touched.add((op.context, op.stream))
                         commits += 1
                         events += op.columns.length
-        self._metrics.commits.inc(commits)
-        self._metrics.events.inc(events)
+        self._metrics.commits += commits
+        self._metrics.events += events
         if touched:
             self._committed(touched)
         for item, outcome in zip(batch, outcomes, strict=True):

@@ -37,6 +37,7 @@ CHECKSUM_BYTES: Final = 8
 HEADER: Final = Struct("<QBBHIQIIII")
 RUN: Final = Struct("<16sQQIII")
 BODY_BYTES_MAX: Final = (1 << 32) - 1
+TYPES_MAX: Final = (1 << 16) - 1
 
 _EVERYTHING: Final = EventFilter()
 _make_event = partial(tuple.__new__, Event)
@@ -75,25 +76,32 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
         raise InvalidRequest("events", "are missing: a commit has at least one")
     try:
         ids, stamps, types, texts, bodies = zip(*events, strict=True)
-        headers = [text.encode() if text else b"" for text in texts]
+        headers = [b"" if text is None else text.encode() for text in texts]
+        body_lengths = list(map(len, bodies))
         codes: dict[str, int] = {}
         type_codes = [codes.setdefault(name, len(codes)) for name in types]
         top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
         events_count = len(ids)
         layout = f"<{16 * events_count}s{events_count}Q{events_count}H{events_count}I{events_count}I"
-        fixed = _struct(layout).pack(b"".join(ids), *stamps, *type_codes, *map(len, headers), *map(len, bodies))
+        all_ids = b"".join(ids)
+        fixed = _struct(layout).pack(all_ids, *stamps, *type_codes, *map(len, headers), *body_lengths)
         columns = Columns(
             events_count, tuple(map(str.encode, codes)), fixed, b"".join(headers), b"".join(bodies), top_ticks
         )
     except (TypeError, ValueError, AttributeError, struct.error) as error:
         raise InvalidRequest("events", f"cannot be stored: {error}") from error
-    _check_columns(ids, codes, top_ticks)
+    # Joined lengths too: a buffer of larger items than bytes has fewer items than bytes.
+    if any(map((16).__ne__, map(len, ids))) or len(all_ids) != 16 * events_count:
+        raise InvalidRequest("event id", "is not 16 bytes long")
+    if len(columns.bodies) != sum(body_lengths):
+        raise InvalidRequest("body", "is not made of bytes")
+    _check_columns(codes, top_ticks)
     return columns
 
 
-def _check_columns(ids: Sequence[bytes], types: dict[str, int], top_ticks: int) -> None:
-    if any(map((16).__ne__, map(len, ids))):
-        raise InvalidRequest("event id", "is not 16 bytes long")
+def _check_columns(types: dict[str, int], top_ticks: int) -> None:
+    if len(types) > TYPES_MAX:
+        raise InvalidRequest("event types", f"are {len(types)}; a commit has at most {TYPES_MAX} different ones")
     if top_ticks > TICKS_MAX:
         raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
     for name in types:

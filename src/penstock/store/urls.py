@@ -28,5 +28,6 @@ def open_reader(url: str) -> Store:
 def _directory(url: str) -> Path:
     directory = url.removeprefix(SQLITE)
     if directory == url or not directory:
-        raise InvalidRequest("store URL", f"{url} is not of a kind known here; use {SQLITE}DIR")
+        kind = url.partition("://")[0]
+        raise InvalidRequest("store URL", f"of kind {kind!r} is not known here; use {SQLITE}DIR")
     return Path(directory)

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from penstock.errors import InvalidRequest, VersionConflict
 from penstock.model import ANY, Appended, check_context, check_stream
 from penstock.model.events import random_id
-from penstock.store.contract import Commit, ReadLimits
+from penstock.store.contract import Commit
 from penstock.store.record import encode_commit
 from penstock.store.sqlite.database import Database
 from penstock.store.sqlite.history import BLOCK_BITS, History
@@ -125,6 +125,10 @@ class Appender:
         self._head += columns.length
         return Appended(commit_id, position, sequence, columns.length)
 
+    def is_behind(self, commit: Commit) -> bool:
+        """Whether the stream has gone on from where this commit wants to be: it is a repeat or a conflict."""
+        return 1 <= commit.expected <= self.stream_head(commit.context, commit.stream)
+
     def stream_head(self, context: str, stream: str) -> int:
         """A stream's last sequence, this batch included."""
         return self._stream((context, stream)).head
@@ -207,13 +211,10 @@ class Appender:
         if first + total - 1 > stream.head:
             raise conflict
         self.flush()
-        ids = commit.columns.fixed[: 16 * total]
-        limits = ReadLimits(events_max=total, bytes_max=1 << 62)
-        page = self._history.read_stream(commit.context, commit.stream, first, first + total - 1, limits)
-        if b"".join(event.id for event in page.events) != ids:
+        ids, number, position = self._history.place_of(commit.context, commit.stream, first, first + total - 1)
+        if ids != commit.columns.fixed[: 16 * total]:
             raise conflict
-        start = page.events[0]
-        return Appended(start.commit, start.position, first, total, repeated=True)
+        return Appended(number, position, first, total, repeated=True)
 
 
 def _shrink(cache: dict[_Key, _Value], limit: int) -> None:

@@ -23,7 +23,7 @@ class Checkpointer:
         self._next_at = self._pages_max
         self._due = threading.Event()
         self._copied = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
     def committed(self, pages: int, writer: Database) -> None:
@@ -47,20 +47,23 @@ class Checkpointer:
 
     def _work(self) -> None:
         database: Database | None = None
-        while self._due.wait() and not self._closing:
+        while self._due.wait() and not self._closing.is_set():
             try:
                 database = database or self._connect()
                 _attempt(database)
             except PenstockError as error:
                 log.warning("no connection for checkpoints; will try again: %s", error)
-            self._due.clear()
             self._copied.set()
+            self._due.clear()
+            # A close during the above has rung too, and that ring was just cleared.
+            if self._closing.is_set():
+                break
         if database is not None:
             database.close()
 
     def close(self) -> None:
         """End the thread."""
-        self._closing = True
+        self._closing.set()
         self._due.set()
         if self._thread is not None:
             self._thread.join()

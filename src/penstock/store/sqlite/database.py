@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import apsw
 
-from penstock.errors import NotAStore, PenstockError, StorageFailure, StorageFull
+from penstock.errors import InvalidRequest, NotAStore, PenstockError, StorageFailure, StorageFull
 from penstock.store.sql import load_queries
 
 FILE_NAME: Final = "penstock.db"
@@ -27,8 +27,14 @@ QUERIES: Final = load_queries("penstock.store.sqlite", "queries.sql")
 Values = Sequence[Any] | dict[str, Any]
 
 
-def translate(error: apsw.Error) -> PenstockError:
-    """What a SQLite error means to somebody who waits for an answer."""
+FOREIGN: Final = (apsw.Error, OverflowError, UnicodeEncodeError)
+"""What SQLite raises, and what values raise that it cannot hold: numbers over 64 bits, broken text."""
+
+
+def translate(error: Exception) -> PenstockError:
+    """What an error of SQLite means to somebody who waits for an answer."""
+    if not isinstance(error, apsw.Error):
+        return InvalidRequest("value", f"cannot be stored: {error}")
     if isinstance(error, apsw.FullError):
         return StorageFull(str(error))
     return StorageFailure(f"{type(error).__name__}: {error}")
@@ -70,7 +76,7 @@ class Database:
         """All rows of a query."""
         try:
             return self.connection.execute(QUERIES[name], values).fetchall()
-        except apsw.Error as error:
+        except FOREIGN as error:
             raise translate(error) from error
 
     def row(self, name: str, values: Values = ()) -> Any:
@@ -92,7 +98,7 @@ class Database:
         """Carry out a statement for every row."""
         try:
             self.connection.executemany(QUERIES[name], rows)
-        except apsw.Error as error:
+        except FOREIGN as error:
             raise translate(error) from error
 
     def each(self, name: str, values: Values = ()) -> Iterator[Any]:
@@ -100,7 +106,7 @@ class Database:
         cursor = self.connection.cursor()
         try:
             yield from cursor.execute(QUERIES[name], values)
-        except apsw.Error as error:
+        except FOREIGN as error:
             raise translate(error) from error
         finally:
             cursor.close(True)

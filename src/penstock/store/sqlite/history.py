@@ -73,6 +73,23 @@ class History(Store):
                 following = event.sequence + 1
         return Page(events, following, True)
 
+    def place_of(self, context: str, stream: str, first: int, last: int) -> tuple[bytes, bytes, int]:
+        """The ids of a stretch of a stream, erased events too, and the commit and position it begins with."""
+        ids: list[bytes] = []
+        commit, position = b"", 0
+        for record in self._records_of_stream(self._stream_id(context, stream) or 0, first):
+            start = 0
+            for run in record.runs():
+                low, high = max(first - run.sequence, 0), min(last + 1 - run.sequence, run.length)
+                if low < high and (run.context, run.stream) == (context, stream):
+                    if not ids:
+                        commit, position = run.commit, record.position + start + low
+                    ids += record.ids()[start + low : start + high]
+                start += run.length
+            if len(ids) > last - first:
+                break
+        return b"".join(ids), commit, position
+
     def _records_of_stream(self, stream_id: int, sequence: int) -> Iterator[Record]:
         previous = 0
         values = {"stream_id": stream_id, "sequence": sequence, "limit": COMMITS_PER_QUERY}
@@ -156,6 +173,11 @@ class History(Store):
         with self.db.snapshot():
             head = self.head()
             last = head if end is None else min(end, head)
+
+            def span(reached: int) -> RecordSpan:
+                reached = min(reached, last)
+                return RecordSpan(records, max(position, reached + 1), reached >= last)
+
             for name, values in self._queries(position, last, wanted):
                 for first, data in self.db.each(name, values):
                     record = Record(data, first)
@@ -163,10 +185,12 @@ class History(Store):
                     events += record.count
                     size += len(data)
                     if events >= limits.events_max or size >= limits.bytes_max:
-                        return RecordSpan(records, record.last + 1, record.last >= last)
-                if time.monotonic() > deadline and values["high"] < last:
-                    return RecordSpan(records, values["high"] + 1, False)
-        return RecordSpan(records, max(position, last + 1), True)
+                        return span(record.last)
+                # The last record may reach beyond what the query passed over.
+                reached = max(values["high"], records[-1].last if records else 0)
+                if time.monotonic() > deadline and reached >= position:
+                    return span(reached)
+        return span(last)
 
     def _queries(self, position: int, last: int, wanted: EventFilter) -> Iterator[tuple[str, dict[str, Any]]]:
         """The queries that together give all records of a filter between two positions, in order."""
@@ -205,7 +229,7 @@ class History(Store):
         span = self.read_records(start, wanted, limits)
         for record in span.records:
             for event in record.events(wanted):
-                if ticks_of(event.stamp) >= ticks:
+                if event.position >= start and ticks_of(event.stamp) >= ticks:
                     return Search(event.position, event.position + 1, False)
         return Search(None, span.next, span.end)
 

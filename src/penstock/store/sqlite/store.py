@@ -4,6 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ from penstock.store.sqlite.verify import Verifying
 LOCK_NAME: Final = "penstock.lock"
 STREAM_CACHE_MAX: Final = 100_000
 WAL_BYTES_MAX: Final = 32 << 20
+NUMBER_MAX: Final = (1 << 63) - 1
 
 Clock = Callable[[], int]
 """Nanoseconds since 1970."""
@@ -91,6 +93,7 @@ class SqliteStore(SqliteReader):
         Path(directory).mkdir(parents=True, exist_ok=True)
         self._stream_cache_max = stream_cache_max
         self._wal_pages = 0
+        self._wal_bytes_max = wal_bytes_max
         self._checkpointer = Checkpointer(self._connect, wal_bytes_max)
         self._lock = _lock(Path(directory))
         try:
@@ -104,6 +107,9 @@ class SqliteStore(SqliteReader):
         return Database(self.directory, create=True, write=True, vfs=self._vfs)
 
     def _open(self) -> Database:
+        # Look first: connecting for writing already changes a file, and it may be another program's.
+        with closing(Database(self.directory, create=True, write=False, vfs=self._vfs)) as untouched:
+            schema.check(untouched, self.directory)
         database = self._connect()
         try:
             schema.migrate(database, self.directory, ticks_of_unix_ns(self._clock()))
@@ -157,16 +163,14 @@ class SqliteStore(SqliteReader):
             return error
 
     def _together(self, operations: Sequence[contract.Operation]) -> list[Result]:
-        """Several operations, all or nothing. Commits come first: if they were made before, all was done before."""
+        """Several operations in order, all or nothing. If its commits were made before, all was done before."""
+        commits = [op for op in operations if isinstance(op, Commit)]
+        if commits and all(map(self._appender.is_behind, commits)):
+            return self._first_results(operations, [self._appender.place(commit) for commit in commits])
         point = self._appender.point()
         self.db.command("SAVEPOINT transaction_")
         try:
-            commits = [self._appender.place(op) for op in operations if isinstance(op, Commit)]
-            if commits and any(commit.repeated for commit in commits):
-                self._all_repeated(operations, commits)
-                return self._first_results(operations, commits)
-            placed = iter(commits)
-            return [next(placed) if isinstance(op, Commit) else self._apply(op) for op in operations]
+            return [self._apply_once(op) for op in operations]
         except StoreError:
             raise
         except PenstockError:
@@ -177,12 +181,13 @@ class SqliteStore(SqliteReader):
             self._appender.keep()
             self.db.command("RELEASE transaction_")
 
-    def _all_repeated(self, operations: Sequence[contract.Operation], commits: list[Appended]) -> None:
-        for op, commit in zip((op for op in operations if isinstance(op, Commit)), commits, strict=True):
-            if not commit.repeated:
-                raise VersionConflict(
-                    op.context, op.stream, op.expected, self._appender.stream_head(op.context, op.stream)
-                )
+    def _apply_once(self, op: contract.Operation) -> Result:
+        result = self._apply(op)
+        if isinstance(op, Commit) and isinstance(result, Appended) and result.repeated:
+            # It is there already, and others of its transaction are not: this was another transaction.
+            head = self._appender.stream_head(op.context, op.stream)
+            raise VersionConflict(op.context, op.stream, op.expected, head)
+        return result
 
     @staticmethod
     def _first_results(operations: Sequence[contract.Operation], commits: list[Appended]) -> list[Result]:
@@ -192,6 +197,8 @@ class SqliteStore(SqliteReader):
     def _marked(self, mark: ProducerMark) -> list[Appended] | None:
         if reason := check_name(mark.producer):
             raise InvalidRequest("producer", reason)
+        if not -NUMBER_MAX <= mark.number <= NUMBER_MAX:
+            raise InvalidRequest("producer's number", f"{mark.number} does not fit into 64 bits")
         return consumers.marked(self.db, mark)
 
     def _apply(self, op: contract.Operation) -> Result:
@@ -228,6 +235,9 @@ class SqliteStore(SqliteReader):
                 return consumers.expire_producers(self.db, op)
 
     def recover(self) -> None:
+        # The checkpointer's connection is not to be trusted either, and it must not be at work below.
+        self._checkpointer.close()
+        self._checkpointer = Checkpointer(self._connect, self._wal_bytes_max)
         self.db.abandon()
         self.db.close()
         self.db = self._open()

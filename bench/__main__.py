@@ -1,0 +1,47 @@
+"""Run the benchmarks: `python -m bench [SECTION …] [--dir DIR] [--quick]`.
+
+Everything runs on real files with real fsyncs, in one run, so that figures can be compared as ratios. Put --dir on
+the disk you want to know about; a memory file system would make every fsync free.
+"""
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import appends, disk, growth, mixed, reads
+from bench.report import Report
+
+SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
+    "disk": disk.run,
+    "appends": appends.run,
+    "mixed": mixed.run,
+    "reads": reads.run,
+    "growth": growth.run,
+}
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"some of: {', '.join(SECTIONS)}")
+    parser.add_argument("--dir", type=Path, default=Path(), help="where the data goes (default: here)")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the time and data, for a first look")
+    arguments = parser.parse_args()
+    unknown = set(arguments.sections) - set(SECTIONS)
+    if unknown:
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    data = Path(tempfile.mkdtemp(prefix="bench-data-", dir=arguments.dir))
+    report = Report()
+    try:
+        for name in arguments.sections or SECTIONS:
+            report.section(name)
+            SECTIONS[name](report, data, 0.2 if arguments.quick else 1.0)
+    finally:
+        shutil.rmtree(data)
+    report.summary()
+
+
+if __name__ == "__main__":
+    main()

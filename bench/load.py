@@ -1,0 +1,66 @@
+"""What the benchmarks share: an engine on a fresh store, events, and callers that append for a while."""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from penstock.engine import Engine
+from penstock.model import ANONYMOUS, ANY, Append, NewEvent, new_event
+from penstock.settings import Settings
+from penstock.store import store_url
+
+BODY_BYTES = 200
+T = TypeVar("T")
+
+_numbers = itertools.count()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop, as the server does."""
+    return uvloop.run(work)
+
+
+def fresh(data: Path) -> Path:
+    """A directory that is not there yet."""
+    return data / f"store-{next(_numbers)}"
+
+
+def engine(directory: Path) -> Engine:
+    """An engine with the default settings."""
+    return Engine(store_url(directory), Settings())
+
+
+def some_events(count: int) -> list[NewEvent]:
+    """Events with random bodies."""
+    return [new_event("OrderPlaced", os.urandom(BODY_BYTES)) for _ in range(count)]
+
+
+async def appending(target: Engine, callers: int, events: int, seconds: float, context: str = "bench") -> float:
+    """Events per second of callers that each append one commit after the other."""
+    stop = time.perf_counter() + seconds
+    done = 0
+
+    async def caller(number: int) -> None:
+        nonlocal done
+        request = Append(context, f"stream-{number}", some_events(events), ANY)
+        while time.perf_counter() < stop:
+            await target.execute(ANONYMOUS, request)
+            done += events
+
+    started = time.perf_counter()
+    await asyncio.gather(*(caller(number) for number in range(callers)))
+    return done / (time.perf_counter() - started)
+
+
+async def warm(target: Engine) -> None:
+    """Grow the WAL to its full size once, as a server in use has long done."""
+    limit = target.settings.wal_bytes_max * 3 // 2
+    request = Append("warm", "up", some_events(1000), ANY)
+    for _ in range(limit // (1000 * BODY_BYTES) + 1):
+        await target.execute(ANONYMOUS, request)

@@ -1,0 +1,43 @@
+"""`penstock serve`: a server in the foreground."""
+
+from dataclasses import replace
+
+import typer
+
+from penstock.server import run
+from penstock.settings import DEFAULT, ResolvedSettings, Settings
+
+__all__ = ["one_store", "serve_command"]
+
+
+def serve_command(resolved: ResolvedSettings) -> None:
+    """Serve a store until SIGTERM or Ctrl-C.
+
+    Once every gate listens, one line on standard output says so, with the addresses: "penstock ready http=…".
+    The log goes to standard error.
+    """
+    raise typer.Exit(run(one_store(resolved), say))
+
+
+def say(line: str) -> None:
+    """Print a line now, whoever reads it."""
+    print(line, flush=True)
+
+
+def one_store(resolved: ResolvedSettings) -> Settings:
+    """The settings with one of `data` and `store`, if one is better placed: a flag beats a variable, that the file."""
+    settings, sources = resolved.settings, resolved.sources
+    if settings.data is None or settings.store is None:
+        return settings
+    data, store = _rank(sources["data"]), _rank(sources["store"])
+    if data == store:
+        return settings
+    return replace(settings, data=None) if data < store else replace(settings, store=None)
+
+
+def _rank(source: str) -> int:
+    if source.startswith("--"):
+        return 3
+    if source == DEFAULT:
+        return 0
+    return 2 if source.startswith("PENSTOCK_") else 1

@@ -1,0 +1,195 @@
+"""The server: the engine and its gates, started in order, stopped in order, in one process.
+
+What cannot be started is said in one line and leaves nothing behind. A stop finishes what was accepted; if that
+takes too long, or somebody insists, the process ends at once, which the store survives as it survives a power cut.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn
+
+from penstock.engine import Engine
+from penstock.errors import PenstockError, StorageFailure, StoreError
+from penstock.gates import Gate, HttpGate
+from penstock.settings import BadSetting, Settings
+from penstock.store import store_url
+
+log = logging.getLogger(__name__)
+
+CLOSING_MS_MAX: Final = 2_000
+"""What a stop may take beyond `shutdown_ms_max`: to close the store and the workers after the work is done."""
+
+Ready = Callable[[str], None]
+"""Told, in the ready line, when every gate listens."""
+
+
+def run(settings: Settings, ready: Ready) -> int:
+    """Serve until a signal comes; the exit code."""
+    log_to_stderr(settings.log_level)
+    try:
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(serve(settings, ready))
+    except BadSetting as error:
+        return complain(wrong_use(error), 2)
+    except PenstockError as error:
+        return complain(complaint(error), 1)
+    return 0
+
+
+async def serve(settings: Settings, ready: Ready) -> None:
+    """Serve until SIGTERM or SIGINT. Raises what kept it from starting."""
+    asked = _Signals(asyncio.get_running_loop())
+    engine = Engine(store_address(settings), settings)
+    gates: list[Gate] = [HttpGate(engine)]
+    await _start(engine, gates)
+    _settle()
+    try:
+        ready(" ".join(["penstock ready", *(f"{gate.name}={gate.address}" for gate in gates)]))
+        await asked.to_stop()
+    finally:
+        await _stop_in_time(engine, gates)
+
+
+def store_address(settings: Settings) -> str:
+    """The URL of the one store that the settings name."""
+    if settings.store is not None and settings.data is not None:
+        raise BadSetting("store", settings.store, "--store", "only one of --data and --store can be given")
+    if settings.data is not None:
+        return store_url(settings.data)
+    if settings.store is None:
+        raise BadSetting("data", None, "default", "say where the store is: --data DIR or --store URL")
+    if not settings.store.startswith("sqlite:"):
+        raise BadSetting("store", settings.store, "--store", "this version has the embedded store only: sqlite:///DIR")
+    return settings.store
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, which is much faster, where there is one."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415
+    except ImportError:
+        return asyncio.new_event_loop()
+    return new_event_loop()
+
+
+# --- start and stop -------------------------------------------------------------------------------------------
+
+
+async def _start(engine: Engine, gates: Sequence[Gate]) -> None:
+    """Start everything, or nothing."""
+    try:
+        await engine.start()
+    except OSError as error:
+        place = error.filename or "its directory"
+        raise StoreError(f"the store cannot be opened: {place}: {error.strerror}") from error
+    started: list[Gate] = []
+    try:
+        for gate in gates:
+            await gate.start()
+            started.append(gate)
+    except BaseException:
+        await _stop(engine, started)
+        raise
+
+
+async def _stop(engine: Engine, gates: Sequence[Gate]) -> None:
+    """Accept nothing more, answer what was accepted, close."""
+    for gate in gates:
+        gate.refuse()
+    await engine.stop()
+    await asyncio.gather(*(gate.stop() for gate in gates))
+
+
+async def _stop_in_time(engine: Engine, gates: Sequence[Gate]) -> None:
+    allowed_ms = engine.settings.shutdown_ms_max + CLOSING_MS_MAX
+    try:
+        async with asyncio.timeout(allowed_ms / 1000):
+            await _stop(engine, gates)
+    except TimeoutError:
+        _end_now(f"could not finish within {allowed_ms} ms; ended with work unfinished", 1)
+    log.info("stopped")
+
+
+def _settle() -> None:
+    """Tune the collector for a process that has just made everything it keeps."""
+    gc.collect()
+    gc.freeze()
+    # Requests and events are many, short-lived and without cycles: reference counts free them. The default of a
+    # look for cycles at every 700 new objects would only interrupt the loop, longest when most is under way.
+    gc.set_threshold(50_000, 20, 50)
+
+
+class _Signals:
+    """SIGTERM and SIGINT: the first asks for a stop, the second ends the process."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._came, number)
+
+    def _came(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            _end_now(f"{number.name} again: ended at once, with work unfinished", 128 + number)
+        log.info("%s: finishing what was accepted; once more ends at once", number.name)
+        self._stop.set()
+
+    async def to_stop(self) -> None:
+        """Return when a stop was asked for."""
+        await self._stop.wait()
+
+
+def _end_now(message: str, code: int) -> NoReturn:
+    """End without waiting for any thread. The workers see the end of their sockets and follow."""
+    complain(message, code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+# --- what it says ---------------------------------------------------------------------------------------------
+
+
+def complain(message: str, code: int) -> int:
+    """Say in one line on standard error what is wrong; the exit code."""
+    sys.stderr.write(f"penstock: {one_line(message)}\n")
+    return code
+
+
+def complaint(error: PenstockError) -> str:
+    """An error for somebody at a terminal, who has sent nothing that might have been written."""
+    return f"the store cannot be used: {error.reason}" if isinstance(error, StorageFailure) else str(error)
+
+
+def wrong_use(error: BadSetting) -> str:
+    """A setting's error for somebody at a terminal; one that is missing has no value to show."""
+    return str(error) if error.value is not None else error.reason
+
+
+def log_to_stderr(level: str) -> None:
+    """Log from `level` on to standard error, one line per record."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class _Lines(logging.Formatter):
+    """Times in UTC; a record, its traceback too, is one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line."""
+        return one_line(super().format(record))
+
+    def converter(self, seconds: float | None) -> time.struct_time:
+        """Times without a zone of their own are UTC."""
+        return time.gmtime(seconds)
+
+
+def one_line(text: str) -> str:
+    """A text without its line breaks."""
+    return " | ".join(line.strip() for line in text.splitlines())

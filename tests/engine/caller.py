@@ -1,0 +1,104 @@
+"""A few obvious calls over `engine.execute`, with their replies' types, for tests."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from penstock.engine import Engine
+from penstock.model import (
+    ANONYMOUS,
+    ANY,
+    AcknowledgeQueue,
+    Append,
+    Appended,
+    Batch,
+    Delivery,
+    EventPage,
+    FetchSubscription,
+    NewEvent,
+    ProgressSubscription,
+    ReadAll,
+    ReadStream,
+    Registered,
+    RegisterSubscriptions,
+    Reply,
+    Request,
+    SubscribeQueue,
+    SubscriptionStart,
+    new_event,
+    stamp_of,
+)
+
+R = TypeVar("R", bound=Reply)
+
+
+def events(*bodies: str, ticks: Iterable[int] | None = None) -> list[NewEvent]:
+    """Events with these bodies, and these times if any are given."""
+    made = [new_event("Tested", body.encode()) for body in bodies]
+    if ticks is None:
+        return made
+    return [event._replace(stamp=stamp_of(at)) for event, at in zip(made, ticks, strict=True)]
+
+
+class Caller:
+    """What a client of the engine does."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    async def ask(self, kind: type[R], request: Request) -> R:
+        reply = await self.engine.execute(ANONYMOUS, request)
+        assert isinstance(reply, kind)
+        return reply
+
+    async def append(
+        self, stream: str, new: Sequence[NewEvent], expected: int = ANY, context: str = "shop", **more: Any
+    ) -> Appended:
+        return await self.ask(Appended, Append(context, stream, tuple(new), expected, **more))
+
+    async def stream(self, stream: str, context: str = "shop", **more: Any) -> list[str]:
+        page = await self.ask(EventPage, ReadStream(context, stream, **more))
+        return [event.body.decode() for event in page.events]
+
+    async def everything(self, **more: Any) -> list[str]:
+        page = await self.ask(EventPage, ReadAll(**more))
+        return [event.body.decode() for event in page.events]
+
+    async def register(self, subscriber: str = "me", filter: str = "", start: int = 0, context: str = "shop") -> int:
+        request = RegisterSubscriptions(subscriber, (SubscriptionStart(context, filter, start),))
+        return (await self.ask(Registered, request)).ids[0]
+
+    async def fetch(self, subscription: int, count: int = 100, wait_ms: int = 0) -> Batch:
+        return await self.ask(Batch, FetchSubscription(subscription, count, wait_ms))
+
+    async def fetched(self, subscription: int, count: int = 100) -> list[str]:
+        return [event.body.decode() for event in (await self.fetch(subscription, count)).events]
+
+    async def progress(self, subscription: int, last_ticks: int) -> None:
+        await self.ask(Reply, ProgressSubscription(subscription, last_ticks))
+
+    async def subscribe(
+        self,
+        subscriber: str,
+        count: int = 1,
+        ttl_ms: int = 3_600_000,
+        *,
+        queue: str = "q",
+        context: str = "shop",
+        filter: str = "",
+        start: int = 0,
+        wait_ms: int = 0,
+    ) -> Delivery:
+        request = SubscribeQueue(context, queue, subscriber, filter, start, count, ttl_ms, wait_ms)
+        return await self.ask(Delivery, request)
+
+    async def acknowledge(
+        self, given: Delivery, count: int = 1, ttl_ms: int = 3_600_000, *, wait_ms: int = 0
+    ) -> Delivery:
+        first, last = (given.allocation.first, given.allocation.last) if given.allocation else (0, 0)
+        request = AcknowledgeQueue(given.context, given.queue, given.subscriber, first, last, count, ttl_ms, wait_ms)
+        return await self.ask(Delivery, request)
+
+
+def bodies(reply: Batch | Delivery | EventPage) -> list[str]:
+    """The bodies of a reply's events, as text."""
+    return [event.body.decode() for event in reply.events]

@@ -1,0 +1,68 @@
+"""The docs say what the code has: every error, every command, and links that lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from penstock import errors
+from penstock.cli import app
+from penstock.errors import PenstockError
+from penstock.model import Request
+from penstock.settings import TABLE
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
+    (ROOT / "docs").rglob("*.md")
+)
+
+
+def text(*names: str) -> str:
+    return "".join((ROOT / name).read_text(encoding="utf-8") for name in names)
+
+
+def commands() -> set[str]:
+    return set(get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def test_every_error_is_documented_with_when_and_whether_to_retry() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+ \| .+) \|$", text("docs/errors.md"), re.MULTILINE))
+    classes = {
+        name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, PenstockError)
+    }
+    assert set(rows) == classes
+
+
+def test_every_command_is_documented() -> None:
+    documented = set(re.findall(r"penstock (\w+)", text("README.md", "docs/store.md")))
+    assert commands() <= documented
+
+
+def test_no_command_is_documented_that_does_not_exist() -> None:
+    code = re.findall(r"`([^`\n]+)`|^(penstock .*)$", "".join(page.read_text("utf-8") for page in PAGES), re.MULTILINE)
+    named = [re.match(r"penstock ([a-z]+)", "".join(spans)) for spans in code]
+    assert {found[1] for found in named if found} - {"ready"} <= commands()
+
+
+def test_every_request_is_documented() -> None:
+    page = text("docs/engine.md")
+    assert [kind.__name__ for kind in Request.__subclasses__() if f"`{kind.__name__}`" not in page] == []
+
+
+def test_every_limit_a_page_names_is_a_setting() -> None:
+    named = set(re.findall(r"`(\w+_max)`", text("README.md", "docs/engine.md", "docs/errors.md", "docs/store.md")))
+    assert named <= set(TABLE)
+    assert named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_decision_is_listed_in_the_index() -> None:
+    records = {f"decisions/{path.name}" for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md")}
+    assert records
+    assert records <= set(re.findall(r"\]\(([^)]+)\)", text("docs/README.md")))
