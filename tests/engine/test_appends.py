@@ -256,3 +256,21 @@ async def test_a_time_is_found_in_position_order(caller: Caller) -> None:
     assert await caller.ask(Found, FindPosition("shop", "", 20)) == Found(2)
     assert await caller.ask(Found, FindPosition("shop", "", 61)) == Found(None)
     assert await caller.ask(Found, FindPosition("elsewhere", "", 0)) == Found(None)
+
+
+async def test_a_transaction_sent_again_under_its_mark_is_answered_as_the_first_time(caller: Caller) -> None:
+    await caller.append("in", events("work"))
+    number = await caller.register(filter="in")
+    batch = await caller.fetch(number)
+    given = await caller.subscribe("worker", filter="in")
+    assert given.allocation is not None
+    request = Transact(
+        (Append("shop", "out", events("r"), ANY),),
+        (QueueReceipt("shop", "q", "worker", given.allocation.first, given.allocation.last),),
+        (SubscriptionReceipt(number, batch.events[-1].ticks),),
+        ProducerMark("p", 1),
+    )
+    first = await caller.ask(Transacted, request)
+    again = await caller.ask(Transacted, request)
+    assert again.commits[0].commit == first.commits[0].commit
+    assert await caller.stream("out") == ["r"]

@@ -13,13 +13,13 @@ from typing import Any, Final, Self
 
 from penstock.engine import jobs
 from penstock.engine.metrics import Metrics
-from penstock.engine.parts import OPERATION_BYTES, Parts, Patience, check_names
+from penstock.engine.parts import OPERATION_BYTES, Parts, Tried, check_names
 from penstock.engine.queues import Queues
 from penstock.engine.subscriptions import Subscriptions
 from penstock.engine.waiters import Waiters
 from penstock.engine.workers import WorkerPool
 from penstock.engine.writer import Writer
-from penstock.errors import Closed, InvalidRequest, LimitExceeded, NotAllowed, PenstockError, Unexpected
+from penstock.errors import Closed, InvalidRequest, LimitExceeded, NotAllowed, PenstockError, ReaderBusy, Unexpected
 from penstock.model import (
     AcknowledgeQueue,
     Append,
@@ -59,6 +59,8 @@ from penstock.store.record import columns_of
 log = logging.getLogger(__name__)
 
 TRANSACTION_OPERATIONS_MAX: Final = 1000
+UNDER_WAY_MAX: Final = 20_000
+"""Requests other than appends that have been taken and not been answered."""
 HOUSEKEEPING_S: Final = 600.0
 """How often idle producers are looked for."""
 TICKS_PER_MS: Final = 10_000
@@ -151,6 +153,8 @@ class Engine:
                 raise NotAllowed(principal.name, str(request.right.name))
             if isinstance(request, Append):
                 self._append(request, answer)
+            elif len(self._tasks) >= UNDER_WAY_MAX:
+                raise ReaderBusy(len(self._tasks))
             else:
                 self._begin(self._handlers[type(request)](request), answer)
         except PenstockError as error:
@@ -281,14 +285,14 @@ class Engine:
         self, job: Callable[..., Any], request: ReadAll | ReadRecords, wanted: EventFilter, limits: ReadLimits
     ) -> Any:
         """A page; if it is empty and the request waits, the first page that is not."""
-        patience = Patience(self._parts, request.wait_ms)
-        with patience.watch(wanted):
-            while True:
-                patience.about_to_read()
-                page = await self._parts.run(job, request, limits)
-                if not page.end or _holds(page) or not await patience.wait():
-                    return page
-                request = replace(request, position=page.next)
+
+        async def attempt() -> Tried[Any]:
+            nonlocal request
+            page = await self._parts.run(job, request, limits)
+            request = replace(request, position=page.next)
+            return Tried(page, not page.end or _holds(page), wanted)
+
+        return await self._parts.patiently(request.wait_ms, attempt)
 
     async def _find_position(self, request: FindPosition) -> Found:
         check_names(context=request.context, filter=request.filter)

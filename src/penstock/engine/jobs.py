@@ -221,6 +221,7 @@ class Proposed(NamedTuple):
     When there is nothing: whether the end of the history was reached, and in how many ticks an allocation expires.
     """
 
+    queue: QueueState
     proposal: Proposal
     events: list[Event]
     end: bool = True
@@ -238,22 +239,28 @@ def lookup_queue(store: Store, name: str, context: str | None) -> QueueState:
 
 
 def propose(
-    store: Store, queue: QueueState, subscriber: str, acknowledged: int | None, count: int, limits: ReadLimits
+    store: Store,
+    name: str,
+    context: str | None,
+    subscriber: str,
+    acknowledged: int | None,
+    count: int,
+    limits: ReadLimits,
 ) -> Proposed:
     """What the subscriber would get, once the allocation that begins at `acknowledged` is gone."""
-    queue = lookup_queue(store, queue.name, queue.context)
+    queue = lookup_queue(store, name, context)
     wanted = EventFilter(queue.context, queue.filter)
     now = store.now()
     claim = store.claim(queue.id, subscriber, acknowledged)
     if claim is not None:
         kind = Proposal.OWN if claim.expires > now and claim.subscriber == subscriber else Proposal.EXPIRED
         proposal = Proposal(kind, queue.position, queue.position, claim.first, claim.last, claim.count)
-        return Proposed(proposal, read_range(store, wanted, claim.first, claim.last))
+        return Proposed(queue, proposal, read_range(store, wanted, claim.first, claim.last))
     found = gather(store, wanted, queue.position, count, limits)
     if not found.events:
         nothing = Proposal(Proposal.NOTHING, queue.position, found.next)
         expiry = store.next_expiry(queue.id)
-        return Proposed(nothing, [], found.end, None if expiry is None else expiry - now)
+        return Proposed(queue, nothing, [], found.end, None if expiry is None else expiry - now)
     first, last = found.events[0].position, found.events[-1].position
     fresh = Proposal(Proposal.FRESH, queue.position, last + 1, first, last, len(found.events))
-    return Proposed(fresh, found.events)
+    return Proposed(queue, fresh, found.events)

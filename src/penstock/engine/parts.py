@@ -1,13 +1,12 @@
-"""What subscriptions, queues and reads share: the workers, the writer, and patience."""
+"""What subscriptions, queues and reads share: the workers, the writer, and the patience to wait for events."""
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.engine import jobs
-from penstock.engine.waiters import Waiter, Waiters
+from penstock.engine.waiters import Waiters
 from penstock.engine.workers import Job, WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest
@@ -17,6 +16,21 @@ from penstock.store.contract import Outcome, ReadLimits, Result, Search, Transac
 
 OPERATION_BYTES: Final = 256
 """What an operation without events counts for in the writer's queue."""
+AGAIN_S_MIN: Final = 0.001
+
+R = TypeVar("R")
+
+
+class Tried(NamedTuple, Generic[R]):
+    """What came of one attempt to read: a reply, whether there was anything in it, and what to wait for if not.
+
+    `again_in` says after how many seconds another attempt is worth while without any commit.
+    """
+
+    reply: R
+    found: bool
+    wanted: EventFilter
+    again_in: float | None = None
 
 
 class Parts:
@@ -53,6 +67,22 @@ class Parts:
         self._writer.submit(transaction, size + OPERATION_BYTES * len(transaction.operations), answered)
         return await answer
 
+    async def patiently(self, wait_ms: int, attempt: Callable[[], Awaitable[Tried[R]]]) -> R:
+        """Attempt until something is found, at most so long. Commits of what is wanted wake it; nobody polls."""
+        until = time.monotonic() + min(wait_ms, self.settings.poll_wait_ms_max) / 1000
+        tried = await attempt()
+        if tried.found or wait_ms <= 0:
+            return tried.reply
+        with self.waiters.watch(tried.wanted) as waiter:
+            while True:
+                # Watch first, then read, then wait: what is committed in between has rung already.
+                waiter.clear()
+                tried = await attempt()
+                left = until - time.monotonic()
+                if tried.found or left <= 0 or self.waiters.closing:
+                    return tried.reply
+                await waiter.wait(left if tried.again_in is None else min(left, max(tried.again_in, AGAIN_S_MIN)))
+
     async def position_for(self, wanted: EventFilter, ticks: int) -> int:
         """Where somebody begins who wants everything from a time on; after the present end if there is nothing."""
         start = 1
@@ -63,40 +93,6 @@ class Parts:
             if search.end:
                 return search.next
             start = search.next
-
-
-class Patience:
-    """How long a request still waits for events, and what wakes it."""
-
-    def __init__(self, parts: Parts, wait_ms: int) -> None:
-        self._waiters = parts.waiters
-        self._until = time.monotonic() + min(wait_ms, parts.settings.poll_wait_ms_max) / 1000
-        self._waits = wait_ms > 0
-        self._waiter: Waiter | None = None
-
-    @contextmanager
-    def watch(self, wanted: EventFilter) -> Iterator[None]:
-        """From here on, commits of this filter wake the request, if it waits at all."""
-        if not self._waits:
-            yield
-            return
-        with self._waiters.watch(wanted) as self._waiter:
-            yield
-
-    def about_to_read(self) -> None:
-        """What came before is about to be read."""
-        if self._waiter is not None:
-            self._waiter.clear()
-
-    async def wait(self, at_most_s: float | None = None) -> bool:
-        """Wait for something new, or for `at_most_s`; False when there is no patience left."""
-        left = self._until - time.monotonic()
-        if self._waiter is None or left <= 0 or self._waiters.closing:
-            return False
-        if at_most_s is None or at_most_s > left:
-            return await self._waiter.wait(left)
-        await self._waiter.wait(max(at_most_s, 0.001))
-        return True
 
 
 def check_names(**names: str) -> None:

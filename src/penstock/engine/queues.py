@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.engine import jobs
 from penstock.engine.keyed import KeyedLocks
-from penstock.engine.parts import Parts, Patience, check_names
+from penstock.engine.parts import Parts, Tried, check_names
 from penstock.errors import InvalidRequest, QueueFilterMismatch, QueueNotFound, WriterBusy
 from penstock.model import (
     AcknowledgeQueue,
@@ -31,6 +31,7 @@ from penstock.store.contract import (
     Operation,
     Proposal,
     QueueState,
+    Result,
     Transaction,
 )
 
@@ -55,13 +56,15 @@ class Queues:
         check_names(queue=request.queue, subscriber=request.subscriber)
         check_names(context=request.context, filter=request.filter)
         _check_allocation(request.count, request.ttl_ms)
-        wanted = EventFilter(request.context, request.filter)
-        queue = await self._declare(request, wanted)
-        return await self._allocate(queue, request, None)
+        queue = await self._declare(request)
+        if request.ttl_ms == NO_ALLOCATION:
+            return _delivery(queue, request.subscriber, None, [])
+        return await self._allocate(request, None)
 
-    async def _declare(self, request: SubscribeQueue, wanted: EventFilter) -> QueueState:
+    async def _declare(self, request: SubscribeQueue) -> QueueState:
+        wanted = EventFilter(request.context, request.filter)
         try:
-            queue: QueueState = await self._parts.run(jobs.lookup_queue, request.queue, request.context)
+            queue = await self._lookup(request.queue, request.context)
         except QueueNotFound:
             position = await self._parts.position_for(wanted, request.start_ticks)
             declare = DeclareQueue(request.context, request.queue, wanted.prefix, position)
@@ -72,88 +75,99 @@ class Queues:
             raise QueueFilterMismatch(queue.name, queue.filter, wanted.prefix)
         return queue
 
+    async def _lookup(self, name: str, context: str | None) -> QueueState:
+        queue: QueueState = await self._parts.run(jobs.lookup_queue, name, context)
+        return queue
+
     async def acknowledge(self, request: AcknowledgeQueue) -> Delivery:
         """Acknowledge, then allocate."""
         check_names(queue=request.queue, subscriber=request.subscriber)
         _check_allocation(request.count, request.ttl_ms)
-        queue: QueueState = await self._parts.run(jobs.lookup_queue, request.queue, request.context)
-        done = None
-        if (request.first, request.last) != (0, 0):
-            done = Acknowledge(queue.id, request.subscriber, request.first, request.last)
-        return await self._allocate(queue, request, done)
+        done = None if (request.first, request.last) == (0, 0) else (request.first, request.last)
+        if request.ttl_ms != NO_ALLOCATION:
+            return await self._allocate(request, done)
+        queue = await self._lookup(request.queue, request.context)
+        if done is not None:
+            await self._parts.write(Transaction((Acknowledge(queue.id, request.subscriber, *done),)))
+        return _delivery(queue, request.subscriber, None, [])
 
     async def receipt(self, receipt: QueueReceipt) -> Acknowledge:
         """The operation that acknowledges inside a transaction."""
-        queue: QueueState = await self._parts.run(jobs.lookup_queue, receipt.queue, receipt.context)
+        queue = await self._lookup(receipt.queue, receipt.context)
         return Acknowledge(queue.id, receipt.subscriber, receipt.first, receipt.last, strict=True)
 
     async def reset(self, request: ResetQueue) -> Done:
         """Drop all allocations and go to a time."""
-        queue: QueueState = await self._parts.run(jobs.lookup_queue, request.queue, request.context)
-        async with self._locks.turn(queue.id):
+        queue = await self._lookup(request.queue, request.context)
+        async with self._locks.turn(queue.name):
             position = await self._parts.position_for(EventFilter(queue.context, queue.filter), request.ticks)
             await self._parts.write(Transaction((MoveQueue(queue.id, position),)))
         self._parts.waiters.ring_all(queue.context)
         return Done()
 
     async def _allocate(
-        self, queue: QueueState, request: SubscribeQueue | AcknowledgeQueue, done: Acknowledge | None
+        self, request: SubscribeQueue | AcknowledgeQueue, acknowledged: tuple[int, int] | None
     ) -> Delivery:
-        patience = Patience(self._parts, request.wait_ms)
-        if request.ttl_ms == NO_ALLOCATION:
-            if done is not None:
-                await self._parts.write(Transaction((done,)))
-            return self._delivery(queue, request, None, [])
-        with patience.watch(EventFilter(queue.context, queue.filter)):
-            while True:
-                patience.about_to_read()
-                async with self._locks.turn(queue.id):
-                    given, found = await self._turn(queue, request, done)
-                done = None
-                if given is not None or (found.end and not await patience.wait(_seconds(found.expires_in))):
-                    return self._delivery(queue, request, given, found.events)
+        async def attempt() -> Tried[Delivery]:
+            nonlocal acknowledged
+            async with self._locks.turn(request.queue):
+                given, found = await self._turn(request, acknowledged)
+            acknowledged = None
+            queue = found.queue
+            delivery = _delivery(queue, request.subscriber, given, found.events if given else [])
+            expires_in = None if found.expires_in is None else found.expires_in / TICKS_PER_SECOND
+            return Tried(delivery, given is not None, EventFilter(queue.context, queue.filter), expires_in)
+
+        return await self._parts.patiently(request.wait_ms, attempt)
 
     async def _turn(
-        self, queue: QueueState, request: SubscribeQueue | AcknowledgeQueue, done: Acknowledge | None
+        self, request: SubscribeQueue | AcknowledgeQueue, acknowledged: tuple[int, int] | None
     ) -> tuple[Allocation | None, jobs.Proposed]:
-        """Propose and carry out until one holds. What was acknowledged stays so, whatever comes of the rest."""
-        count = min(request.count, self._parts.limits.events_max)
-        for _ in range(ATTEMPTS_MAX):
-            acknowledged = done.first if done else None
-            found: jobs.Proposed = await self._parts.run(
-                jobs.propose, queue, request.subscriber, acknowledged, count, self._parts.limits
-            )
-            operations: list[Operation] = [done] if done else []
-            if done or _is_worth_writing(found.proposal):
-                operations.append(Allocate(queue.id, request.subscriber, request.ttl_ms, found.proposal))
-                *_, given = await self._parts.write(Transaction(tuple(operations)))
-            else:
+        """Propose and carry out until a proposal holds. What was acknowledged stays so, whatever comes of the rest."""
+        stale = 0
+        while stale < ATTEMPTS_MAX:
+            found = await self._propose(request, acknowledged)
+            if acknowledged is None and not _is_worth_writing(found.proposal):
                 return None, found
-            done = None
-            if given != STALE:
+            given = await self._carry_out(request, acknowledged, found)
+            acknowledged = None
+            if given == STALE:
+                stale += 1
+            elif given is not None or found.end:
                 assert given is None or isinstance(given, Allocation)
                 return given, found
         raise WriterBusy(self._parts.waiting_writes)
 
-    def _delivery(
+    async def _propose(
+        self, request: SubscribeQueue | AcknowledgeQueue, acknowledged: tuple[int, int] | None
+    ) -> jobs.Proposed:
+        count = min(request.count, self._parts.limits.events_max)
+        first = acknowledged[0] if acknowledged else None
+        found: jobs.Proposed = await self._parts.run(
+            jobs.propose, request.queue, request.context, request.subscriber, first, count, self._parts.limits
+        )
+        return found
+
+    async def _carry_out(
         self,
-        queue: QueueState,
         request: SubscribeQueue | AcknowledgeQueue,
-        given: Allocation | None,
-        events: list[Event],
-    ) -> Delivery:
-        return Delivery(queue.context, queue.name, request.subscriber, now_ticks(), given, events)
+        acknowledged: tuple[int, int] | None,
+        found: jobs.Proposed,
+    ) -> Result:
+        number = found.queue.id
+        operations: list[Operation] = [Allocate(number, request.subscriber, request.ttl_ms, found.proposal)]
+        if acknowledged is not None:
+            operations.insert(0, Acknowledge(number, request.subscriber, *acknowledged))
+        return (await self._parts.write(Transaction(tuple(operations))))[-1]
+
+
+def _delivery(queue: QueueState, subscriber: str, given: Allocation | None, events: list[Event]) -> Delivery:
+    return Delivery(queue.context, queue.name, subscriber, now_ticks(), given, events)
 
 
 def _is_worth_writing(proposal: Proposal) -> bool:
     """A short scan that found nothing is not worth an fsync; the next one will do it again."""
-    if proposal.kind == Proposal.NOTHING:
-        return proposal.next - proposal.marker >= SCANNED_POSITIONS_MAX
-    return True
-
-
-def _seconds(ticks: int | None) -> float | None:
-    return None if ticks is None else ticks / TICKS_PER_SECOND
+    return proposal.kind != Proposal.NOTHING or proposal.next - proposal.marker >= SCANNED_POSITIONS_MAX
 
 
 def _check_allocation(count: int, ttl_ms: int) -> None:

@@ -4,8 +4,8 @@ from typing import Final, NamedTuple
 
 from penstock.engine import jobs
 from penstock.engine.keyed import KeyedLocks
-from penstock.engine.parts import Parts, Patience, check_names
-from penstock.errors import InvalidRequest, SubscriptionMoved, SubscriptionNotFound
+from penstock.engine.parts import Parts, Tried, check_names
+from penstock.errors import InvalidRequest, SubscriptionNotFound
 from penstock.model import (
     Batch,
     Done,
@@ -26,11 +26,14 @@ PENDING_MAX: Final = 100_000
 SCANNED_POSITIONS_MAX: Final = 4096
 """How far a scan that found nothing goes before the subscription remembers it on disk."""
 REGISTER_MAX: Final = 1000
+NOWHERE: Final = 0
+"""A position that no subscription is ever at."""
 
 
 class _Pending(NamedTuple):
     """A fetched batch that was not progressed yet."""
 
+    wanted: EventFilter
     start: int
     next: int
     first: int
@@ -76,41 +79,36 @@ class Subscriptions:
         """The pending batch again, or the next one."""
         if request.count < 1:
             raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
-        patience = Patience(self._parts, request.wait_ms)
-        info: SubscriptionInfo = await self._parts.run(jobs.find_subscription, request.subscription)
-        with patience.watch(EventFilter(info.context, info.filter)):
-            while True:
-                patience.about_to_read()
-                batch, end = await self._fetch(request)
-                if batch.events or (end and not await patience.wait()):
-                    return batch
+        return await self._parts.patiently(request.wait_ms, lambda: self._fetch(request))
 
-    async def _fetch(self, request: FetchSubscription) -> tuple[Batch, bool]:
+    async def _fetch(self, request: FetchSubscription) -> Tried[Batch]:
         number = request.subscription
         async with self._locks.turn(number):
-            if number in self._pending:
-                return await self._again(number, self._pending[number]), True
-            count = min(request.count, self._parts.limits.events_max)
-            found: jobs.Fetched = await self._parts.run(jobs.fetch, number, count, self._parts.limits)
-            start = found.subscription.position
-            if found.events:
-                self._remember(number, found)
-            elif found.next - start >= SCANNED_POSITIONS_MAX or not found.end:
-                await self._parts.write(Transaction((Progress(number, start, found.next),)))
-            return Batch(number, found.events), found.end
+            if (pending := self._pending.get(number)) is not None:
+                events = await self._parts.run(jobs.read_range, pending.wanted, pending.first, pending.last)
+                return Tried(Batch(number, events), True, pending.wanted)
+            return await self._next(number, min(request.count, self._parts.limits.events_max))
 
-    def _remember(self, number: int, found: jobs.Fetched) -> None:
+    async def _next(self, number: int, count: int) -> Tried[Batch]:
+        """Scan until there is a batch or the history ends; a long scan is remembered on the way."""
+        while True:
+            found: jobs.Fetched = await self._parts.run(jobs.fetch, number, count, self._parts.limits)
+            info = found.subscription
+            wanted = EventFilter(info.context, info.filter)
+            if found.events:
+                self._remember(found, wanted)
+            elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
+                await self._parts.write(Transaction((Progress(number, info.position, found.next),)))
+            if found.events or found.end:
+                return Tried(Batch(number, found.events), bool(found.events), wanted)
+
+    def _remember(self, found: jobs.Fetched, wanted: EventFilter) -> None:
         first, last = found.events[0], found.events[-1]
-        start = found.subscription.position
-        self._pending[number] = _Pending(start, found.next, first.position, last.position, last.ticks)
+        info = found.subscription
+        pending = _Pending(wanted, info.position, found.next, first.position, last.position, last.ticks)
+        self._pending[info.id] = pending
         while len(self._pending) > PENDING_MAX:
             del self._pending[next(iter(self._pending))]
-
-    async def _again(self, number: int, pending: _Pending) -> Batch:
-        info: SubscriptionInfo = await self._parts.run(jobs.find_subscription, number)
-        wanted = EventFilter(info.context, info.filter)
-        events = await self._parts.run(jobs.read_range, wanted, pending.first, pending.last)
-        return Batch(number, events)
 
     async def progress(self, request: ProgressSubscription) -> Done:
         """Move past the pending batch if this is its time; otherwise do nothing."""
@@ -123,10 +121,13 @@ class Subscriptions:
         return Done()
 
     def receipt(self, receipt: SubscriptionReceipt) -> Progress:
-        """The operation that progresses past the pending batch inside a transaction."""
+        """The operation that progresses past the pending batch inside a transaction.
+
+        Without such a batch it is one that fails there: a transaction that was written before shall be told so.
+        """
         pending = self._pending.get(receipt.subscription)
         if pending is None or pending.last_ticks != receipt.last_ticks:
-            raise SubscriptionMoved(receipt.subscription)
+            return Progress(receipt.subscription, NOWHERE, NOWHERE, strict=True)
         return _past(receipt.subscription, pending, strict=True)
 
     def progressed(self, receipt: SubscriptionReceipt) -> None:

@@ -149,8 +149,9 @@ class Record:
 
     def __init__(self, data: bytes, position: int) -> None:
         """Check the record that is stored at `position`; raises DamagedRecord if it is not whole."""
-        if len(data) < HEADER.size:
-            raise DamagedRecord(position, f"only {len(data)} bytes long")
+        if not data or len(data) < HEADER.size:
+            # In a damaged file even what cannot be null may be.
+            raise DamagedRecord(position, f"only {len(data or b'')} bytes long")
         header = HEADER.unpack_from(data)
         checksum, version, _flags, types, events, first, runs, names, text_bytes, header_bytes = header
         if xxh3_64_intdigest(memoryview(data)[CHECKSUM_BYTES:]) != checksum:

@@ -14,6 +14,7 @@ import apsw
 
 from penstock.errors import InvalidRequest, NotAStore, PenstockError, StorageFailure, StorageFull
 from penstock.store.sql import load_queries
+from penstock.store.sqlite import redo
 
 FILE_NAME: Final = "penstock.db"
 PAGE_BYTES: Final = 4096
@@ -44,7 +45,8 @@ class Database:
     """A connection to a store's file. Belongs to one thread at a time."""
 
     def __init__(self, directory: Path, *, create: bool, write: bool, vfs: str | None = None) -> None:
-        path = directory / FILE_NAME
+        path = self._path = directory / FILE_NAME
+        self._vfs = vfs
         if not create and not path.exists():
             raise NotAStore(str(directory), f"it has no {FILE_NAME}")
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX | (apsw.SQLITE_OPEN_CREATE if create else 0)
@@ -144,6 +146,15 @@ class Database:
             self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.BusyError:
             pass  # Another connection is at it.
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    def copy_again(self) -> None:
+        """Write and sync once more what checkpoints have brought into the file; see `redo`."""
+        try:
+            _, frames = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+            if frames > 0:
+                redo.copy_again(self._path, self._vfs, frames, PAGE_BYTES)
         except apsw.Error as error:
             raise translate(error) from error
 

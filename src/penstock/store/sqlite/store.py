@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
@@ -93,15 +93,17 @@ class SqliteStore(SqliteReader):
         Path(directory).mkdir(parents=True, exist_ok=True)
         self._stream_cache_max = stream_cache_max
         self._wal_pages = 0
-        self._wal_bytes_max = wal_bytes_max
-        self._checkpointer = Checkpointer(self._connect, wal_bytes_max)
-        self._lock = _lock(Path(directory))
-        try:
+        with ExitStack() as undo:
+            self._lock = _lock(Path(directory))
+            undo.callback(os.close, self._lock)
             super().__init__(directory, clock=clock, vfs=vfs)
+            undo.callback(super().close)
+            self._checkpointer = Checkpointer(self._connect(), wal_bytes_max)
+            undo.callback(self._checkpointer.close)
+            # What was in the WAL may have been written and not synced by one who died: first make it durable.
+            self._checkpointer.copy(self.db)
             self._load()
-        except BaseException:
-            os.close(self._lock)
-            raise
+            undo.pop_all()
 
     def _connect(self) -> Database:
         return Database(self.directory, create=True, write=True, vfs=self._vfs)
@@ -235,14 +237,11 @@ class SqliteStore(SqliteReader):
                 return consumers.expire_producers(self.db, op)
 
     def recover(self) -> None:
-        # The checkpointer's connection is not to be trusted either, and it must not be at work below.
-        self._checkpointer.close()
-        self._checkpointer = Checkpointer(self._connect, self._wal_bytes_max)
         self.db.abandon()
         self.db.close()
         self.db = self._open()
         # What a failed commit left in the WAL must be neither replayed nor answered from: start the WAL anew.
-        self.db.restart_wal()
+        self._checkpointer.copy(self.db, restart=True)
         self._load()
 
     def close(self) -> None:
