@@ -182,6 +182,17 @@ class AllocationLost(PenstockError):
         )
 
 
+@dataclass(eq=False)
+class DeadLetterNotFound(PenstockError):
+    """Nothing was set aside at a marker."""
+
+    queue: str
+    first: int
+
+    def __str__(self) -> str:
+        return f"queue {self.queue} has nothing set aside that begins at {self.first}"
+
+
 # --- logs and iterators ---------------------------------------------------------------------------------------
 
 

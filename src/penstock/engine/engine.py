@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.engine import jobs
+from penstock.engine.jobs import Presenter
 from penstock.engine.metrics import Metrics
 from penstock.engine.parts import OPERATION_BYTES, Parts, Tried, check_names
 from penstock.engine.queues import Queues
@@ -31,11 +32,13 @@ from penstock.model import (
     Found,
     GetStats,
     ListContexts,
+    ListDeadLetters,
     ListQueues,
     ListStreams,
     ListSubscriptions,
     Principal,
     ProgressSubscription,
+    PutBack,
     ReadAll,
     ReadEvent,
     ReadRecords,
@@ -45,6 +48,7 @@ from penstock.model import (
     Reply,
     Request,
     ResetQueue,
+    SetDeadLetterRule,
     SetSubscription,
     SubscribeQueue,
     Transact,
@@ -66,7 +70,7 @@ HOUSEKEEPING_S: Final = 600.0
 TICKS_PER_MS: Final = 10_000
 
 Answer = Callable[[Reply | PenstockError], None]
-Handler = Callable[[Any], Coroutine[Any, Any, Reply]]
+Handler = Callable[[Any, Presenter | None], Coroutine[Any, Any, Reply]]
 
 
 class Engine:
@@ -129,8 +133,8 @@ class Engine:
         """Whether appends can succeed."""
         return not self._closing and self._writer.is_healthy
 
-    async def execute(self, principal: Principal, request: Request) -> Reply:
-        """Carry out a request; its reply, or an exception."""
+    async def execute(self, principal: Principal, request: Request, present: Presenter | None = None) -> Reply:
+        """Carry out a request; its reply, or an exception. See `submit`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def answered(reply: Reply | PenstockError) -> None:
@@ -141,11 +145,14 @@ class Engine:
             else:
                 answer.set_result(reply)
 
-        self.submit(principal, request, answered)
+        self.submit(principal, request, answered, present)
         return await answer
 
-    def submit(self, principal: Principal, request: Request, answer: Answer) -> None:
-        """Carry out a request; `answer` is called exactly once, at the earliest before this returns."""
+    def submit(self, principal: Principal, request: Request, answer: Answer, present: Presenter | None = None) -> None:
+        """Carry out a request; `answer` is called exactly once, at the earliest before this returns.
+
+        With `present`, a function of a module, events of the reply come as what it makes of them in a worker.
+        """
         try:
             if self._closing:
                 raise Closed
@@ -156,7 +163,7 @@ class Engine:
             elif len(self._tasks) >= UNDER_WAY_MAX:
                 raise ReaderBusy(len(self._tasks))
             else:
-                self._begin(self._handlers[type(request)](request), answer)
+                self._begin(self._handlers[type(request)](request, present), answer)
         except PenstockError as error:
             answer(error)
         except Exception as error:
@@ -193,7 +200,7 @@ class Engine:
                 raise LimitExceeded("event_bytes_max", largest, settings.event_bytes_max)
         return Commit(request.context, request.stream, request.expected, columns)
 
-    async def _transact(self, request: Transact) -> Transacted:
+    async def _transact(self, request: Transact, _present: Presenter | None) -> Transacted:
         operations: list[Operation] = [self._commit(commit) for commit in request.commits]
         size = sum(op.columns.size for op in operations if isinstance(op, Commit))
         operations += [await self._queues.receipt(receipt) for receipt in request.acknowledge]
@@ -233,30 +240,33 @@ class Engine:
             answer(Unexpected(repr(error)))
 
     def _table(self) -> dict[type[Request], Handler]:
+        subscriptions, queues = self._subscriptions, self._queues
         return {
             Transact: self._transact,
             ReadStream: self._read_stream,
-            ReadEvent: lambda request: self._parts.run(jobs.read_event, request, self._parts.limits),
+            ReadEvent: lambda request, present: self._parts.run(jobs.read_event, request, self._parts.limits, present),
             ReadAll: self._read_all,
             ReadRecords: self._read_records,
-            FindPosition: self._find_position,
-            ListContexts: lambda request: self._list(jobs.list_contexts, request),
-            ListStreams: lambda request: self._list(jobs.list_streams, request),
-            ListSubscriptions: lambda request: self._list(jobs.list_subscriptions, request),
-            ListQueues: lambda request: self._list(jobs.list_queues, request),
-            GetStats: lambda _request: self._parts.run(jobs.get_stats),
-            RegisterSubscriptions: self._subscriptions.register,
-            FetchSubscription: self._subscriptions.fetch,
-            ProgressSubscription: self._subscriptions.progress,
-            SetSubscription: self._subscriptions.set,
-            SubscribeQueue: self._queues.subscribe,
-            AcknowledgeQueue: self._queues.acknowledge,
-            ResetQueue: self._queues.reset,
+            FindPosition: _plain(self._find_position),
+            ListContexts: self._listing(jobs.list_contexts),
+            ListStreams: self._listing(jobs.list_streams),
+            ListSubscriptions: self._listing(jobs.list_subscriptions),
+            ListQueues: self._listing(jobs.list_queues),
+            ListDeadLetters: self._listing(jobs.list_dead_letters),
+            GetStats: _plain(lambda _request: self._parts.run(jobs.get_stats)),
+            RegisterSubscriptions: _plain(subscriptions.register),
+            FetchSubscription: subscriptions.fetch,
+            ProgressSubscription: _plain(subscriptions.progress),
+            SetSubscription: _plain(subscriptions.set),
+            SubscribeQueue: queues.subscribe,
+            AcknowledgeQueue: queues.acknowledge,
+            ResetQueue: _plain(queues.reset),
+            SetDeadLetterRule: _plain(queues.set_dead_rule),
+            PutBack: _plain(queues.put_back),
         }
 
-    async def _list(self, job: Callable[..., Any], request: Any) -> Reply:
-        reply: Reply = await self._parts.run(job, request, self._page_limit(request.limit))
-        return reply
+    def _listing(self, job: Callable[..., Any]) -> Handler:
+        return _plain(lambda request: self._parts.run(job, request, self._page_limit(request.limit)))
 
     def _page_limit(self, limit: int | None) -> int:
         if limit is not None and limit < 1:
@@ -266,29 +276,34 @@ class Engine:
     def _limits(self, limit: int | None) -> ReadLimits:
         return self._parts.limits._replace(events_max=self._page_limit(limit))
 
-    async def _read_stream(self, request: ReadStream) -> EventPage:
-        page: EventPage = await self._parts.run(jobs.read_stream, request, self._limits(request.limit))
+    async def _read_stream(self, request: ReadStream, present: Presenter | None) -> EventPage:
+        page: EventPage = await self._parts.run(jobs.read_stream, request, self._limits(request.limit), present)
         return page
 
-    async def _read_all(self, request: ReadAll) -> EventPage:
+    async def _read_all(self, request: ReadAll, present: Presenter | None) -> EventPage:
         limits = self._limits(request.limit)
         wanted = EventFilter(request.context, request.filter, request.types)
-        page: EventPage = await self._read_on(jobs.read_all, request, wanted, limits)
+        page: EventPage = await self._read_on(jobs.read_all, request, wanted, limits, present)
         return page
 
-    async def _read_records(self, request: ReadRecords) -> RecordPage:
+    async def _read_records(self, request: ReadRecords, present: Presenter | None) -> RecordPage:
         wanted = EventFilter(request.context, request.filter)
-        page: RecordPage = await self._read_on(jobs.read_records, request, wanted, self._parts.limits)
+        page: RecordPage = await self._read_on(jobs.read_records, request, wanted, self._parts.limits, present)
         return page
 
     async def _read_on(
-        self, job: Callable[..., Any], request: ReadAll | ReadRecords, wanted: EventFilter, limits: ReadLimits
+        self,
+        job: Callable[..., Any],
+        request: ReadAll | ReadRecords,
+        wanted: EventFilter,
+        limits: ReadLimits,
+        present: Presenter | None,
     ) -> Any:
         """A page; if it is empty and the request waits, the first page that is not."""
 
         async def attempt() -> Tried[Any]:
             nonlocal request
-            page = await self._parts.run(job, request, limits)
+            page = await self._parts.run(job, request, limits, present)
             request = replace(request, position=page.next)
             return Tried(page, not page.end or _holds(page), wanted)
 
@@ -305,5 +320,12 @@ class Engine:
             start = search.next
 
 
+def _plain(handler: Callable[[Any], Coroutine[Any, Any, Reply]]) -> Handler:
+    """A handler whose reply has no events."""
+    return lambda request, _present: handler(request)
+
+
 def _holds(page: EventPage | RecordPage) -> bool:
-    return bool(page.events if isinstance(page, EventPage) else page.records)
+    if isinstance(page, RecordPage):
+        return bool(page.records)
+    return bool(page.encoded.count if page.encoded else page.events)

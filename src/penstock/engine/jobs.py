@@ -4,15 +4,19 @@ A scan that does not come to an end in time answers what it has and where to go 
 """
 
 import time
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import EventNotFound, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
 from penstock.model import (
     ContextPage,
+    DeadLetterPage,
+    Encoded,
     Event,
     EventFilter,
     EventPage,
     ListContexts,
+    ListDeadLetters,
     ListQueues,
     ListStreams,
     ListSubscriptions,
@@ -28,18 +32,21 @@ from penstock.model import (
     SubscriptionPage,
 )
 from penstock.store import Store
-from penstock.store.contract import Proposal, QueueState, ReadLimits, Search
+from penstock.store.contract import Page, Proposal, QueueState, ReadLimits, Search
 
 TIES_MAX: Final = 10_000
 """Events with the same time as a batch's last that may be added to it."""
 STEP_S_MAX: Final = 1.0
 """How long one job goes on scanning."""
 
+Presenter = Callable[[list[Event]], Any]
+"""A codec's function of a module that turns events into what its wire has."""
+
 
 # --- plain reads ----------------------------------------------------------------------------------------------
 
 
-def read_stream(store: Store, request: ReadStream, limits: ReadLimits) -> EventPage:
+def read_stream(store: Store, request: ReadStream, limits: ReadLimits, present: Presenter | None) -> EventPage:
     """A page of one stream."""
     page = store.read_stream(
         request.context,
@@ -49,28 +56,40 @@ def read_stream(store: Store, request: ReadStream, limits: ReadLimits) -> EventP
         limits,
         request.backward,
     )
-    return EventPage(*page)
+    return _page(page, present)
 
 
-def read_event(store: Store, request: ReadEvent, limits: ReadLimits) -> EventPage:
+def _page(page: Page, present: Presenter | None) -> EventPage:
+    events, encoded = presented(page.events, present)
+    return EventPage(events, page.next, page.end, encoded)
+
+
+def presented(events: list[Event], present: Presenter | None) -> tuple[list[Event], Encoded | None]:
+    """The events, or in their place what a wire makes of them."""
+    return (events, None) if present is None else ([], Encoded(len(events), present(events)))
+
+
+def read_event(store: Store, request: ReadEvent, limits: ReadLimits, present: Presenter | None) -> EventPage:
     """One event, or EventNotFound."""
     context, stream, sequence = request.context, request.stream, request.sequence
     page = store.read_stream(context, stream, sequence, sequence, limits)
     if not page.events or page.events[0].sequence != sequence:
         raise EventNotFound(context, stream, sequence)
-    return EventPage(page.events, sequence + 1, True)
+    return _page(Page(page.events, sequence + 1, True), present)
 
 
-def read_all(store: Store, request: ReadAll, limits: ReadLimits) -> EventPage:
+def read_all(store: Store, request: ReadAll, limits: ReadLimits, present: Presenter | None) -> EventPage:
     """A page of the whole history."""
     wanted = EventFilter(request.context, request.filter, request.types)
-    return EventPage(*store.read_all(request.position, wanted, limits))
+    return _page(store.read_all(request.position, wanted, limits), present)
 
 
-def read_records(store: Store, request: ReadRecords, limits: ReadLimits) -> RecordPage:
+def read_records(store: Store, request: ReadRecords, limits: ReadLimits, _present: Presenter | None) -> RecordPage:
     """A page of stored records as they are."""
     span = store.read_records(request.position, EventFilter(request.context, request.filter), limits)
-    return RecordPage([record.data for record in span.records], span.next, span.end)
+    identity = store.identity()
+    records = [record.data for record in span.records]
+    return RecordPage(identity.id, identity.timeline, records, span.next, span.end)
 
 
 def find_position(store: Store, wanted: EventFilter, ticks: int, start: int, limits: ReadLimits) -> Search:
@@ -101,6 +120,13 @@ def list_queues(store: Store, request: ListQueues, limit: int) -> QueuePage:
     """A page of queues."""
     found = store.queues(request.after, limit + 1)
     return QueuePage(found[:limit], len(found) <= limit)
+
+
+def list_dead_letters(store: Store, request: ListDeadLetters, limit: int) -> DeadLetterPage:
+    """A page of allocations that were set aside."""
+    queue = lookup_queue(store, request.queue, request.context)
+    found = store.dead_letters(queue.id, request.after, limit + 1)
+    return DeadLetterPage(found[:limit], len(found) <= limit)
 
 
 def get_stats(store: Store) -> StoreStats:
@@ -136,8 +162,14 @@ def gather(
             return Gathered(events, position, page.end)
 
 
-def read_range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Event]:
+def read_batch(
+    store: Store, wanted: EventFilter, first: int, last: int, present: Presenter | None
+) -> tuple[list[Event], Encoded | None]:
     """The events of a batch that was given out before."""
+    return presented(_range(store, wanted, first, last), present)
+
+
+def _range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Event]:
     events: list[Event] = []
     while first <= last:
         page = store.read_all(first, wanted, ReadLimits(), last)
@@ -151,16 +183,26 @@ def read_range(store: Store, wanted: EventFilter, first: int, last: int) -> list
 # --- subscriptions --------------------------------------------------------------------------------------------
 
 
+class Bounds(NamedTuple):
+    """The first and last position of a batch and the time of its last event."""
+
+    first: int
+    last: int
+    last_ticks: int
+
+
 class Fetched(NamedTuple):
-    """A subscription as it stands and its next batch; `next` is where it is after that batch."""
+    """A subscription as it stands and its next batch, if there is one; `next` is where it is after that batch."""
 
     subscription: SubscriptionInfo
-    events: list[Event]
+    bounds: Bounds | None
     next: int
     end: bool
+    events: list[Event]
+    encoded: Encoded | None = None
 
 
-def fetch(store: Store, number: int, count: int, limits: ReadLimits) -> Fetched:
+def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: Presenter | None) -> Fetched:
     """A subscription's next batch, cut as the rules of progress want it."""
     subscription = find_subscription(store, number)
     wanted = EventFilter(subscription.context, subscription.filter)
@@ -170,9 +212,10 @@ def fetch(store: Store, number: int, count: int, limits: ReadLimits) -> Fetched:
     if len(found.events) > count and found.events[count - 1].ticks in (found.events[count].ticks, previous):
         found = gather(store, wanted, start, count + TIES_MAX + 1, limits)
     if not found.events:
-        return Fetched(subscription, [], found.next, found.end)
+        return Fetched(subscription, None, found.next, found.end, *presented([], present))
     batch = found.events[: batch_length([event.ticks for event in found.events], count, previous)]
-    return Fetched(subscription, batch, batch[-1].position + 1, False)
+    bounds = Bounds(batch[0].position, batch[-1].position, batch[-1].ticks)
+    return Fetched(subscription, bounds, bounds.last + 1, False, *presented(batch, present))
 
 
 def batch_length(ticks: list[int], count: int, previous: int | None) -> int:
@@ -224,6 +267,7 @@ class Proposed(NamedTuple):
     queue: QueueState
     proposal: Proposal
     events: list[Event]
+    encoded: Encoded | None
     end: bool = True
     expires_in: int | None = None
 
@@ -246,6 +290,7 @@ def propose(
     acknowledged: int | None,
     count: int,
     limits: ReadLimits,
+    present: Presenter | None,
 ) -> Proposed:
     """What the subscriber would get, once the allocation that begins at `acknowledged` is gone."""
     queue = lookup_queue(store, name, context)
@@ -255,12 +300,12 @@ def propose(
     if claim is not None:
         kind = Proposal.OWN if claim.expires > now and claim.subscriber == subscriber else Proposal.EXPIRED
         proposal = Proposal(kind, queue.position, queue.position, claim.first, claim.last, claim.count)
-        return Proposed(queue, proposal, read_range(store, wanted, claim.first, claim.last))
+        return Proposed(queue, proposal, *read_batch(store, wanted, claim.first, claim.last, present))
     found = gather(store, wanted, queue.position, count, limits)
     if not found.events:
         nothing = Proposal(Proposal.NOTHING, queue.position, found.next)
         expiry = store.next_expiry(queue.id)
-        return Proposed(queue, nothing, [], found.end, None if expiry is None else expiry - now)
+        return Proposed(queue, nothing, *presented([], present), found.end, None if expiry is None else expiry - now)
     first, last = found.events[0].position, found.events[-1].position
     fresh = Proposal(Proposal.FRESH, queue.position, last + 1, first, last, len(found.events))
-    return Proposed(queue, fresh, found.events)
+    return Proposed(queue, fresh, *presented(found.events, present))

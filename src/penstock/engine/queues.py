@@ -4,21 +4,24 @@ A worker reads what the queue would give (a proposal), and the writer carries it
 worker saw it. Consumers of one queue take turns here, so that on one server a proposal seldom fails.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from penstock.engine import jobs
+from penstock.engine.jobs import Presenter
 from penstock.engine.keyed import KeyedLocks
 from penstock.engine.parts import Parts, Tried, check_names
-from penstock.errors import InvalidRequest, QueueFilterMismatch, QueueNotFound, WriterBusy
+from penstock.errors import DeadLetterNotFound, InvalidRequest, QueueFilterMismatch, QueueNotFound, WriterBusy
 from penstock.model import (
     AcknowledgeQueue,
     Allocation,
     Delivery,
     Done,
-    Event,
     EventFilter,
+    PutBack,
     QueueReceipt,
     ResetQueue,
+    SetDeadLetterRule,
     SubscribeQueue,
     now_ticks,
 )
@@ -31,7 +34,9 @@ from penstock.store.contract import (
     Operation,
     Proposal,
     QueueState,
+    Requeue,
     Result,
+    SetDeadRule,
     Transaction,
 )
 
@@ -43,6 +48,9 @@ TTL_MS_MAX: Final = 7 * 24 * 3600 * 1000
 NO_ALLOCATION: Final = -1
 TICKS_PER_SECOND: Final = 10_000_000
 
+Markers = tuple[int, int | None]
+"""What an allocation is acknowledged by."""
+
 
 class Queues:
     """What requests about queues mean."""
@@ -51,15 +59,15 @@ class Queues:
         self._parts = parts
         self._locks = KeyedLocks()
 
-    async def subscribe(self, request: SubscribeQueue) -> Delivery:
+    async def subscribe(self, request: SubscribeQueue, present: Presenter | None) -> Delivery:
         """Declare the queue if it is new, then allocate."""
         check_names(queue=request.queue, subscriber=request.subscriber)
         check_names(context=request.context, filter=request.filter)
         _check_allocation(request.count, request.ttl_ms)
         queue = await self._declare(request)
         if request.ttl_ms == NO_ALLOCATION:
-            return _delivery(queue, request.subscriber, None, [])
-        return await self._allocate(request, None)
+            return _empty(queue, request.subscriber)
+        return await self._allocate(request, None, present)
 
     async def _declare(self, request: SubscribeQueue) -> QueueState:
         wanted = EventFilter(request.context, request.filter)
@@ -79,17 +87,17 @@ class Queues:
         queue: QueueState = await self._parts.run(jobs.lookup_queue, name, context)
         return queue
 
-    async def acknowledge(self, request: AcknowledgeQueue) -> Delivery:
+    async def acknowledge(self, request: AcknowledgeQueue, present: Presenter | None) -> Delivery:
         """Acknowledge, then allocate."""
         check_names(queue=request.queue, subscriber=request.subscriber)
         _check_allocation(request.count, request.ttl_ms)
         done = None if (request.first, request.last) == (0, 0) else (request.first, request.last)
         if request.ttl_ms != NO_ALLOCATION:
-            return await self._allocate(request, done)
+            return await self._allocate(request, done, present)
         queue = await self._lookup(request.queue, request.context)
         if done is not None:
             await self._parts.write(Transaction((Acknowledge(queue.id, request.subscriber, *done),)))
-        return _delivery(queue, request.subscriber, None, [])
+        return _empty(queue, request.subscriber)
 
     async def receipt(self, receipt: QueueReceipt) -> Acknowledge:
         """The operation that acknowledges inside a transaction."""
@@ -105,28 +113,54 @@ class Queues:
         self._parts.waiters.ring_all(queue.context)
         return Done()
 
+    async def set_dead_rule(self, request: SetDeadLetterRule) -> Done:
+        """Say after how many holders an allocation is set aside."""
+        if request.dead_after is not None and request.dead_after < 1:
+            raise InvalidRequest("deliveries", f"are {request.dead_after}; there must be at least 1")
+        queue = await self._lookup(request.queue, request.context)
+        await self._parts.write(Transaction((SetDeadRule(queue.id, request.dead_after),)))
+        self._parts.waiters.ring_all(queue.context)
+        return Done()
+
+    async def put_back(self, request: PutBack) -> Done:
+        """Give what was set aside to the next consumer."""
+        queue = await self._lookup(request.queue, request.context)
+        (done,) = await self._parts.write(Transaction((Requeue(queue.id, request.first),)))
+        if not done:
+            raise DeadLetterNotFound(queue.name, request.first)
+        self._parts.waiters.ring_all(queue.context)
+        return Done()
+
     async def _allocate(
-        self, request: SubscribeQueue | AcknowledgeQueue, acknowledged: tuple[int, int] | None
+        self,
+        request: SubscribeQueue | AcknowledgeQueue,
+        acknowledged: Markers | None,
+        present: Presenter | None,
     ) -> Delivery:
         async def attempt() -> Tried[Delivery]:
             nonlocal acknowledged
             async with self._locks.turn(request.queue):
-                given, found = await self._turn(request, acknowledged)
+                given, found = await self._turn(request, acknowledged, present)
             acknowledged = None
             queue = found.queue
-            delivery = _delivery(queue, request.subscriber, given, found.events if given else [])
+            delivery = _empty(queue, request.subscriber)
+            if given is not None:
+                delivery = replace(delivery, allocation=given, events=found.events, encoded=found.encoded)
             expires_in = None if found.expires_in is None else found.expires_in / TICKS_PER_SECOND
             return Tried(delivery, given is not None, EventFilter(queue.context, queue.filter), expires_in)
 
         return await self._parts.patiently(request.wait_ms, attempt)
 
     async def _turn(
-        self, request: SubscribeQueue | AcknowledgeQueue, acknowledged: tuple[int, int] | None
+        self,
+        request: SubscribeQueue | AcknowledgeQueue,
+        acknowledged: Markers | None,
+        present: Presenter | None,
     ) -> tuple[Allocation | None, jobs.Proposed]:
         """Propose and carry out until a proposal holds. What was acknowledged stays so, whatever comes of the rest."""
         stale = 0
         while stale < ATTEMPTS_MAX:
-            found = await self._propose(request, acknowledged)
+            found = await self._propose(request, acknowledged, present)
             if acknowledged is None and not _is_worth_writing(found.proposal):
                 return None, found
             given = await self._carry_out(request, acknowledged, found)
@@ -139,19 +173,21 @@ class Queues:
         raise WriterBusy(self._parts.waiting_writes)
 
     async def _propose(
-        self, request: SubscribeQueue | AcknowledgeQueue, acknowledged: tuple[int, int] | None
+        self,
+        request: SubscribeQueue | AcknowledgeQueue,
+        acknowledged: Markers | None,
+        present: Presenter | None,
     ) -> jobs.Proposed:
         count = min(request.count, self._parts.limits.events_max)
         first = acknowledged[0] if acknowledged else None
-        found: jobs.Proposed = await self._parts.run(
-            jobs.propose, request.queue, request.context, request.subscriber, first, count, self._parts.limits
-        )
+        asked = (request.queue, request.context, request.subscriber, first, count, self._parts.limits, present)
+        found: jobs.Proposed = await self._parts.run(jobs.propose, *asked)
         return found
 
     async def _carry_out(
         self,
         request: SubscribeQueue | AcknowledgeQueue,
-        acknowledged: tuple[int, int] | None,
+        acknowledged: Markers | None,
         found: jobs.Proposed,
     ) -> Result:
         number = found.queue.id
@@ -161,8 +197,8 @@ class Queues:
         return (await self._parts.write(Transaction(tuple(operations))))[-1]
 
 
-def _delivery(queue: QueueState, subscriber: str, given: Allocation | None, events: list[Event]) -> Delivery:
-    return Delivery(queue.context, queue.name, subscriber, now_ticks(), given, events)
+def _empty(queue: QueueState, subscriber: str) -> Delivery:
+    return Delivery(queue.context, queue.name, subscriber, now_ticks(), None, [])
 
 
 def _is_worth_writing(proposal: Proposal) -> bool:

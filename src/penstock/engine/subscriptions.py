@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 from penstock.engine import jobs
+from penstock.engine.jobs import Presenter
 from penstock.engine.keyed import KeyedLocks
 from penstock.engine.parts import Parts, Tried, check_names
 from penstock.errors import InvalidRequest, SubscriptionNotFound
@@ -36,9 +37,7 @@ class _Pending(NamedTuple):
     wanted: EventFilter
     start: int
     next: int
-    first: int
-    last: int
-    last_ticks: int
+    bounds: jobs.Bounds
 
 
 class Subscriptions:
@@ -75,37 +74,35 @@ class Subscriptions:
         )
         return found
 
-    async def fetch(self, request: FetchSubscription) -> Batch:
+    async def fetch(self, request: FetchSubscription, present: Presenter | None) -> Batch:
         """The pending batch again, or the next one."""
         if request.count < 1:
             raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
-        return await self._parts.patiently(request.wait_ms, lambda: self._fetch(request))
+        return await self._parts.patiently(request.wait_ms, lambda: self._fetch(request, present))
 
-    async def _fetch(self, request: FetchSubscription) -> Tried[Batch]:
+    async def _fetch(self, request: FetchSubscription, present: Presenter | None) -> Tried[Batch]:
         number = request.subscription
         async with self._locks.turn(number):
             if (pending := self._pending.get(number)) is not None:
-                events = await self._parts.run(jobs.read_range, pending.wanted, pending.first, pending.last)
-                return Tried(Batch(number, events), True, pending.wanted)
-            return await self._next(number, min(request.count, self._parts.limits.events_max))
+                wanted, first, last = pending.wanted, pending.bounds.first, pending.bounds.last
+                again = await self._parts.run(jobs.read_batch, wanted, first, last, present)
+                return Tried(Batch(number, *again), True, wanted)
+            return await self._next(number, min(request.count, self._parts.limits.events_max), present)
 
-    async def _next(self, number: int, count: int) -> Tried[Batch]:
+    async def _next(self, number: int, count: int, present: Presenter | None) -> Tried[Batch]:
         """Scan until there is a batch or the history ends; a long scan is remembered on the way."""
         while True:
-            found: jobs.Fetched = await self._parts.run(jobs.fetch, number, count, self._parts.limits)
+            found: jobs.Fetched = await self._parts.run(jobs.fetch, number, count, self._parts.limits, present)
             info = found.subscription
             wanted = EventFilter(info.context, info.filter)
-            if found.events:
-                self._remember(found, wanted)
+            if found.bounds:
+                self._remember(info, _Pending(wanted, info.position, found.next, found.bounds))
             elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
                 await self._parts.write(Transaction((Progress(number, info.position, found.next),)))
-            if found.events or found.end:
-                return Tried(Batch(number, found.events), bool(found.events), wanted)
+            if found.bounds or found.end:
+                return Tried(Batch(number, found.events, found.encoded), bool(found.bounds), wanted)
 
-    def _remember(self, found: jobs.Fetched, wanted: EventFilter) -> None:
-        first, last = found.events[0], found.events[-1]
-        info = found.subscription
-        pending = _Pending(wanted, info.position, found.next, first.position, last.position, last.ticks)
+    def _remember(self, info: SubscriptionInfo, pending: _Pending) -> None:
         self._pending[info.id] = pending
         while len(self._pending) > PENDING_MAX:
             del self._pending[next(iter(self._pending))]
@@ -115,7 +112,7 @@ class Subscriptions:
         number = request.subscription
         async with self._locks.turn(number):
             pending = self._pending.get(number)
-            if pending is not None and pending.last_ticks == request.last_ticks:
+            if pending is not None and pending.bounds.last_ticks == request.last_ticks:
                 await self._parts.write(Transaction((_past(number, pending, strict=False),)))
                 del self._pending[number]
         return Done()
@@ -126,7 +123,7 @@ class Subscriptions:
         Without such a batch it is one that fails there: a transaction that was written before shall be told so.
         """
         pending = self._pending.get(receipt.subscription)
-        if pending is None or pending.last_ticks != receipt.last_ticks:
+        if pending is None or pending.bounds.last_ticks != receipt.last_ticks:
             return Progress(receipt.subscription, NOWHERE, NOWHERE, strict=True)
         return _past(receipt.subscription, pending, strict=True)
 
@@ -151,4 +148,4 @@ class Subscriptions:
 
 
 def _past(number: int, pending: _Pending, *, strict: bool) -> Progress:
-    return Progress(number, pending.start, pending.next, pending.last_ticks, strict)
+    return Progress(number, pending.start, pending.next, pending.bounds.last_ticks, strict)

@@ -9,6 +9,7 @@ import logging
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
 
 from penstock.engine.frames import Unframer, frame
@@ -26,7 +27,8 @@ def main(descriptor: int) -> None:
     # Events are many small objects without cycles: looking for cycles among them costs more than reading them.
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
-    with socket.socket(fileno=descriptor) as connection:
+    # A server that was killed cannot close the socket as it should.
+    with socket.socket(fileno=descriptor) as connection, suppress(ConnectionError):
         worker = Worker()
         unframer = Unframer()
         while count := connection.recv_into(unframer.space):

@@ -1,6 +1,7 @@
 """What the engine answers. Only a codec knows how a reply looks on its wire."""
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from penstock.model.events import Event
 
@@ -9,6 +10,13 @@ class Reply:
     """The base of all replies."""
 
     __slots__ = ()
+
+
+class Encoded(NamedTuple):
+    """Events as a wire has them, made in a worker process; a reply that has this has no `events`."""
+
+    count: int
+    content: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,7 @@ class EventPage(Reply):
     events: list[Event]
     next: int
     end: bool
+    encoded: Encoded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,8 @@ class RecordPage(Reply):
     streams: the reader checks, decodes and filters.
     """
 
+    store_id: str
+    timeline: int
     records: list[bytes]
     next: int
     end: bool
@@ -111,6 +122,7 @@ class Batch(Reply):
 
     subscription: int
     events: list[Event]
+    encoded: Encoded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +167,7 @@ class Delivery(Reply):
     now: int
     allocation: Allocation | None
     events: list[Event]
+    encoded: Encoded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +175,8 @@ class QueueInfo:
     """A queue's state.
 
     `position` is the marker: what lies below it was allocated or passed over. `behind` counts the positions of the
-    history that the marker has not reached, `allocated` the events that are out and not acknowledged.
+    history that the marker has not reached, `allocated` the events that are out and not acknowledged. `dead` counts
+    the allocations that were set aside because `dead_after` holders had let them expire.
     """
 
     id: int
@@ -174,6 +188,8 @@ class QueueInfo:
     allocated: int
     allocations: int
     deliveries_max: int
+    dead: int
+    dead_after: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +197,14 @@ class QueuePage(Reply):
     """Queues by number; `end`: no more."""
 
     queues: list[QueueInfo]
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage(Reply):
+    """Allocations that were set aside, by marker; `end`: no more."""
+
+    dead: list[Allocation]
     end: bool
 
 

@@ -214,7 +214,8 @@ class SubscribeQueue(Request):
 class AcknowledgeQueue(Request):
     """Acknowledge an allocation (markers 0, 0: none) and allocate the next; `ttl_ms` of −1 allocates nothing.
 
-    Without a context the queue is looked up by its name alone.
+    Without a context the queue is looked up by its name alone. An allocation is known by its first marker too; then
+    `last` is None.
     """
 
     right = Right.CONSUME
@@ -222,7 +223,7 @@ class AcknowledgeQueue(Request):
     queue: str
     subscriber: str
     first: int
-    last: int
+    last: int | None
     count: int
     ttl_ms: int
     wait_ms: int = 0
@@ -236,6 +237,36 @@ class ResetQueue(Request):
     context: str | None
     queue: str
     ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetDeadLetterRule(Request):
+    """Set allocations of a queue aside once so many holders have let them expire; None: never."""
+
+    right = Right.CONSUME
+    context: str | None
+    queue: str
+    dead_after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListDeadLetters(Request):
+    """Allocations of a queue that were set aside, by first marker, after one."""
+
+    context: str | None
+    queue: str
+    after: int = 0
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack(Request):
+    """Give an allocation that was set aside to the queue's next consumer, its deliveries counted anew."""
+
+    right = Right.CONSUME
+    context: str | None
+    queue: str
+    first: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,12 @@ A store object belongs to one thread. All changes go through `write`, which take
 all or nothing and is judged on its own, and the batch is one commit of the database with one fsync. A transaction
 that cannot be (a conflict, a lost allocation) is answered with its error and does not disturb its neighbours; if
 the database itself fails, `write` raises and nothing of the batch is there.
-
-Positions in a write that come from an earlier read are compared with the present state inside the transaction, so
-that several writers can share one store.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.model import (
@@ -21,223 +18,76 @@ from penstock.model import (
     ContextInfo,
     Event,
     EventFilter,
-    ProducerMark,
     QueueInfo,
     StoreStats,
     StreamInfo,
     SubscriptionInfo,
 )
-from penstock.store.record import Columns, Record
+from penstock.store.operations import (
+    STALE,
+    Acknowledge,
+    AddIterator,
+    AddLog,
+    Allocate,
+    Commit,
+    DeclareQueue,
+    DeleteIterator,
+    DeleteLog,
+    Erase,
+    ExpireProducers,
+    MoveQueue,
+    Operation,
+    Progress,
+    Proposal,
+    Register,
+    Requeue,
+    SetBookmark,
+    SetDeadRule,
+    Transaction,
+    WriteOutput,
+)
+from penstock.store.record import Record
+
+__all__ = [
+    "LOG_CONTEXT",
+    "STALE",
+    "Acknowledge",
+    "AddIterator",
+    "AddLog",
+    "Allocate",
+    "Commit",
+    "DeclareQueue",
+    "DeleteIterator",
+    "DeleteLog",
+    "Erase",
+    "ExpireProducers",
+    "Finding",
+    "IteratorState",
+    "LogInfo",
+    "MoveQueue",
+    "Operation",
+    "Outcome",
+    "Page",
+    "Progress",
+    "Progressed",
+    "Proposal",
+    "QueueState",
+    "ReadLimits",
+    "RecordSpan",
+    "Register",
+    "Requeue",
+    "Result",
+    "Search",
+    "SetBookmark",
+    "SetDeadRule",
+    "Store",
+    "StoreIdentity",
+    "Transaction",
+    "WriteOutput",
+]
 
 LOG_CONTEXT: Final = "remits"
 """Logs are streams of this context."""
-
-
-# --- writes ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Append the events of one commit. Answers Appended, or fails with VersionConflict."""
-
-    context: str
-    stream: str
-    expected: int
-    columns: Columns
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """Make a subscription that starts at a position, or find it. Answers SubscriptionInfo."""
-
-    subscriber: str
-    context: str
-    filter: str
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Move a subscription from `start` to `next` if it is still at `start`.
-
-    `last_ticks` is the time the batch ended on; None means events were only passed over. Answers whether it moved;
-    a strict one that cannot fails with SubscriptionMoved.
-    """
-
-    subscription: int
-    start: int
-    next: int
-    last_ticks: int | None = None
-    strict: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SetBookmark:
-    """Move a subscription to a position, wherever it is. Fails with SubscriptionNotFound."""
-
-    subscriber: str
-    context: str
-    filter: str
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeclareQueue:
-    """Make a queue that starts at a position, or find it. Answers QueueState; QueueFilterMismatch."""
-
-    context: str
-    name: str
-    filter: str
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """End an allocation if this subscriber still owns it. Answers whether it did; strict: else AllocationLost."""
-
-    queue: int
-    subscriber: str
-    first: int
-    last: int
-    strict: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """What a reader thinks a queue would give next.
-
-    `marker` is where the queue stood. Without `first` there was nothing up to `next`. `kind` says whose it was.
-    """
-
-    kind: str
-    marker: int
-    next: int
-    first: int = 0
-    last: int = 0
-    count: int = 0
-
-    OWN: ClassVar[str] = "own"
-    EXPIRED: ClassVar[str] = "expired"
-    FRESH: ClassVar[str] = "fresh"
-    NOTHING: ClassVar[str] = "nothing"
-
-
-@dataclass(frozen=True, slots=True)
-class Allocate:
-    """Carry out a proposal if it still holds. Answers the Allocation, None for nothing, or STALE: propose again."""
-
-    queue: int
-    subscriber: str
-    ttl_ms: int
-    proposal: Proposal
-
-
-STALE: Final = "stale"
-
-
-@dataclass(frozen=True, slots=True)
-class MoveQueue:
-    """Drop a queue's allocations and put its marker at a position."""
-
-    queue: int
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class AddLog:
-    """Make a log unless it is there. Answers whether it was made."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteLog:
-    """Delete a log with its iterators and their output. Answers whether it was there.
-
-    Its events are entered in the ledger of erasures and leave the file in `Erase` steps.
-    """
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Erase:
-    """Turn up to `records_max` records of the oldest open erasure into tombstones. Answers how many are left to do."""
-
-    records_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class AddIterator:
-    """Make an iterator unless the same is there. Answers IteratorState; fails with IteratorExists."""
-
-    name: str
-    log: str
-    kind: str
-    function: str
-    indexed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteIterator:
-    """Delete an iterator of a log, with its output. Fails with IteratorNotFound."""
-
-    log: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOutput:
-    """Add to an iterator's output what its log's next messages gave, and keep its state.
-
-    `source` is the sequence it had read up to and `next_source` the one it has now; fails with OutputMoved when the
-    iterator is not at `source`. Answers the number of items it has now.
-    """
-
-    iterator: int
-    source: int
-    next_source: int
-    items: tuple[bytes, ...]
-    state: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExpireProducers:
-    """Forget producers that were last used before a time (ticks). Answers how many."""
-
-    before: int
-
-
-Operation = (
-    Commit
-    | Register
-    | Progress
-    | SetBookmark
-    | DeclareQueue
-    | Acknowledge
-    | Allocate
-    | MoveQueue
-    | AddLog
-    | DeleteLog
-    | Erase
-    | AddIterator
-    | DeleteIterator
-    | WriteOutput
-    | ExpireProducers
-)
-
-
-class Transaction(NamedTuple):
-    """Operations that happen together or not at all.
-
-    With a mark that was used before, nothing is written and the first results of its commits are answered.
-    """
-
-    operations: tuple[Operation, ...]
-    mark: ProducerMark | None = None
-
-
-# --- reads ----------------------------------------------------------------------------------------------------
 
 
 class StoreIdentity(NamedTuple):
@@ -422,8 +272,13 @@ class Store(ABC):
     def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
         """What the queue would hand out again: the subscriber's live allocation, else the oldest expired one.
 
+        Dead letters are not handed out.
         The allocation that begins at `except_first` is about to be acknowledged and does not count.
         """
+
+    @abstractmethod
+    def dead_letters(self, queue: int, after: int, limit: int) -> list[Allocation]:
+        """Allocations of a queue that expired too often, by marker, after one."""
 
     @abstractmethod
     def next_expiry(self, queue: int) -> int | None:

@@ -28,7 +28,9 @@ from penstock.store.contract import (
     Proposal,
     QueueState,
     Register,
+    Requeue,
     SetBookmark,
+    SetDeadRule,
     Store,
 )
 from penstock.store.sqlite.database import Database
@@ -63,7 +65,7 @@ class Consumers(Store):
     def queues(self, after: int, limit: int) -> list[QueueInfo]:
         with self.db.snapshot():
             head = self.head()
-            rows = self.db.rows("queues", {"after": after, "limit": limit})
+            rows = self.db.rows("queues", {"after": after, "limit": limit, "now": self.now()})
         return [
             QueueInfo(number, context, name, filter, position, head + 1 - position, *counts)
             for number, context, name, filter, position, *counts in rows
@@ -77,8 +79,12 @@ class Consumers(Store):
         return find_claim(self.db, queue, subscriber, except_first, self.now())
 
     def next_expiry(self, queue: int) -> int | None:
-        expires: int | None = self.db.value("next_expiry", {"queue_id": queue})
+        expires: int | None = self.db.value("next_expiry", {"queue_id": queue, "now": self.now()})
         return expires
+
+    def dead_letters(self, queue: int, after: int, limit: int) -> list[Allocation]:
+        values = {"queue_id": queue, "after": after, "limit": limit, "now": self.now()}
+        return [Allocation(*row) for row in self.db.rows("dead_letters", values)]
 
 
 def find_claim(db: Database, queue: int, subscriber: str, except_first: int | None, now: int) -> Allocation | None:
@@ -133,7 +139,7 @@ def acknowledge(db: Database, op: Acknowledge) -> bool:
     values = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
     ended = bool(db.run("acknowledge", values))
     if op.strict and not ended:
-        raise AllocationLost(str(op.queue), op.first, op.last)
+        raise AllocationLost(str(op.queue), op.first, op.last or op.first)
     return ended
 
 
@@ -203,6 +209,17 @@ def move_queue(db: Database, op: MoveQueue) -> bool:
     _move(db, op.queue, _marker(db, op.queue), op.position)
     db.run("drop_allocations", {"queue_id": op.queue})
     return True
+
+
+def set_dead_rule(db: Database, op: SetDeadRule) -> bool:
+    """Say after how many holders an allocation is a dead letter."""
+    _marker(db, op.queue)
+    return bool(db.run("set_dead_rule", {"id": op.queue, "dead_after": op.dead_after}))
+
+
+def requeue(db: Database, op: Requeue, now: int) -> bool:
+    """Make a dead letter an expired allocation like any other."""
+    return bool(db.run("put_back", {"queue_id": op.queue, "first": op.first, "now": now}))
 
 
 # --- producers ------------------------------------------------------------------------------------------------

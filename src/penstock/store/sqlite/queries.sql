@@ -13,9 +13,6 @@ INSERT INTO timelines (timeline, after_position, started) VALUES (:timeline, :af
 -- name: head
 SELECT position + count - 1 FROM records ORDER BY position DESC LIMIT 1;
 
--- name: last_record
-SELECT position, data FROM records ORDER BY position DESC LIMIT 1;
-
 -- name: last_stream_id
 SELECT max(id) FROM streams;
 
@@ -133,11 +130,15 @@ SELECT id, context, name, filter, position FROM queues WHERE name = :name LIMIT 
 -- name: queue_position
 SELECT position FROM queues WHERE id = :id;
 
+-- name: set_dead_rule
+UPDATE queues SET dead_after = :dead_after WHERE id = :id;
+
 -- name: move_queue
 UPDATE queues SET position = :position WHERE id = :id;
 
 -- name: queues
-SELECT id, context, name, filter, position, coalesce(sum(count), 0), count(first), coalesce(max(deliveries), 0)
+SELECT id, context, name, filter, position, coalesce(sum(count), 0), count(first), coalesce(max(deliveries), 0),
+    coalesce(sum(expires <= :now AND deliveries >= dead_after), 0), dead_after
 FROM queues LEFT JOIN allocations ON queue_id = id
 WHERE id > :after GROUP BY id ORDER BY id LIMIT :limit;
 
@@ -149,14 +150,26 @@ ORDER BY first LIMIT 1;
 -- name: expired_allocation
 SELECT first, last, count, subscriber, expires, deliveries FROM allocations
 WHERE queue_id = :queue_id AND expires <= :now AND first IS NOT :except_first
+  AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1)
 ORDER BY first LIMIT 1;
+
+-- name: dead_letters
+SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+WHERE queue_id = :queue_id AND first > :after AND expires <= :now
+  AND deliveries >= (SELECT dead_after FROM queues WHERE id = :queue_id)
+ORDER BY first LIMIT :limit;
+
+-- name: put_back
+UPDATE allocations SET deliveries = 0
+WHERE queue_id = :queue_id AND first = :first AND expires <= :now
+  AND deliveries >= (SELECT dead_after FROM queues WHERE id = :queue_id);
 
 -- name: allocations
 SELECT first, last, count, subscriber, expires, deliveries FROM allocations
 WHERE queue_id = :queue_id AND first > :after ORDER BY first LIMIT :limit;
 
 -- name: next_expiry
-SELECT min(expires) FROM allocations WHERE queue_id = :queue_id;
+SELECT min(expires) FROM allocations WHERE queue_id = :queue_id AND expires > :now;
 
 -- name: allocation_count
 SELECT count(*) FROM allocations WHERE queue_id = :queue_id;
@@ -171,7 +184,7 @@ WHERE queue_id = :queue_id AND first = :first;
 
 -- name: acknowledge
 DELETE FROM allocations
-WHERE queue_id = :queue_id AND first = :first AND last = :last AND subscriber = :subscriber;
+WHERE queue_id = :queue_id AND first = :first AND last = coalesce(:last, last) AND subscriber = :subscriber;
 
 -- name: drop_allocations
 DELETE FROM allocations WHERE queue_id = :queue_id;
@@ -274,9 +287,8 @@ SELECT position FROM commits WHERE stream_id = :stream_id AND last = :last;
 SELECT stream_id, last, position FROM commits
 WHERE (stream_id, last) > (:stream_id, :last) ORDER BY stream_id, last LIMIT :limit;
 
--- name: commits_per_context
-SELECT c.name, c.commits, c.streams, (SELECT count(*) FROM streams WHERE context_id = c.id)
-FROM contexts c WHERE c.name > :after ORDER BY c.name LIMIT :limit;
+-- name: counted_events
+SELECT coalesce(sum(events), 0) FROM contexts;
 
 -- name: stray_allocations
 SELECT queue_id, first, last FROM allocations a

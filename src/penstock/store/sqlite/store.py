@@ -10,9 +10,17 @@ from typing import Final
 
 import apsw
 
-from penstock.errors import InvalidRequest, PenstockError, StorageFailure, StoreError, StoreInUse, VersionConflict
+from penstock.errors import (
+    DamagedRecord,
+    InvalidRequest,
+    PenstockError,
+    StorageFailure,
+    StoreError,
+    StoreInUse,
+    VersionConflict,
+)
 from penstock.model import Appended, ProducerMark, StoreStats, check_name, ticks_of_unix_ns
-from penstock.store import contract
+from penstock.store import operations
 from penstock.store.contract import Commit, Outcome, Result, StoreIdentity, Transaction
 from penstock.store.record import Record
 from penstock.store.sqlite import consumers, logs, schema
@@ -127,8 +135,17 @@ class SqliteStore(SqliteReader):
 
     def _load(self) -> None:
         self._appender = Appender(self.db, self, self._stream_cache_max)
-        row = self.db.row("last_record")
-        self._recorded = Record(row[1], row[0]).runs()[-1].recorded if row else 0
+        self._recorded = self._last_recorded()
+
+    def _last_recorded(self) -> int:
+        """The last recorded time; of a record before it if the last one is damaged, which is no reason not to open."""
+        position = self.head()
+        while row := self.db.row("record_at", {"position": position}):
+            try:
+                return Record(row[1], row[0]).runs()[-1].recorded
+            except DamagedRecord:
+                position = row[0] - 1
+        return 0
 
     def now(self) -> int:
         # Recorded times never go backwards, whatever the clock does.
@@ -164,7 +181,7 @@ class SqliteStore(SqliteReader):
         except PenstockError as error:
             return error
 
-    def _together(self, operations: Sequence[contract.Operation]) -> list[Result]:
+    def _together(self, operations: Sequence[operations.Operation]) -> list[Result]:
         """Several operations in order, all or nothing. If its commits were made before, all was done before."""
         commits = [op for op in operations if isinstance(op, Commit)]
         if commits and all(map(self._appender.is_behind, commits)):
@@ -183,7 +200,7 @@ class SqliteStore(SqliteReader):
             self._appender.keep()
             self.db.command("RELEASE transaction_")
 
-    def _apply_once(self, op: contract.Operation) -> Result:
+    def _apply_once(self, op: operations.Operation) -> Result:
         result = self._apply(op)
         if isinstance(op, Commit) and isinstance(result, Appended) and result.repeated:
             # It is there already, and others of its transaction are not: this was another transaction.
@@ -192,7 +209,7 @@ class SqliteStore(SqliteReader):
         return result
 
     @staticmethod
-    def _first_results(operations: Sequence[contract.Operation], commits: list[Appended]) -> list[Result]:
+    def _first_results(operations: Sequence[operations.Operation], commits: list[Appended]) -> list[Result]:
         before = iter(commits)
         return [next(before, None) if isinstance(op, Commit) else None for op in operations]
 
@@ -203,38 +220,47 @@ class SqliteStore(SqliteReader):
             raise InvalidRequest("producer's number", f"{mark.number} does not fit into 64 bits")
         return consumers.marked(self.db, mark)
 
-    def _apply(self, op: contract.Operation) -> Result:
+    def _apply(self, op: operations.Operation) -> Result:
         match op:
-            case contract.Commit():
+            case operations.Commit():
                 return self._appender.place(op)
-            case contract.Progress():
+            case operations.Progress():
                 return consumers.progress(self.db, op)
-            case contract.Acknowledge():
+            case operations.Acknowledge():
                 return consumers.acknowledge(self.db, op)
-            case contract.Allocate():
+            case operations.Allocate():
                 return consumers.allocate(self.db, op, self._recorded)
-            case contract.WriteOutput():
-                return logs.write_output(self.db, op)
-            case contract.Register():
+            case operations.Register():
                 return consumers.register(self.db, op)
-            case contract.SetBookmark():
+            case operations.SetBookmark():
                 return consumers.set_bookmark(self.db, op)
-            case contract.DeclareQueue():
+            case operations.DeclareQueue():
                 return consumers.declare_queue(self.db, op)
-            case contract.MoveQueue():
+            case operations.MoveQueue():
                 return consumers.move_queue(self.db, op)
-            case contract.AddLog():
-                return logs.add_log(self.db, op, self._appender, self._recorded)
-            case contract.DeleteLog():
-                return logs.delete_log(self.db, op, self._appender, self._recorded)
-            case contract.Erase():
-                return logs.erase(self.db, op, self._appender, self._recorded)
-            case contract.AddIterator():
-                return logs.add_iterator(self.db, op, self._recorded)
-            case contract.DeleteIterator():
-                return logs.delete_iterator(self.db, op)
-            case contract.ExpireProducers():
+            case operations.SetDeadRule():
+                return consumers.set_dead_rule(self.db, op)
+            case operations.Requeue():
+                return consumers.requeue(self.db, op, self._recorded)
+            case operations.ExpireProducers():
                 return consumers.expire_producers(self.db, op)
+            case _:
+                return self._apply_to_logs(op)
+
+    def _apply_to_logs(self, op: operations.LogOperation) -> Result:
+        match op:
+            case operations.WriteOutput():
+                return logs.write_output(self.db, op)
+            case operations.AddLog():
+                return logs.add_log(self.db, op, self._appender, self._recorded)
+            case operations.DeleteLog():
+                return logs.delete_log(self.db, op, self._appender, self._recorded)
+            case operations.Erase():
+                return logs.erase(self.db, op, self._appender, self._recorded)
+            case operations.AddIterator():
+                return logs.add_iterator(self.db, op, self._recorded)
+            case operations.DeleteIterator():
+                return logs.delete_iterator(self.db, op)
 
     def recover(self) -> None:
         self.db.abandon()

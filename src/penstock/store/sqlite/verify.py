@@ -12,9 +12,11 @@ from penstock.errors import DamagedRecord
 from penstock.store.contract import Finding, Progressed, Store
 from penstock.store.record import Record
 from penstock.store.sqlite.database import Database, translate
+from penstock.store.sqlite.history import BLOCK_BITS
 
 RECORDS_PER_STEP: Final = 256
 COMMITS_PER_STEP: Final = 4096
+BLOCKS_SEEN_MAX: Final = 65_536
 
 
 class Verifying(Store):
@@ -26,7 +28,7 @@ class Verifying(Store):
         yield from self._pages()
         head = self.head()
         yield from self._records(head, progressed)
-        yield from self._indices(head)
+        yield from self._indices()
         yield from self._consumers()
         progressed(head, head)
 
@@ -43,6 +45,7 @@ class Verifying(Store):
 
     def _records(self, head: int, progressed: Progressed) -> Iterator[Finding]:
         expected = 1
+        blocks: set[tuple[int, int]] = set()
         while expected <= head:
             rows = self.db.rows("records_after", {"position": expected - 1, "limit": RECORDS_PER_STEP})
             if not rows:
@@ -51,11 +54,13 @@ class Verifying(Store):
             for position, count, context_id, stream_id, data in rows:
                 if position != expected:
                     yield Finding(f"position {expected}", f"missing: the next record begins at {position}")
-                yield from self._record(position, count, context_id, stream_id, data)
+                yield from self._record(position, count, context_id, stream_id, data, blocks)
                 expected = position + count
             progressed(min(expected - 1, head), head)
 
-    def _record(self, position: int, count: int, context_id: Any, stream_id: Any, data: bytes) -> Iterator[Finding]:
+    def _record(
+        self, position: int, count: int, context_id: Any, stream_id: Any, data: bytes, blocks: set[tuple[int, int]]
+    ) -> Iterator[Finding]:
         try:
             record = Record(data, position)
             record.events()
@@ -75,16 +80,27 @@ class Verifying(Store):
                 yield Finding(f"position {start}", f"is not in the index of stream {run.stream} at {last}")
             if context_id not in (None, found_context) or stream_id not in (None, found_stream):
                 yield Finding(f"position {start}", "its row names another context or stream")
+            yield from self._block(run.context, found_context, position, blocks)
             start += run.length
 
-    def _indices(self, head: int) -> Iterator[Finding]:
+    def _block(self, context: str, context_id: int, position: int, seen: set[tuple[int, int]]) -> Iterator[Finding]:
+        """Whoever reads one context finds this record only if the index of blocks leads to it."""
+        block = position >> BLOCK_BITS
+        if (context_id, block) in seen:
+            return
+        if len(seen) >= BLOCKS_SEEN_MAX:
+            seen.clear()
+        seen.add((context_id, block))
+        if self.db.value("next_block", {"context_id": context_id, "block": block}) != block:
+            yield Finding(f"context {context}", f"its index lacks block {block}, where position {position} is")
+
+    def _indices(self) -> Iterator[Finding]:
         """Sequences are dense: the commits of a stream lie end to end, and each is in the history."""
         stream_id = last = 0
         while rows := self.db.rows("commits_after", {"stream_id": stream_id, "last": last, "limit": COMMITS_PER_STEP}):
             for number, end, position in rows:
                 previous = last if number == stream_id else 0
-                if position <= head:
-                    yield from self._commit(number, previous, end, position)
+                yield from self._commit(number, previous, end, position)
                 stream_id, last = number, end
 
     def _commit(self, stream_id: int, previous: int, end: int, position: int) -> Iterator[Finding]:
@@ -103,6 +119,9 @@ class Verifying(Store):
     def _consumers(self) -> Iterator[Finding]:
         with self.db.snapshot():
             head = {"head": self.head()}
+            counted = self.db.value("counted_events")
+            if counted != head["head"]:
+                yield Finding("contexts", f"count {counted} events, and the last position is {head['head']}")
             for queue, first, last in self.db.rows("stray_allocations"):
                 yield Finding(f"queue number {queue}", f"allocation {first} to {last} does not fit")
             for number, context, name, position in self.db.rows("stray_queues", head):

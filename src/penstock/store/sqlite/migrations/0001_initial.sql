@@ -69,12 +69,14 @@ CREATE TABLE subscriptions (
     UNIQUE (subscriber, context, filter)
 );
 
+-- An allocation that has expired and had dead_after holders is a dead letter: nobody gets it until it is put back.
 CREATE TABLE queues (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL,
     context TEXT NOT NULL,
     filter TEXT NOT NULL,
     position INTEGER NOT NULL,
+    dead_after INTEGER,
     UNIQUE (name, context)
 );
 

@@ -1,0 +1,229 @@
+"""What can be written to a store, operation by operation, and what it answers.
+
+Positions that come from an earlier read are compared with the present state inside the transaction, so that several
+writers can share one store.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, NamedTuple
+
+from penstock.model import ProducerMark
+from penstock.store.record import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Append the events of one commit. Answers Appended, or fails with VersionConflict."""
+
+    context: str
+    stream: str
+    expected: int
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Make a subscription that starts at a position, or find it. Answers SubscriptionInfo."""
+
+    subscriber: str
+    context: str
+    filter: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Move a subscription from `start` to `next` if it is still at `start`.
+
+    `last_ticks` is the time the batch ended on; None means events were only passed over. Answers whether it moved;
+    a strict one that cannot fails with SubscriptionMoved.
+    """
+
+    subscription: int
+    start: int
+    next: int
+    last_ticks: int | None = None
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetBookmark:
+    """Move a subscription to a position, wherever it is. Fails with SubscriptionNotFound."""
+
+    subscriber: str
+    context: str
+    filter: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareQueue:
+    """Make a queue that starts at a position, or find it. Answers QueueState; QueueFilterMismatch."""
+
+    context: str
+    name: str
+    filter: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """End an allocation if this subscriber still owns it. Answers whether it did; strict: else AllocationLost.
+
+    Its first marker is enough to know it; then `last` is None.
+    """
+
+    queue: int
+    subscriber: str
+    first: int
+    last: int | None
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a reader thinks a queue would give next.
+
+    `marker` is where the queue stood. Without `first` there was nothing up to `next`. `kind` says whose it was.
+    """
+
+    kind: str
+    marker: int
+    next: int
+    first: int = 0
+    last: int = 0
+    count: int = 0
+
+    OWN: ClassVar[str] = "own"
+    EXPIRED: ClassVar[str] = "expired"
+    FRESH: ClassVar[str] = "fresh"
+    NOTHING: ClassVar[str] = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Carry out a proposal if it still holds. Answers the Allocation, None for nothing, or STALE: propose again."""
+
+    queue: int
+    subscriber: str
+    ttl_ms: int
+    proposal: Proposal
+
+
+STALE: Final = "stale"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveQueue:
+    """Drop a queue's allocations and put its marker at a position."""
+
+    queue: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetDeadRule:
+    """Allocations of a queue become dead letters once so many holders let them expire; None: never."""
+
+    queue: int
+    dead_after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Give a dead letter to the next consumer, its deliveries counted anew. Answers whether there was one."""
+
+    queue: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddLog:
+    """Make a log unless it is there. Answers whether it was made."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLog:
+    """Delete a log with its iterators and their output. Answers whether it was there.
+
+    Its events are entered in the ledger of erasures and leave the file in `Erase` steps.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """Turn up to `records_max` records of the oldest open erasure into tombstones. Answers how many are left to do."""
+
+    records_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddIterator:
+    """Make an iterator unless the same is there. Answers IteratorState; fails with IteratorExists."""
+
+    name: str
+    log: str
+    kind: str
+    function: str
+    indexed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteIterator:
+    """Delete an iterator of a log, with its output. Fails with IteratorNotFound."""
+
+    log: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOutput:
+    """Add to an iterator's output what its log's next messages gave, and keep its state.
+
+    `source` is the sequence it had read up to and `next_source` the one it has now; fails with OutputMoved when the
+    iterator is not at `source`. Answers the number of items it has now.
+    """
+
+    iterator: int
+    source: int
+    next_source: int
+    items: tuple[bytes, ...]
+    state: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireProducers:
+    """Forget producers that were last used before a time (ticks). Answers how many."""
+
+    before: int
+
+
+LogOperation = AddLog | DeleteLog | Erase | AddIterator | DeleteIterator | WriteOutput
+Operation = (
+    Commit
+    | Register
+    | Progress
+    | SetBookmark
+    | DeclareQueue
+    | Acknowledge
+    | Allocate
+    | MoveQueue
+    | SetDeadRule
+    | Requeue
+    | ExpireProducers
+    | LogOperation
+)
+
+
+class Transaction(NamedTuple):
+    """Operations that happen together or not at all.
+
+    With a mark that was used before, nothing is written and the first results of its commits are answered.
+    """
+
+    operations: tuple[Operation, ...]
+    mark: ProducerMark | None = None
