@@ -22,8 +22,8 @@ async def _run(report: Report, data: Path, scale: float) -> None:
             growing = max(growing, disk.appending(data / "append", seconds / 3))
             single = max(single, await load.appending(engine, 1, 1, seconds / 3))
         report.figure("1 caller x 1 event", single, "commits/s")
-        report.figure("  of write+fdatasync, appending", 100 * single / growing, "%", goal=50)
-        report.figure("  of write+fdatasync, overwriting", 100 * single / syncs, "%", goal=50)
+        report.figure("  1 x 1 of write+fdatasync, appending", 100 * single / growing, "%", goal=50)
+        report.figure("  1 x 1 of write+fdatasync, overwriting", 100 * single / syncs, "%", goal=50)
         many = await load.appending(engine, 64, 1, seconds)
         report.figure("64 callers x 1 event", many, "commits/s", goal=20_000)
         for callers in (1, 16):

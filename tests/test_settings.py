@@ -55,6 +55,10 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "data": None,
         "store": None,
         "http": "127.0.0.1:8470",
+        "res": "tcp://127.0.0.1:8471",
+        "res_legacy": None,
+        "res_frame_bytes_max": 16 * MIB,
+        "res_unread_max": 1000,
         "insecure": False,
         "workers": 2,
         "writer_queue_max": 10_000,
@@ -376,6 +380,8 @@ EXAMPLES: dict[str, object] = {
     "data": Path("d"),
     "store": "sqlite:///d",
     "http": "[::1]:0",
+    "res": "ipc://some/place",
+    "res_legacy": "tcp://[::1]:0",
     "insecure": True,
     "log_level": "error",
 }
@@ -469,3 +475,14 @@ def test_the_page_has_a_row_for_every_setting() -> None:
     assert len(rows) == len(TABLE)
     for row, setting in zip(rows, TABLE.values(), strict=True):
         assert all(f"`{name}`" in row for name in (setting.name, setting.flag, setting.environment))
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:8471", "tcp://[::1]:0", "ipc://run/penstock.sock"])
+def test_an_endpoint_is_tcp_or_ipc(endpoint: str) -> None:
+    assert load({"res": endpoint}, {}).res == endpoint
+
+
+@pytest.mark.parametrize("endpoint", ["", "127.0.0.1:8471", "udp://127.0.0.1:1", "tcp://", "tcp://x", "tcp://x:99999"])
+def test_any_other_endpoint_is_refused(endpoint: str) -> None:
+    with pytest.raises(BadSetting):
+        load({"res": endpoint}, {})

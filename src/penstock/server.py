@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 from penstock.engine import Engine
 from penstock.errors import PenstockError, StorageFailure, StoreError
-from penstock.gates import Gate, HttpGate
+from penstock.gates import Gate, HttpGate, ZeromqGate
 from penstock.settings import BadSetting, Settings
 from penstock.store import store_url
 
@@ -46,7 +46,7 @@ async def serve(settings: Settings, ready: Ready) -> None:
     """Serve until SIGTERM or SIGINT. Raises what kept it from starting."""
     asked = _Signals(asyncio.get_running_loop())
     engine = Engine(store_address(settings), settings)
-    gates: list[Gate] = [HttpGate(engine)]
+    gates = _gates(engine)
     await _start(engine, gates)
     _settle()
     try:
@@ -54,6 +54,17 @@ async def serve(settings: Settings, ready: Ready) -> None:
         await asked.to_stop()
     finally:
         await _stop_in_time(engine, gates)
+
+
+def _gates(engine: Engine) -> list[Gate]:
+    """The gates that the settings ask for, in the order of the ready line."""
+    settings = engine.settings
+    gates: list[Gate] = []
+    if settings.res is not None:
+        gates.append(ZeromqGate(engine, settings.res))
+    if settings.res_legacy is not None:
+        gates.append(ZeromqGate(engine, settings.res_legacy, legacy=True))
+    return [*gates, HttpGate(engine)]
 
 
 def store_address(settings: Settings) -> str:

@@ -46,6 +46,9 @@ class Metrics(Collector):
         self.waiting_polls = 0
         self.store_up = True
         self.refused: Counter[str] = Counter()
+        self.gate_received: Counter[str] = Counter()
+        self.gate_sent: Counter[str] = Counter()
+        self.gate_dropped: Counter[tuple[str, str]] = Counter()
         self.batch_seconds = Distribution(
             "penstock_batch_seconds",
             "Time of one group commit, fsync included",
@@ -67,7 +70,20 @@ class Metrics(Collector):
         for reason, times in list(self.refused.items()):
             refused.add_metric([reason], times)
         yield refused
+        yield _by_gate("penstock_gate_received", "Messages received, by gate", self.gate_received)
+        yield _by_gate("penstock_gate_sent", "Messages sent, by gate", self.gate_sent)
+        dropped = CounterMetricFamily("penstock_gate_dropped", "Messages dropped", labels=["gate", "reason"])
+        for labels, times in list(self.gate_dropped.items()):
+            dropped.add_metric(labels, times)
+        yield dropped
         yield GaugeMetricFamily("penstock_waiting_polls", "Long polls that wait for events", self.waiting_polls)
         yield GaugeMetricFamily("penstock_store_up", "1 while the store can be written", self.store_up)
         yield self.batch_seconds.family()
         yield self.batch_requests.family()
+
+
+def _by_gate(name: str, help: str, counts: Counter[str]) -> Metric:
+    family = CounterMetricFamily(name, help, labels=["gate"])
+    for gate, times in list(counts.items()):
+        family.add_metric([gate], times)
+    return family

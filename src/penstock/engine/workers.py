@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 RESTART_PAUSE_S: Final = 0.2
 """Before a worker that died is replaced, so that one that cannot start does not spin."""
 REAP_PAUSE_S: Final = 0.02
+ALARM_S: Final = 0.001
+"""How much later than a read's time is up it is told, so that it surely is."""
 
 Job = Callable[..., Any]
 """A function of a module, called in the worker with its store and the arguments."""
@@ -46,6 +48,7 @@ class WorkerPool:
         self._waiting: deque[_Waiting] = deque()
         self._workers: set[_Worker] = set()
         self._idle: list[_Worker] = []
+        self._alarm: asyncio.TimerHandle | None = None
         self._closing = False
         self._all_gone = asyncio.Event()
 
@@ -73,6 +76,8 @@ class WorkerPool:
     async def close(self) -> None:
         """End all workers. What still waits is told."""
         self._closing = True
+        if self._alarm is not None:
+            self._alarm.cancel()
         while self._waiting:
             _fail(self._waiting.popleft().answer, Closed())
         for worker in list(self._workers):
@@ -81,26 +86,41 @@ class WorkerPool:
             await self._all_gone.wait()
 
     def _dispatch(self) -> None:
-        oldest = time.monotonic() - self._settings.reader_wait_ms_max / 1000
-        while self._waiting and self._idle:
+        now, wait_s = time.monotonic(), self._settings.reader_wait_ms_max / 1000
+        while self._waiting and (self._idle or self._waiting[0].since < now - wait_s):
             item = self._waiting.popleft()
             if item.answer.done():
                 continue  # Whoever asked has given up.
-            if item.since < oldest:
+            if item.since < now - wait_s:
                 _fail(item.answer, ReaderTimeout(self._settings.reader_wait_ms_max))
             else:
                 self._idle.pop().begin(item.message, item.answer, self._settings.worker_job_ms_max / 1000)
+        if self._waiting and self._alarm is None:
+            # All workers may be busy, or none can be started: who waits is told in time all the same.
+            self._alarm = self._loop.call_later(self._waiting[0].since + wait_s - now + ALARM_S, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._dispatch()
 
     async def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-m", "penstock.engine.worker", str(theirs.fileno())]
-            # Starting takes a millisecond or two, and only when a worker starts.
-            process = subprocess.Popen(  # noqa: ASYNC220, S603
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
-        _, worker = await self._loop.create_connection(lambda: _Worker(self, process), sock=ours)
+        try:
+            with theirs:
+                command = [sys.executable, "-m", "penstock.engine.worker", str(theirs.fileno())]
+                # Starting takes a millisecond or two, and only when a worker starts.
+                process = subprocess.Popen(  # noqa: ASYNC220, S603
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                )
+        except BaseException:
+            ours.close()
+            raise
+        worker = _Worker(self, process)
+        # From here on it must end before the pool does.
         self._workers.add(worker)
+        await self._loop.create_connection(lambda: worker, sock=ours)
+        if self._closing:
+            return
         ready: asyncio.Future[Any] = self._loop.create_future()
         worker.begin(frame(self._url), ready, self._settings.worker_job_ms_max / 1000)
         await ready
@@ -125,16 +145,21 @@ class WorkerPool:
 
     def _replace(self) -> None:
         if not self._closing:
-            task = self._loop.create_task(self._spawn())
-            # A worker that dies while it starts is replaced by the same way it was told of.
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._loop.create_task(self._spawn()).add_done_callback(self._spawned)
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        # A worker that dies while it starts is replaced because it died; here is one that could not be started.
+        if isinstance(error, OSError):
+            log.warning("a worker process could not be started; trying again: %s", error)
+            self._loop.call_later(RESTART_PAUSE_S, self._replace)
 
     def _reap(self, worker: "_Worker") -> None:
         if worker.process.poll() is None:
             self._loop.call_later(REAP_PAUSE_S, self._reap, worker)
         else:
             self._workers.discard(worker)
-            if not self._workers:
+            if self._closing and not self._workers:
                 self._all_gone.set()
 
 
@@ -148,14 +173,19 @@ class _Worker(asyncio.BufferedProtocol):
         self._answer: asyncio.Future[Any] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._reason = "died"
+        self._transport: asyncio.Transport | None = None
+        self._closing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if self._closing:
+            transport.close()
 
     def begin(self, message: bytes, answer: asyncio.Future[Any], seconds: float) -> None:
         """Send a job; kill the process if it takes longer than this."""
         self._answer = answer
         self._alarm = asyncio.get_running_loop().call_later(seconds, self._too_long)
+        assert self._transport is not None
         self._transport.write(message)
 
     def _too_long(self) -> None:
@@ -189,8 +219,10 @@ class _Worker(asyncio.BufferedProtocol):
         return answer
 
     def close(self) -> None:
-        """Let the process end."""
-        self._transport.close()
+        """Let the process end, at the latest when it is connected."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
 
 
 def _fail(answer: asyncio.Future[Any], error: PenstockError) -> None:

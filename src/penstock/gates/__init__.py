@@ -1,6 +1,7 @@
-"""Gates: the doors through which requests come in. Each has a socket and speaks one protocol."""
+"""Gates: sockets, sessions, back-pressure and time-outs. What a request means, they leave to the engine."""
 
 from penstock.gates.contract import Gate
 from penstock.gates.http import HttpGate
+from penstock.gates.zeromq import ZeromqGate
 
-__all__ = ["Gate", "HttpGate"]
+__all__ = ["Gate", "HttpGate", "ZeromqGate"]

@@ -18,9 +18,7 @@ async def bound_socket(gate: str, address: str, *, insecure: bool) -> socket.soc
 
     A name may have several addresses: all must be loopback, and the first that can be bound is taken.
     """
-    found = await resolve(gate, address)
-    if not insecure and not all(is_loopback(sockaddr[0]) for _, sockaddr in found):
-        raise NotLoopback(gate, address)
+    found = await check_loopback(gate, address, insecure=insecure)
     reason = "it has no address"
     for family, sockaddr in found:
         try:
@@ -28,6 +26,14 @@ async def bound_socket(gate: str, address: str, *, insecure: bool) -> socket.soc
         except OSError as error:
             reason = _words(error)
     raise CannotListen(gate, address, reason)
+
+
+async def check_loopback(gate: str, address: str, *, insecure: bool) -> list[Resolved]:
+    """The addresses that `host:port` means; raises NotLoopback if one of them is not and must be."""
+    found = await resolve(gate, address)
+    if not insecure and not all(is_loopback(sockaddr[0]) for _, sockaddr in found):
+        raise NotLoopback(gate, address)
+    return found
 
 
 async def resolve(gate: str, address: str) -> list[Resolved]:

@@ -1,7 +1,7 @@
 """What the engine answers. Only a codec knows how a reply looks on its wire."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.model.events import Event
 
@@ -12,7 +12,8 @@ class Reply:
     __slots__ = ()
 
 
-class Encoded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Encoded:
     """Events as a wire has them, made in a worker process; a reply that has this has no `events`."""
 
     count: int

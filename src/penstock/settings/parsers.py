@@ -77,6 +77,16 @@ def address(raw: object) -> str:
     return text(raw)
 
 
+def endpoint(raw: object) -> str:
+    """A ZeroMQ endpoint to listen on: `tcp://HOST:PORT` or `ipc://PATH`."""
+    scheme, separator, rest = text(raw).partition("://")
+    if not separator or scheme not in ("tcp", "ipc") or not rest:
+        raise ValueError("must be tcp://HOST:PORT or ipc://PATH")
+    if scheme == "tcp":
+        host_and_port(rest)
+    return text(raw)
+
+
 def store_url(raw: object) -> str:
     """The address of a store."""
     if not text(raw).startswith(STORE_SCHEMES):

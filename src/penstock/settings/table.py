@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.settings.parsers import UNITS, address, choice, count, directory, size, store_url, switch
+from penstock.settings.parsers import UNITS, address, choice, count, directory, endpoint, size, store_url, switch
 
 T = TypeVar("T")
 
@@ -31,6 +31,20 @@ class Settings:
         default="127.0.0.1:8470",
         parse=address,
         help="where health and metrics are served; port 0: any free port",
+    )
+    res: str | None = setting(
+        default="tcp://127.0.0.1:8471",
+        parse=endpoint,
+        help="where Res01 is served over ZeroMQ: tcp://HOST:PORT or ipc://PATH; port 0: any free port",
+    )
+    res_legacy: str | None = setting(
+        default=None, parse=endpoint, help="where Res01 is served with the older results; not unless it is given"
+    )
+    res_frame_bytes_max: int = setting(
+        default=16 * UNITS["MiB"], parse=size(1024), help="bytes of one ZeroMQ frame; a larger one ends its connection"
+    )
+    res_unread_max: int = setting(
+        default=1000, parse=count(1), help="messages kept for a ZeroMQ client that does not read; more are dropped"
     )
     insecure: bool = setting(default=False, parse=switch, help="let gates listen beyond loopback")
     workers: int = setting(default=2, parse=count(1), help="worker processes for reads and encoding")

@@ -28,12 +28,14 @@ QUERIES: Final = load_queries("penstock.store.sqlite", "queries.sql")
 Values = Sequence[Any] | dict[str, Any]
 
 
-FOREIGN: Final = (apsw.Error, OverflowError, UnicodeEncodeError)
+FOREIGN: Final = (apsw.Error, OverflowError, UnicodeError)
 """What SQLite raises, and what values raise that it cannot hold: numbers over 64 bits, broken text."""
 
 
 def translate(error: Exception) -> PenstockError:
     """What an error of SQLite means to somebody who waits for an answer."""
+    if isinstance(error, UnicodeDecodeError):
+        return StorageFailure(f"its file is damaged, a text in it cannot be read: {error}")
     if not isinstance(error, apsw.Error):
         return InvalidRequest("value", f"cannot be stored: {error}")
     if isinstance(error, apsw.FullError):

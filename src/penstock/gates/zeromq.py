@@ -1,0 +1,172 @@
+"""The ZeroMQ gate: Res01 on a ROUTER socket, driven by the event loop.
+
+ZeroMQ's own descriptor says only that something may have changed, so the socket is drained whenever it does, and
+looked at again after every send. At most so many messages are taken per turn: the other gates have turns too. Nothing
+here waits: an answer that cannot be sent now, to a client that is gone or does not read, is dropped and counted.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from typing import Final
+
+import zmq
+
+from penstock.engine import Engine
+from penstock.errors import CannotListen, PenstockError, Unexpected
+from penstock.gates.addresses import check_loopback
+from penstock.model import ANONYMOUS, Reply
+from penstock.wire.res01 import Exchange, Unanswerable, decode
+from penstock.wire.res01.exchange import error_payload
+
+log = logging.getLogger(__name__)
+
+MESSAGES_PER_TURN_MAX: Final = 256
+"""Messages taken before the other gates get their turn."""
+LINGER_MS: Final = 1000
+"""How long a close waits for clients to take their last answers."""
+
+Gathered = dict[int, Reply | PenstockError]
+"""The replies to a message's requests that have come, by the request's place."""
+
+
+class ZeromqGate:
+    """One endpoint. With `legacy`, AC is answered with the older results."""
+
+    def __init__(self, engine: Engine, endpoint: str, *, legacy: bool = False) -> None:
+        self.name = "res-legacy" if legacy else "res"
+        self.address = endpoint
+        self._engine = engine
+        self._metrics = engine.metrics
+        self._legacy = legacy
+        self._outbox: deque[list[bytes]] = deque()
+        self._accepting = False
+        self._turn_is_due = False
+
+    # -- starting and stopping
+
+    async def start(self) -> None:
+        """Bind and listen."""
+        scheme, _, place = self.address.partition("://")
+        if scheme == "tcp":
+            await check_loopback(self.name, place, insecure=self._engine.settings.insecure)
+        self._loop = asyncio.get_running_loop()
+        self._context = zmq.Context()
+        self._socket = self._bound(place)
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._accepting = True
+        self._descriptor: int = self._socket.FD
+        self._loop.add_reader(self._descriptor, self._take_turn)
+        self._soon()
+
+    def _bound(self, place: str) -> zmq.Socket[bytes]:
+        settings = self._engine.settings
+        socket = self._context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.MAXMSGSIZE, settings.res_frame_bytes_max)
+        socket.setsockopt(zmq.SNDHWM, settings.res_unread_max)
+        socket.setsockopt(zmq.RCVHWM, settings.res_unread_max)
+        socket.setsockopt(zmq.LINGER, LINGER_MS)
+        socket.setsockopt(zmq.IPV6, int(place.startswith("[")))
+        try:
+            socket.bind(self.address)
+        except zmq.ZMQError as error:
+            socket.close(0)
+            self._context.term()
+            raise CannotListen(self.name, self.address, str(error).lower()) from error
+        return socket
+
+    def refuse(self) -> None:
+        """Take no more messages."""
+        self._accepting = False
+
+    async def stop(self) -> None:
+        """Send what is left to send, and close."""
+        self.refuse()
+        self._loop.remove_reader(self._descriptor)
+        self._send_all()
+        self._socket.close(LINGER_MS)
+        # Waits for the last answers to be taken, at most as long as the socket lingers.
+        await self._loop.run_in_executor(None, self._context.term)
+
+    # -- turns
+
+    def _soon(self) -> None:
+        """Have another turn once everyone else had theirs."""
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn_is_due = False
+        self._send_all()
+        if not self._accepting or not self._receive():
+            return
+        self._soon()
+
+    def _receive(self) -> bool:
+        """Take what is there, at most one turn's worth; whether there may be more."""
+        receive = self._socket.recv_multipart
+        taken = 0
+        try:
+            while taken < MESSAGES_PER_TURN_MAX:
+                frames = receive(zmq.NOBLOCK)
+                taken += 1
+                self._begin(frames)
+        except zmq.Again:
+            return False
+        finally:
+            self._metrics.gate_received[self.name] += taken
+        return True
+
+    def _begin(self, frames: list[bytes]) -> None:
+        try:
+            exchange = decode(frames, legacy=self._legacy)
+        except Unanswerable:
+            self._metrics.gate_dropped[self.name, "unanswerable"] += 1
+            return
+        requests = exchange.requests
+        if not requests:
+            self._answer(exchange, {})
+            return
+        replies: Gathered = {}
+        for index, request in enumerate(requests):
+            replied = partial(self._replied, exchange, replies, index)
+            self._engine.submit(ANONYMOUS, request, replied, exchange.present)
+
+    # -- answers
+
+    def _replied(self, exchange: Exchange, replies: Gathered, index: int, reply: Reply | PenstockError) -> None:
+        """One of a message's replies is there; the last one completes the answers."""
+        replies[index] = reply
+        if len(replies) == len(exchange.requests):
+            self._answer(exchange, replies)
+
+    def _answer(self, exchange: Exchange, replies: Gathered) -> None:
+        try:
+            self._outbox += exchange.answers([replies[index] for index in range(len(replies))])
+        except Exception as error:
+            log.exception("an answer could not be composed")
+            self._outbox.append(exchange.envelope.around(error_payload(Unexpected(repr(error)))))
+        self._soon()
+
+    def _send_all(self) -> None:
+        send = self._socket.send_multipart
+        outbox = self._outbox
+        sent = 0
+        while outbox:
+            try:
+                send(outbox.popleft(), zmq.NOBLOCK)
+                sent += 1
+            except zmq.Again:
+                self._metrics.gate_dropped[self.name, "unread"] += 1
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    log.warning("an answer could not be sent: %s", error)
+                self._metrics.gate_dropped[self.name, "gone"] += 1
+        if sent:
+            self._metrics.gate_sent[self.name] += sent
+            # Sending may have taken the descriptor's signal that something arrived.
+            if self._accepting and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+                self._soon()

@@ -1,0 +1,26 @@
+"""Res01 and RC0.1: lists of frames to requests, replies to lists of frames. `docs/protocols/res01.md` is its page."""
+
+from penstock.wire.res01.codes import CODES, code_of
+from penstock.wire.res01.commands import Command
+from penstock.wire.res01.decoding import BINARY_COMMANDS, BINARY_TAG, TEXT_COMMANDS, TEXT_TAG, Unanswerable, decode
+from penstock.wire.res01.events import binary_frames, text_frames
+from penstock.wire.res01.exchange import Envelope, Exchange, Frames, Presenter, Replies
+
+__all__ = [
+    "BINARY_COMMANDS",
+    "BINARY_TAG",
+    "CODES",
+    "TEXT_COMMANDS",
+    "TEXT_TAG",
+    "Command",
+    "Envelope",
+    "Exchange",
+    "Frames",
+    "Presenter",
+    "Replies",
+    "Unanswerable",
+    "binary_frames",
+    "code_of",
+    "decode",
+    "text_frames",
+]

@@ -1,0 +1,64 @@
+"""The one table from exceptions to Res01's error codes."""
+
+from typing import Final
+
+from penstock import errors
+
+UNEXPECTED: Final = -1
+MALFORMED: Final = 1
+UNSUPPORTED_PROTOCOL: Final = 2
+UNSUPPORTED_COMMAND: Final = 3
+WRITER_BUSY: Final = 4
+WRITER_TIMEOUT: Final = 5
+CONFLICT: Final = 6
+STORAGE: Final = 7
+NOT_FOUND: Final = 8
+READER_TIMEOUT: Final = 9
+READER_BUSY: Final = 10
+QUEUE_FILTER: Final = 11
+NOT_ALLOWED: Final = 12
+
+CODES: Final[dict[type[errors.PenstockError], int]] = {
+    errors.AllocationLost: STORAGE,
+    errors.Busy: READER_BUSY,
+    errors.CannotListen: UNEXPECTED,
+    errors.Closed: STORAGE,
+    errors.DamagedRecord: STORAGE,
+    errors.DeadLetterNotFound: STORAGE,
+    errors.EventNotFound: NOT_FOUND,
+    errors.InvalidRequest: MALFORMED,
+    errors.IteratorExists: STORAGE,
+    errors.IteratorNotFound: STORAGE,
+    errors.LimitExceeded: MALFORMED,
+    errors.LogNotFound: STORAGE,
+    errors.MarkSuperseded: STORAGE,
+    errors.NotAStore: STORAGE,
+    errors.NotAllowed: NOT_ALLOWED,
+    errors.NotLoopback: UNEXPECTED,
+    errors.OutputMoved: STORAGE,
+    errors.PenstockError: UNEXPECTED,
+    errors.QueueAmbiguous: STORAGE,
+    errors.QueueFilterMismatch: QUEUE_FILTER,
+    errors.QueueNotFound: STORAGE,
+    errors.ReaderBusy: READER_BUSY,
+    errors.ReaderTimeout: READER_TIMEOUT,
+    errors.StorageFailure: STORAGE,
+    errors.StorageFull: STORAGE,
+    errors.StoreError: STORAGE,
+    errors.StoreInUse: STORAGE,
+    errors.StoreTooNew: STORAGE,
+    errors.SubscriptionMoved: STORAGE,
+    errors.SubscriptionNotFound: STORAGE,
+    errors.TimedOut: READER_TIMEOUT,
+    errors.Unexpected: UNEXPECTED,
+    errors.VersionConflict: CONFLICT,
+    errors.WorkerDied: READER_TIMEOUT,
+    errors.WriterBusy: WRITER_BUSY,
+    errors.WriterTimeout: WRITER_TIMEOUT,
+}
+
+
+def code_of(error: errors.PenstockError) -> int:
+    """The code of an error."""
+    # One that the table lacks has the code of its nearest base, at the last that of PenstockError.
+    return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
