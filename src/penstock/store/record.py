@@ -147,11 +147,13 @@ class Record:
 
     __slots__ = ("at", "count", "data", "name_count", "position", "run_count", "type_count")
 
-    def __init__(self, data: bytes, position: int) -> None:
+    def __init__(self, data: object, position: int) -> None:
         """Check the record that is stored at `position`; raises DamagedRecord if it is not whole."""
-        if not data or len(data) < HEADER.size:
-            # In a damaged file even what cannot be null may be.
-            raise DamagedRecord(position, f"only {len(data or b'')} bytes long")
+        # In a damaged file even what cannot be null may be, and bytes may be text.
+        if not isinstance(data, bytes):
+            raise DamagedRecord(position, "no bytes at all")
+        if len(data) < HEADER.size:
+            raise DamagedRecord(position, f"only {len(data)} bytes long")
         header = HEADER.unpack_from(data)
         checksum, version, _flags, types, events, first, runs, names, text_bytes, header_bytes = header
         if xxh3_64_intdigest(memoryview(data)[CHECKSUM_BYTES:]) != checksum:

@@ -50,21 +50,21 @@ INSERT INTO commits (stream_id, last, position) VALUES (?, ?, ?);
 INSERT INTO blocks (context_id, block, top_before) VALUES (?, ?, ?);
 
 -- name: record_at
-SELECT position, CAST(data AS BLOB) FROM records WHERE position <= :position ORDER BY position DESC LIMIT 1;
+SELECT position, data FROM records WHERE position <= :position ORDER BY position DESC LIMIT 1;
 
 -- name: record_start
 SELECT position FROM records WHERE position <= :position ORDER BY position DESC LIMIT 1;
 
 -- name: records_between
-SELECT position, CAST(data AS BLOB) FROM records WHERE position BETWEEN :low AND :high ORDER BY position;
+SELECT position, data FROM records WHERE position BETWEEN :low AND :high ORDER BY position;
 
 -- name: records_of_context
-SELECT position, CAST(data AS BLOB) FROM records
+SELECT position, data FROM records
 WHERE position BETWEEN :low AND :high AND (context_id = :context_id OR context_id IS NULL)
 ORDER BY position;
 
 -- name: records_of_streams
-SELECT position, CAST(data AS BLOB) FROM records
+SELECT position, data FROM records
 WHERE position BETWEEN :low AND :high
   AND (:context_id IS NULL OR context_id = :context_id OR context_id IS NULL)
   AND (stream_id IS NULL OR stream_id IN (
@@ -278,7 +278,7 @@ SELECT
 SELECT page_count * page_size FROM pragma_page_count, pragma_page_size;
 
 -- name: records_after
-SELECT position, count, context_id, stream_id, CAST(data AS BLOB) FROM records WHERE position > :position ORDER BY position LIMIT :limit;
+SELECT position, count, context_id, stream_id, data FROM records WHERE position > :position ORDER BY position LIMIT :limit;
 
 -- name: commit_at
 SELECT position FROM commits WHERE stream_id = :stream_id AND last = :last;

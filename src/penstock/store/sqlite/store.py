@@ -189,16 +189,18 @@ class SqliteStore(SqliteReader):
         point = self._appender.point()
         self.db.command("SAVEPOINT transaction_")
         try:
-            return [self._apply_once(op) for op in operations]
+            results = [self._apply_once(op) for op in operations]
         except StoreError:
-            raise
+            raise  # The database has rolled back by itself, perhaps with the savepoint: leave all to who recovers.
         except PenstockError:
             self._appender.back_to(point)
             self.db.command("ROLLBACK TO transaction_")
+            self.db.command("RELEASE transaction_")
             raise
         finally:
             self._appender.keep()
-            self.db.command("RELEASE transaction_")
+        self.db.command("RELEASE transaction_")
+        return results
 
     def _apply_once(self, op: operations.Operation) -> Result:
         result = self._apply(op)

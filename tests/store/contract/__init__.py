@@ -1,0 +1,41 @@
+"""The contract suite: every backend runs every test of it, unchanged.
+
+A backend's test is a class and how to open it:
+
+    class TestSqlite(StoreContract):
+        def open(self, path, clock):
+            return SqliteStore(path, clock=clock)
+
+        def open_reader(self, path, clock):
+            return SqliteReader(path, clock=clock)
+"""
+
+from tests.store.contract.commits import CommitContract
+from tests.store.contract.dead_letters import DeadLetterContract
+from tests.store.contract.keeping import KeepingContract
+from tests.store.contract.logs import LogContract
+from tests.store.contract.marks import MarkContract
+from tests.store.contract.queues import QueueContract
+from tests.store.contract.reads import ReadContract
+from tests.store.contract.records import RecordContract
+from tests.store.contract.search import SearchContract
+from tests.store.contract.subscriptions import SubscriptionContract
+from tests.store.contract.transactions import TransactionContract
+
+__all__ = ["StoreContract"]
+
+
+class StoreContract(
+    CommitContract,
+    TransactionContract,
+    MarkContract,
+    ReadContract,
+    RecordContract,
+    SearchContract,
+    SubscriptionContract,
+    QueueContract,
+    DeadLetterContract,
+    LogContract,
+    KeepingContract,
+):
+    """Every promise of `penstock.store.contract`."""

@@ -1,0 +1,105 @@
+"""Producer marks: the same number again is answered, not written again."""
+
+import pytest
+
+from penstock.errors import InvalidRequest, MarkSuperseded, VersionConflict
+from penstock.model import NEW, Appended, ProducerMark
+from penstock.store.contract import ExpireProducers, Progress, Register, Store, Transaction
+from tests.store.contract.case import StoreCase
+from tests.store.kit import Clock, append, attempt, commit, do, do_one, event, some
+
+
+class MarkContract(StoreCase):
+    def test_a_mark_used_again_answers_the_first_result(self, store: Store) -> None:
+        mark = ProducerMark("p", 1)
+        first = append(store, "orders", some(2), mark=mark)
+        again = append(store, "orders", some(2), mark=mark)
+        assert again == Appended(first.commit, first.position, first.sequence, 2, repeated=True)
+        assert store.head() == 2
+
+    def test_a_mark_answers_every_commit_of_its_transaction(self, store: Store) -> None:
+        mark = ProducerMark("p", 1)
+        operations = (commit("a", some(2)), Register("me", "shop", "", 1), commit("b", some(1)))
+        first = do(store, *operations, mark=mark)
+        again = do(store, *operations, mark=mark)
+        assert [type(result) for result in again[::2]] == [Appended, Appended]
+        assert [result.commit for result in again[::2] if isinstance(result, Appended)] == [
+            result.commit for result in first[::2] if isinstance(result, Appended)
+        ]
+        assert store.head() == 3
+
+    def test_a_mark_used_again_does_nothing_else_either(self, store: Store) -> None:
+        mark = ProducerMark("p", 1)
+        append(store, "orders", some(1), mark=mark)
+        do_one(store, Register("me", "shop", "", 1))
+        do(store, commit("orders", some(1)), Progress(1, 1, 2, strict=True), mark=mark)
+        found = store.find_subscription("me", "shop", "")
+        assert found is not None
+        assert found.position == 1
+
+    def test_a_higher_number_is_new_and_gaps_are_fine(self, store: Store) -> None:
+        for number in (1, 2, 10, (1 << 63) - 1):
+            assert not append(store, "orders", some(1), mark=ProducerMark("p", number)).repeated
+        assert store.head() == 4
+
+    def test_a_lower_number_is_superseded(self, store: Store) -> None:
+        append(store, "orders", some(1), mark=ProducerMark("p", 5))
+        outcome = attempt(store, commit("orders", some(1)), mark=ProducerMark("p", 4))
+        assert isinstance(outcome, MarkSuperseded)
+        assert (outcome.producer, outcome.number, outcome.highest) == ("p", 4, 5)
+        assert store.head() == 1
+
+    def test_producers_do_not_share_numbers(self, store: Store) -> None:
+        for producer in ("p", "q", "Ω", "p" * 512):
+            assert not append(store, "orders", some(1), mark=ProducerMark(producer, 1)).repeated
+        assert store.head() == 4
+
+    @pytest.mark.parametrize("more", [0, 1])
+    def test_a_conflict_does_not_use_up_the_mark(self, store: Store, more: int) -> None:
+        mark = ProducerMark("p", 1)
+        extra = [commit("b", some(1))] * more
+        assert isinstance(attempt(store, *extra, commit("orders", some(1), 7), mark=mark), VersionConflict)
+        assert not append(store, "orders", some(1), mark=mark).repeated
+        assert store.head() == 1
+
+    def test_a_repeat_under_a_new_mark_uses_the_mark(self, store: Store) -> None:
+        events = some(2)
+        first = append(store, "orders", events, NEW)
+        mark = ProducerMark("p", 1)
+        assert append(store, "orders", events, NEW, mark=mark).commit == first.commit
+        assert append(store, "orders", some(1), mark=mark).commit == first.commit
+        assert store.head() == 2
+
+    def test_a_mark_twice_in_one_batch_is_written_once(self, store: Store) -> None:
+        mark = ProducerMark("p", 1)
+        outcomes = store.write([Transaction((commit("orders", [event()]),), mark) for _ in range(3)])
+        results = [outcome[0] for outcome in outcomes if isinstance(outcome, list)]
+        assert [result.repeated for result in results if isinstance(result, Appended)] == [False, True, True]
+        assert store.head() == 1
+
+    def test_marks_outlive_opening_again(self, store: Store) -> None:
+        mark = ProducerMark("p", 1)
+        first = append(store, "orders", some(1), mark=mark)
+        store.recover()
+        assert append(store, "orders", some(1), mark=mark).commit == first.commit
+
+    def test_idle_producers_expire(self, store: Store, clock: Clock) -> None:
+        append(store, "orders", some(1), mark=ProducerMark("idle", 1))
+        clock.advance(1000)
+        limit = clock.ticks
+        append(store, "orders", some(1), mark=ProducerMark("busy", 1))
+        assert do_one(store, ExpireProducers(limit)) == 1
+        assert do_one(store, ExpireProducers(limit)) == 0
+        assert append(store, "orders", some(1), mark=ProducerMark("busy", 1)).repeated
+        assert not append(store, "orders", some(1), mark=ProducerMark("idle", 1)).repeated
+
+    @pytest.mark.parametrize(
+        "mark", [ProducerMark("", 1), ProducerMark("\ud800", 1), ProducerMark("p" * 513, 1), ProducerMark("p", 1 << 63)]
+    )
+    def test_an_impossible_mark_is_refused_and_nothing_written(self, store: Store, mark: ProducerMark) -> None:
+        bad, good = store.write(
+            [Transaction((commit("orders", some(1)),), mark), Transaction((commit("orders", some(1)),))]
+        )
+        assert isinstance(bad, InvalidRequest)
+        assert isinstance(good, list)
+        assert store.head() == 1

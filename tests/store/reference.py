@@ -1,0 +1,408 @@
+"""A store in lists and dictionaries: slow, small, and plain enough to be obviously right.
+
+It knows no backend. A test writes the same transactions to a real store and to this one and compares what both
+answer and what can be read from both afterwards. Numbers that a store gives out (of subscriptions, queues,
+iterators) and commit ids may differ: `Names` translates between the two.
+"""
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+from penstock.errors import (
+    AllocationLost,
+    InvalidRequest,
+    IteratorExists,
+    IteratorNotFound,
+    MarkSuperseded,
+    OutputMoved,
+    PenstockError,
+    QueueFilterMismatch,
+    QueueNotFound,
+    SubscriptionMoved,
+    SubscriptionNotFound,
+    VersionConflict,
+)
+from penstock.model import (
+    Allocation,
+    Appended,
+    Event,
+    EventFilter,
+    NewEvent,
+    ProducerMark,
+    SubscriptionInfo,
+    ticks_of_unix_ns,
+)
+from penstock.store import contract
+from penstock.store.contract import (
+    LOG_CONTEXT,
+    STALE,
+    IteratorState,
+    LogInfo,
+    Operation,
+    Outcome,
+    Proposal,
+    QueueState,
+    Result,
+    Transaction,
+)
+from penstock.store.record import Record, encode_commit
+
+TICKS_PER_MS = 10_000
+_T = TypeVar("_T")
+
+
+def sent(commit: contract.Commit) -> list[NewEvent]:
+    """The events of a commit, decoded again."""
+    data = encode_commit(commit.columns, 1, b"c", b"s", 1, bytes(16), 0)
+    return [NewEvent(e.id, e.stamp, e.type, e.headers, e.body) for e in Record(data, 1).events()]
+
+
+@dataclass
+class State:
+    """All that a store keeps. A transaction that fails gives back the copy that was made before it."""
+
+    history: list[Event] = field(default_factory=list)
+    erased: set[int] = field(default_factory=set)
+    subscriptions: dict[int, SubscriptionInfo] = field(default_factory=dict)
+    queues: dict[int, QueueState] = field(default_factory=dict)
+    allocations: dict[int, dict[int, Allocation]] = field(default_factory=dict)
+    dead_after: dict[int, int | None] = field(default_factory=dict)
+    producers: dict[str, tuple[int, list[Appended], int]] = field(default_factory=dict)
+    logs: dict[str, LogInfo] = field(default_factory=dict)
+    to_erase: list[tuple[str, int]] = field(default_factory=list)
+    iterators: dict[str, IteratorState] = field(default_factory=dict)
+    outputs: dict[int, list[bytes]] = field(default_factory=dict)
+    number: int = 0
+
+    def copy(self) -> "State":
+        """What is inside is never changed, only replaced; so its containers are all there is to copy."""
+        mine = {one.name: copy(getattr(self, one.name)) for one in fields(self)}
+        mine["allocations"] = {number: dict(out) for number, out in self.allocations.items()}
+        mine["outputs"] = {number: list(items) for number, items in self.outputs.items()}
+        return State(**mine)
+
+
+class ReferenceStore:
+    """The contract, as plainly as it can be said."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self.recorded = 0
+        self.state = State()
+
+    def reopen(self) -> None:
+        """Only the history remembers the time."""
+        self.recorded = self.state.history[-1].recorded if self.state.history else 0
+
+    def now(self) -> int:
+        return max(self.recorded, ticks_of_unix_ns(self.clock()))
+
+    # -- reading
+
+    def read(self, wanted: EventFilter, start: int = 1, end: int | None = None) -> list[Event]:
+        """Events that pass a filter."""
+        return [
+            one
+            for one in self.state.history[: None if end is None else max(end, 0)]
+            if one.position >= start
+            and one.position not in self.state.erased
+            and (wanted.context is None or one.context == wanted.context)
+            and one.stream.startswith(wanted.prefix)
+            and (wanted.types is None or one.type in wanted.types)
+        ]
+
+    def stream(self, context: str, stream: str) -> list[Event]:
+        """All events a stream ever had."""
+        return [one for one in self.state.history if (one.context, one.stream) == (context, stream)]
+
+    def find(self, wanted: EventFilter, ticks: int) -> int | None:
+        """The first position at or after a time."""
+        return next((one.position for one in self.read(wanted) if one.ticks >= ticks), None)
+
+    def claim(self, queue: int, subscriber: str) -> Allocation | None:
+        """One's own live allocation, else the oldest expired one."""
+        live = sorted(self.state.allocations.get(queue, {}).values(), key=lambda one: one.first)
+        own = [one for one in live if one.subscriber == subscriber and one.expires > self.now()]
+        expired = [one for one in live if one.expires <= self.now() and not self.is_dead(queue, one)]
+        return next(iter(own + expired), None)
+
+    def is_dead(self, queue: int, one: Allocation) -> bool:
+        """Whether so many holders let it expire that nobody gets it any more."""
+        limit = self.state.dead_after.get(queue)
+        return limit is not None and one.expires <= self.now() and one.deliveries >= limit
+
+    def propose(self, queue: int, subscriber: str, count: int) -> Proposal:
+        """What a server would propose now."""
+        state = self.state.queues[queue]
+        claim = self.claim(queue, subscriber)
+        if claim is not None:
+            kind = Proposal.OWN if claim.expires > self.now() else Proposal.EXPIRED
+            return Proposal(kind, state.position, state.position, claim.first, claim.last, claim.count)
+        events = self.read(EventFilter(state.context, state.filter), state.position)[:count]
+        if not events:
+            return Proposal(Proposal.NOTHING, state.position, len(self.state.history) + 1)
+        first, last = events[0].position, events[-1].position
+        return Proposal(Proposal.FRESH, state.position, last + 1, first, last, len(events))
+
+    # -- writing
+
+    def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
+        """Each transaction on its own, one after the other."""
+        self.recorded = self.now()
+        return [self._outcome(transaction) for transaction in transactions]
+
+    def _outcome(self, transaction: Transaction) -> Outcome:
+        before = self.state.copy()
+        try:
+            return self._transact(*transaction)
+        except PenstockError as error:
+            self.state = before
+            return error
+
+    def _transact(self, operations: Sequence[Operation], mark: ProducerMark | None) -> list[Result]:
+        if mark is not None and mark.producer in self.state.producers:
+            number, results, _ = self.state.producers[mark.producer]
+            if mark.number < number:
+                raise MarkSuperseded(mark.producer, mark.number, number)
+            if mark.number == number:
+                return self._first_results(operations, results)
+        commits = [op for op in operations if isinstance(op, contract.Commit)]
+        if commits and all(1 <= op.expected <= len(self.stream(op.context, op.stream)) for op in commits):
+            answers = self._first_results(operations, [self._repeat(op) for op in commits])
+        else:
+            answers = [self._apply(op) for op in operations]
+        if mark is not None:
+            first = [answer for answer in answers if isinstance(answer, Appended)]
+            self.state.producers[mark.producer] = (mark.number, first, self.recorded)
+        return answers
+
+    @staticmethod
+    def _first_results(operations: Sequence[Operation], commits: list[Appended]) -> list[Result]:
+        rest = [replace(commit, repeated=True) for commit in commits]
+        return [rest.pop(0) if isinstance(operation, contract.Commit) and rest else None for operation in operations]
+
+    def _repeat(self, op: contract.Commit) -> Appended:
+        stream = self.stream(op.context, op.stream)
+        events = sent(op)
+        there = stream[op.expected - 1 : op.expected - 1 + len(events)]
+        if [one.id for one in there] != [one.id for one in events]:
+            raise VersionConflict(op.context, op.stream, op.expected, len(stream))
+        return Appended(there[0].commit, there[0].position, op.expected, len(events), repeated=True)
+
+    def _apply(self, op: Operation) -> Result:
+        name = type(op).__name__
+        answer: Result = getattr(self, f"_do_{name.lower()}")(op)
+        return answer
+
+    def _do_commit(self, op: contract.Commit) -> Appended:
+        head = len(self.stream(op.context, op.stream))
+        if op.expected < -1 or op.expected == 0:
+            raise InvalidRequest("expected version", "must be -1 or at least 1")
+        if op.expected not in (-1, head + 1):
+            raise VersionConflict(op.context, op.stream, op.expected, head)
+        position = len(self.state.history) + 1
+        commit = position.to_bytes(16, "big")
+        events = sent(op)
+        for n, one in enumerate(events):
+            place = (position + n, op.context, op.stream, head + 1 + n)
+            self.state.history.append(Event._make((*place, *one, self.recorded, commit)))
+        return Appended(commit, position, head + 1, len(events))
+
+    def _number(self) -> int:
+        self.state.number += 1
+        return self.state.number
+
+    def _subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
+        key = (subscriber, context, filter)
+        everyone = self.state.subscriptions.values()
+        return next((one for one in everyone if (one.subscriber, one.context, one.filter) == key), None)
+
+    def _do_register(self, op: contract.Register) -> SubscriptionInfo:
+        found = self._subscription(op.subscriber, op.context, op.filter)
+        if found is None:
+            found = SubscriptionInfo(self._number(), op.subscriber, op.context, op.filter, op.position, None)
+            self.state.subscriptions[found.id] = found
+        return found
+
+    def _do_progress(self, op: contract.Progress) -> bool:
+        found = self.state.subscriptions.get(op.subscription)
+        if found is None or found.position != op.start:
+            if op.strict:
+                raise SubscriptionMoved(op.subscription)
+            return False
+        ticks = found.last_ticks if op.last_ticks is None else op.last_ticks
+        self.state.subscriptions[found.id] = replace(found, position=op.next, last_ticks=ticks)
+        return True
+
+    def _do_setbookmark(self, op: contract.SetBookmark) -> bool:
+        found = self._subscription(op.subscriber, op.context, op.filter)
+        if found is None:
+            raise SubscriptionNotFound(op.subscriber)
+        self.state.subscriptions[found.id] = replace(found, position=op.position, last_ticks=None)
+        return True
+
+    def _do_declarequeue(self, op: contract.DeclareQueue) -> QueueState:
+        everyone = self.state.queues.values()
+        found = next((one for one in everyone if (one.context, one.name) == (op.context, op.name)), None)
+        if found is None:
+            found = QueueState(self._number(), op.context, op.name, op.filter, op.position)
+            self.state.queues[found.id] = found
+            self.state.allocations[found.id] = {}
+        if found.filter != op.filter:
+            raise QueueFilterMismatch(op.name, found.filter, op.filter)
+        return found
+
+    def _do_acknowledge(self, op: contract.Acknowledge) -> bool:
+        mine = self.state.allocations.get(op.queue, {})
+        found = mine.get(op.first)
+        if found is None or found.subscriber != op.subscriber or op.last not in (None, found.last):
+            if op.strict:
+                raise AllocationLost(str(op.queue), op.first, op.last or op.first)
+            return False
+        del mine[op.first]
+        return True
+
+    def _do_allocate(self, op: contract.Allocate) -> Allocation | str | None:
+        queue, proposal = self._queue(op.queue), op.proposal
+        claim = self.claim(op.queue, op.subscriber)
+        expires = self.recorded + op.ttl_ms * TICKS_PER_MS
+        if claim is not None:
+            kind = Proposal.OWN if claim.expires > self.recorded else Proposal.EXPIRED
+            if (proposal.kind, proposal.first) != (kind, claim.first):
+                return STALE
+            if kind == Proposal.EXPIRED:
+                claim = replace(claim, subscriber=op.subscriber, expires=expires, deliveries=claim.deliveries + 1)
+        elif proposal.kind in (Proposal.OWN, Proposal.EXPIRED) or proposal.marker != queue.position:
+            return STALE
+        else:
+            self.state.queues[op.queue] = replace(queue, position=proposal.next)
+            if proposal.kind == Proposal.NOTHING:
+                return None
+            claim = Allocation(proposal.first, proposal.last, proposal.count, op.subscriber, expires, 1)
+        self.state.allocations[op.queue][claim.first] = claim
+        return claim
+
+    def _queue(self, number: int) -> QueueState:
+        if number not in self.state.queues:
+            raise QueueNotFound(str(number))
+        return self.state.queues[number]
+
+    def _do_movequeue(self, op: contract.MoveQueue) -> bool:
+        self.state.queues[op.queue] = replace(self._queue(op.queue), position=op.position)
+        self.state.allocations[op.queue].clear()
+        return True
+
+    def _do_setdeadrule(self, op: contract.SetDeadRule) -> bool:
+        self._queue(op.queue)
+        self.state.dead_after[op.queue] = op.dead_after
+        return True
+
+    def _do_requeue(self, op: contract.Requeue) -> bool:
+        found = self.state.allocations.get(op.queue, {}).get(op.first)
+        if found is None or not self.is_dead(op.queue, found):
+            return False
+        self.state.allocations[op.queue][op.first] = replace(found, deliveries=0)
+        return True
+
+    def _do_addlog(self, op: contract.AddLog) -> bool:
+        if op.name in self.state.logs:
+            return False
+        self.state.logs[op.name] = LogInfo(op.name, self.recorded, len(self.stream(LOG_CONTEXT, op.name)))
+        return True
+
+    def _do_deletelog(self, op: contract.DeleteLog) -> bool:
+        log = self.state.logs.pop(op.name, None)
+        if log is None:
+            return False
+        self.state.to_erase += [(op.name, one.position) for one in self.stream(LOG_CONTEXT, op.name)[log.base :]]
+        for one in [one for one in self.state.iterators.values() if one.log == op.name]:
+            self._drop(one)
+        return True
+
+    def erase_all(self) -> None:
+        """What `Erase` has done when it answers 0."""
+        self.state.erased |= {position for _, position in self.state.to_erase}
+        self.state.to_erase.clear()
+
+    def _do_additerator(self, op: contract.AddIterator) -> IteratorState:
+        found = self.state.iterators.get(op.name)
+        if found is None:
+            definition = (op.name, op.log, op.kind, op.function, op.indexed)
+            found = IteratorState(self._number(), *definition, self.recorded, 0, 0, None)
+            self.state.iterators[op.name] = found
+            self.state.outputs[found.id] = []
+        if (found.log, found.kind, found.function, found.indexed) != (op.log, op.kind, op.function, op.indexed):
+            raise IteratorExists(op.name)
+        return found
+
+    def _drop(self, iterator: IteratorState) -> None:
+        del self.state.iterators[iterator.name]
+        del self.state.outputs[iterator.id]
+
+    def _do_deleteiterator(self, op: contract.DeleteIterator) -> bool:
+        found = self.state.iterators.get(op.name)
+        if found is None or found.log != op.log:
+            raise IteratorNotFound(op.name)
+        self._drop(found)
+        return True
+
+    def _do_writeoutput(self, op: contract.WriteOutput) -> int:
+        found = next((one for one in self.state.iterators.values() if one.id == op.iterator), None)
+        if found is None or found.source != op.source:
+            raise OutputMoved(op.iterator)
+        self.state.outputs[found.id] += op.items
+        count = len(self.state.outputs[found.id])
+        self.state.iterators[found.name] = replace(found, source=op.next_source, outputs=count, state=op.state)
+        return count
+
+    def _do_expireproducers(self, op: contract.ExpireProducers) -> int:
+        idle = [name for name, (_, _, used) in self.state.producers.items() if used < op.before]
+        for name in idle:
+            del self.state.producers[name]
+        return len(idle)
+
+
+class Names:
+    """Numbers and commit ids that a real store gave out, and what the reference calls the same things."""
+
+    NUMBERED = (SubscriptionInfo, QueueState, IteratorState)
+    NUMBER_FIELDS = ("subscription", "queue", "iterator")
+
+    def __init__(self) -> None:
+        self._real: dict[tuple[str, int], int] = {}
+        self._commits: dict[bytes, bytes] = {}
+
+    def learn(self, real: Any, reference: Any) -> None:
+        """Take note of what the two call the same thing."""
+        if isinstance(real, Appended) and isinstance(reference, Appended):
+            self._commits.setdefault(real.commit, reference.commit)
+        elif isinstance(real, self.NUMBERED) and type(real) is type(reference):
+            self._real.setdefault((type(real).__name__, reference.id), real.id)
+
+    def number(self, kind: type, reference: int) -> int:
+        """The real number of something; one that nothing has if there is no such thing."""
+        return self._real.get((kind.__name__, reference), 1_000_000 + reference)
+
+    def real(self, op: Operation) -> Operation:
+        """An operation as the real store understands it."""
+        for kind, name in zip(self.NUMBERED, self.NUMBER_FIELDS, strict=True):
+            if any(one.name == name for one in fields(op)):
+                numbered: Any = {name: self.number(kind, getattr(op, name))}
+                return replace(op, **numbered)
+        return op
+
+    def same(self, real: _T, reference: Any) -> _T:
+        """A real answer in the reference's words, as far as they are known."""
+        self.learn(real, reference)
+        if isinstance(real, self.NUMBERED):
+            known = {number: theirs for (kind, theirs), number in self._real.items() if kind == type(real).__name__}
+            return replace(real, id=known[real.id])
+        if isinstance(real, Appended):
+            return replace(real, commit=self._commits[real.commit])
+        return real
+
+    def events(self, found: Sequence[Event]) -> list[Event]:
+        """Real events in the reference's words."""
+        return [one._replace(commit=self._commits[one.commit]) for one in found]

@@ -1,0 +1,215 @@
+"""The embedded store: the contract, and what only SQLite brings with it."""
+
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import NotAStore, StoreError, StoreInUse, StoreTooNew
+from penstock.model import EventFilter
+from penstock.store.contract import LOG_CONTEXT, AddLog, DeleteLog, Erase, ReadLimits, Store, Transaction
+from penstock.store.sqlite import SqliteReader, SqliteStore
+from penstock.store.sqlite.schema import SCHEMA_VERSION
+from tests.store.contract import StoreContract
+from tests.store.kit import Clock, append, commit, do_one, everything, findings, some
+
+FILE = "penstock.db"
+WAL_BYTES_MAX = 1 << 20
+HOLDER = """
+import sys
+from penstock.store.sqlite import SqliteStore
+store = SqliteStore(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+class TestSqlite(StoreContract):
+    def open(self, path: Path, clock: Clock) -> Store:
+        return SqliteStore(path, clock=clock)
+
+    def open_reader(self, path: Path, clock: Clock) -> Store:
+        return SqliteReader(path, clock=clock)
+
+
+class TestSqliteThatForgets(StoreContract):
+    """The same with caches so small that almost nothing is remembered between two batches."""
+
+    def open(self, path: Path, clock: Clock) -> Store:
+        return SqliteStore(path, clock=clock, stream_cache_max=1)
+
+    def open_reader(self, path: Path, clock: Clock) -> Store:
+        return SqliteReader(path, clock=clock)
+
+
+# --- what is opened -------------------------------------------------------------------------------------------
+
+
+def test_a_store_is_made_with_all_folders_it_needs(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "a" / "b")) as store:
+        assert store.stats().schema == SCHEMA_VERSION
+        assert findings(store) == []
+
+
+def test_an_empty_file_is_brought_to_the_present_schema(tmp_path: Path) -> None:
+    (tmp_path / FILE).touch()
+    with closing(SqliteStore(tmp_path)) as store:
+        append(store, "orders", some(1))
+        assert store.stats().schema == SCHEMA_VERSION
+    with closing(SqliteReader(tmp_path)) as reader:
+        assert reader.head() == 1
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        store.db.connection.pragma("user_version", SCHEMA_VERSION + 7)
+    for kind in (SqliteStore, SqliteReader, SqliteStore):
+        with pytest.raises(StoreTooNew) as caught:
+            kind(tmp_path)
+        assert (caught.value.found, caught.value.known) == (SCHEMA_VERSION + 7, SCHEMA_VERSION)
+
+
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE)) as other:
+        other.execute("CREATE TABLE theirs (x)")
+        other.commit()
+    before = (tmp_path / FILE).read_bytes()
+    for kind in (SqliteStore, SqliteReader):
+        with pytest.raises(NotAStore, match="other program"):
+            kind(tmp_path)
+    assert (tmp_path / FILE).read_bytes() == before
+    assert not (tmp_path / f"{FILE}-wal").exists()
+
+
+@pytest.mark.parametrize("size", [100, 1000, 100_000])
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path, size: int) -> None:
+    (tmp_path / FILE).write_bytes(b"something else " * (size // 15))
+    for kind in (SqliteStore, SqliteReader):
+        with pytest.raises(NotAStore, match="no SQLite database"):
+            kind(tmp_path)
+
+
+def test_a_reader_makes_no_store(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(NotAStore):
+            SqliteReader(place)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / FILE).touch()
+    with pytest.raises(StoreError):
+        SqliteReader(tmp_path)
+
+
+# --- who owns it ----------------------------------------------------------------------------------------------
+
+
+def test_a_second_opener_is_refused_until_the_first_is_done(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        for _ in range(2):
+            with pytest.raises(StoreInUse):
+                SqliteStore(tmp_path)
+        append(store, "orders", some(1))
+    with closing(SqliteStore(tmp_path)) as store:
+        assert store.head() == 1
+
+
+def test_an_opener_in_another_process_is_named_and_its_death_frees_the_store(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(StoreInUse, match=rf"process {holder.pid}\b"):
+            SqliteStore(tmp_path)
+        with closing(SqliteReader(tmp_path)) as reader:
+            assert reader.head() == 0
+        holder.kill()
+    with closing(SqliteStore(tmp_path)) as store:
+        append(store, "orders", some(1))
+
+
+def test_a_store_that_cannot_be_opened_is_not_held(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"something else" * 100)
+    with pytest.raises(NotAStore):
+        SqliteStore(tmp_path)
+    (tmp_path / FILE).unlink()
+    with closing(SqliteStore(tmp_path)) as store:
+        append(store, "orders", some(1))
+
+
+# --- the WAL --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reading", [False, True])
+def test_the_wal_stays_within_its_limit(tmp_path: Path, reading: bool) -> None:
+    with (
+        closing(SqliteStore(tmp_path, wal_bytes_max=WAL_BYTES_MAX)) as store,
+        closing(SqliteReader(tmp_path)) as reader,
+    ):
+        largest = position = 0
+        for number in range(800):
+            append(store, f"s{number % 10}", some(5, body=b"x" * 4000))
+            if reading:
+                page = reader.read_all(position + 1, EventFilter(), ReadLimits(events_max=50))
+                position = page.events[-1].position
+            largest = max(largest, (tmp_path / f"{FILE}-wal").stat().st_size)
+        assert store.head() == 4000
+        assert largest < 4 * WAL_BYTES_MAX
+        assert (tmp_path / FILE).stat().st_size > 3 * largest, "the rest is in the file"
+
+
+def test_the_wal_shrinks_to_its_use_again_after_a_reader_held_it(tmp_path: Path) -> None:
+    wal = tmp_path / f"{FILE}-wal"
+    with (
+        closing(SqliteStore(tmp_path, wal_bytes_max=WAL_BYTES_MAX)) as store,
+        closing(SqliteReader(tmp_path)) as reader,
+    ):
+        append(store, "orders", some(1))
+        with reader.db.snapshot():
+            reader.head()
+            for _ in range(300):
+                append(store, "orders", some(5, body=b"x" * 4000))
+            assert reader.head() == 1
+        grown = wal.stat().st_size
+        assert grown > 4 * WAL_BYTES_MAX
+        for _ in range(900):
+            append(store, "orders", some(5, body=b"x" * 4000))
+        assert wal.stat().st_size < grown + 4 * WAL_BYTES_MAX
+        assert reader.head() == 6001
+        assert len(everything(reader)) == 6001
+
+
+def test_closing_while_the_wal_is_copied_comes_to_an_end(tmp_path: Path) -> None:
+    for number in range(20):
+        with closing(SqliteStore(tmp_path, wal_bytes_max=1)) as store:
+            batch = [Transaction((commit(f"s{n}", some(1, body=b"x" * 4000)),)) for n in range(20 * number)]
+            store.write(batch)
+    with closing(SqliteStore(tmp_path)) as store:
+        assert findings(store) == []
+
+
+# --- erasing --------------------------------------------------------------------------------------------------
+
+
+def test_erased_bytes_are_in_no_file_of_the_store(tmp_path: Path) -> None:
+    secret = re.compile(rb"top-secret")
+
+    def found() -> list[str]:
+        return [path.name for path in tmp_path.iterdir() if secret.search(path.read_bytes())]
+
+    with closing(SqliteStore(tmp_path)) as store:
+        do_one(store, AddLog("log"))
+        for _ in range(10):
+            append(store, "log", some(3, headers="top-secret", body=b"top-secret" * 2000), context=LOG_CONTEXT)
+            append(store, "other", some(1))
+        store.recover()  # All of it is in the file now, as after a checkpoint.
+        assert found() == [FILE]
+        do_one(store, DeleteLog("log"))
+        while do_one(store, Erase(3)):
+            pass
+        store.recover()
+        assert found() == []
+        assert len(everything(store)) == 10
+        assert findings(store) == []

@@ -1,0 +1,325 @@
+"""The store against a reference that is obviously right: whatever is written, both say and show the same."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from penstock.errors import MarkSuperseded, PenstockError, VersionConflict
+from penstock.model import EventFilter, NewEvent, ProducerMark, StreamInfo, stamp_of
+from penstock.store.contract import (
+    LOG_CONTEXT,
+    Acknowledge,
+    AddIterator,
+    AddLog,
+    Allocate,
+    Commit,
+    DeclareQueue,
+    DeleteIterator,
+    DeleteLog,
+    Erase,
+    ExpireProducers,
+    IteratorState,
+    MoveQueue,
+    Operation,
+    Progress,
+    Proposal,
+    QueueState,
+    ReadLimits,
+    Register,
+    Requeue,
+    SetBookmark,
+    SetDeadRule,
+    Store,
+    Transaction,
+    WriteOutput,
+)
+from penstock.store.record import columns_of
+from penstock.store.sqlite import SqliteStore
+from tests.store.kit import Clock, commit, do_one, everything, find, findings, some
+from tests.store.reference import Names, ReferenceStore
+
+contexts = st.sampled_from(["shop", "other", LOG_CONTEXT])
+streams = st.sampled_from(["a", "ab", "b"])
+prefixes = st.sampled_from(["", "a", "ab", "c"])
+people = st.sampled_from(["me", "you", "they"])
+ticks = st.integers(0, 20)
+events = st.lists(
+    st.builds(
+        NewEvent,
+        st.integers(0, 1 << 100).map(lambda number: number.to_bytes(16, "big")),
+        st.builds(stamp_of, ticks, st.integers(0, 3)),
+        st.sampled_from(["made", "paid"]),
+        st.sampled_from([None, "h"]),
+        st.binary(max_size=3),
+    ),
+    min_size=1,
+    max_size=5,
+)
+filters = st.builds(
+    EventFilter, st.none() | contexts, prefixes, st.sampled_from([None, ("made",), ("made", "paid"), ()])
+)
+limits = st.builds(
+    ReadLimits, st.sampled_from([1, 2, 5, 4096]), st.sampled_from([1, 300, 1 << 20]), st.sampled_from([0, 250])
+)
+marks = st.none() | st.none() | st.builds(ProducerMark, st.sampled_from(["p", "q"]), st.integers(0, 6))
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One store, one reference, one clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = TemporaryDirectory()
+        self.clock = Clock()
+        self.reference = ReferenceStore(self.clock)
+        self.names = Names()
+        self.proposals: list[tuple[int, Proposal]] = []
+        self.store = self.open(100)
+
+    def open(self, cache: int) -> Store:
+        return SqliteStore(Path(self.folder.name), clock=self.clock, stream_cache_max=cache, wal_bytes_max=1)
+
+    @property
+    def head(self) -> int:
+        return len(self.reference.state.history)
+
+    # -- writing
+
+    def write(self, *transactions: Transaction) -> None:
+        """The same batch to both; both must say the same."""
+        right = self.reference.write(transactions)
+        real = self.store.write([Transaction(tuple(map(self.names.real, ops)), mark) for ops, mark in transactions])
+        assert len(real) == len(right)
+        for one, two in zip(real, right, strict=True):
+            if isinstance(two, PenstockError):
+                assert type(one) is type(two), (one, two)
+                if isinstance(two, VersionConflict | MarkSuperseded):
+                    assert str(one) == str(two)
+            else:
+                assert isinstance(one, list), (one, two)
+                assert [self.names.same(a, b) for a, b in zip(one, two, strict=True)] == two
+
+    def operation(self, data: st.DataObject) -> Operation:
+        """Something that may or may not be possible now."""
+        makers = [self.commit] * 4 + [self.again, self.consumer, self.consumer, self.queue, self.queue, self.log]
+        return data.draw(st.sampled_from(makers), label="kind")(data)
+
+    def commit(self, data: st.DataObject) -> Operation:
+        context, stream = data.draw(contexts), data.draw(streams)
+        head = len(self.reference.stream(context, stream))
+        expected = data.draw(st.sampled_from([-1, -1, head + 1, head + 1, 1, head, head + 2, 0, -2]), label="expected")
+        return Commit(context, stream, expected, columns_of(data.draw(events)))
+
+    def again(self, data: st.DataObject) -> Operation:
+        """A stretch of a stream once more, seldom with another id at its end."""
+        there = self.reference.stream(data.draw(contexts), data.draw(streams))
+        if not there:
+            return self.commit(data)
+        first = data.draw(st.integers(0, len(there) - 1))
+        last = data.draw(st.integers(first, min(first + 6, len(there) - 1)))
+        chosen = [NewEvent(e.id, e.stamp, e.type, e.headers, e.body) for e in there[first : last + 1]]
+        if data.draw(st.integers(0, 3)) == 0:
+            chosen[-1] = chosen[-1]._replace(id=b"x" * 16)
+        return Commit(there[0].context, there[0].stream, first + 1, columns_of(chosen))
+
+    def position(self, data: st.DataObject) -> int:
+        """Somewhere, but not so far back that reading on from there in small pages takes long."""
+        return data.draw(st.integers(max(1, self.head - 60), self.head + 1), label="position")
+
+    def consumer(self, data: st.DataObject) -> Operation:
+        who, where, which = data.draw(people), data.draw(contexts), data.draw(prefixes)
+        known = list(self.reference.state.subscriptions.values())
+        moving: bool = data.draw(st.booleans())
+        if known and moving:
+            one = data.draw(st.sampled_from(known))
+            start = data.draw(st.sampled_from([one.position, one.position, 1]))
+            last, strict = data.draw(st.none() | ticks), data.draw(st.booleans())
+            return Progress(one.id, start, self.position(data), last, strict)
+        if data.draw(st.integers(0, 3)) == 0:
+            return SetBookmark(who, where, which, self.position(data))
+        return Register(who, where, which, self.position(data))
+
+    def queue(self, data: st.DataObject) -> Operation:
+        known = list(self.reference.state.queues)
+        if not known or data.draw(st.integers(0, 9)) == 0:
+            name = data.draw(st.sampled_from(["q", "r"]))
+            return DeclareQueue(data.draw(contexts), name, data.draw(prefixes), self.position(data))
+        number = data.draw(st.sampled_from(known))
+        out = list(self.reference.state.allocations[number].values())
+        choice = data.draw(st.integers(0, 9))
+        if choice == 0:
+            return MoveQueue(number, self.position(data))
+        if choice == 9:
+            return SetDeadRule(number, data.draw(st.none() | st.integers(1, 3)))
+        if out and choice == 8:
+            return Requeue(number, data.draw(st.sampled_from(out)).first)
+        if out and choice < 4:
+            one = data.draw(st.sampled_from(out))
+            who = data.draw(st.sampled_from([one.subscriber, one.subscriber, "they"]))
+            return Acknowledge(number, who, one.first, one.last, strict=data.draw(st.booleans()))
+        return self.allocation(data, number)
+
+    def allocation(self, data: st.DataObject, number: int) -> Operation:
+        """Carry out what was just proposed, or something that was proposed long ago."""
+        who = data.draw(people)
+        if data.draw(st.integers(0, 4)):
+            self.proposals.append((number, self.reference.propose(number, who, data.draw(st.integers(1, 5)))))
+            proposal = self.proposals[-1][1]
+        else:
+            old = [proposal for queue, proposal in self.proposals if queue == number]
+            proposal = data.draw(st.sampled_from(old)) if old else self.reference.propose(number, who, 1)
+        return Allocate(number, who, data.draw(st.sampled_from([1, 10, 100])), proposal)
+
+    def log(self, data: st.DataObject) -> Operation:
+        name, it = data.draw(streams), data.draw(st.sampled_from(["i", "j"]))
+        known = list(self.reference.state.iterators.values())
+        choices: list[Operation] = [
+            AddLog(name),
+            DeleteLog(name),
+            AddIterator(it, name, "map", data.draw(st.sampled_from(["f", "g"])), True),
+            DeleteIterator(name, it),
+            ExpireProducers(self.clock.ticks - data.draw(st.integers(0, 100)) * 10_000),
+        ]
+        if known:
+            one = data.draw(st.sampled_from(known))
+            items = tuple(data.draw(st.lists(st.binary(max_size=3), max_size=4)))
+            source = data.draw(st.sampled_from([one.source, one.source, 0]))
+            choices += [WriteOutput(one.id, source, source + len(items) + 1, items, b"state")] * 3
+        return data.draw(st.sampled_from(choices), label="operation")
+
+    @rule(data=st.data())
+    def append(self, data: st.DataObject) -> None:
+        self.write(Transaction((data.draw(st.sampled_from([self.commit, self.again]))(data),), data.draw(marks)))
+
+    @rule(size=st.integers(4080, 4100))
+    @precondition(lambda self: self.head < 200)
+    def append_a_lot(self, size: int) -> None:
+        """Up to where a backend's blocks of positions may end."""
+        self.write(Transaction((commit("a", some(size, ticks=5)),)))
+
+    @rule(data=st.data())
+    def do_one_thing(self, data: st.DataObject) -> None:
+        self.write(Transaction((self.operation(data),)))
+
+    @rule(data=st.data(), size=st.integers(2, 4), mark=marks)
+    def do_several_things_together(self, data: st.DataObject, size: int, mark: ProducerMark | None) -> None:
+        self.write(Transaction(tuple(self.operation(data) for _ in range(size)), mark))
+
+    @rule(data=st.data(), sizes=st.lists(st.integers(1, 3), min_size=2, max_size=5))
+    def do_a_batch_of_things(self, data: st.DataObject, sizes: list[int]) -> None:
+        self.write(*(Transaction(tuple(self.operation(data) for _ in range(n)), data.draw(marks)) for n in sizes))
+
+    @rule(records_max=st.integers(1, 5))
+    @precondition(lambda self: self.reference.state.to_erase)
+    def erase(self, records_max: int) -> None:
+        self.reference.recorded = self.reference.now()
+        while do_one(self.store, Erase(records_max)):
+            pass
+        self.reference.erase_all()
+
+    # -- time and crashes
+
+    @rule(ms=st.sampled_from([1, 9, 10, 11, 100, -50]))
+    def time_passes(self, ms: int) -> None:
+        self.clock.advance(ms)
+
+    @rule(cache=st.sampled_from([1, 2, 100]))
+    def open_again(self, cache: int) -> None:
+        self.store.close()
+        self.store = self.open(cache)
+        self.reference.reopen()
+
+    @rule()
+    def recover(self) -> None:
+        self.store.recover()
+        self.reference.reopen()
+
+    # -- reading
+
+    @rule(data=st.data(), wanted=filters, bounds=limits)
+    def read_everything(self, data: st.DataObject, wanted: EventFilter, bounds: ReadLimits) -> None:
+        start, end = self.position(data), data.draw(st.none() | st.integers(0, self.head + 2))
+        found = everything(self.store, wanted, bounds, start, end)
+        assert self.names.events(found) == self.reference.read(wanted, start, end)
+
+    @rule(data=st.data(), context=contexts, stream=streams, bounds=limits, backward=st.booleans())
+    def read_a_stream(self, data: st.DataObject, context: str, stream: str, bounds: ReadLimits, backward: bool) -> None:
+        erased = self.reference.state.erased
+        right = [one for one in self.reference.stream(context, stream)[-20:] if one.position not in erased]
+        low = max(1, len(self.reference.stream(context, stream)) - 19)
+        first, last = (0, low) if backward else (low, None)
+        found = []
+        while True:
+            page = self.store.read_stream(context, stream, first, last, bounds, backward)
+            found += page.events
+            first = page.next
+            if page.end:
+                break
+        assert self.names.events(found) == (right[::-1] if backward else right)
+
+    @rule(wanted=filters, time=ticks, bounds=limits)
+    def find_a_time(self, wanted: EventFilter, time: int, bounds: ReadLimits) -> None:
+        assert find(self.store, wanted, time, bounds) == self.reference.find(wanted, time)
+
+    @invariant()
+    def both_are_alike(self) -> None:
+        state, store = self.reference.state, self.store
+        assert store.head() == self.head
+        assert store.now() == self.reference.now()
+        assert self.same(store.subscriptions(0, 100)) == sorted(state.subscriptions.values(), key=lambda one: one.id)
+        for number, queue in state.queues.items():
+            (found,) = self.same(store.find_queues(queue.name, queue.context))
+            assert found == queue
+            real = self.names.number(QueueState, number)
+            out = sorted(state.allocations[number].values(), key=lambda one: one.first)
+            assert store.allocations(real, 0, 100) == out
+            coming = [one.expires for one in out if one.expires > store.now()]
+            assert store.next_expiry(real) == min(coming, default=None)
+            assert store.dead_letters(real, 0, 100) == [one for one in out if self.reference.is_dead(number, one)]
+            for who in ("me", "you"):
+                assert store.claim(real, who, None) == self.reference.claim(number, who)
+        assert store.logs("", 100) == sorted(state.logs.values(), key=lambda one: one.name)
+        assert self.same(store.iterators(None, "", 100)) == sorted(state.iterators.values(), key=lambda one: one.name)
+
+    def same(self, found: list[Any]) -> list[Any]:
+        return [self.names.same(one, None) for one in found]
+
+    def everything_is_alike(self) -> None:
+        state, store = self.reference.state, self.store
+        assert self.names.events(everything(store)) == self.reference.read(EventFilter())
+        assert [one.name for one in store.contexts("", 10)] == sorted({one.context for one in state.history})
+        for info in store.contexts("", 10):
+            mine = [one for one in state.history if one.context == info.name]
+            heads = {one.stream: one.sequence for one in mine}
+            assert (info.events, info.streams, info.commits) == (len(mine), len(heads), len({e.commit for e in mine}))
+            right = [StreamInfo(name, head) for name, head in sorted(heads.items())]
+            assert store.streams(info.name, "", "", 10) == right
+        for iterator in state.iterators.values():
+            real = self.names.number(IteratorState, iterator.id)
+            assert store.read_output(real, 0, ReadLimits()) == state.outputs[iterator.id]
+        counts = store.stats()
+        assert (counts.head, counts.subscriptions, counts.queues) == (
+            *(self.head, len(state.subscriptions), len(state.queues)),
+        )
+        assert findings(store) == []
+
+    def teardown(self) -> None:
+        try:
+            self.everything_is_alike()
+            self.store.close()
+            self.store = self.open(100)
+            self.everything_is_alike()
+        finally:
+            self.store.close()
+            self.folder.cleanup()
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(stateful_step_count=30)
+# A thorough run, or a busy machine, may take longer than other tests are allowed to.
+TestStore.pytestmark = [pytest.mark.timeout(1800)]  # type: ignore[attr-defined]
