@@ -168,6 +168,19 @@ class QueueFilterMismatch(PenstockError):
 
 
 @dataclass(eq=False)
+class QueueContended(PenstockError):
+    """A queue changed under every attempt to allocate from it."""
+
+    queue: str
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue} changed too often while events of it were looked for; ask again. "
+            "What was acknowledged stays acknowledged"
+        )
+
+
+@dataclass(eq=False)
 class AllocationLost(PenstockError):
     """An acknowledgement inside a transaction came too late."""
 

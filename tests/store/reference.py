@@ -97,7 +97,7 @@ class ReferenceStore:
         self.recorded = self.state.history[-1].recorded if self.state.history else 0
 
     def now(self) -> int:
-        return max(self.recorded, ticks_of_unix_ns(self.clock()))
+        return ticks_of_unix_ns(self.clock())
 
     # -- reading
 
@@ -150,7 +150,7 @@ class ReferenceStore:
 
     def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
         """Each transaction on its own, one after the other."""
-        self.recorded = self.now()
+        self.recorded = max(self.recorded, self.now())
         return [self._outcome(transaction) for transaction in transactions]
 
     def _outcome(self, transaction: Transaction) -> Outcome:
@@ -166,11 +166,18 @@ class ReferenceStore:
             number, results, _ = self.state.producers[mark.producer]
             if mark.number < number:
                 raise MarkSuperseded(mark.producer, mark.number, number)
+            if mark.number == number and len(results) != len(
+                [op for op in operations if isinstance(op, contract.Commit)]
+            ):
+                raise InvalidRequest("producer's number", "was used for another transaction")
             if mark.number == number:
                 return self._first_results(operations, results)
         commits = [op for op in operations if isinstance(op, contract.Commit)]
         if commits and all(1 <= op.expected <= len(self.stream(op.context, op.stream)) for op in commits):
             answers = self._first_results(operations, [self._repeat(op) for op in commits])
+            for op in operations:
+                if isinstance(op, contract.Acknowledge | contract.Progress):
+                    self._apply(replace(op, strict=False))
         else:
             answers = [self._apply(op) for op in operations]
         if mark is not None:
@@ -267,10 +274,11 @@ class ReferenceStore:
     def _do_allocate(self, op: contract.Allocate) -> Allocation | str | None:
         queue, proposal = self._queue(op.queue), op.proposal
         claim = self.claim(op.queue, op.subscriber)
-        expires = self.recorded + op.ttl_ms * TICKS_PER_MS
+        expires = self.now() + op.ttl_ms * TICKS_PER_MS
         if claim is not None:
-            kind = Proposal.OWN if claim.expires > self.recorded else Proposal.EXPIRED
-            if (proposal.kind, proposal.first) != (kind, claim.first):
+            kind = Proposal.OWN if claim.expires > self.now() else Proposal.EXPIRED
+            seen = (proposal.kind, proposal.first, proposal.last, proposal.count)
+            if seen != (kind, claim.first, claim.last, claim.count):
                 return STALE
             if kind == Proposal.EXPIRED:
                 claim = replace(claim, subscriber=op.subscriber, expires=expires, deliveries=claim.deliveries + 1)

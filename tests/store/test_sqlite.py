@@ -9,12 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import NotAStore, StoreError, StoreInUse, StoreTooNew
-from penstock.model import EventFilter
-from penstock.store.contract import LOG_CONTEXT, AddLog, DeleteLog, Erase, ReadLimits, Store, Transaction
-from penstock.store.sqlite import SqliteReader, SqliteStore
+from penstock.errors import LimitExceeded, NotAStore, StoreError, StoreInUse, StoreTooNew
+from penstock.model import Allocation, EventFilter
+from penstock.store.contract import (
+    LOG_CONTEXT,
+    Acknowledge,
+    AddLog,
+    Allocate,
+    DeleteLog,
+    Erase,
+    Proposal,
+    ReadLimits,
+    Store,
+    Transaction,
+)
+from penstock.store.sqlite import SqliteReader, SqliteStore, consumers
 from penstock.store.sqlite.schema import SCHEMA_VERSION
 from tests.store.contract import StoreContract
+from tests.store.contract.queues import declare, marker_of, take
 from tests.store.kit import Clock, append, commit, do_one, everything, findings, some
 
 FILE = "penstock.db"
@@ -213,3 +225,24 @@ def test_erased_bytes_are_in_no_file_of_the_store(tmp_path: Path) -> None:
         assert found() == []
         assert len(everything(store)) == 10
         assert findings(store) == []
+
+
+def test_a_queue_has_a_limit_of_allocations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "QUEUE_ALLOCATIONS_MAX", 64)
+    store = SqliteStore(tmp_path)
+    append(store, "orders", some(100))
+    queue = declare(store)
+    steps = [Proposal(Proposal.FRESH, n, n + 1, n, n, 1) for n in range(1, 66)]
+    outcomes = store.write([Transaction((Allocate(queue.id, f"s{p.first}", 9999, p),)) for p in steps])
+    assert all(isinstance(outcome, list) for outcome in outcomes[:64])
+    refused = outcomes[64]
+    assert isinstance(refused, LimitExceeded)
+    assert (refused.limit, refused.maximum) == ("queue_allocations_max", 64)
+    assert marker_of(store, queue) == 65
+    do_one(store, Acknowledge(queue.id, "s1", 1, 1))
+    assert isinstance(take(store, queue, "late"), Allocation)
+    found: list[int] = []
+    while page := store.allocations(queue.id, found[-1] if found else 0, 1000):
+        found += [one.first for one in page]
+    assert found == list(range(2, 66))
+    store.close()

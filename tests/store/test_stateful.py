@@ -183,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
             DeleteLog(name),
             AddIterator(it, name, "map", data.draw(st.sampled_from(["f", "g"])), True),
             DeleteIterator(name, it),
-            ExpireProducers(self.clock.ticks - data.draw(st.integers(0, 100)) * 10_000),
+            ExpireProducers(self.clock.ticks - data.draw(st.integers(0, 100)) * 10_000, 100),
         ]
         if known:
             one = data.draw(st.sampled_from(known))
@@ -279,7 +279,7 @@ class StoreMachine(RuleBasedStateMachine):
             out = sorted(state.allocations[number].values(), key=lambda one: one.first)
             assert store.allocations(real, 0, 100) == out
             coming = [one.expires for one in out if one.expires > store.now()]
-            assert store.next_expiry(real) == min(coming, default=None)
+            assert store.next_expiry(real, store.now()) == min(coming, default=None)
             assert store.dead_letters(real, 0, 100) == [one for one in out if self.reference.is_dead(number, one)]
             for who in ("me", "you"):
                 assert store.claim(real, who, None) == self.reference.claim(number, who)

@@ -65,11 +65,14 @@ log = logging.getLogger(__name__)
 TRANSACTION_OPERATIONS_MAX: Final = 1000
 UNDER_WAY_MAX: Final = 20_000
 """Requests other than appends that have been taken and not been answered."""
+EXPIRE_MAX: Final = 1000
+"""Idle producers forgotten in one go, so that nobody waits for it."""
 HOUSEKEEPING_S: Final = 600.0
 """How often idle producers are looked for."""
 TICKS_PER_MS: Final = 10_000
 
 Answer = Callable[[Reply | PenstockError], None]
+Abandon = Callable[[], object]
 Handler = Callable[[Any, Presenter | None], Coroutine[Any, Any, Reply]]
 
 
@@ -98,7 +101,11 @@ class Engine:
         self._store: Store = open_store(
             self.url, stream_cache_max=settings.stream_cache_max, wal_bytes_max=settings.wal_bytes_max
         )
-        self.identity = self._store.identity()
+        try:
+            self.identity = self._store.identity()
+        except BaseException:
+            self._store.close()
+            raise
         self._waiters = Waiters(settings.waiters_max, self.metrics)
         loop = asyncio.get_running_loop()
         self._writer = Writer(self._store, loop, settings, self.metrics, self._waiters.committed)
@@ -126,7 +133,8 @@ class Engine:
             await asyncio.wait(self._tasks, timeout=self.settings.shutdown_ms_max / 1000)
         await self._writer.close()
         await self.pool.close()
-        self._store.close()
+        # It may wait for a disk; the loop must not.
+        await asyncio.to_thread(self._store.close)
 
     @property
     def is_healthy(self) -> bool:
@@ -145,30 +153,38 @@ class Engine:
             else:
                 answer.set_result(reply)
 
-        self.submit(principal, request, answered, present)
-        return await answer
+        abandon = self.submit(principal, request, answered, present)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            abandon()
+            raise
 
-    def submit(self, principal: Principal, request: Request, answer: Answer, present: Presenter | None = None) -> None:
+    def submit(
+        self, principal: Principal, request: Request, answer: Answer, present: Presenter | None = None
+    ) -> Abandon:
         """Carry out a request; `answer` is called exactly once, at the earliest before this returns.
 
-        With `present`, a function of a module, events of the reply come as what it makes of them in a worker.
+        With `present`, a function of a module, events of the reply come as what it makes of them in a worker. What is
+        returned gives the request up: one that only reads or waits goes no further, and there is no answer then.
         """
         try:
             if self._closing:
                 raise Closed
-            if not principal.may(request.right):
-                raise NotAllowed(principal.name, str(request.right.name))
+            if not principal.may(needed := request.needs()):
+                raise NotAllowed(principal.name, str(needed.name))
             if isinstance(request, Append):
                 self._append(request, answer)
             elif len(self._tasks) >= UNDER_WAY_MAX:
                 raise ReaderBusy(len(self._tasks))
             else:
-                self._begin(self._handlers[type(request)](request, present), answer)
+                return self._begin(self._handlers[type(request)](request, present), answer)
         except PenstockError as error:
             answer(error)
         except Exception as error:
             log.exception("a request could not be begun")
             answer(Unexpected(repr(error)))
+        return _nothing_to_abandon
 
     # -- writes
 
@@ -180,9 +196,8 @@ class Engine:
             if isinstance(outcome, PenstockError):
                 answer(outcome)
             else:
-                appended = outcome[0]
-                assert isinstance(appended, Appended)
-                answer(appended)
+                (appended,) = outcome
+                answer(appended if isinstance(appended, Appended) else Unexpected(f"an append gave {appended!r}"))
 
         size = commit.columns.size + OPERATION_BYTES
         self._writer.submit(Transaction((commit,), request.mark), size, written)
@@ -195,49 +210,57 @@ class Engine:
         if columns.size > settings.commit_bytes_max:
             raise LimitExceeded("commit_bytes_max", columns.size, settings.commit_bytes_max)
         if columns.size > settings.event_bytes_max:
-            largest = max(len(e.body) + len(e.headers or "") + len(e.type) for e in request.events)
+            largest = max(len(e.body) + len((e.headers or "").encode()) + len(e.type.encode()) for e in request.events)
             if largest > settings.event_bytes_max:
                 raise LimitExceeded("event_bytes_max", largest, settings.event_bytes_max)
         return Commit(request.context, request.stream, request.expected, columns)
 
     async def _transact(self, request: Transact, _present: Presenter | None) -> Transacted:
-        operations: list[Operation] = [self._commit(commit) for commit in request.commits]
-        size = sum(op.columns.size for op in operations if isinstance(op, Commit))
-        operations += [await self._queues.receipt(receipt) for receipt in request.acknowledge]
-        operations += [self._subscriptions.receipt(receipt) for receipt in request.progress]
-        if not operations:
+        asked = len(request.commits) + len(request.acknowledge) + len(request.progress)
+        if not asked:
             raise InvalidRequest("transaction", "has nothing in it")
-        if len(operations) > TRANSACTION_OPERATIONS_MAX:
-            raise LimitExceeded("transaction_operations_max", len(operations), TRANSACTION_OPERATIONS_MAX)
-        results = await self._parts.write(Transaction(tuple(operations), request.mark), size)
-        for receipt in request.progress:
-            self._subscriptions.progressed(receipt)
+        if asked > TRANSACTION_OPERATIONS_MAX:
+            raise LimitExceeded("transaction_operations_max", asked, TRANSACTION_OPERATIONS_MAX)
+        if any(commit.mark for commit in request.commits):
+            raise InvalidRequest("mark", "belongs to the whole transaction, not to one of its commits")
+        commits = [self._commit(commit) for commit in request.commits]
+        size = sum(commit.columns.size for commit in commits)
+        receipts = [await self._queues.receipt(receipt) for receipt in request.acknowledge]
+        async with self._subscriptions.progressing(request.progress) as progress:
+            operations: tuple[Operation, ...] = (*commits, *receipts, *progress)
+            results = await self._parts.write(Transaction(operations, request.mark), size)
         return Transacted(tuple(result for result in results if isinstance(result, Appended)))
 
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             before = now_ticks() - self.settings.producer_idle_ms_max * TICKS_PER_MS
+            expire = Transaction((ExpireProducers(before, EXPIRE_MAX),))
             try:
-                await self._parts.write(Transaction((ExpireProducers(before),)))
+                while await self._parts.write(expire) == [EXPIRE_MAX]:
+                    pass
             except PenstockError as error:
                 log.warning("idle producers were not forgotten: %s", error)
 
     # -- everything else
 
-    def _begin(self, work: Coroutine[Any, Any, Reply], answer: Answer) -> None:
+    def _begin(self, work: Coroutine[Any, Any, Reply], answer: Answer) -> Abandon:
         task = asyncio.get_running_loop().create_task(self._finish(work, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task.cancel
 
     async def _finish(self, work: Coroutine[Any, Any, Reply], answer: Answer) -> None:
+        reply: Reply | PenstockError
         try:
-            answer(await work)
+            reply = await work
         except PenstockError as error:
-            answer(error)
+            reply = error
         except Exception as error:
             log.exception("a request failed")
-            answer(Unexpected(repr(error)))
+            reply = Unexpected(repr(error))
+        # Outside: whatever the gate makes of it, it is told once.
+        answer(reply)
 
     def _table(self) -> dict[type[Request], Handler]:
         subscriptions, queues = self._subscriptions, self._queues
@@ -312,12 +335,7 @@ class Engine:
     async def _find_position(self, request: FindPosition) -> Found:
         check_names(context=request.context, filter=request.filter)
         wanted = EventFilter(request.context, request.filter)
-        start = 1
-        while True:
-            search = await self._parts.run(jobs.find_position, wanted, request.ticks, start, self._parts.limits)
-            if search.position is not None or search.end:
-                return Found(search.position)
-            start = search.next
+        return Found((await self._parts.find_position(wanted, request.ticks)).position)
 
 
 def _plain(handler: Callable[[Any], Coroutine[Any, Any, Reply]]) -> Handler:
@@ -329,3 +347,7 @@ def _holds(page: EventPage | RecordPage) -> bool:
     if isinstance(page, RecordPage):
         return bool(page.records)
     return bool(page.encoded.count if page.encoded else page.events)
+
+
+def _nothing_to_abandon() -> None:
+    """An append that was taken will be written."""

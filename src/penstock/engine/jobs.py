@@ -304,7 +304,7 @@ def propose(
     found = gather(store, wanted, queue.position, count, limits)
     if not found.events:
         nothing = Proposal(Proposal.NOTHING, queue.position, found.next)
-        expiry = store.next_expiry(queue.id)
+        expiry = store.next_expiry(queue.id, now)
         return Proposed(queue, nothing, *presented([], present), found.end, None if expiry is None else expiry - now)
     first, last = found.events[0].position, found.events[-1].position
     fresh = Proposal(Proposal.FRESH, queue.position, last + 1, first, last, len(found.events))

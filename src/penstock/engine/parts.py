@@ -1,15 +1,16 @@
 """What subscriptions, queues and reads share: the workers, the writer, and the patience to wait for events."""
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.engine import jobs
-from penstock.engine.waiters import Waiters
+from penstock.engine.waiters import Waiter, Waiters
 from penstock.engine.workers import Job, WorkerPool
 from penstock.engine.writer import Writer
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, ReaderBusy
 from penstock.model import EventFilter, check_context, check_name, check_stream
 from penstock.settings import Settings
 from penstock.store.contract import Outcome, ReadLimits, Result, Search, Transaction
@@ -17,6 +18,8 @@ from penstock.store.contract import Outcome, ReadLimits, Result, Search, Transac
 OPERATION_BYTES: Final = 256
 """What an operation without events counts for in the writer's queue."""
 AGAIN_S_MIN: Final = 0.001
+CROWDED_S_MAX: Final = 0.05
+"""How long one who waits stands back when too many were woken at once."""
 
 R = TypeVar("R")
 
@@ -74,25 +77,43 @@ class Parts:
         if tried.found or wait_ms <= 0:
             return tried.reply
         with self.waiters.watch(tried.wanted) as waiter:
-            while True:
-                # Watch first, then read, then wait: what is committed in between has rung already.
+            # Something may have been committed before it was watched for: look once more, then wait.
+            waiter.ring()
+            while await self._is_worth_another(tried, waiter, until):
                 waiter.clear()
-                tried = await attempt()
-                left = until - time.monotonic()
-                if tried.found or left <= 0 or self.waiters.closing:
-                    return tried.reply
-                await waiter.wait(left if tried.again_in is None else min(left, max(tried.again_in, AGAIN_S_MIN)))
+                try:
+                    tried = await attempt()
+                except ReaderBusy:
+                    # One commit may wake more than there is room for; those who wait take turns.
+                    await asyncio.sleep(random.uniform(0, CROWDED_S_MAX))  # noqa: S311
+                    waiter.ring()
+                if tried.found:
+                    break
+            return tried.reply
 
-    async def position_for(self, wanted: EventFilter, ticks: int) -> int:
-        """Where somebody begins who wants everything from a time on; after the present end if there is nothing."""
+    async def _is_worth_another(self, tried: Tried[R], waiter: Waiter, until: float) -> bool:
+        """Wait for a reason to attempt again; False when there is no time left, or the server stops."""
+        left = until - time.monotonic()
+        if left <= 0 or self.waiters.closing:
+            return False
+        if tried.again_in is None or tried.again_in > left:
+            return await waiter.wait(left) and not self.waiters.closing
+        await waiter.wait(max(tried.again_in, AGAIN_S_MIN))
+        return not self.waiters.closing
+
+    async def find_position(self, wanted: EventFilter, ticks: int) -> Search:
+        """The first event at or after a time, or where the history ends."""
         start = 1
         while True:
             search: Search = await self.run(jobs.find_position, wanted, ticks, start, self.limits)
-            if search.position is not None:
-                return search.position
-            if search.end:
-                return search.next
+            if search.position is not None or search.end:
+                return search
             start = search.next
+
+    async def position_for(self, wanted: EventFilter, ticks: int) -> int:
+        """Where somebody begins who wants everything from a time on; after the present end if there is nothing."""
+        search = await self.find_position(wanted, ticks)
+        return search.next if search.position is None else search.position
 
 
 def check_names(**names: str) -> None:

@@ -11,7 +11,7 @@ from penstock.engine import jobs
 from penstock.engine.jobs import Presenter
 from penstock.engine.keyed import KeyedLocks
 from penstock.engine.parts import Parts, Tried, check_names
-from penstock.errors import DeadLetterNotFound, InvalidRequest, QueueFilterMismatch, QueueNotFound, WriterBusy
+from penstock.errors import DeadLetterNotFound, InvalidRequest, QueueContended, QueueFilterMismatch, QueueNotFound
 from penstock.model import (
     AcknowledgeQueue,
     Allocation,
@@ -57,7 +57,7 @@ class Queues:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._locks = KeyedLocks()
+        self._locks = KeyedLocks(parts.settings.reader_wait_ms_max)
 
     async def subscribe(self, request: SubscribeQueue, present: Presenter | None) -> Delivery:
         """Declare the queue if it is new, then allocate."""
@@ -161,7 +161,7 @@ class Queues:
         stale = 0
         while stale < ATTEMPTS_MAX:
             found = await self._propose(request, acknowledged, present)
-            if acknowledged is None and not _is_worth_writing(found.proposal):
+            if acknowledged is None and found.end and not _is_worth_writing(found.proposal):
                 return None, found
             given = await self._carry_out(request, acknowledged, found)
             acknowledged = None
@@ -170,7 +170,7 @@ class Queues:
             elif given is not None or found.end:
                 assert given is None or isinstance(given, Allocation)
                 return given, found
-        raise WriterBusy(self._parts.waiting_writes)
+        raise QueueContended(request.queue)
 
     async def _propose(
         self,

@@ -1,12 +1,14 @@
 """Durable subscriptions: the same batch until it is progressed, and progress that can be repeated safely."""
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from penstock.engine import jobs
 from penstock.engine.jobs import Presenter
 from penstock.engine.keyed import KeyedLocks
 from penstock.engine.parts import Parts, Tried, check_names
-from penstock.errors import InvalidRequest, SubscriptionNotFound
+from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
 from penstock.model import (
     Batch,
     Done,
@@ -45,14 +47,14 @@ class Subscriptions:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._locks = KeyedLocks()
+        self._locks = KeyedLocks(parts.settings.reader_wait_ms_max)
         self._pending: dict[int, _Pending] = {}
 
     async def register(self, request: RegisterSubscriptions) -> Registered:
         """Make or find subscriptions; all of a request or none."""
         check_names(subscriber=request.subscriber)
         if len(request.subscriptions) > REGISTER_MAX:
-            raise InvalidRequest("subscriptions", f"are {len(request.subscriptions)}; at most {REGISTER_MAX} at once")
+            raise LimitExceeded("register_max", len(request.subscriptions), REGISTER_MAX)
         operations = [await self._registration(request.subscriber, start) for start in request.subscriptions]
         if not operations:
             return Registered(())
@@ -85,8 +87,11 @@ class Subscriptions:
         async with self._locks.turn(number):
             if (pending := self._pending.get(number)) is not None:
                 wanted, first, last = pending.wanted, pending.bounds.first, pending.bounds.last
-                again = await self._parts.run(jobs.read_batch, wanted, first, last, present)
-                return Tried(Batch(number, *again), True, wanted)
+                events, encoded = await self._parts.run(jobs.read_batch, wanted, first, last, present)
+                if events or (encoded and encoded.count):
+                    return Tried(Batch(number, events, encoded), True, wanted)
+                # All of it was erased meanwhile: there is nothing left to acknowledge.
+                await self._move(number, pending)
             return await self._next(number, min(request.count, self._parts.limits.events_max), present)
 
     async def _next(self, number: int, count: int, present: Presenter | None) -> Tried[Batch]:
@@ -113,23 +118,38 @@ class Subscriptions:
         async with self._locks.turn(number):
             pending = self._pending.get(number)
             if pending is not None and pending.bounds.last_ticks == request.last_ticks:
-                await self._parts.write(Transaction((_past(number, pending, strict=False),)))
-                del self._pending[number]
+                await self._move(number, pending)
         return Done()
 
-    def receipt(self, receipt: SubscriptionReceipt) -> Progress:
-        """The operation that progresses past the pending batch inside a transaction.
+    async def _move(self, number: int, pending: _Pending) -> None:
+        await self._parts.write(Transaction((_past(number, pending, strict=False),)))
+        self._forget(number, pending)
+
+    def _forget(self, number: int, pending: _Pending | None) -> None:
+        """This batch is done with; another one that is pending by now stays."""
+        if self._pending.get(number) is pending:
+            self._pending.pop(number, None)
+
+    @asynccontextmanager
+    async def progressing(self, receipts: Sequence[SubscriptionReceipt]) -> AsyncIterator[list[Progress]]:
+        """The operations that progress past pending batches inside a transaction, which is written within.
 
         Without such a batch it is one that fails there: a transaction that was written before shall be told so.
         """
-        pending = self._pending.get(receipt.subscription)
-        if pending is None or pending.bounds.last_ticks != receipt.last_ticks:
-            return Progress(receipt.subscription, NOWHERE, NOWHERE, strict=True)
-        return _past(receipt.subscription, pending, strict=True)
+        async with self._locks.turn(*(receipt.subscription for receipt in receipts)):
+            pending = [self._received(receipt) for receipt in receipts]
+            yield [
+                _past(receipt.subscription, batch, strict=True)
+                if batch
+                else Progress(receipt.subscription, NOWHERE, NOWHERE, strict=True)
+                for receipt, batch in zip(receipts, pending, strict=True)
+            ]
+            for receipt, batch in zip(receipts, pending, strict=True):
+                self._forget(receipt.subscription, batch)
 
-    def progressed(self, receipt: SubscriptionReceipt) -> None:
-        """A transaction with this receipt is on disk."""
-        self._pending.pop(receipt.subscription, None)
+    def _received(self, receipt: SubscriptionReceipt) -> _Pending | None:
+        pending = self._pending.get(receipt.subscription)
+        return pending if pending is not None and pending.bounds.last_ticks == receipt.last_ticks else None
 
     async def set(self, request: SetSubscription) -> Done:
         """Move a subscription to a time and forget its pending batch."""

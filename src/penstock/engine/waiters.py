@@ -4,7 +4,7 @@ Watch first, then read, then wait: a commit between the read and the wait has al
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -16,9 +16,13 @@ from penstock.model import EventFilter
 class Waiter:
     """One who may have to wait."""
 
-    def __init__(self, wanted: EventFilter) -> None:
-        self.wanted = wanted
+    def __init__(self) -> None:
         self._bell = asyncio.Event()
+
+    @property
+    def has_rung(self) -> bool:
+        """Whether there was something new since it was cleared."""
+        return self._bell.is_set()
 
     def ring(self) -> None:
         """There is something new."""
@@ -30,8 +34,6 @@ class Waiter:
 
     async def wait(self, seconds: float) -> bool:
         """Wait for a ring; False when the time is up."""
-        if seconds <= 0:
-            return self._bell.is_set()
         try:
             async with asyncio.timeout(seconds):
                 await self._bell.wait()
@@ -41,14 +43,14 @@ class Waiter:
 
 
 class Waiters:
-    """All who wait, by context."""
+    """All who wait, by context and prefix."""
 
     def __init__(self, waiters_max: int, metrics: Metrics) -> None:
         self._max = waiters_max
         self._metrics = metrics
         self._count = 0
         self.closing = False
-        self._by_context: defaultdict[str | None, set[Waiter]] = defaultdict(set)
+        self._by_context: dict[str | None, _Group] = {}
 
     @contextmanager
     def watch(self, wanted: EventFilter) -> Iterator[Waiter]:
@@ -56,16 +58,16 @@ class Waiters:
         if self._count >= self._max:
             self._metrics.refused["waiters_busy"] += 1
             raise ReaderBusy(self._count)
-        waiter = Waiter(wanted)
+        waiter = Waiter()
+        group = self._by_context.setdefault(wanted.context, _Group())
+        group.add(wanted.prefix, waiter)
         self._change(+1)
-        self._by_context[wanted.context].add(waiter)
         try:
             yield waiter
         finally:
-            group = self._by_context[wanted.context]
-            group.discard(waiter)
-            if not group:
-                del self._by_context[wanted.context]
+            group.remove(wanted.prefix, waiter)
+            if not group.by_prefix:
+                self._by_context.pop(wanted.context, None)
             self._change(-1)
 
     def _change(self, by: int) -> None:
@@ -77,10 +79,9 @@ class Waiters:
         if not self._count:
             return
         for context, stream in streams:
-            for group in (self._by_context.get(context, ()), self._by_context.get(None, ())):
-                for waiter in group:
-                    if stream.startswith(waiter.wanted.prefix):
-                        waiter.ring()
+            for name in (context, None):
+                if (group := self._by_context.get(name)) is not None:
+                    group.ring(stream)
 
     def close(self) -> None:
         """Nobody waits any longer: those who do are answered with what there is."""
@@ -89,7 +90,37 @@ class Waiters:
 
     def ring_all(self, context: str | None = None) -> None:
         """Wake everyone, or everyone of a context."""
-        groups = list(self._by_context.values()) if context is None else [self._by_context.get(context, set())]
-        for group in groups:
-            for waiter in group:
+        for name, group in self._by_context.items():
+            if context in (None, name):
+                group.ring_all()
+
+
+class _Group:
+    """Those who wait for one context. A commit costs a look-up per length of prefix, however many wait."""
+
+    def __init__(self) -> None:
+        self.by_prefix: dict[str, set[Waiter]] = {}
+        self._lengths: Counter[int] = Counter()
+
+    def add(self, prefix: str, waiter: Waiter) -> None:
+        self.by_prefix.setdefault(prefix, set()).add(waiter)
+        self._lengths[len(prefix)] += 1
+
+    def remove(self, prefix: str, waiter: Waiter) -> None:
+        waiting = self.by_prefix[prefix]
+        waiting.discard(waiter)
+        if not waiting:
+            del self.by_prefix[prefix]
+        self._lengths[len(prefix)] -= 1
+        if not self._lengths[len(prefix)]:
+            del self._lengths[len(prefix)]
+
+    def ring(self, stream: str) -> None:
+        for length in self._lengths:
+            for waiter in self.by_prefix.get(stream[:length], ()) if length <= len(stream) else ():
+                waiter.ring()
+
+    def ring_all(self) -> None:
+        for waiting in self.by_prefix.values():
+            for waiter in waiting:
                 waiter.ring()

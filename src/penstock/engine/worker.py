@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.engine.frames import Unframer, frame
-from penstock.errors import PenstockError, Unexpected
+from penstock.errors import PenstockError, StoreError, Unexpected
 from penstock.store import Store, open_reader
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,9 @@ class Worker:
         try:
             return frame((True, function(self._open(), *arguments)))
         except PenstockError as error:
+            if isinstance(error, StoreError):
+                # The connection may be left in the middle of something; the next job gets a new one.
+                self._close()
             return frame((False, error))
         except Exception as error:
             log.exception("a job failed")

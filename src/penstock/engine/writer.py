@@ -16,7 +16,8 @@ from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from penstock.engine.metrics import Metrics
-from penstock.errors import Closed, PenstockError, StoreError, Unexpected, WriterBusy, WriterTimeout
+from penstock.errors import Closed, LimitExceeded, PenstockError, StoreError, Unexpected, WriterBusy, WriterTimeout
+from penstock.model import Appended
 from penstock.settings import Settings
 from penstock.store import Store
 from penstock.store.contract import Commit, Outcome, Transaction
@@ -84,6 +85,8 @@ class Writer:
         """Queue a transaction; `answer` is called on the loop's thread. Raises if it cannot be taken."""
         if self._closing:
             raise Closed
+        if size > self._settings.writer_queue_bytes_max:
+            raise LimitExceeded("writer_queue_bytes_max", size, self._settings.writer_queue_bytes_max)
         if (
             self._waiting >= self._settings.writer_queue_max
             or self._waiting_bytes + size > self._settings.writer_queue_bytes_max
@@ -106,11 +109,16 @@ class Writer:
     def _work(self) -> None:
         going = True
         while going:
-            batch, going = self._gather()
-            if batch:
+            batch: list[_Item] = []
+            try:
+                batch, going = self._gather()
                 self._deliver_soon(batch, self._write(batch))
-            if self._failure is not None:
-                self._recover()
+                if self._failure is not None:
+                    self._recover()
+            except Exception as error:
+                # Whatever it was: nobody may wait for ever, and the thread goes on.
+                log.exception("the writer stumbled")
+                self._deliver_soon(batch, [Unexpected(repr(error))] * len(batch))
         self._loop.call_soon_threadsafe(self._ended.set)
 
     def _gather(self) -> tuple[list[_Item], bool]:
@@ -132,6 +140,8 @@ class Writer:
         return batch, True
 
     def _write(self, batch: list[_Item]) -> list[Outcome]:
+        if not batch:
+            return []
         oldest = time.monotonic() - self._settings.writer_wait_ms_max / 1000
         if batch[0].since >= oldest:
             return self._commit([item.transaction for item in batch])
@@ -213,11 +223,11 @@ class Writer:
             self._waiting -= 1
             self._waiting_bytes -= item.size
             if isinstance(outcome, list):
-                for op in item.transaction.operations:
-                    if isinstance(op, Commit):
+                for op, result in zip(item.transaction.operations, outcome, strict=True):
+                    if isinstance(op, Commit) and isinstance(result, Appended) and not result.repeated:
                         touched.add((op.context, op.stream))
                         commits += 1
-                        events += op.columns.length
+                        events += result.count
         self._metrics.commits += commits
         self._metrics.events += events
         if touched:

@@ -18,6 +18,10 @@ class Request:
     __slots__ = ()
     right: ClassVar[Right] = Right.READ
 
+    def needs(self) -> Right:
+        """The right that carrying this out needs."""
+        return self.right
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerMark:
@@ -67,6 +71,10 @@ class Transact(Request):
     acknowledge: tuple[QueueReceipt, ...] = ()
     progress: tuple[SubscriptionReceipt, ...] = ()
     mark: ProducerMark | None = None
+
+    def needs(self) -> Right:
+        """To append; with receipts, also to consume."""
+        return Right.APPEND | Right.CONSUME if self.acknowledge or self.progress else Right.APPEND
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import DamagedRecord
+from penstock.errors import DamagedRecord, LimitExceeded
 from penstock.model import EventFilter
 from penstock.model.ticks import TICKS_MASK
 from penstock.store.record import Record
@@ -32,6 +32,9 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """Events as columns; `ticks` and `recorded` count 100 ns from 0001-01-01 UTC."""
+
+BATCH_BYTES_MAX: Final = (1 << 31) - 1
+"""Bytes of bodies, or of headers, in one batch: Arrow's offsets have 32 bits."""
 
 _RUN: Final = np.dtype(
     [
@@ -74,13 +77,18 @@ class _Columns:
     def __init__(self, records: Iterable[Record]) -> None:
         names, types = _Dictionary(), _Dictionary()
         parts: list[tuple[Any, ...]] = []
-        places: list[tuple[int, int, int, int, int]] = []
+        places: list[tuple[int, ...]] = []
         for record in records:
             at, data = record.at, memoryview(record.data)
             texts = record.texts()
             name_base = names.add(texts[: record.name_count])
             type_base = types.add(texts[record.name_count :])
-            places.append((record.position, record.count, record.run_count, name_base, type_base))
+            places.append(
+                (
+                    *(record.position, record.count, record.run_count, name_base, type_base),
+                    *(record.name_count, record.type_count, at.bodies - at.headers, len(data) - at.bodies),
+                )
+            )
             parts.append(
                 (
                     data[at.runs : at.ids],
@@ -100,13 +108,30 @@ class _Columns:
         self.codes = np.frombuffer(codes, "<u2")
         self.header_lengths = np.frombuffer(header_lengths, "<u4")
         self.body_lengths = np.frombuffer(body_lengths, "<u4")
-        self.places = np.array(places, np.int64).reshape(-1, 5)
+        self.places = np.array(places, np.int64).reshape(-1, 9)
         self.names, self.types = names, types
-        if int(self.body_lengths.sum()) != len(self.bodies):
-            raise DamagedRecord(int(self.places[0, 0]), "bodies do not fill it or a record after it")
+        if places:
+            self._check()
+
+    def _check(self) -> None:
+        """A checksum tells that a record is as it was written, not that it was written well."""
+        first, counts, run_counts, _, _, names, types, header_bytes, body_bytes = self.places.T
+        if len(self.headers) > BATCH_BYTES_MAX or len(self.bodies) > BATCH_BYTES_MAX:
+            raise LimitExceeded("batch_bytes_max", max(len(self.headers), len(self.bodies)), BATCH_BYTES_MAX)
+        bad = (counts < 1) | (run_counts < 1)
+        if not bad.any():
+            starts, run_starts = _starts(counts), _starts(run_counts)
+            bad |= np.add.reduceat(self.header_lengths.astype(np.int64), starts) != header_bytes
+            bad |= np.add.reduceat(self.body_lengths.astype(np.int64), starts) != body_bytes
+            bad |= np.add.reduceat(self.runs["count"].astype(np.int64), run_starts) != counts
+            named = np.maximum(self.runs["context"], self.runs["stream"])
+            bad |= np.maximum.reduceat(named, run_starts) >= names
+            bad |= np.maximum.reduceat(self.codes, starts) >= types
+        if bad.any():
+            raise DamagedRecord(int(first[int(bad.argmax())]), "its insides do not fit together")
 
     def batch(self, wanted: EventFilter) -> pa.RecordBatch:
-        first, counts, run_counts, name_bases, type_bases = self.places.T
+        first, counts, run_counts, name_bases, type_bases = self.places.T[:5]
         total = len(self.stamps)
         order = np.arange(total, dtype=np.int64)
         run_lengths = self.runs["count"].astype(np.int64)

@@ -3,7 +3,7 @@
 A store object belongs to one thread. All changes go through `write`, which takes a batch of transactions: each is
 all or nothing and is judged on its own, and the batch is one commit of the database with one fsync. A transaction
 that cannot be (a conflict, a lost allocation) is answered with its error and does not disturb its neighbours; if
-the database itself fails, `write` raises and nothing of the batch is there.
+the database itself fails, `write` raises, and after `recover` the whole batch is there or nothing of it.
 """
 
 from abc import ABC, abstractmethod
@@ -206,7 +206,7 @@ class Store(ABC):
 
     @abstractmethod
     def now(self) -> int:
-        """The store's clock in ticks; never earlier than the last recorded time."""
+        """The store's clock in ticks. Times to live go by it; recorded times too, but those never go backwards."""
 
     @abstractmethod
     def head(self) -> int:
@@ -281,8 +281,8 @@ class Store(ABC):
         """Allocations of a queue that expired too often, by marker, after one."""
 
     @abstractmethod
-    def next_expiry(self, queue: int) -> int | None:
-        """When the next allocation of a queue expires (ticks), if there is one."""
+    def next_expiry(self, queue: int, after: int) -> int | None:
+        """When the next allocation of a queue expires after a time (ticks), if one does."""
 
     # -- logs and iterators
 

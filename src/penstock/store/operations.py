@@ -156,7 +156,7 @@ class DeleteLog:
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """Turn up to `records_max` records of the oldest open erasure into tombstones. Answers how many are left to do."""
+    """Turn up to `records_max` records of the oldest open erasure into tombstones. Answers how many are open."""
 
     records_max: int
 
@@ -197,9 +197,10 @@ class WriteOutput:
 
 @dataclass(frozen=True, slots=True)
 class ExpireProducers:
-    """Forget producers that were last used before a time (ticks). Answers how many."""
+    """Forget producers that were last used before a time (ticks), at most so many. Answers how many."""
 
     before: int
+    limit: int
 
 
 LogOperation = AddLog | DeleteLog | Erase | AddIterator | DeleteIterator | WriteOutput

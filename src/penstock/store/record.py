@@ -19,7 +19,8 @@ An event whose type is empty is a tombstone: it keeps its place, and readers lea
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import accumulate, count, pairwise, repeat
 from operator import and_
@@ -36,7 +37,6 @@ VERSION: Final = 1
 CHECKSUM_BYTES: Final = 8
 HEADER: Final = Struct("<QBBHIQIIII")
 RUN: Final = Struct("<16sQQIII")
-BODY_BYTES_MAX: Final = (1 << 32) - 1
 TYPES_MAX: Final = (1 << 16) - 1
 
 _EVERYTHING: Final = EventFilter()
@@ -56,7 +56,7 @@ class Columns(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes this takes in memory and, about, on disk."""
-        return len(self.fixed) + len(self.headers) + len(self.bodies)
+        return len(self.fixed) + sum(map(len, self.types)) + len(self.headers) + len(self.bodies)
 
 
 class Run(NamedTuple):
@@ -181,16 +181,27 @@ class Record:
         """Names, then types."""
         total = self.name_count + self.type_count
         lengths = _struct(f"<{total}H").unpack_from(self.data, self.at.lengths)
+        if self.at.text + sum(lengths) != self.at.headers:
+            raise DamagedRecord(self.position, "its names and types do not fill their place")
         return _cut(self.data, self.at.text, lengths)
 
     def runs(self) -> list[Run]:
         """The runs, in order."""
-        names = [name.decode() for name in self.texts()[: self.name_count]]
-        cut = self.data[self.at.runs : self.at.ids]
-        return [
-            Run(commit, sequence, recorded, events, names[context], names[stream])
-            for commit, sequence, recorded, events, context, stream in RUN.iter_unpack(cut)
-        ]
+        with self._sound():
+            names = [name.decode() for name in self.texts()[: self.name_count]]
+            cut = self.data[self.at.runs : self.at.ids]
+            return [
+                Run(commit, sequence, recorded, events, names[context], names[stream])
+                for commit, sequence, recorded, events, context, stream in RUN.iter_unpack(cut)
+            ]
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """A checksum tells that a record is as it was written, not that it was written well."""
+        try:
+            yield
+        except (IndexError, UnicodeDecodeError, struct.error) as error:
+            raise DamagedRecord(self.position, f"its insides do not fit together: {error}") from error
 
     def ids(self) -> list[bytes]:
         """The ids of all events."""
@@ -199,9 +210,10 @@ class Record:
 
     def events(self, wanted: EventFilter = _EVERYTHING) -> list[Event]:
         """The events that pass a filter, tombstones left out."""
-        texts = self.texts()
-        types = [name.decode() for name in texts[self.name_count :]]
-        rows = self._rows(texts, types, wanted)
+        with self._sound():
+            texts = self.texts()
+            types = [name.decode() for name in texts[self.name_count :]]
+            rows = self._rows(texts, types, wanted)
         if "" in types:
             rows = [event for event in rows if event.type]
         if wanted.types is not None and not set(types) <= set(wanted.types):
@@ -215,9 +227,11 @@ class Record:
         fixed = _struct(f"<{events}Q{events}H{events}I{events}I").unpack_from(data, at.stamps)
         stamps = fixed[:events]
         type_codes = fixed[events : 2 * events]
-        names = list(map(types.__getitem__, type_codes)) if len(types) > 1 else types * events
+        names = list(map(types.__getitem__, type_codes)) if any(type_codes) else types[:1] * events
         headers: list[str | None] = [None] * events
-        if at.bodies > at.headers:
+        if any(fixed[2 * events : 3 * events]) or at.bodies > at.headers:
+            if at.headers + sum(fixed[2 * events : 3 * events]) != at.bodies:
+                raise DamagedRecord(self.position, "its headers do not fill their place")
             cuts = _cut(data, at.headers, fixed[2 * events : 3 * events])
             headers = [cut.decode() if cut else None for cut in cuts]
         bodies = _cut(data, at.bodies, fixed[3 * events :])
@@ -237,6 +251,8 @@ class Record:
                 )
                 rows += map(_make_event, zip(*columns, strict=False))
             start = end
+        if start != events:
+            raise DamagedRecord(self.position, f"its commits have {start} events, and it has {events}")
         return rows
 
 

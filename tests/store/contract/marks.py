@@ -88,8 +88,8 @@ class MarkContract(StoreCase):
         clock.advance(1000)
         limit = clock.ticks
         append(store, "orders", some(1), mark=ProducerMark("busy", 1))
-        assert do_one(store, ExpireProducers(limit)) == 1
-        assert do_one(store, ExpireProducers(limit)) == 0
+        assert do_one(store, ExpireProducers(limit, 10)) == 1
+        assert do_one(store, ExpireProducers(limit, 10)) == 0
         assert append(store, "orders", some(1), mark=ProducerMark("busy", 1)).repeated
         assert not append(store, "orders", some(1), mark=ProducerMark("idle", 1)).repeated
 

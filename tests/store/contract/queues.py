@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.errors import AllocationLost, LimitExceeded, QueueFilterMismatch, QueueNotFound
+from penstock.errors import AllocationLost, QueueFilterMismatch, QueueNotFound
 from penstock.model import Allocation, QueueInfo
 from penstock.store.contract import (
     STALE,
@@ -134,7 +134,7 @@ class QueueContract(StoreCase):
         self, store: Store, queue: QueueState, clock: Clock
     ) -> None:
         first = given(store, queue, "a")
-        assert store.next_expiry(queue.id) == first.expires
+        assert store.next_expiry(queue.id, store.now()) == first.expires
         clock.ns += TTL_MS * 1_000_000 - 100
         assert store.claim(queue.id, "b", None) is None
         assert store.claim(queue.id, "a", None) == first
@@ -187,20 +187,20 @@ class QueueContract(StoreCase):
         assert store.claim(queue.id, "a", second.first) == third
 
     def test_the_next_expiry_is_one_that_is_still_to_come(self, store: Store, queue: QueueState, clock: Clock) -> None:
-        assert store.next_expiry(queue.id) is None
+        assert store.next_expiry(queue.id, store.now()) is None
         late, early = given(store, queue, "a", 2, 900), given(store, queue, "b", 2, 100)
-        assert store.next_expiry(queue.id) == early.expires
+        assert store.next_expiry(queue.id, store.now()) == early.expires
         clock.advance(100)
-        assert store.next_expiry(queue.id) == late.expires
+        assert store.next_expiry(queue.id, store.now()) == late.expires
         clock.advance(800)
-        assert store.next_expiry(queue.id) is None
+        assert store.next_expiry(queue.id, store.now()) is None
 
     def test_with_nothing_to_give_the_queue_remembers_how_far_it_looked(self, store: Store, queue: QueueState) -> None:
         assert do_one(store, Allocate(queue.id, "a", TTL_MS, Proposal(Proposal.NOTHING, 1, 11))) is None
         assert marker_of(store, queue) == 11
         assert take(store, queue, "a") is None
         assert store.allocations(queue.id, 0, 10) == []
-        assert store.next_expiry(queue.id) is None
+        assert store.next_expiry(queue.id, store.now()) is None
 
     def test_a_proposal_that_came_too_late_is_stale_and_changes_nothing(
         self, store: Store, queue: QueueState, clock: Clock
@@ -245,23 +245,6 @@ class QueueContract(StoreCase):
         assert do_one(store, Acknowledge(7, "a", 1, 1)) is False
         assert store.allocations(7, 0, 10) == []
         assert store.claim(7, "a", None) is None
-
-    def test_a_queue_has_a_limit_of_allocations(self, store: Store) -> None:
-        append(store, "orders", some(5000))
-        queue = declare(store)
-        steps = [Proposal(Proposal.FRESH, n, n + 1, n, n, 1) for n in range(1, 4098)]
-        outcomes = store.write([Transaction((Allocate(queue.id, f"s{p.first}", 9999, p),)) for p in steps])
-        assert all(isinstance(outcome, list) for outcome in outcomes[:4096])
-        refused = outcomes[4096]
-        assert isinstance(refused, LimitExceeded)
-        assert (refused.limit, refused.maximum) == ("queue_allocations_max", 4096)
-        assert marker_of(store, queue) == 4097
-        do_one(store, Acknowledge(queue.id, "s1", 1, 1))
-        assert isinstance(take(store, queue, "late"), Allocation)
-        found: list[int] = []
-        while page := store.allocations(queue.id, found[-1] if found else 0, 1000):
-            found += [one.first for one in page]
-        assert found == list(range(2, 4098))
 
     # -- acknowledging
 

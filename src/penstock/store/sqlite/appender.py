@@ -59,11 +59,6 @@ class Appender:
         self._context_id: int = db.value("last_context_id") or 0
         self.begin(0)
 
-    @property
-    def head(self) -> int:
-        """The last position, this batch included."""
-        return self._head
-
     def begin(self, now: int) -> None:
         """Start a batch whose commits are recorded at `now`."""
         self._now = now
@@ -73,6 +68,7 @@ class Appender:
         self._commits: list[tuple[int, int, int]] = []
         self._new_streams: list[tuple[int, int, str]] = []
         self._blocks: list[tuple[int, int, int]] = []
+        self._changed: set[str] = set()
         self._undo: list[Callable[[], object]] | None = None
 
     def point(self) -> _Point:
@@ -122,6 +118,7 @@ class Appender:
             block,
         )
         self._stage(self._staged_contexts, commit.context, grown)
+        self._changed.add(commit.context)
         self._head += columns.length
         return Appended(commit_id, position, sequence, columns.length)
 
@@ -143,9 +140,8 @@ class Appender:
         self._db.run_many("add_commit", self._commits)
         if self._blocks:
             self._db.run_many("add_block", self._blocks)
-        self._db.run_many(
-            "save_context", [(state.id, name, *state[1:]) for name, state in self._staged_contexts.items()]
-        )
+        states = ((name, self._staged_contexts[name]) for name in self._changed)
+        self._db.run_many("save_context", [(state.id, name, *state[1:]) for name, state in states])
         self._drop_rows()
 
     def settle(self) -> None:
@@ -167,6 +163,7 @@ class Appender:
         self._commits.clear()
         self._new_streams.clear()
         self._blocks.clear()
+        self._changed.clear()
 
     def _stream(self, key: tuple[str, str]) -> _Stream:
         found = self._staged_streams.get(key) or self._streams.get(key)

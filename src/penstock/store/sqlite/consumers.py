@@ -35,8 +35,8 @@ from penstock.store.contract import (
 )
 from penstock.store.sqlite.database import Database
 
-QUEUE_ALLOCATIONS_MAX: Final = 4096
-"""Live allocations of one queue."""
+QUEUE_ALLOCATIONS_MAX: Final = 16_384
+"""Allocations of one queue that are out, expired or set aside."""
 TICKS_PER_MS: Final = 10_000
 _RESULT: Final = Struct("<16sQQI")
 
@@ -78,8 +78,8 @@ class Consumers(Store):
     def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
         return find_claim(self.db, queue, subscriber, except_first, self.now())
 
-    def next_expiry(self, queue: int) -> int | None:
-        expires: int | None = self.db.value("next_expiry", {"queue_id": queue, "now": self.now()})
+    def next_expiry(self, queue: int, after: int) -> int | None:
+        expires: int | None = self.db.value("next_expiry", {"queue_id": queue, "after": after})
         return expires
 
     def dead_letters(self, queue: int, after: int, limit: int) -> list[Allocation]:
@@ -139,7 +139,8 @@ def acknowledge(db: Database, op: Acknowledge) -> bool:
     values = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
     ended = bool(db.run("acknowledge", values))
     if op.strict and not ended:
-        raise AllocationLost(str(op.queue), op.first, op.last or op.first)
+        name = db.value("queue_name", {"id": op.queue}) or str(op.queue)
+        raise AllocationLost(name, op.first, op.last or op.first)
     return ended
 
 
@@ -160,7 +161,9 @@ def allocate(db: Database, op: Allocate, now: int) -> Allocation | str | None:
 
 def _allocate_again(db: Database, op: Allocate, claim: Allocation, now: int) -> Allocation | str:
     live = claim.expires > now
-    if op.proposal.kind != (Proposal.OWN if live else Proposal.EXPIRED) or op.proposal.first != claim.first:
+    kind = Proposal.OWN if live else Proposal.EXPIRED
+    seen = (op.proposal.kind, op.proposal.first, op.proposal.last, op.proposal.count)
+    if seen != (kind, claim.first, claim.last, claim.count):
         return STALE
     if live:
         return claim
@@ -245,4 +248,4 @@ def save_mark(db: Database, mark: ProducerMark, commits: list[Appended], now: in
 
 def expire_producers(db: Database, op: ExpireProducers) -> int:
     """Forget producers that were not used for long."""
-    return db.run("expire_producers", {"before": op.before})
+    return db.run("expire_producers", {"before": op.before, "limit": op.limit})

@@ -68,7 +68,8 @@ class Database:
         connection.pragma("cache_size", -CACHE_KIB)
         if write:
             connection.pragma("page_size", PAGE_BYTES)
-            connection.pragma("journal_mode", "wal")
+            if connection.pragma("journal_mode", "wal") != "wal":
+                raise StorageFailure("its file system cannot hold a write-ahead log")
             connection.pragma("synchronous", "full")
             connection.pragma("wal_autocheckpoint", 0)
             connection.pragma("journal_size_limit", -1)

@@ -60,6 +60,7 @@ class History(Store):
         events: list[Event] = []
         budget = limits.bytes_max
         following = first
+        deadline = time.monotonic() + limits.scan_ms_max / 1000
         for record in self._records_of_stream(stream_id, first):
             for event in record.events(wanted):
                 if event.stream != stream or event.sequence < following:
@@ -71,6 +72,9 @@ class History(Store):
                 events.append(event)
                 budget -= _size(event)
                 following = event.sequence + 1
+            if time.monotonic() > deadline:
+                # Most of a long erased stream is passed over: go on after this record, with or without events.
+                return Page(events, max(following, _sequences(record, wanted.context, stream)[1] + 1), False)
         return Page(events, following, True)
 
     def place_of(self, context: str, stream: str, first: int, last: int) -> tuple[bytes, bytes, int]:
@@ -109,6 +113,7 @@ class History(Store):
         events: list[Event] = []
         budget = limits.bytes_max
         following = first
+        deadline = time.monotonic() + limits.scan_ms_max / 1000
         for record in self._records_of_stream_backward(stream_id, first):
             for event in reversed(record.events(wanted)):
                 if event.stream != stream or event.sequence > following:
@@ -120,6 +125,9 @@ class History(Store):
                 events.append(event)
                 budget -= _size(event)
                 following = event.sequence - 1
+            if time.monotonic() > deadline:
+                before = min(following, _sequences(record, wanted.context, stream)[0] - 1)
+                return Page(events, before, before < last)
         return Page(events, following, True)
 
     def _records_of_stream_backward(self, stream_id: int, sequence: int) -> Iterator[Record]:
@@ -240,7 +248,7 @@ class History(Store):
         context_id = self._context_id(context)
         if context_id is None:
             return []
-        values = {"context_id": context_id, "after": after, "prefix": prefix, "upper": _after_prefix(prefix)}
+        values = {"context_id": context_id, "after": after, "low": max(after, prefix), "upper": _after_prefix(prefix)}
         return [StreamInfo(*row) for row in self.db.rows("streams", {**values, "limit": limit})]
 
 
@@ -261,6 +269,12 @@ def _after_prefix(prefix: str) -> str | bytes:
         return b""
     following = ord(prefix[-1]) + 1
     return prefix[:-1] + chr(0xE000 if following == 0xD800 else following)
+
+
+def _sequences(record: Record, context: str | None, stream: str) -> tuple[int, int]:
+    """The first and last sequence of a stream's events in a record."""
+    mine = [run for run in record.runs() if (run.context, run.stream) == (context, stream)]
+    return mine[0].sequence, mine[-1].sequence + mine[-1].length - 1
 
 
 def _size(event: Event) -> int:

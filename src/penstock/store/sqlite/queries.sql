@@ -91,7 +91,7 @@ SELECT name, events, commits, streams, bytes FROM contexts WHERE name > :after O
 -- name: streams
 SELECT name, (SELECT last FROM commits WHERE stream_id = streams.id ORDER BY last DESC LIMIT 1)
 FROM streams
-WHERE context_id = :context_id AND name > :after AND name >= :prefix AND name < :upper
+WHERE context_id = :context_id AND name >= :low AND name < :upper AND name <> :after
 ORDER BY name LIMIT :limit;
 
 -- name: add_subscription
@@ -129,6 +129,9 @@ SELECT id, context, name, filter, position FROM queues WHERE name = :name LIMIT 
 
 -- name: queue_position
 SELECT position FROM queues WHERE id = :id;
+
+-- name: queue_name
+SELECT name FROM queues WHERE id = :id;
 
 -- name: set_dead_rule
 UPDATE queues SET dead_after = :dead_after WHERE id = :id;
@@ -169,7 +172,7 @@ SELECT first, last, count, subscriber, expires, deliveries FROM allocations
 WHERE queue_id = :queue_id AND first > :after ORDER BY first LIMIT :limit;
 
 -- name: next_expiry
-SELECT min(expires) FROM allocations WHERE queue_id = :queue_id AND expires > :now;
+SELECT min(expires) FROM allocations WHERE queue_id = :queue_id AND expires > :after;
 
 -- name: allocation_count
 SELECT count(*) FROM allocations WHERE queue_id = :queue_id;
@@ -197,7 +200,7 @@ INSERT INTO producers (name, number, result, used) VALUES (:name, :number, :resu
 ON CONFLICT (name) DO UPDATE SET number = excluded.number, result = excluded.result, used = excluded.used;
 
 -- name: expire_producers
-DELETE FROM producers WHERE used < :before;
+DELETE FROM producers WHERE name IN (SELECT name FROM producers WHERE used < :before LIMIT :limit);
 
 -- name: add_log
 INSERT INTO logs (name, created, base) VALUES (:name, :created, :base) ON CONFLICT DO NOTHING;

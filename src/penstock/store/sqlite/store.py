@@ -1,10 +1,12 @@
 """The embedded store: a directory with one SQLite database, owned by one server, read by many processes."""
 
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +23,7 @@ from penstock.errors import (
 )
 from penstock.model import Appended, ProducerMark, StoreStats, check_name, ticks_of_unix_ns
 from penstock.store import operations
-from penstock.store.contract import Commit, Outcome, Result, StoreIdentity, Transaction
+from penstock.store.contract import Acknowledge, Commit, Outcome, Progress, Result, StoreIdentity, Transaction
 from penstock.store.record import Record
 from penstock.store.sqlite import consumers, logs, schema
 from penstock.store.sqlite.appender import Appender
@@ -31,6 +33,8 @@ from penstock.store.sqlite.database import Database
 from penstock.store.sqlite.history import History
 from penstock.store.sqlite.logs import Logs
 from penstock.store.sqlite.verify import Verifying
+
+log = logging.getLogger(__name__)
 
 LOCK_NAME: Final = "penstock.lock"
 STREAM_CACHE_MAX: Final = 100_000
@@ -98,7 +102,7 @@ class SqliteStore(SqliteReader):
         stream_cache_max: int = STREAM_CACHE_MAX,
         wal_bytes_max: int = WAL_BYTES_MAX,
     ) -> None:
-        Path(directory).mkdir(parents=True, exist_ok=True)
+        _make_directory(Path(directory))
         self._stream_cache_max = stream_cache_max
         self._wal_pages = 0
         with ExitStack() as undo:
@@ -147,12 +151,9 @@ class SqliteStore(SqliteReader):
                 position = row[0] - 1
         return 0
 
-    def now(self) -> int:
-        # Recorded times never go backwards, whatever the clock does.
-        return max(self._recorded, super().now())
-
     def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
-        self._recorded = self.now()
+        # Recorded times never go backwards, whatever the clock does.
+        self._recorded = max(self._recorded, self.now())
         self._appender.begin(self._recorded)
         try:
             self.db.command("BEGIN IMMEDIATE")
@@ -162,14 +163,24 @@ class SqliteStore(SqliteReader):
         except BaseException:
             self.db.abandon()
             raise
-        self._appender.settle()
-        self._checkpointer.committed(self._wal_pages, self.db)
+        self._after_commit()
         return outcomes
+
+    def _after_commit(self) -> None:
+        """What is on disk is on disk: nothing here may make it look as if it had failed."""
+        try:
+            self._appender.settle()
+            self._checkpointer.committed(self._wal_pages, self.db)
+        except Exception:
+            log.exception("after a commit that is on disk")
+            self._appender = Appender(self.db, self, self._stream_cache_max)
 
     def _outcome(self, transaction: Transaction) -> Outcome:
         operations, mark = transaction
         try:
             if mark is not None and (before := self._marked(mark)) is not None:
+                if len(before) != sum(isinstance(op, Commit) for op in operations):
+                    raise InvalidRequest("producer's number", f"{mark.number} was used for another transaction")
                 return self._first_results(operations, before)
             results = [self._apply(operations[0])] if len(operations) == 1 else self._together(operations)
             if mark is not None:
@@ -185,7 +196,9 @@ class SqliteStore(SqliteReader):
         """Several operations in order, all or nothing. If its commits were made before, all was done before."""
         commits = [op for op in operations if isinstance(op, Commit)]
         if commits and all(map(self._appender.is_behind, commits)):
-            return self._first_results(operations, [self._appender.place(commit) for commit in commits])
+            results = self._first_results(operations, [self._appender.place(commit) for commit in commits])
+            self._finish_receipts(operations)
+            return results
         point = self._appender.point()
         self.db.command("SAVEPOINT transaction_")
         try:
@@ -201,6 +214,12 @@ class SqliteStore(SqliteReader):
             self._appender.keep()
         self.db.command("RELEASE transaction_")
         return results
+
+    def _finish_receipts(self, operations: Sequence[operations.Operation]) -> None:
+        """The commits may have been made without the rest; where the rest was done too, this does nothing."""
+        for op in operations:
+            if isinstance(op, Acknowledge | Progress):
+                self._apply(replace(op, strict=False))
 
     def _apply_once(self, op: operations.Operation) -> Result:
         result = self._apply(op)
@@ -231,7 +250,7 @@ class SqliteStore(SqliteReader):
             case operations.Acknowledge():
                 return consumers.acknowledge(self.db, op)
             case operations.Allocate():
-                return consumers.allocate(self.db, op, self._recorded)
+                return consumers.allocate(self.db, op, self.now())
             case operations.Register():
                 return consumers.register(self.db, op)
             case operations.SetBookmark():
@@ -243,7 +262,7 @@ class SqliteStore(SqliteReader):
             case operations.SetDeadRule():
                 return consumers.set_dead_rule(self.db, op)
             case operations.Requeue():
-                return consumers.requeue(self.db, op, self._recorded)
+                return consumers.requeue(self.db, op, self.now())
             case operations.ExpireProducers():
                 return consumers.expire_producers(self.db, op)
             case _:
@@ -278,6 +297,18 @@ class SqliteStore(SqliteReader):
             super().close()
         finally:
             os.close(self._lock)
+
+
+def _make_directory(directory: Path) -> None:
+    """Make a directory that is still there after a power cut: each new entry is synced into its parent."""
+    missing = [place for place in (directory, *directory.parents) if not place.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        parent = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
 
 
 def _lock(directory: Path) -> int:

@@ -8,12 +8,16 @@ from typing import Any, Final
 
 import apsw
 
-from penstock.errors import DamagedRecord
+from penstock.errors import DamagedRecord, StoreError
 from penstock.store.contract import Finding, Progressed, Store
 from penstock.store.record import Record
-from penstock.store.sqlite.database import Database, translate
+from penstock.store.sqlite.database import Database
 from penstock.store.sqlite.history import BLOCK_BITS
 
+CHECKED_BY_SQLITE: Final = (
+    *("meta", "timelines", "contexts", "streams", "blocks", "subscriptions", "queues", "allocations"),
+    *("producers", "logs", "iterators", "erasures"),
+)
 RECORDS_PER_STEP: Final = 256
 COMMITS_PER_STEP: Final = 4096
 BLOCKS_SEEN_MAX: Final = 65_536
@@ -25,23 +29,24 @@ class Verifying(Store):
     db: Database
 
     def verify(self, progressed: Progressed) -> Iterator[Finding]:
-        yield from self._pages()
         head = self.head()
-        yield from self._records(head, progressed)
-        yield from self._indices()
-        yield from self._consumers()
+        stages = (self._pages(), self._records(head, progressed), self._indices(), self._consumers())
+        for stage in stages:
+            try:
+                yield from stage
+            except StoreError as error:
+                yield Finding("file", f"cannot be read on: {error.reason}")
         progressed(head, head)
 
     def _pages(self) -> Iterator[Finding]:
-        """SQLite's own look at its file."""
-        try:
-            for (line,) in self.db.connection.execute("PRAGMA quick_check"):
-                if line != "ok":
-                    yield Finding("file", line)
-        except apsw.CorruptError as error:
-            yield Finding("file", str(error))
-        except apsw.Error as error:
-            raise translate(error) from error
+        """SQLite's own look at its smaller tables; the large ones are read in steps below."""
+        for table in CHECKED_BY_SQLITE:
+            try:
+                for (line,) in self.db.connection.execute(f"PRAGMA quick_check({table})"):
+                    if line != "ok":
+                        yield Finding(f"table {table}", line)
+            except apsw.Error as error:
+                yield Finding(f"table {table}", str(error))
 
     def _records(self, head: int, progressed: Progressed) -> Iterator[Finding]:
         expected = 1
@@ -55,7 +60,8 @@ class Verifying(Store):
                 if position != expected:
                     yield Finding(f"position {expected}", f"missing: the next record begins at {position}")
                 yield from self._record(position, count, context_id, stream_id, data, blocks)
-                expected = position + count
+                # A damaged count must not lead back to where it came from.
+                expected = max(position + count, position + 1)
             progressed(min(expected - 1, head), head)
 
     def _record(

@@ -38,6 +38,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.OutputMoved: STORAGE,
     errors.PenstockError: UNEXPECTED,
     errors.QueueAmbiguous: STORAGE,
+    errors.QueueContended: READER_BUSY,
     errors.QueueFilterMismatch: QUEUE_FILTER,
     errors.QueueNotFound: STORAGE,
     errors.ReaderBusy: READER_BUSY,

@@ -130,6 +130,7 @@ def set_subscriptions(fields: Fields, _dialect: Dialect) -> Asked:
 
 def subscribe_queue(fields: Fields, dialect: Dialect, wait_ms: int = 0) -> Asked:
     """SQ, with or without the leading UtcNow."""
+    fields.no_more_than(QUEUE_FRAMES + 1)
     if fields.left > QUEUE_FRAMES:
         fields.ticks("UtcNow")
     queue, subscriber = fields.text("QueueId"), fields.text("SubscriberId")

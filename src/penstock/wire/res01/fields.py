@@ -93,7 +93,11 @@ class Fields:
         rows = zip(ids, stamps, types, headers, bodies, strict=True)
         return cast("tuple[NewEvent, ...]", tuple(map(_new_event, rows)))
 
+    def no_more_than(self, count: int) -> None:
+        """At most so many frames may follow."""
+        if self.left > count:
+            raise InvalidRequest("message", f"has too many frames: {self.left - count} more than it should")
+
     def end(self) -> None:
         """Nothing may follow."""
-        if self.left:
-            raise InvalidRequest("message", f"has {self.left} frames too many")
+        self.no_more_than(0)

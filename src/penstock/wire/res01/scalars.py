@@ -28,7 +28,7 @@ _LONG_DIGITS: Final = 19
 _TICKS_PER_DAY: Final = 86_400 * TICKS_PER_SECOND
 _NUMBER: Final = re.compile(rb"-?[0-9]+")
 _SEVENTH: Final = re.compile(r"(?<=[.,]\d{6})(\d)\d*")
-_YEAR_ZERO: Final = re.compile(r"0000(?=-?\d\d-?\d\d)")
+_YEAR_ZERO: Final = re.compile(r"\A0000(?=-?\d\d-?\d\d)")
 _INT: Final = Struct("<i")
 _LONG: Final = Struct("<q")
 _SWAPS: Final = ((0, 3), (1, 2), (2, 1), (3, 0), (4, 5), (5, 4), (6, 7), (7, 6))

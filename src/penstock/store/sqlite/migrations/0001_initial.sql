@@ -90,6 +90,7 @@ CREATE TABLE allocations (
     deliveries INTEGER NOT NULL,
     PRIMARY KEY (queue_id, first)
 ) WITHOUT ROWID;
+CREATE INDEX allocations_by_expiry ON allocations (queue_id, expires);
 
 CREATE TABLE producers (
     name TEXT PRIMARY KEY,
@@ -97,6 +98,7 @@ CREATE TABLE producers (
     result BLOB NOT NULL,
     used INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE INDEX producers_by_use ON producers (used);
 
 -- Ordinal i of a log is sequence base + i + 1 of its stream.
 CREATE TABLE logs (

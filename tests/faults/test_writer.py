@@ -1,0 +1,94 @@
+"""The writer under stress: a full queue, requests that are too old, and one that breaks a batch."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.engine import Engine
+from penstock.errors import PenstockError, WriterBusy, WriterTimeout
+from penstock.model import Appended
+from penstock.store.sqlite import SqliteStore
+from tests.faults.support import SlowStore, append, append_or_error, engine_on, findings, run, until
+
+
+def _refused(engine: Engine) -> float | None:
+    return engine.metrics.registry.get_sample_value("penstock_refused_total", {"reason": "writer_busy"})
+
+
+def test_a_full_writer_queue_answers_busy_and_loses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SlowStore(monkeypatch)
+
+    async def scenario() -> None:
+        async with engine_on(tmp_path, writer_queue_max=4) as engine:
+            waiting = [asyncio.ensure_future(append_or_error(engine))]
+            await slow.taken()
+            waiting += [asyncio.ensure_future(append_or_error(engine)) for _ in range(6)]
+            await until(lambda: sum(task.done() for task in waiting) == 3)
+            assert [type(task.result()) for task in waiting if task.done()] == [WriterBusy] * 3
+            assert _refused(engine) == 3
+            slow.gate.set()
+            taken = [answer for answer in await asyncio.gather(*waiting) if isinstance(answer, Appended)]
+            assert [answer.position for answer in taken] == [1, 2, 3, 4]
+            assert (await append(engine)).position == 5
+
+    run(scenario())
+
+
+def test_many_bytes_that_wait_answer_busy_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SlowStore(monkeypatch)
+
+    async def scenario() -> None:
+        async with engine_on(tmp_path, writer_queue_bytes_max=10_000) as engine:
+            waiting = asyncio.ensure_future(append(engine, body=bytes(8000)))
+            await slow.taken()
+            assert isinstance(await append_or_error(engine, body=bytes(8000)), WriterBusy)
+            small = asyncio.ensure_future(append(engine, body=bytes(100)))
+            slow.gate.set()
+            assert ((await waiting).position, (await small).position) == (1, 2)
+            assert (await append(engine, body=bytes(8000))).position == 3
+
+    run(scenario())
+
+
+def test_a_write_that_waited_too_long_is_told_and_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SlowStore(monkeypatch)
+
+    async def scenario() -> None:
+        async with engine_on(tmp_path, writer_wait_ms_max=50) as engine:
+            first = asyncio.ensure_future(append(engine))
+            await slow.taken()
+            late = [asyncio.ensure_future(append_or_error(engine, "late")) for _ in range(3)]
+            await asyncio.sleep(0.1)  # Longer than a request may wait.
+            slow.gate.set()
+            assert (await first).position == 1
+            assert [type(answer) for answer in await asyncio.gather(*late)] == [WriterTimeout] * 3
+            assert (await append(engine, "late")).position == 2
+
+    run(scenario())
+    assert findings(tmp_path) == []
+
+
+def test_an_error_that_nobody_foresaw_in_a_batch_spares_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write: Callable[..., Any] = SqliteStore.write
+
+    def touchy(store: SqliteStore, transactions: Any) -> Any:
+        if any(op.stream == "bad" for transaction in transactions for op in transaction.operations):
+            raise ZeroDivisionError
+        return write(store, transactions)
+
+    monkeypatch.setattr(SqliteStore, "write", touchy)
+
+    async def scenario() -> None:
+        async with engine_on(tmp_path) as engine:
+            streams = ["s", "bad", "s", "s", "bad"]
+            answers = await asyncio.gather(*(append_or_error(engine, stream) for stream in streams))
+            assert [isinstance(answer, PenstockError) for answer in answers] == [stream == "bad" for stream in streams]
+            assert engine.is_healthy
+
+    run(scenario())
+    assert findings(tmp_path) == []

@@ -1,0 +1,140 @@
+"""What must hold of any message, however broken: used by the property tests and by the fuzzer."""
+
+from dataclasses import replace
+from typing import Final
+
+from penstock import errors
+from penstock.errors import PenstockError
+from penstock.model import (
+    AcknowledgeQueue,
+    Append,
+    Appended,
+    Batch,
+    ContextInfo,
+    ContextPage,
+    DeadLetterPage,
+    Delivery,
+    Done,
+    Encoded,
+    EventPage,
+    FetchSubscription,
+    GetStats,
+    ListContexts,
+    ListDeadLetters,
+    ListQueues,
+    ListStreams,
+    ListSubscriptions,
+    ProgressSubscription,
+    PutBack,
+    QueueInfo,
+    QueuePage,
+    ReadEvent,
+    ReadRecords,
+    ReadStream,
+    RecordPage,
+    Registered,
+    RegisterSubscriptions,
+    Reply,
+    Request,
+    ResetQueue,
+    SetDeadLetterRule,
+    SetSubscription,
+    StreamInfo,
+    StreamPage,
+    SubscribeQueue,
+    SubscriptionInfo,
+    SubscriptionPage,
+    Transact,
+    Transacted,
+)
+from penstock.wire.res01 import CODES, TEXT_COMMANDS, Exchange, Presenter, Unanswerable, decode
+from tests.wire.samples import APPENDED, DELIVERY, EVENT, NOW, STATS
+
+ANSWERS: Final = {command.answer for command in TEXT_COMMANDS.values()} | {b"ER"}
+ERROR_CODES: Final = {b"%d" % code for code in CODES.values()} | {b"2", b"3"}
+FAILURES: Final[tuple[PenstockError, ...]] = (
+    errors.WriterBusy(3),
+    errors.VersionConflict("shop", "order-1", 1, 4),
+    errors.StorageFailure("the disk is gone"),
+    errors.NotAllowed("somebody", "APPEND"),
+    errors.Unexpected("\ud800"),
+)
+
+_REPLIES: Final[dict[type[Request], Reply]] = {
+    Append: APPENDED,
+    ReadEvent: EventPage([EVENT], 2, True),
+    ReadStream: EventPage([EVENT, EVENT], 3, False),
+    ReadRecords: RecordPage("8f3a", 1, [b"record"], 8, True),
+    FetchSubscription: Batch(4, [EVENT]),
+    ProgressSubscription: Done(),
+    SetSubscription: Done(),
+    SubscribeQueue: DELIVERY,
+    AcknowledgeQueue: Delivery("shop", "mail", "worker-1", NOW, None, []),
+    ResetQueue: Done(),
+    SetDeadLetterRule: Done(),
+    PutBack: Done(),
+    ListContexts: ContextPage([ContextInfo("shop", 7, 5, 2, 77)], True),
+    ListStreams: StreamPage([StreamInfo("order-1", 1)], True),
+    ListQueues: QueuePage([QueueInfo(1, "shop", "mail", "", 8, 0, 3, 1, 2, 0, None)], True),
+    ListSubscriptions: SubscriptionPage([SubscriptionInfo(4, "mailer", "shop", "", 8, None)], True),
+    ListDeadLetters: DeadLetterPage([], True),
+    GetStats: STATS,
+}
+
+
+def reply_to(request: Request) -> Reply:
+    """A reply of the kind that the engine gives."""
+    if isinstance(request, RegisterSubscriptions):
+        return Registered(tuple(range(1, len(request.subscriptions) + 1)))
+    if isinstance(request, Transact):
+        return Transacted((Appended(APPENDED.commit, 1, 1, 1, True),) * len(request.commits))
+    return _REPLIES[type(request)]
+
+
+def encoded(reply: Reply, present: Presenter) -> Reply:
+    """The reply as it comes out of a worker process: its events are frames already."""
+    if isinstance(reply, EventPage | Batch | Delivery):
+        return replace(reply, events=[], encoded=Encoded(len(reply.events), present(reply.events)))
+    return reply
+
+
+def check(frames: list[bytes], *, legacy: bool = False) -> list[bytes] | None:
+    """Decode a message and answer it in every way. Gives the answers' commands, or None if it cannot be answered."""
+    try:
+        exchange = decode(frames, legacy=legacy)
+    except Unanswerable:
+        assert b"" not in frames
+        return None
+    replies = [reply_to(request) for request in exchange.requests]
+    answers = exchange.answers(replies)
+    assert answers == exchange.answers([encoded(reply, exchange.present) for reply in replies])
+    _check_answers(frames, exchange, answers)
+    for failure in FAILURES:
+        _check_answers(frames, exchange, exchange.answers([failure] * len(replies)))
+    border = frames.index(b"")
+    return [answer[border + 3] for answer in answers]
+
+
+def _check_answers(frames: list[bytes], exchange: Exchange, answers: list[list[bytes]]) -> None:
+    assert len(answers) == (len(exchange.requests) if isinstance(_first(exchange), FetchSubscription) else 1)
+    border = frames.index(b"")
+    tag, request_id = _head(frames, border)
+    for answer in answers:
+        assert all(type(frame) is bytes for frame in answer)
+        assert answer[: border + 3] == [*frames[: border + 1], tag, request_id]
+        name, *details = answer[border + 3 :]
+        assert name in ANSWERS
+        if name == b"ER":
+            code, sentence = details
+            assert code in ERROR_CODES
+            assert sentence.decode()
+
+
+def _first(exchange: Exchange) -> Request | None:
+    return next(iter(exchange.requests), None)
+
+
+def _head(frames: list[bytes], border: int) -> tuple[bytes, bytes]:
+    """The tag that an answer must carry, and the RequestId."""
+    head = frames[border + 1 : border + 4]
+    return (head[0] if head else b"Res01"), (head[2] if len(head) == 3 else b"")
