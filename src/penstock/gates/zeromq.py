@@ -24,6 +24,10 @@ log = logging.getLogger(__name__)
 
 MESSAGES_PER_TURN_MAX: Final = 256
 """Messages taken before the other gates get their turn."""
+LARGE_BYTES_MIN: Final = 64 * 1024
+"""Answers of this size and more are followed until ZeroMQ has let go of them; of smaller ones only the number counts."""
+UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of large answers that ZeroMQ may hold for one client; while there are more, the next ones are dropped."""
 LINGER_MS: Final = 1000
 """How long a close waits for clients to take their last answers."""
 
@@ -41,6 +45,7 @@ class ZeromqGate:
         self._metrics = engine.metrics
         self._legacy = legacy
         self._outbox: deque[list[bytes]] = deque()
+        self._held = _Held()
         self._accepting = False
         self._turn_is_due = False
 
@@ -74,7 +79,7 @@ class ZeromqGate:
         except zmq.ZMQError as error:
             socket.close(0)
             self._context.term()
-            raise CannotListen(self.name, self.address, str(error).lower()) from error
+            raise CannotListen(self.name, self.address, zmq.strerror(error.errno or 0).lower()) from error
         return socket
 
     def refuse(self) -> None:
@@ -152,12 +157,11 @@ class ZeromqGate:
         self._soon()
 
     def _send_all(self) -> None:
-        send = self._socket.send_multipart
         outbox = self._outbox
         sent = 0
         while outbox:
             try:
-                send(outbox.popleft(), zmq.NOBLOCK)
+                self._send(outbox.popleft())
                 sent += 1
             except zmq.Again:
                 self._metrics.gate_dropped[self.name, "unread"] += 1
@@ -170,3 +174,40 @@ class ZeromqGate:
             # Sending may have taken the descriptor's signal that something arrived.
             if self._accepting and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 self._soon()
+
+    def _send(self, frames: list[bytes]) -> None:
+        """Hand an answer to ZeroMQ; raises Again if its client has too much waiting."""
+        size = sum(map(len, frames))
+        if size < LARGE_BYTES_MIN:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            return
+        client = frames[0]
+        if self._held.bytes_for(client) + size > max(UNREAD_BYTES_MAX, size):
+            raise zmq.Again
+        # Frames leave in order: when the last one is gone, all are.
+        last = zmq.Frame(frames[-1], track=True, copy=False, copy_threshold=0)
+        self._socket.send_multipart([*frames[:-1], last], zmq.NOBLOCK)
+        self._held.add(client, last.tracker, size)
+
+
+class _Held:
+    """Large answers that ZeroMQ has not let go of yet, by client. Its own high-water mark counts messages, not bytes."""
+
+    def __init__(self) -> None:
+        self._by_client: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
+
+    def bytes_for(self, client: bytes) -> int:
+        """How much a client has waiting."""
+        self._forget_what_is_gone()
+        return sum(size for _, size in self._by_client.get(client, ()))
+
+    def add(self, client: bytes, tracker: zmq.MessageTracker, size: int) -> None:
+        """Follow an answer."""
+        self._by_client.setdefault(client, deque()).append((tracker, size))
+
+    def _forget_what_is_gone(self) -> None:
+        for client, answers in list(self._by_client.items()):
+            while answers and answers[0][0].done:
+                answers.popleft()
+            if not answers:
+                del self._by_client[client]

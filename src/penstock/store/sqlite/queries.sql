@@ -4,6 +4,9 @@ SELECT value FROM meta WHERE key = :key;
 -- name: set_meta
 INSERT INTO meta (key, value) VALUES (:key, :value);
 
+-- name: touch
+UPDATE meta SET value = value WHERE key = 'store_id';
+
 -- name: timeline
 SELECT max(timeline) FROM timelines;
 

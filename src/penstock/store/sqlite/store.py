@@ -1,6 +1,5 @@
 """The embedded store: a directory with one SQLite database, owned by one server, read by many processes."""
 
-import fcntl
 import logging
 import os
 import time
@@ -18,7 +17,6 @@ from penstock.errors import (
     PenstockError,
     StorageFailure,
     StoreError,
-    StoreInUse,
     VersionConflict,
 )
 from penstock.model import Appended, ProducerMark, StoreStats, check_name, ticks_of_unix_ns
@@ -31,12 +29,12 @@ from penstock.store.sqlite.checkpointer import Checkpointer
 from penstock.store.sqlite.consumers import Consumers
 from penstock.store.sqlite.database import Database
 from penstock.store.sqlite.history import History
+from penstock.store.sqlite.lock import make_directory, take_lock
 from penstock.store.sqlite.logs import Logs
 from penstock.store.sqlite.verify import Verifying
 
 log = logging.getLogger(__name__)
 
-LOCK_NAME: Final = "penstock.lock"
 STREAM_CACHE_MAX: Final = 100_000
 WAL_BYTES_MAX: Final = 32 << 20
 NUMBER_MAX: Final = (1 << 63) - 1
@@ -102,11 +100,11 @@ class SqliteStore(SqliteReader):
         stream_cache_max: int = STREAM_CACHE_MAX,
         wal_bytes_max: int = WAL_BYTES_MAX,
     ) -> None:
-        _make_directory(Path(directory))
+        make_directory(Path(directory))
         self._stream_cache_max = stream_cache_max
         self._wal_pages = 0
         with ExitStack() as undo:
-            self._lock = _lock(Path(directory))
+            self._lock = take_lock(Path(directory))
             undo.callback(os.close, self._lock)
             super().__init__(directory, clock=clock, vfs=vfs)
             undo.callback(super().close)
@@ -289,7 +287,18 @@ class SqliteStore(SqliteReader):
         self.db = self._open()
         # What a failed commit left in the WAL must be neither replayed nor answered from: start the WAL anew.
         self._checkpointer.copy(self.db, restart=True)
+        self._prove()
         self._load()
+
+    def _prove(self) -> None:
+        """Write something and have it synced: only then does the disk work again."""
+        self.db.command("BEGIN IMMEDIATE")
+        try:
+            self.db.run("touch")
+            self.db.command("COMMIT")
+        except BaseException:
+            self.db.abandon()
+            raise
 
     def close(self) -> None:
         try:
@@ -297,30 +306,3 @@ class SqliteStore(SqliteReader):
             super().close()
         finally:
             os.close(self._lock)
-
-
-def _make_directory(directory: Path) -> None:
-    """Make a directory that is still there after a power cut: each new entry is synced into its parent."""
-    missing = [place for place in (directory, *directory.parents) if not place.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    for place in missing:
-        parent = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
-
-
-def _lock(directory: Path) -> int:
-    """Own the directory as long as the descriptor is open; the system lets go of it when the process dies."""
-    path = directory / LOCK_NAME
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
-        os.close(descriptor)
-        raise StoreInUse(str(directory), holder or "another process") from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
-    return descriptor

@@ -4,6 +4,7 @@ It works in short steps, so it can run beside a server. Memory does not grow wit
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import apsw
@@ -13,8 +14,9 @@ from penstock.store.contract import Finding, Progressed, Store
 from penstock.store.record import Record
 from penstock.store.sqlite.database import Database
 from penstock.store.sqlite.history import BLOCK_BITS
+from penstock.store.sqlite.lock import is_served
 
-CHECKED_BY_SQLITE: Final = (
+CHECKED_BESIDE_A_SERVER: Final = (
     *("meta", "timelines", "contexts", "streams", "blocks", "subscriptions", "queues", "allocations"),
     *("producers", "logs", "iterators", "erasures"),
 )
@@ -27,6 +29,7 @@ class Verifying(Store):
     """The part of a store on SQLite that checks it."""
 
     db: Database
+    directory: Path
 
     def verify(self, progressed: Progressed) -> Iterator[Finding]:
         head = self.head()
@@ -39,14 +42,18 @@ class Verifying(Store):
         progressed(head, head)
 
     def _pages(self) -> Iterator[Finding]:
-        """SQLite's own look at its smaller tables; the large ones are read in steps below."""
-        for table in CHECKED_BY_SQLITE:
+        """SQLite's own look at its file; beside a server, at its smaller tables only.
+
+        It is one long read, and a server's WAL would grow all the while. The large tables are read in steps below.
+        """
+        served = is_served(self.directory)
+        for scope in [f"({table})" for table in CHECKED_BESIDE_A_SERVER] if served else [""]:
             try:
-                for (line,) in self.db.connection.execute(f"PRAGMA quick_check({table})"):
+                for (line,) in self.db.connection.execute(f"PRAGMA quick_check{scope}"):
                     if line != "ok":
-                        yield Finding(f"table {table}", line)
+                        yield Finding("file", line)
             except apsw.Error as error:
-                yield Finding(f"table {table}", str(error))
+                yield Finding("file", str(error))
 
     def _records(self, head: int, progressed: Progressed) -> Iterator[Finding]:
         expected = 1
