@@ -6,11 +6,12 @@ at a time, and ends when the other end is closed. Run as `python -m penstock.eng
 
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from penstock.engine.frames import Unframer, frame
 from penstock.errors import PenstockError, StoreError, Unexpected
@@ -18,12 +19,16 @@ from penstock.store import Store, open_reader
 
 log = logging.getLogger(__name__)
 
+NICENESS: Final = 5
+
 
 def main(descriptor: int) -> None:
     """Serve jobs until the server closes the socket."""
     # Ctrl-C and a stop reach the whole process group; the server decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Where cores are scarce, a catch-up read gives way to appends.
+    os.nice(NICENESS)
     # Events are many small objects without cycles: looking for cycles among them costs more than reading them.
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 MESSAGES_PER_TURN_MAX: Final = 256
 """Messages taken before the other gates get their turn."""
 LARGE_BYTES_MIN: Final = 64 * 1024
-"""Answers of this size and more are followed until ZeroMQ has let go of them; of smaller ones only the number counts."""
+"""Answers from this size on are followed until ZeroMQ has let go of them; of smaller ones only the number counts."""
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of large answers that ZeroMQ may hold for one client; while there are more, the next ones are dropped."""
 LINGER_MS: Final = 1000
@@ -191,7 +191,7 @@ class ZeromqGate:
 
 
 class _Held:
-    """Large answers that ZeroMQ has not let go of yet, by client. Its own high-water mark counts messages, not bytes."""
+    """Large answers that ZeroMQ has not let go of yet, by client. Its own high-water mark counts messages only."""
 
     def __init__(self) -> None:
         self._by_client: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}

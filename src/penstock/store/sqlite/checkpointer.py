@@ -1,7 +1,8 @@
-"""Keeps the WAL short without making appends wait.
+"""Keeps the WAL short while appends go on.
 
 A WAL is used again from its beginning once all of it is in the file. When it has grown to its limit, a thread with
-its own connection copies it; what the writer adds meanwhile, a small rest, the writer copies itself right after.
+its own connection copies it and syncs the file; what the writer adds meanwhile, a small rest, the writer copies and
+syncs itself right after.
 
 That connection is open as long as the store is. While there is one, a writer that reopens its own after a failed
 sync goes on with the WAL as it was; if all were closed, SQLite would take the failed commit for a good one.
@@ -54,6 +55,9 @@ class Checkpointer:
                 database.restart_wal()
             else:
                 database.checkpoint()
+            if database is self._database:
+                # SQLite syncs only who reaches the WAL's end; without this the writer would sync all that we copied.
+                database.sync_file()
             self._in_doubt = False
 
     def _attempt(self, database: Database) -> None:
@@ -62,6 +66,8 @@ class Checkpointer:
         except PenstockError as error:
             # Nothing is lost by it: the WAL holds everything until a later one succeeds.
             log.warning("a checkpoint failed and will be tried again: %s", error)
+        except Exception:
+            log.exception("a checkpoint failed and will be tried again")
 
     def _work(self) -> None:
         while self._due.wait() and not self._closing.is_set():

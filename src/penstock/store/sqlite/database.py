@@ -161,6 +161,13 @@ class Database:
         except apsw.Error as error:
             raise translate(error) from error
 
+    def sync_file(self) -> None:
+        """Have the file itself synced, without the WAL."""
+        try:
+            redo.sync(self._path, self._vfs)
+        except apsw.Error as error:
+            raise translate(error) from error
+
     def restart_wal(self) -> None:
         """Bring all of the WAL into the file and empty it, waiting for readers."""
         try:

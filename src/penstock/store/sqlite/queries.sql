@@ -4,8 +4,9 @@ SELECT value FROM meta WHERE key = :key;
 -- name: set_meta
 INSERT INTO meta (key, value) VALUES (:key, :value);
 
--- name: touch
-UPDATE meta SET value = value WHERE key = 'store_id';
+-- name: note_recovery
+INSERT INTO meta (key, value) VALUES ('recovered', :now)
+ON CONFLICT (key) DO UPDATE SET value = max(excluded.value, value + 1);
 
 -- name: timeline
 SELECT max(timeline) FROM timelines;

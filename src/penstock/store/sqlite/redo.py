@@ -34,6 +34,15 @@ def copy_again(path: Path, vfs: str | None, frames: int, page_bytes: int) -> Non
         wal.xClose()
 
 
+def sync(path: Path, vfs: str | None) -> None:
+    """Sync the file."""
+    file = _file(str(path), vfs, apsw.SQLITE_OPEN_MAIN_DB)
+    try:
+        file.xSync(apsw.SQLITE_SYNC_FULL)
+    finally:
+        file.xClose()
+
+
 def _newest(wal: apsw.VFSFile, frames: int, page_bytes: int) -> dict[int, int]:
     """Where in the WAL the newest version of each page begins, by the page's number."""
     newest: dict[int, int] = {}

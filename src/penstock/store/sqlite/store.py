@@ -291,10 +291,10 @@ class SqliteStore(SqliteReader):
         self._load()
 
     def _prove(self) -> None:
-        """Write something and have it synced: only then does the disk work again."""
+        """Write something new and have it synced: only then does the disk work again."""
         self.db.command("BEGIN IMMEDIATE")
         try:
-            self.db.run("touch")
+            self.db.run("note_recovery", {"now": self.now()})
             self.db.command("COMMIT")
         except BaseException:
             self.db.abandon()
