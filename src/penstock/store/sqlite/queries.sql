@@ -5,8 +5,7 @@ SELECT value FROM meta WHERE key = :key;
 INSERT INTO meta (key, value) VALUES (:key, :value);
 
 -- name: note_recovery
-INSERT INTO meta (key, value) VALUES ('recovered', :now)
-ON CONFLICT (key) DO UPDATE SET value = max(excluded.value, value + 1);
+INSERT INTO meta (key, value) VALUES ('recoveries', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1;
 
 -- name: timeline
 SELECT max(timeline) FROM timelines;

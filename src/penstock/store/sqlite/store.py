@@ -294,7 +294,7 @@ class SqliteStore(SqliteReader):
         """Write something new and have it synced: only then does the disk work again."""
         self.db.command("BEGIN IMMEDIATE")
         try:
-            self.db.run("note_recovery", {"now": self.now()})
+            self.db.run("note_recovery")
             self.db.command("COMMIT")
         except BaseException:
             self.db.abandon()
