@@ -14,7 +14,7 @@ from typing import Final
 import zmq
 
 from penstock.engine import Engine
-from penstock.errors import CannotListen, PenstockError, Unexpected
+from penstock.errors import CannotListen, LimitExceeded, PenstockError, Unexpected
 from penstock.gates.addresses import check_loopback
 from penstock.model import ANONYMOUS, Reply
 from penstock.wire.res01 import Exchange, Unanswerable, decode
@@ -24,6 +24,11 @@ log = logging.getLogger(__name__)
 
 MESSAGES_PER_TURN_MAX: Final = 256
 """Messages taken before the other gates get their turn."""
+FRAMES_PER_TURN_MAX: Final = 10_000
+"""Frames of one message taken before the other gates get their turn."""
+MESSAGE_FRAMES_MAX: Final = 250_000
+"""Frames of one message. Of a longer one only the head is kept, to answer it."""
+HEAD_FRAMES: Final = 1000
 LARGE_BYTES_MIN: Final = 64 * 1024
 """Answers from this size on are followed until ZeroMQ has let go of them; of smaller ones only the number counts."""
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -46,6 +51,8 @@ class ZeromqGate:
         self._legacy = legacy
         self._outbox: deque[list[bytes]] = deque()
         self._held = _Held()
+        self._part: list[bytes] = []
+        self._cut = 0
         self._accepting = False
         self._turn_is_due = False
 
@@ -112,18 +119,47 @@ class ZeromqGate:
 
     def _receive(self) -> bool:
         """Take what is there, at most one turn's worth; whether there may be more."""
-        receive = self._socket.recv_multipart
         taken = 0
         try:
             while taken < MESSAGES_PER_TURN_MAX:
-                frames = receive(zmq.NOBLOCK)
+                frames = self._message()
+                if frames is None:
+                    return True
                 taken += 1
-                self._begin(frames)
+                if self._cut:
+                    self._refuse_length(frames)
+                else:
+                    self._begin(frames)
         except zmq.Again:
             return False
         finally:
             self._metrics.gate_received[self.name] += taken
         return True
+
+    def _message(self) -> list[bytes] | None:
+        """The next message; None if it is so long that others come first. Raises Again when there is none."""
+        receive, option = self._socket.recv, self._socket.getsockopt
+        part = self._part
+        for _ in range(FRAMES_PER_TURN_MAX):
+            part.append(receive(zmq.NOBLOCK))
+            if not option(zmq.RCVMORE):
+                self._part = []
+                return part
+        if self._cut or len(part) > MESSAGE_FRAMES_MAX:
+            self._cut += len(part) - HEAD_FRAMES
+            del part[HEAD_FRAMES:]
+        return None
+
+    def _refuse_length(self, head: list[bytes]) -> None:
+        length, self._cut = self._cut + len(head), 0
+        try:
+            exchange = decode(head[:HEAD_FRAMES], legacy=self._legacy)
+        except Unanswerable:
+            self._metrics.gate_dropped[self.name, "unanswerable"] += 1
+            return
+        error = LimitExceeded("message_frames_max", length, MESSAGE_FRAMES_MAX)
+        self._outbox.append(exchange.envelope.around(error_payload(error)))
+        self._soon()
 
     def _begin(self, frames: list[bytes]) -> None:
         try:
