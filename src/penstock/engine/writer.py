@@ -24,7 +24,7 @@ from penstock.store.contract import Commit, Outcome, Transaction
 
 log = logging.getLogger(__name__)
 
-SWITCH_INTERVAL_S: Final = 0.0002
+SWITCH_INTERVAL_S: Final = 0.001
 RECOVERY_PAUSE_S: Final = 0.1
 """How long requests gather between two attempts to bring a failed store back."""
 
