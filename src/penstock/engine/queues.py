@@ -84,6 +84,7 @@ class Queues:
         return queue
 
     async def _lookup(self, name: str, context: str | None) -> QueueState:
+        check_names(queue=name)
         queue: QueueState = await self._parts.run(jobs.lookup_queue, name, context)
         return queue
 
