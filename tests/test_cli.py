@@ -121,7 +121,7 @@ def test_verify_works_beside_a_server(store: Path) -> None:
         (flip_a_byte, "position 3: damaged: its checksum does not match\n"),
         (lose_a_commit, "position 3: missing: the next record begins at 5\n"),
         (overwrite_a_page, "file: "),
-        (put_text_for_bytes, "store: holds a value that cannot be: "),
+        (put_text_for_bytes, "file: cannot be read on: its file is damaged"),
     ],
 )
 def test_verify_names_what_is_wrong(store: Path, damage: Callable[[Path], None], finding: str) -> None:

@@ -12,7 +12,8 @@ from penstock import __version__
 from penstock.cli.serve import serve_command
 from penstock.cli.settings import settings_command, with_settings
 from penstock.cli.stats import stats_command
-from penstock.cli.verify import verify_command, with_store
+from penstock.cli.stores import with_store
+from penstock.cli.verify import verify_command
 
 __all__ = ["app", "main"]
 

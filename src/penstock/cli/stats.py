@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from penstock.cli.verify import opened
+from penstock.cli.stores import opened
 from penstock.model import ContextInfo, QueueInfo, StoreStats
 from penstock.store import Store
 

@@ -1,33 +1,19 @@
-"""`penstock verify`: whether a store is what was written.
+"""`penstock verify`: whether a store is what was written."""
 
-Here is also what commands that look at a store share: `--data` or `--store`, and errors told in a line.
-"""
-
-import functools
-import inspect
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from penstock.cli.serve import one_store
+from penstock.cli.stores import opened
 from penstock.errors import PenstockError
-from penstock.server import complain, complaint, one_line, store_address, wrong_use
-from penstock.settings import TABLE, BadSetting, resolve
-from penstock.store import Store, open_reader
+from penstock.server import complain, complaint, one_line
+from penstock.store import Store
 from penstock.store.contract import Finding, Progressed
-
-__all__ = ["opened", "verify_command", "with_store"]
-
-Data = Annotated[str | None, typer.Option("--data", help=TABLE["data"].help, metavar="DIR", show_default=False)]
-Url = Annotated[str | None, typer.Option("--store", help=TABLE["store"].help, metavar="URL", show_default=False)]
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings", metavar="FILE")]
 
 
 def verify_command(
@@ -100,53 +86,3 @@ def progress_bar() -> Iterator[Progressed]:
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("events", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-# --- what commands that look at a store share -----------------------------------------------------------------
-
-
-def with_store(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a typer command `--data`, `--store` and `--config`, and pass it the store's URL first."""
-
-    @functools.wraps(command)
-    def run(*, data: str | None, store: str | None, config: Path | None, **given: Any) -> None:
-        with complaining():
-            settings = one_store(resolve({"data": data, "store": store}, os.environ, config))
-            command(store_address(settings), **given)
-
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    parameters = [*_parameters(), *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own)]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    # Without this, typer would follow it to the original signature.
-    del run.__wrapped__
-    return run
-
-
-def _parameters() -> Iterator[inspect.Parameter]:
-    for name, annotation in (("data", Data), ("store", Url), ("config", Config)):
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-@contextmanager
-def complaining() -> Iterator[None]:
-    """End the command with one line and its exit code if a setting or a store cannot be used."""
-    try:
-        yield
-    except BadSetting as error:
-        raise typer.Exit(complain(wrong_use(error), 2)) from None
-    except PenstockError as error:
-        raise typer.Exit(complain(complaint(error), 1)) from None
-
-
-@contextmanager
-def opened(url: str) -> Iterator[Store]:
-    """The store, open for reading, beside whoever serves it."""
-    try:
-        store = open_reader(url)
-    except OSError as error:
-        raise typer.Exit(complain(f"{error.filename}: {error.strerror}", 1)) from None
-    try:
-        yield store
-    finally:
-        store.close()
