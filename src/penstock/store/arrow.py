@@ -68,7 +68,11 @@ class _Dictionary:
 
 def record_batch(records: Iterable[Record], wanted: EventFilter | None = None) -> pa.RecordBatch:
     """The events of these records that pass a filter, tombstones left out."""
-    return _Columns(records).batch(wanted or EventFilter())
+    columns = _Columns(records)
+    try:
+        return columns.batch(wanted or EventFilter())
+    except pa.ArrowInvalid as error:
+        raise DamagedRecord(int(columns.places[0, 0]), f"it or one after it has broken text: {error}") from error
 
 
 class _Columns:

@@ -239,9 +239,10 @@ class Record:
             raise DamagedRecord(self.position, "its bodies do not fill it")
         rows: list[Event] = []
         start = 0
+        places = texts[: self.name_count]
         cut = data[at.runs : at.ids]
         for commit, sequence, recorded, length, context_index, stream_index in RUN.iter_unpack(cut):
-            context, stream = texts[context_index].decode(), texts[stream_index].decode()
+            context, stream = places[context_index].decode(), places[stream_index].decode()
             end = start + length
             if wanted.wants_stream(context, stream):
                 columns: Any = (
