@@ -44,7 +44,7 @@ _make_event = partial(tuple.__new__, Event)
 
 
 class Columns(NamedTuple):
-    """The events of one commit, encoded but not yet placed in the history."""
+    """The events of one commit, encoded but not yet placed in the history; `size` in bytes, all columns together."""
 
     length: int
     types: tuple[bytes, ...]
@@ -52,11 +52,7 @@ class Columns(NamedTuple):
     headers: bytes
     bodies: bytes
     top_ticks: int
-
-    @property
-    def size(self) -> int:
-        """Bytes this takes in memory and, about, on disk."""
-        return len(self.fixed) + sum(map(len, self.types)) + len(self.headers) + len(self.bodies)
+    size: int
 
 
 class Run(NamedTuple):
@@ -72,6 +68,8 @@ class Run(NamedTuple):
 
 def columns_of(events: Sequence[NewEvent]) -> Columns:
     """Encode events, checking every field: what this returns can be stored."""
+    if len(events) == 1 and (columns := _columns_of_one(events[0])) is not None:
+        return columns
     if not events:
         raise InvalidRequest("events", "are missing: a commit has at least one")
     try:
@@ -85,7 +83,7 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
         layout = f"<{16 * events_count}s{events_count}Q{events_count}H{events_count}I{events_count}I"
         all_ids = b"".join(ids)
         fixed = _struct(layout).pack(all_ids, *stamps, *type_codes, *map(len, headers), *body_lengths)
-        columns = Columns(
+        columns = _columns(
             events_count, tuple(map(str.encode, codes)), fixed, b"".join(headers), b"".join(bodies), top_ticks
         )
     except (TypeError, ValueError, AttributeError, struct.error) as error:
@@ -97,6 +95,36 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
         raise InvalidRequest("body", "is not made of bytes")
     _check_columns(codes, top_ticks)
     return columns
+
+
+def _columns(
+    length: int, types: tuple[bytes, ...], fixed: bytes, headers: bytes, bodies: bytes, top_ticks: int
+) -> Columns:
+    size = len(fixed) + sum(map(len, types)) + len(headers) + len(bodies)
+    return Columns(length, types, fixed, headers, bodies, top_ticks, size)
+
+
+def _columns_of_one(event: NewEvent) -> Columns | None:
+    """The columns of a single event that is plainly good, in half the time; None leaves it to the general way."""
+    try:
+        number, stamp, name, text, body = event
+        if type(number) is not bytes or len(number) != 16 or type(body) is not bytes or type(stamp) is not int:
+            return None
+        types = _type_of(name)
+        headers = b"" if text is None else text.encode()
+        fixed = _ONE.pack(number, stamp, 0, len(headers), len(body))
+    except (TypeError, ValueError, AttributeError, struct.error):
+        return None
+    ticks = stamp & TICKS_MASK
+    if not types or ticks > TICKS_MAX:
+        return None
+    return _columns(1, types, fixed, headers, body, ticks)
+
+
+@lru_cache(maxsize=1024)
+def _type_of(name: str) -> tuple[bytes, ...]:
+    """The one type of an event, encoded; empty if it cannot be one."""
+    return () if check_type(name) else (name.encode(),)
 
 
 def _check_columns(types: dict[str, int], top_ticks: int) -> None:
@@ -128,7 +156,7 @@ def encode_commit(
                 *(commit, sequence, recorded, columns.length, 0, 1),
             ),
             columns.fixed,
-            b"".join(map(_LENGTH.pack, map(len, texts))),
+            _struct(f"<{len(texts)}H").pack(*map(len, texts)),
             text,
             columns.headers,
             columns.bodies,
@@ -139,7 +167,7 @@ def encode_commit(
 
 _CHECKSUM: Final = Struct("<Q")
 _COMMIT: Final = Struct("<BBHIQIIII16sQQIII")
-_LENGTH: Final = Struct("<H")
+_ONE: Final = Struct("<16sQHII")
 
 
 class Record:
