@@ -55,6 +55,19 @@ def test_a_fetch_that_waited_in_vain_is_answered_empty(client: Extended, context
     assert time.monotonic() - started >= 0.1
 
 
+def test_what_one_of_several_has_does_not_wait_for_those_that_follow(
+    client: Extended, server: Served, context: str
+) -> None:
+    client.append(context, "full", 1, an_event(b"here"))
+    full, empty = client.register("ann", (context, "full", LONG_AGO), (context, "empty", LONG_AGO))
+    request = client.send_fetch_waiting(LONG_MS, (full, 10), (empty, 10))
+    assert [event.body for event in client.batch(client.answer_to(request), full)] == [b"here"]
+    until_waiting(server)
+    client.send("AC", *client.commit_fields(context, "empty", 1, [an_event(b"late")]))
+    answers = {answer.command: answer for answer in (client.receive(), client.receive())}
+    assert [event.body for event in client.batch(answers[b"EF"], empty)] == [b"late"]
+
+
 def test_a_wait_of_nothing_is_a_plain_fetch(client: Extended, context: str) -> None:
     (number,) = client.register("ann", (context, "*", LONG_AGO))
     assert client.batch(client.answer_to(client.send_fetch_waiting(0, (number, 10))), number) == []

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -39,9 +40,6 @@ UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of large answers that ZeroMQ may hold for one client; while there are more, the next ones are dropped."""
 LINGER_MS: Final = 1000
 """How long a close waits for clients to take their last answers."""
-
-Gathered = dict[int, Reply | PenstockError]
-"""The replies to a message's requests that have come, by the request's place."""
 
 
 class ZeromqGate:
@@ -177,26 +175,29 @@ class ZeromqGate:
         except Unanswerable:
             self._metrics.gate_dropped[self.name, "unanswerable"] += 1
             return
+        except Exception:
+            # The codec promises that there is no other. If it is wrong, the turn goes on all the same.
+            log.exception("a message could not be decoded")
+            self._metrics.gate_dropped[self.name, "undecoded"] += 1
+            return
         requests = exchange.requests
         if not requests:
-            self._answer(exchange, {})
+            self._answer(exchange, [])
             return
-        replies: Gathered = {}
+        gathering = _Gathering(exchange)
         for index, request in enumerate(requests):
-            replied = partial(self._replied, exchange, replies, index)
-            self._engine.submit(ANONYMOUS, request, replied, exchange.present)
+            self._engine.submit(ANONYMOUS, request, partial(self._replied, gathering, index), exchange.present)
 
     # -- answers
 
-    def _replied(self, exchange: Exchange, replies: Gathered, index: int, reply: Reply | PenstockError) -> None:
-        """One of a message's replies is there; the last one completes the answers."""
-        replies[index] = reply
-        if len(replies) == len(exchange.requests):
-            self._answer(exchange, replies)
+    def _replied(self, gathering: "_Gathering", index: int, reply: Reply | PenstockError) -> None:
+        """One of a message's replies is there."""
+        for replies in gathering.add(index, reply):
+            self._answer(gathering.exchange, replies)
 
-    def _answer(self, exchange: Exchange, replies: Gathered) -> None:
+    def _answer(self, exchange: Exchange, replies: list[Reply | PenstockError]) -> None:
         try:
-            self._outbox += exchange.answers([replies[index] for index in range(len(replies))])
+            self._outbox += exchange.answers(replies)
         except Exception as error:
             log.exception("an answer could not be composed")
             self._outbox.append(exchange.envelope.around(error_payload(Unexpected(repr(error)))))
@@ -237,6 +238,28 @@ class ZeromqGate:
         last = zmq.Frame(frames[-1], track=True, copy=False, copy_threshold=0)
         self._socket.send_multipart([*frames[:-1], last], zmq.NOBLOCK)
         self._held.add(client, last.tracker, size)
+
+
+class _Gathering:
+    """The replies to a message's requests as they come, in whatever order."""
+
+    __slots__ = ("_came", "_next", "exchange")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self._came: dict[int, Reply | PenstockError] = {}
+        self._next = 0
+
+    def add(self, index: int, reply: Reply | PenstockError) -> Iterator[list[Reply | PenstockError]]:
+        """Take a reply; yields what can be answered now: everything at the end, or one after the other in order."""
+        self._came[index] = reply
+        if not self.exchange.one_each:
+            if len(self._came) == len(self.exchange.requests):
+                yield [self._came[place] for place in range(len(self._came))]
+            return
+        while (ready := self._came.pop(self._next, None)) is not None:
+            self._next += 1
+            yield [ready]
 
 
 def _is_taken(path: str) -> bool:

@@ -69,7 +69,7 @@ def _asked(envelope: Envelope, name: bytes, command: Command, dialect: Dialect, 
     except PenstockError as error:
         failed = encoding.legacy_commit_error if dialect.legacy and name == b"AC" else error_payload
         return Exchange(envelope, (), encoding.always(failed(error)), dialect.present)
-    return Exchange(envelope, requests, compose, dialect.present)
+    return Exchange(envelope, requests, compose, dialect.present, command.answer == b"EF")
 
 
 def _refused(envelope: Envelope, code: int, sentence: str) -> Exchange:

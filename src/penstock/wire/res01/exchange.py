@@ -32,14 +32,16 @@ class Envelope(NamedTuple):
 class Exchange:
     """What a message asks for.
 
-    All requests are carried out; `answers` gets their replies, in order. A message that asks for nothing, or
-    wrongly, has no requests and is answered at once. Every message has at least one answer.
+    All requests are carried out; `answers` gets their replies, in order: all of them, or with `one_each` each by itself
+    as it comes. A message that asks for nothing, or wrongly, has no requests and is answered at once. Every message has
+    at least one answer.
     """
 
     envelope: Envelope
     requests: tuple[Request, ...]
     compose: Compose
     present: Presenter
+    one_each: bool = False
 
     def answers(self, replies: Replies) -> list[Frames]:
         """The finished messages."""
