@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.test_server import PATIENCE_S, environment
+from tests.test_server import PATIENCE_S, Served, environment
 
+DEFAULT_ADDRESS = "tcp://127.0.0.1:8471"
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -27,11 +29,20 @@ def run(code: str, folder: Path) -> str:
     return result.stdout
 
 
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """Where a server of the test's own serves Res01."""
+    with Served(tmp_path / "served") as server:
+        yield server.ready.split("res=")[1].split()[0]
+
+
 @pytest.mark.parametrize("code", EXAMPLES)
-def test_the_example_runs(code: str, tmp_path: Path) -> None:
-    run(code, tmp_path)
+def test_the_example_runs(code: str, tmp_path: Path, address: str) -> None:
+    run(code.replace(DEFAULT_ADDRESS, address), tmp_path)
 
 
-def test_the_example_of_the_readme_prints_its_event(tmp_path: Path) -> None:
-    (code,) = BLOCK.findall(PAGES[0].read_text(encoding="utf-8"))
-    assert run(code, tmp_path) == """[(1, 'OrderPlaced', b'{"amount": 7}')]\n"""
+def test_the_examples_of_the_readme_print_what_they_say(tmp_path: Path, address: str) -> None:
+    served, in_process = BLOCK.findall(PAGES[0].read_text(encoding="utf-8"))
+    assert DEFAULT_ADDRESS in served
+    assert run(served.replace(DEFAULT_ADDRESS, address), tmp_path) == "b'CR'\n"
+    assert run(in_process, tmp_path) == """[(1, 'OrderPlaced', b'{"amount": 7}')]\n"""

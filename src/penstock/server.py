@@ -98,7 +98,8 @@ async def _start(engine: Engine, gates: Sequence[Gate]) -> None:
         await engine.start()
     except OSError as error:
         place = error.filename or "its directory"
-        raise StoreError(f"the store cannot be opened: {place}: {error.strerror}") from error
+        reason = "it is a file, not a directory" if isinstance(error, FileExistsError) else error.strerror
+        raise StoreError(f"the store cannot be opened: {place}: {reason}") from error
     started: list[Gate] = []
     try:
         for gate in gates:

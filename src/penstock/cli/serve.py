@@ -13,7 +13,7 @@ __all__ = ["one_store", "serve_command"]
 def serve_command(resolved: ResolvedSettings) -> None:
     """Serve a store until SIGTERM or Ctrl-C.
 
-    Once every gate listens, one line on standard output says so, with the addresses: "penstock ready http=…".
+    Once every gate listens, one line on standard output says so, with the addresses: "penstock ready res=… http=…".
     The log goes to standard error.
     """
     raise typer.Exit(run(one_store(resolved), say))

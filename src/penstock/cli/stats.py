@@ -88,10 +88,10 @@ def context_table(contexts: Sequence[ContextInfo], total: int) -> Table:
 
 def queue_table(queues: Sequence[QueueInfo], total: int) -> Table:
     """Queues, the first of them if there are many."""
-    columns = ("queue", "context", "filter", "position", "behind", "allocated", "deliveries")
+    columns = ("queue", "context", "filter", "position", "behind", "allocated", "tries", "dead")
     table = _table(columns, len(queues), total, texts=3)
     for info in queues:
-        counts = (info.position, info.behind, info.allocated, info.deliveries_max)
+        counts = (info.position, info.behind, info.allocated, info.deliveries_max, info.dead)
         table.add_row(info.name, info.context, info.filter or "*", *(f"{count:,}" for count in counts))
     return table
 

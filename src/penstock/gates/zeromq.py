@@ -11,6 +11,7 @@ import socket
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import zmq
@@ -108,6 +109,13 @@ class ZeromqGate:
         self._socket.close(LINGER_MS)
         # Waits for the last answers to be taken, at most as long as the socket lingers.
         await self._loop.run_in_executor(None, self._context.term)
+        self._remove_file()
+
+    def _remove_file(self) -> None:
+        """ZeroMQ leaves the file of a local socket behind."""
+        scheme, _, place = self.address.partition("://")
+        if scheme == "ipc":
+            Path(place).unlink(missing_ok=True)
 
     # -- turns
 

@@ -176,7 +176,7 @@ class QueueInfo:
     """A queue's state.
 
     `position` is the marker: what lies below it was allocated or passed over. `behind` counts the positions of the
-    history that the marker has not reached, `allocated` the events that are out and not acknowledged. `dead` counts
+    history that the marker has not reached, `allocated` the events that are out, expired or set aside. `dead` counts
     the allocations that were set aside because `dead_after` holders had let them expire.
     """
 
@@ -211,7 +211,11 @@ class DeadLetterPage(Reply):
 
 @dataclass(frozen=True, slots=True)
 class StoreStats(Reply):
-    """Counts of the whole store. `head` is the last position."""
+    """Counts of the whole store.
+
+    `head` is the last position; `body_bytes` the bytes of all events, with ids, times, types and headers; `file_bytes`
+    what the store takes on disk, its log included.
+    """
 
     store_id: str
     timeline: int

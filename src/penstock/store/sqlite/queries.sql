@@ -280,9 +280,6 @@ SELECT
     (SELECT count(*) FROM iterators),
     (SELECT coalesce(sum(bytes), 0) FROM contexts);
 
--- name: file_bytes
-SELECT page_count * page_size FROM pragma_page_count, pragma_page_size;
-
 -- name: records_after
 SELECT position, count, context_id, stream_id, data FROM records WHERE position > :position ORDER BY position LIMIT :limit;
 

@@ -27,7 +27,7 @@ from penstock.store.sqlite import consumers, logs, schema
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.checkpointer import Checkpointer
 from penstock.store.sqlite.consumers import Consumers
-from penstock.store.sqlite.database import Database
+from penstock.store.sqlite.database import FILE_NAME, Database
 from penstock.store.sqlite.history import History
 from penstock.store.sqlite.lock import make_directory, take_lock
 from penstock.store.sqlite.logs import Logs
@@ -75,8 +75,12 @@ class SqliteReader(History, Consumers, Logs, Verifying):
                 schema.SCHEMA_VERSION,
                 self.head(),
                 *(commits, contexts, streams, subscriptions, queues, logs_, iterators, size),
-                self.db.value("file_bytes"),
+                self._bytes_on_disk(),
             )
+
+    def _bytes_on_disk(self) -> int:
+        files = (self.directory / name for name in (FILE_NAME, f"{FILE_NAME}-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
         raise StorageFailure(f"the store was opened for reading only; {len(transactions)} transactions refused")
