@@ -55,6 +55,7 @@ from penstock.model import (
     Transacted,
     now_ticks,
 )
+from penstock.model.ticks import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
 from penstock.store.contract import Commit, ExpireProducers, Operation, Outcome, ReadLimits, Transaction
@@ -69,7 +70,6 @@ EXPIRE_MAX: Final = 1000
 """Idle producers forgotten in one go, so that nobody waits for it."""
 HOUSEKEEPING_S: Final = 600.0
 """How often idle producers are looked for."""
-TICKS_PER_MS: Final = 10_000
 
 Answer = Callable[[Reply | PenstockError], None]
 Abandon = Callable[[], object]

@@ -137,17 +137,9 @@ def get_stats(store: Store) -> StoreStats:
 # --- gathering events -----------------------------------------------------------------------------------------
 
 
-class Gathered(NamedTuple):
-    """Events that match, where to go on, and whether the end of the history was reached."""
-
-    events: list[Event]
-    next: int
-    end: bool
-
-
 def gather(
     store: Store, wanted: EventFilter, position: int, count: int, limits: ReadLimits, last: int | None = None
-) -> Gathered:
+) -> Page:
     """Up to `count` events from a position on (up to `last`), fewer where bytes or time run out."""
     deadline = time.monotonic() + STEP_S_MAX
     events: list[Event] = []
@@ -159,7 +151,7 @@ def gather(
         size += sum(len(event.body) + len(event.headers or "") for event in page.events)
         position = page.next
         if page.end or len(events) >= count or size >= limits.bytes_max or time.monotonic() > deadline:
-            return Gathered(events, position, page.end)
+            return Page(events, position, page.end)
 
 
 def read_batch(

@@ -17,6 +17,8 @@ from penstock.store.contract import Outcome, ReadLimits, Result, Search, Transac
 
 OPERATION_BYTES: Final = 256
 """What an operation without events counts for in the writer's queue."""
+SCANNED_POSITIONS_MAX: Final = 4096
+"""How far a scan that found nothing goes before a subscription or queue remembers it on disk."""
 AGAIN_S_MIN: Final = 0.001
 CROWDED_S_MAX: Final = 0.05
 """How long one who waits stands back when too many were woken at once."""

@@ -10,7 +10,7 @@ from typing import Final
 from penstock.engine import jobs
 from penstock.engine.jobs import Presenter
 from penstock.engine.keyed import KeyedLocks
-from penstock.engine.parts import Parts, Tried, check_names
+from penstock.engine.parts import SCANNED_POSITIONS_MAX, Parts, Tried, check_names
 from penstock.errors import DeadLetterNotFound, InvalidRequest, QueueContended, QueueFilterMismatch, QueueNotFound
 from penstock.model import (
     AcknowledgeQueue,
@@ -25,6 +25,7 @@ from penstock.model import (
     SubscribeQueue,
     now_ticks,
 )
+from penstock.model.ticks import TICKS_PER_SECOND
 from penstock.store.contract import (
     STALE,
     Acknowledge,
@@ -42,11 +43,8 @@ from penstock.store.contract import (
 
 ATTEMPTS_MAX: Final = 16
 """Proposals in a row that may come too late before the consumer is told to try again."""
-SCANNED_POSITIONS_MAX: Final = 4096
-"""How far a scan that found nothing goes before the queue remembers it on disk."""
 TTL_MS_MAX: Final = 7 * 24 * 3600 * 1000
 NO_ALLOCATION: Final = -1
-TICKS_PER_SECOND: Final = 10_000_000
 
 Markers = tuple[int, int | None]
 """What an allocation is acknowledged by."""

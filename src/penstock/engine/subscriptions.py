@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from penstock.engine import jobs
 from penstock.engine.jobs import Presenter
 from penstock.engine.keyed import KeyedLocks
-from penstock.engine.parts import Parts, Tried, check_names
+from penstock.engine.parts import SCANNED_POSITIONS_MAX, Parts, Tried, check_names
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
 from penstock.model import (
     Batch,
@@ -26,8 +26,6 @@ from penstock.store.contract import Progress, Register, SetBookmark, Transaction
 
 PENDING_MAX: Final = 100_000
 """Batches remembered as fetched; the oldest is forgotten first, and its subscriber fetches again."""
-SCANNED_POSITIONS_MAX: Final = 4096
-"""How far a scan that found nothing goes before the subscription remembers it on disk."""
 REGISTER_MAX: Final = 1000
 NOWHERE: Final = 0
 """A position that no subscription is ever at."""

@@ -14,6 +14,7 @@ KIND_UTC: Final = 1
 KIND_LOCAL: Final = 2
 
 TICKS_PER_SECOND: Final = 10_000_000
+TICKS_PER_MS: Final = 10_000
 TICKS_MASK: Final = (1 << 62) - 1
 TICKS_MAX: Final = 3_155_378_975_999_999_999
 """9999-12-31 23:59:59.9999999, the last tick there is."""

@@ -17,6 +17,7 @@ from penstock.errors import (
     SubscriptionNotFound,
 )
 from penstock.model import Allocation, Appended, ProducerMark, QueueInfo, SubscriptionInfo
+from penstock.model.ticks import TICKS_PER_MS
 from penstock.store.contract import (
     STALE,
     Acknowledge,
@@ -37,7 +38,6 @@ from penstock.store.sqlite.database import Database
 
 QUEUE_ALLOCATIONS_MAX: Final = 16_384
 """Allocations of one queue that are out, expired or set aside."""
-TICKS_PER_MS: Final = 10_000
 _RESULT: Final = Struct("<16sQQI")
 
 
