@@ -42,7 +42,7 @@ class Served:
     def __init__(self, data: Path, *flags: str, command: list[str] | None = None) -> None:
         self.log = data.with_name(data.name + ".log")
         address = () if "--http" in flags else ("--http", "127.0.0.1:0")
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*(command or PENSTOCK), "serve", "--data", str(data), *address, *flags],
                 stdout=subprocess.PIPE,
@@ -75,6 +75,9 @@ class Served:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
         try:
             if self.process.poll() is None:
                 self.stop()

@@ -8,13 +8,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.engine import jobs
 from penstock.engine.jobs import Presenter
 from penstock.engine.metrics import Metrics
-from penstock.engine.parts import OPERATION_BYTES, Parts, Tried, check_names
+from penstock.engine.parts import OPERATION_BYTES, Parts, Tried, check_names, settle
 from penstock.engine.queues import Queues
 from penstock.engine.subscriptions import Subscriptions
 from penstock.engine.waiters import Waiters
@@ -144,16 +145,7 @@ class Engine:
     async def execute(self, principal: Principal, request: Request, present: Presenter | None = None) -> Reply:
         """Carry out a request; its reply, or an exception. See `submit`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-        def answered(reply: Reply | PenstockError) -> None:
-            if answer.done():
-                return
-            if isinstance(reply, PenstockError):
-                answer.set_exception(reply)
-            else:
-                answer.set_result(reply)
-
-        abandon = self.submit(principal, request, answered, present)
+        abandon = self.submit(principal, request, partial(settle, answer), present)
         try:
             return await answer
         except asyncio.CancelledError:

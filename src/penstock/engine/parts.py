@@ -4,16 +4,17 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.engine import jobs
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.engine.workers import Job, WorkerPool
 from penstock.engine.writer import Writer
-from penstock.errors import InvalidRequest, ReaderBusy
+from penstock.errors import InvalidRequest, PenstockError, ReaderBusy
 from penstock.model import EventFilter, check_context, check_name, check_stream
 from penstock.settings import Settings
-from penstock.store.contract import Outcome, ReadLimits, Result, Search, Transaction
+from penstock.store.contract import ReadLimits, Result, Search, Transaction
 
 OPERATION_BYTES: Final = 256
 """What an operation without events counts for in the writer's queue."""
@@ -48,11 +49,6 @@ class Parts:
         self._writer = writer
         self._pool = pool
 
-    @property
-    def waiting_writes(self) -> int:
-        """Requests the writer has not answered."""
-        return self._writer.waiting
-
     async def run(self, job: Job, *arguments: Any) -> Any:
         """Have a worker do a job."""
         return await self._pool.run(job, *arguments)
@@ -60,16 +56,8 @@ class Parts:
     async def write(self, transaction: Transaction, size: int = 0) -> list[Result]:
         """Have a transaction written; its results when it is on disk."""
         answer: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
-
-        def answered(outcome: Outcome) -> None:
-            if answer.done():
-                return
-            if isinstance(outcome, list):
-                answer.set_result(outcome)
-            else:
-                answer.set_exception(outcome)
-
-        self._writer.submit(transaction, size + OPERATION_BYTES * len(transaction.operations), answered)
+        size += OPERATION_BYTES * len(transaction.operations)
+        self._writer.submit(transaction, size, partial(settle, answer))
         return await answer
 
     async def patiently(self, wait_ms: int, attempt: Callable[[], Awaitable[Tried[R]]]) -> R:
@@ -116,6 +104,16 @@ class Parts:
         """Where somebody begins who wants everything from a time on; after the present end if there is nothing."""
         search = await self.find_position(wanted, ticks)
         return search.next if search.position is None else search.position
+
+
+def settle(answer: asyncio.Future[R], outcome: R | PenstockError) -> None:
+    """Put what came of it into a future, unless whoever waited for it has given up."""
+    if answer.done():
+        return
+    if isinstance(outcome, PenstockError):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
 
 
 def check_names(**names: str) -> None:

@@ -128,6 +128,7 @@ class ZeromqGate:
     def _take_turn(self) -> None:
         self._turn_is_due = False
         self._send_all()
+        # Always look after sending: that may have taken the descriptor's signal that something arrived.
         if not self._accepting or not self._receive():
             return
         self._soon()
@@ -224,11 +225,7 @@ class ZeromqGate:
                 if error.errno != zmq.EHOSTUNREACH:
                     log.warning("an answer could not be sent: %s", error)
                 self._metrics.gate_dropped[self.name, "gone"] += 1
-        if sent:
-            self._metrics.gate_sent[self.name] += sent
-            # Sending may have taken the descriptor's signal that something arrived.
-            if self._accepting and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                self._soon()
+        self._metrics.gate_sent[self.name] += sent
 
     def _send(self, frames: list[bytes]) -> None:
         """Hand an answer to ZeroMQ; raises Again if its client has too much waiting."""

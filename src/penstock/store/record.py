@@ -162,6 +162,11 @@ def encode_commit(
             columns.bodies,
         )
     )
+    return with_checksum(rest)
+
+
+def with_checksum(rest: bytes) -> bytes:
+    """A record from all that follows its checksum."""
     return _CHECKSUM.pack(xxh3_64_intdigest(rest)) + rest
 
 

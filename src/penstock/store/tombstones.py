@@ -2,13 +2,8 @@
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final
 
-from xxhash import xxh3_64_intdigest
-
-from penstock.store.record import CHECKSUM_BYTES, HEADER, VERSION, Record
-
-_CHECKSUM: Final = Struct("<Q")
+from penstock.store.record import CHECKSUM_BYTES, HEADER, VERSION, Record, with_checksum
 
 
 def entomb(record: Record, context: str, stream: str, last: int) -> bytes:
@@ -40,7 +35,7 @@ def entomb(record: Record, context: str, stream: str, last: int) -> bytes:
         *(0, VERSION, 0, len(kept_types), events, record.position, record.run_count, record.name_count),
         *(len(text), len(headers)),
     )[CHECKSUM_BYTES:]
-    return _CHECKSUM.pack(xxh3_64_intdigest(header + rest)) + header + rest
+    return with_checksum(header + rest)
 
 
 def _gone(record: Record, context: str, stream: str, last: int) -> Iterator[bool]:
