@@ -249,6 +249,48 @@ class OutputMoved(PenstockError):
         return f"the output of iterator {self.iterator} has moved on; read its state again"
 
 
+@dataclass(eq=False)
+class NotCbor(PenstockError):
+    """A message is not exactly one well-formed CBOR item within the limits."""
+
+    index: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"message {self.index} is not one valid CBOR item: {self.reason}"
+
+
+@dataclass(eq=False)
+class FunctionFailed(PenstockError):
+    """An iterator's function does not compile, or failed at a message of its log."""
+
+    reason: str
+    message: int | None = None
+
+    def __str__(self) -> str:
+        return self.reason if self.message is None else f"at message {self.message}: {self.reason}"
+
+
+@dataclass(eq=False)
+class ResultUnreadable(FunctionFailed):
+    """An iterator's function returned something that has no place in CBOR."""
+
+
+@dataclass(eq=False)
+class FunctionTimedOut(FunctionFailed):
+    """An iterator's function took longer for one message than it may."""
+
+
+@dataclass(eq=False)
+class IteratorCycle(PenstockError):
+    """An iterator would read its own output, by way of others."""
+
+    iterator: str
+
+    def __str__(self) -> str:
+        return f"iterator {self.iterator} would read its own output"
+
+
 # --- load -----------------------------------------------------------------------------------------------------
 
 
