@@ -46,6 +46,20 @@ class LimitExceeded(PenstockError):
 
 
 @dataclass(eq=False)
+class DoesNotFit(PenstockError):
+    """An answer has a field that is longer than a frame may be on this connection. Nothing was handed out."""
+
+    size: int
+    maximum: int
+
+    def __str__(self) -> str:
+        return (
+            f"the answer has a field of {self.size} bytes, and a frame has at most {self.maximum} here; "
+            "nothing was handed out: ask again with the protocol tag Res01L"
+        )
+
+
+@dataclass(eq=False)
 class NotAllowed(PenstockError):
     """The principal lacks a right."""
 

@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 from penstock.engine import Engine
 from penstock.errors import PenstockError, StorageFailure, StoreError
-from penstock.gates import Gate, HttpGate, ZeromqGate
+from penstock.gates import Gate, HttpGate, MqGate, SessionKeeper, ZeromqGate
 from penstock.settings import BadSetting, Settings
 from penstock.store import store_url
 
@@ -60,11 +60,16 @@ def _gates(engine: Engine) -> list[Gate]:
     """The gates that the settings ask for, in the order of the ready line."""
     settings = engine.settings
     gates: list[Gate] = []
+    keepers: list[SessionKeeper] = []
     if settings.res is not None:
         gates.append(ZeromqGate(engine, settings.res))
     if settings.res_legacy is not None:
         gates.append(ZeromqGate(engine, settings.res_legacy, legacy=True))
-    return [*gates, HttpGate(engine)]
+    if settings.mq is not None:
+        mq = MqGate(engine, settings.mq)
+        gates.append(mq)
+        keepers.append(mq)
+    return [*gates, HttpGate(engine, keepers)]
 
 
 def store_address(settings: Settings) -> str:

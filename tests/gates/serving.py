@@ -22,11 +22,11 @@ class Served(AnyServed):
     def __init__(self, data: Path, *flags: str, res: str = ANY_PORT, legacy: str = ANY_PORT) -> None:
         self.data = data
         super().__init__(data, "--res", res, "--res-legacy", legacy, *flags)
-        found = re.fullmatch(r"penstock ready res=(\S+) res-legacy=(\S+) http=(\S+)\n", self.ready)
+        found = re.fullmatch(r"penstock ready res=(\S+) res-legacy=(\S+) mq=(\S+) http=(\S+)\n", self.ready)
         if found is None:
             self.end()
         assert found, f"no ready line: {self.ready!r}\n{self.said()}"
-        self.res, self.res_legacy, self.http = found.groups()
+        self.res, self.res_legacy, self.mq, self.http = found.groups()
 
     def metrics(self) -> dict[str, float]:
         """All numbers of /metrics, as they are at one moment; 0 while nothing was counted."""

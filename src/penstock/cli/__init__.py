@@ -10,6 +10,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli.serve import serve_command
+from penstock.cli.sessions import kick_command, sessions_command
 from penstock.cli.settings import settings_command, with_settings
 from penstock.cli.stats import stats_command
 from penstock.cli.stores import with_store
@@ -27,6 +28,8 @@ app = typer.Typer(
 app.command("serve")(with_settings(serve_command))
 app.command("verify")(with_store(verify_command))
 app.command("stats")(with_store(stats_command))
+app.command("sessions")(sessions_command)
+app.command("kick")(kick_command)
 app.command("settings")(with_settings(settings_command))
 
 

@@ -49,6 +49,8 @@ class Metrics(Collector):
         self.gate_received: Counter[str] = Counter()
         self.gate_sent: Counter[str] = Counter()
         self.gate_dropped: Counter[tuple[str, str]] = Counter()
+        self.gate_closed: Counter[tuple[str, str]] = Counter()
+        self.gate_sessions: Counter[str] = Counter()
         self.batch_seconds = Distribution(
             "penstock_batch_seconds",
             "Time of one group commit, fsync included",
@@ -76,6 +78,14 @@ class Metrics(Collector):
         for labels, times in list(self.gate_dropped.items()):
             dropped.add_metric(labels, times)
         yield dropped
+        closed = CounterMetricFamily("penstock_gate_closed", "Sessions that have ended", labels=["gate", "reason"])
+        for labels, times in list(self.gate_closed.items()):
+            closed.add_metric(labels, times)
+        yield closed
+        sessions = GaugeMetricFamily("penstock_gate_sessions", "Open sessions, by gate", labels=["gate"])
+        for gate, number in list(self.gate_sessions.items()):
+            sessions.add_metric([gate], number)
+        yield sessions
         yield GaugeMetricFamily("penstock_waiting_polls", "Long polls that wait for events", self.waiting_polls)
         yield GaugeMetricFamily("penstock_store_up", "1 while the store can be written", self.store_up)
         yield self.batch_seconds.family()

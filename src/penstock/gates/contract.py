@@ -7,6 +7,8 @@ answers and close.
 
 from typing import Protocol
 
+from penstock.tcp import SessionInfo
+
 
 class Gate(Protocol):
     """A door of the server. It lives on the server's event loop."""
@@ -27,3 +29,13 @@ class Gate(Protocol):
 
     async def stop(self) -> None:
         """Accept nothing more, send what is left to send, close."""
+
+
+class SessionKeeper(Protocol):
+    """A gate whose connections are listed and can be cut off."""
+
+    def sessions(self) -> list[SessionInfo]:
+        """All connections, the oldest first. The gate's name begins their ids."""
+
+    def kick(self, session: str) -> bool:
+        """Cut a connection off; whether there was one of this id."""

@@ -1,4 +1,4 @@
-"""The HTTP gate: health for whoever watches the server, metrics for Prometheus.
+"""The HTTP gate: health for whoever watches the server, metrics for Prometheus, sessions for its operator.
 
 It is small and bounded. Whoever is slow, sends too much or opens too many connections loses a connection, and nobody
 else notices.
@@ -6,6 +6,8 @@ else notices.
 
 import asyncio
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
@@ -25,6 +27,7 @@ from penstock import __version__
 from penstock.engine import Engine
 from penstock.errors import CannotListen
 from penstock.gates.addresses import bound_socket, shown_address
+from penstock.gates.contract import SessionKeeper
 
 CONNECTIONS_MAX: Final = 128
 """When one more comes, the one that has waited longest since its last answer is cut off."""
@@ -40,6 +43,7 @@ PATHS: Final = {
     "/": "what this is, in plain text",
     "/health": "200 while events can be appended, 503 with a reason otherwise",
     "/metrics": "counters and gauges in Prometheus' text format",
+    "/sessions": "the connections of the TCP gates; DELETE /sessions/ID cuts one off",
 }
 
 
@@ -48,9 +52,9 @@ class HttpGate:
 
     name = "http"
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, keepers: Sequence[SessionKeeper] = ()) -> None:
         self._engine = engine
-        self._server = Server(_config(application(engine), engine.settings.log_level))
+        self._server = Server(_config(application(engine, keepers), engine.settings.log_level))
 
     async def start(self) -> None:
         """Listen."""
@@ -108,8 +112,8 @@ def _config(app: ASGIApp, log_level: str) -> Config:
 # --- what is served -------------------------------------------------------------------------------------------
 
 
-def application(engine: Engine) -> Starlette:
-    """Health, metrics, and an index of the two."""
+def application(engine: Engine, keepers: Sequence[SessionKeeper] = ()) -> Starlette:
+    """Health, metrics, sessions, and an index of them."""
     process = _process_registry()
 
     async def health(_request: Request) -> Response:
@@ -124,8 +128,24 @@ def application(engine: Engine) -> Starlette:
         text = generate_latest(engine.metrics.registry) + generate_latest(process)
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
+    async def sessions(_request: Request) -> Response:
+        return JSONResponse({"sessions": [asdict(info) for keeper in keepers for info in keeper.sessions()]})
+
+    # A page in somebody's browser can send GET and POST anywhere, but not DELETE.
+    async def kick(request: Request) -> Response:
+        session = request.path_params["session"]
+        if any(keeper.kick(session) for keeper in keepers):
+            return JSONResponse({"kicked": session})
+        return JSONResponse({"error": f"there is no session {session[:PATH_CHARACTERS_MAX]}"}, 404)
+
     return Starlette(
-        routes=[Route("/", _index), Route("/health", health), Route("/metrics", metrics)],
+        routes=[
+            Route("/", _index),
+            Route("/health", health),
+            Route("/metrics", metrics),
+            Route("/sessions", sessions),
+            Route("/sessions/{session}", kick, methods=["DELETE"]),
+        ],
         exception_handlers={HTTPException: _refusal},
         middleware=[Middleware(WithoutBodies)],
     )
@@ -140,7 +160,7 @@ def _process_registry() -> CollectorRegistry:
 
 
 async def _index(_request: Request) -> Response:
-    paths = "".join(f"  {path:<9} {meaning}\n" for path, meaning in PATHS.items())
+    paths = "".join(f"  {path:<10} {meaning}\n" for path, meaning in PATHS.items())
     text = f"Penstock {__version__}, an event store and durable log.\n\n{paths}\nEvents do not go through here.\n"
     return PlainTextResponse(text)
 
@@ -149,7 +169,8 @@ async def _refusal(request: Request, error: Exception) -> Response:
     """An answer in JSON that says what there is."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:PATH_CHARACTERS_MAX]
-    sentence = f"there is no {path} here" if error.status_code == 404 else f"{path} answers GET and HEAD only"
+    allowed = (error.headers or {}).get("Allow", "")
+    sentence = f"there is no {path} here" if error.status_code == 404 else f"{path} answers {allowed} only"
     body = json.dumps({"error": sentence, "paths": PATHS}, indent=2) + "\n"
     return Response(body, error.status_code, dict(error.headers or {}), "application/json")
 

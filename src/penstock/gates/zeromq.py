@@ -9,18 +9,16 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import zmq
 
 from penstock.engine import Engine
-from penstock.errors import CannotListen, LimitExceeded, PenstockError, Unexpected
+from penstock.errors import CannotListen, LimitExceeded
 from penstock.gates.addresses import check_loopback
-from penstock.model import ANONYMOUS, Reply
-from penstock.wire.res01 import Exchange, Unanswerable, decode
+from penstock.gates.carrying import Carrying
+from penstock.wire.res01 import Frames, Unanswerable, decode
 from penstock.wire.res01.exchange import error_payload
 
 log = logging.getLogger(__name__)
@@ -189,27 +187,12 @@ class ZeromqGate:
             log.exception("a message could not be decoded")
             self._metrics.gate_dropped[self.name, "undecoded"] += 1
             return
-        requests = exchange.requests
-        if not requests:
-            self._answer(exchange, [])
-            return
-        gathering = _Gathering(exchange)
-        for index, request in enumerate(requests):
-            self._engine.submit(ANONYMOUS, request, partial(self._replied, gathering, index), exchange.present)
+        Carrying(exchange, self._deliver).begin(self._engine, exchange.present)
 
     # -- answers
 
-    def _replied(self, gathering: "_Gathering", index: int, reply: Reply | PenstockError) -> None:
-        """One of a message's replies is there."""
-        for replies in gathering.add(index, reply):
-            self._answer(gathering.exchange, replies)
-
-    def _answer(self, exchange: Exchange, replies: list[Reply | PenstockError]) -> None:
-        try:
-            self._outbox += exchange.answers(replies)
-        except Exception as error:
-            log.exception("an answer could not be composed")
-            self._outbox.append(exchange.envelope.around(error_payload(Unexpected(repr(error)))))
+    def _deliver(self, answers: list[Frames], _done: bool) -> None:
+        self._outbox += answers
         self._soon()
 
     def _send_all(self) -> None:
@@ -243,28 +226,6 @@ class ZeromqGate:
         last = zmq.Frame(frames[-1], track=True, copy=False, copy_threshold=0)
         self._socket.send_multipart([*frames[:-1], last], zmq.NOBLOCK)
         self._held.add(client, last.tracker, size)
-
-
-class _Gathering:
-    """The replies to a message's requests as they come, in whatever order."""
-
-    __slots__ = ("_came", "_next", "exchange")
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self._came: dict[int, Reply | PenstockError] = {}
-        self._next = 0
-
-    def add(self, index: int, reply: Reply | PenstockError) -> Iterator[list[Reply | PenstockError]]:
-        """Take a reply; yields what can be answered now: everything at the end, or one after the other in order."""
-        self._came[index] = reply
-        if not self.exchange.one_each:
-            if len(self._came) == len(self.exchange.requests):
-                yield [self._came[place] for place in range(len(self._came))]
-            return
-        while (ready := self._came.pop(self._next, None)) is not None:
-            self._next += 1
-            yield [ready]
 
 
 def _is_taken(path: str) -> bool:

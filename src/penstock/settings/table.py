@@ -46,6 +46,27 @@ class Settings:
     res_unread_max: int = setting(
         default=1000, parse=count(1), help="messages kept for a ZeroMQ client that does not read; more are dropped"
     )
+    mq: str | None = setting(
+        default="127.0.0.1:8472",
+        parse=address,
+        help="where Res01 is served over TCP in MqFrames; port 0: any free port",
+    )
+    mq_connections_max: int = setting(
+        default=1000, parse=count(1), help="connections of the MQ gate; one more is refused"
+    )
+    mq_idle_ms_max: int = setting(
+        default=60_000,
+        parse=count(1),
+        help="how long a peer of the MQ gate may be silent, take for one message, or read nothing",
+    )
+    mq_message_bytes_max: int = setting(
+        default=64 * UNITS["MiB"], parse=size(1024), help="bytes of one message of the MQ gate; more end its connection"
+    )
+    mq_unsent_bytes_max: int = setting(
+        default=64 * UNITS["MiB"],
+        parse=size(1024),
+        help="bytes kept for a peer of the MQ gate that does not read; more end its connection",
+    )
     insecure: bool = setting(default=False, parse=switch, help="let gates listen beyond loopback")
     workers: int = setting(default=2, parse=count(1), help="worker processes for reads and encoding")
 

@@ -25,6 +25,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.Closed: STORAGE,
     errors.DamagedRecord: STORAGE,
     errors.DeadLetterNotFound: STORAGE,
+    errors.DoesNotFit: STORAGE,
     errors.EventNotFound: NOT_FOUND,
     errors.FunctionFailed: STORAGE,
     errors.FunctionTimedOut: STORAGE,

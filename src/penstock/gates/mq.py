@@ -1,0 +1,174 @@
+"""The MQ gate: Res01 and Res01L in MqFrames over TCP, for every language that has a socket.
+
+Many requests may be under way on a connection; answers come as they are ready, and those of one turn of the loop leave
+in one write. Reads that fill pages begin only as fast as the peer takes the answers, so that asking for much costs
+nobody memory. When a connection is gone, what only read or waited for it is given up.
+"""
+
+from collections import deque
+from typing import Final
+
+from penstock.engine import Engine
+from penstock.gates.addresses import bound_socket, shown_address
+from penstock.gates.carrying import Carrying
+from penstock.model import FetchSubscription, ReadAll, ReadRecords, ReadStream
+from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo
+from penstock.settings import Settings
+from penstock.tcp import Hold
+from penstock.wire.res01 import Frames
+from penstock.wire.res01.framed import Framed, decode_framed
+
+OUTSTANDING_MAX: Final = 1024
+"""Messages of one connection that are not answered; when there are more, it is not read from."""
+PAGES_MAX: Final = 4
+"""Reads of pages that are under way for one connection; the others wait for their turn."""
+WAITING_PAGES: Final = (FetchSubscription, ReadAll, ReadRecords)
+"""Reads of pages that may wait for events."""
+
+
+class MqGate:
+    """One endpoint."""
+
+    name = "mq"
+
+    def __init__(self, engine: Engine, address: str) -> None:
+        self.address = address
+        self._engine = engine
+        self._metrics = engine.metrics
+        self._server = MqServer(
+            self._received,
+            on_connect=self._connected,
+            on_close=self._closed,
+            on_room=lambda session: session.data.read_on(),
+            limits=limits_of(engine.settings),
+            name=self.name,
+        )
+        self._accepting = True
+
+    async def start(self) -> None:
+        """Listen."""
+        bound = await bound_socket(self.name, self.address, insecure=self._engine.settings.insecure)
+        self.address = shown_address(bound)
+        await self._server.listen(bound)
+
+    def refuse(self) -> None:
+        """Take no more connections and no more messages."""
+        self._accepting = False
+        self._server.refuse()
+
+    async def stop(self) -> None:
+        """Send what is left to send, say that the server is shut down, and close."""
+        self.refuse()
+        await self._server.stop()
+
+    def sessions(self) -> list[SessionInfo]:
+        """All connections."""
+        return self._server.sessions()
+
+    def kick(self, session: str) -> bool:
+        """Cut a connection off; whether there was one of this id."""
+        return self._server.kick(session)
+
+    # -- told by the server of connections
+
+    def _connected(self, session: MqSession) -> None:
+        self._metrics.gate_sessions[self.name] += 1
+        session.data = _Peer(self._engine, session)
+
+    def _received(self, session: MqSession, message: Message) -> None:
+        if self._accepting:
+            self._metrics.gate_received[self.name] += 1
+            session.data.take(message)
+
+    def _closed(self, session: MqSession, ending: Ending) -> None:
+        self._metrics.gate_closed[self.name, ending.reason.words] += 1
+        if session.data is not None:
+            self._metrics.gate_sessions[self.name] -= 1
+            session.data.abandon()
+
+
+def limits_of(settings: Settings) -> MqLimits:
+    """What the settings allow a connection."""
+    return MqLimits(
+        connections_max=settings.mq_connections_max,
+        idle_ms_max=settings.mq_idle_ms_max,
+        message_ms_max=settings.mq_idle_ms_max,
+        stall_ms_max=settings.mq_idle_ms_max,
+        message_bytes_max=settings.mq_message_bytes_max,
+        unsent_bytes_max=settings.mq_unsent_bytes_max,
+    )
+
+
+class _Peer:
+    """A connection's messages that are under way."""
+
+    __slots__ = ("_engine", "_outstanding", "_pages", "_session", "_under_way", "_waiting")
+
+    def __init__(self, engine: Engine, session: MqSession) -> None:
+        self._engine = engine
+        self._session = session
+        self._outstanding = 0
+        self._pages = 0
+        self._waiting: deque[Framed] = deque()
+        self._under_way: set[Carrying] = set()
+
+    def take(self, message: Message) -> None:
+        """Begin what a message asks for, or remember it until it is its turn."""
+        framed = decode_framed(message, self._session.frame_bytes_max)
+        self._outstanding += 1
+        if self._outstanding == OUTSTANDING_MAX:
+            self._session.hold(Hold.BUSY)
+        if _fills_pages(framed):
+            self._waiting.append(framed)
+            self.read_on()
+        else:
+            self._begin(framed)
+
+    def read_on(self) -> None:
+        """Begin reads whose turn has come."""
+        while self._waiting and self._pages < PAGES_MAX and not self._session.holds & Hold.UNSENT:
+            self._pages += 1
+            self._begin(self._waiting.popleft())
+
+    def _begin(self, framed: Framed) -> None:
+        def deliver(answers: list[Frames], done: bool) -> None:
+            self._send(framed, answers)
+            if done:
+                self._under_way.discard(carrying)
+                self._finished(framed)
+
+        carrying = Carrying(framed.exchange, deliver)
+        carrying.begin(self._engine, framed.present)
+        if not carrying.done:
+            self._under_way.add(carrying)
+
+    def _send(self, framed: Framed, answers: list[Frames]) -> None:
+        self._engine.metrics.gate_sent[MqGate.name] += len(answers)
+        for answer in answers:
+            try:
+                self._session.send(framed.wrap(answer))
+            except FrameTooLong as error:
+                self._session.send(framed.refusal(error.size))
+
+    def _finished(self, framed: Framed) -> None:
+        self._outstanding -= 1
+        if self._outstanding == OUTSTANDING_MAX // 2:
+            self._session.release(Hold.BUSY)
+        if _fills_pages(framed):
+            self._pages -= 1
+            self.read_on()
+
+    def abandon(self) -> None:
+        """Nobody is there any more."""
+        self._waiting.clear()
+        for carrying in list(self._under_way):
+            carrying.abandon()
+        self._under_way.clear()
+
+
+def _fills_pages(framed: Framed) -> bool:
+    """Whether it reads at once, and much. What waits for events must not wait for others."""
+    return any(
+        isinstance(request, ReadStream) or (isinstance(request, WAITING_PAGES) and not request.wait_ms)
+        for request in framed.exchange.requests
+    )

@@ -1,0 +1,9 @@
+"""Connections over TCP under control: counted, bounded, timed, listed, and cut off when they misbehave.
+
+What is said on them is up to whoever builds on this: `penstock.mq` and the gates.
+"""
+
+from penstock.tcp.server import TcpServer
+from penstock.tcp.session import Hold, SessionInfo, TcpLimits, TcpSession, Why
+
+__all__ = ["Hold", "SessionInfo", "TcpLimits", "TcpServer", "TcpSession", "Why"]

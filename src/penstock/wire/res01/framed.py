@@ -1,0 +1,97 @@
+"""Res01 inside messages whose frames are short: MqFrames.
+
+A message's frames are what a DEALER would send, with the leading empty frame or without; the answer does as the
+message did. A field that is longer than a frame needs the tag `Res01L`: then all frames behind the tag, joined, are
+one byte string with the number of fields, their lengths and the fields themselves, cut into frames anywhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from struct import Struct, pack
+from typing import Final
+
+import numpy as np
+
+from penstock.errors import DoesNotFit, InvalidRequest
+from penstock.model import Event
+from penstock.wire.mqframe import cut
+from penstock.wire.res01 import encoding
+from penstock.wire.res01.decoding import TEXT_TAG, decode
+from penstock.wire.res01.events import text_frames
+from penstock.wire.res01.exchange import Envelope, Exchange, Frames, Presenter, error_payload
+
+LARGE_TAG: Final = b"Res01L"
+_COUNT: Final = Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """A message: what it asks for, and how its answers are put into frames."""
+
+    exchange: Exchange
+    present: Presenter
+    frame_bytes_max: int
+    bare: bool
+    large: bool
+
+    def wrap(self, answer: Frames) -> Frames:
+        """An answer of the exchange as frames that fit."""
+        if self.large:
+            # Behind the empty frame and the tag come the fields.
+            answer = [b"", LARGE_TAG, *cut(join_fields(answer[2:]), self.frame_bytes_max)]
+        return answer[1:] if self.bare else answer
+
+    def refusal(self, size: int) -> Frames:
+        """The answer in place of one that does not fit."""
+        error = DoesNotFit(size, self.frame_bytes_max)
+        return self.wrap(self.exchange.envelope.around(error_payload(error)))
+
+
+def decode_framed(frames: Frames, frame_bytes_max: int) -> Framed:
+    """What a message asks for. Nothing that arrives makes this raise."""
+    bare = frames[0] != b""
+    if bare:
+        frames = [b"", *frames]
+    if len(frames) > 1 and frames[1] == LARGE_TAG:
+        exchange = _decode_large(frames)
+        return Framed(exchange, exchange.present, frame_bytes_max, bare, True)
+    exchange = decode(frames)
+    return Framed(exchange, partial(fitting, exchange.present, frame_bytes_max), frame_bytes_max, bare, False)
+
+
+def _decode_large(frames: Frames) -> Exchange:
+    try:
+        fields = split_fields(b"".join(frames[2:]))
+    except InvalidRequest as error:
+        return Exchange(Envelope([], TEXT_TAG, b""), (), encoding.always(error_payload(error)), text_frames)
+    return decode([b"", TEXT_TAG, *fields])
+
+
+def fitting(present: Presenter, frame_bytes_max: int, events: list[Event]) -> Frames:
+    """Events as frames, unless one is too long: said in the worker, before anything is handed out for good."""
+    frames = present(events)
+    longest = max(map(len, frames), default=0)
+    if longest > frame_bytes_max:
+        raise DoesNotFit(longest, frame_bytes_max)
+    return frames
+
+
+def join_fields(fields: Sequence[bytes]) -> bytes:
+    """Fields of any length as one byte string."""
+    return b"".join((pack(f"<{len(fields) + 1}I", len(fields), *map(len, fields)), *fields))
+
+
+def split_fields(content: bytes) -> Frames:
+    """The fields of a byte string; the sum of their lengths must be what there is."""
+    count = _COUNT.unpack_from(content)[0] if len(content) >= _COUNT.size else 0
+    start = _COUNT.size * (count + 1)
+    if start > len(content):
+        raise InvalidRequest("Res01L", "is too short for the lengths of its fields")
+    lengths = np.frombuffer(content, "<u4", count, _COUNT.size).tolist()
+    if start + sum(lengths) != len(content):
+        reason = f"has {len(content) - start} bytes of fields where its lengths say {sum(lengths)}"
+        raise InvalidRequest("Res01L", reason)
+    ends = list(accumulate(lengths, initial=start))
+    return [content[begin:end] for begin, end in pairwise(ends)]
