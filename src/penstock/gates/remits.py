@@ -1,0 +1,265 @@
+"""The Remits gate: logs and iterators over TCP, in CBOR.
+
+Answers have no numbers: they come in the order of the requests. So a request begins when all before it on its
+connection are answered, except that messages are added, and things read, while others like them are under way. What is
+pipelined behind something slow waits, and when there is too much of it the connection is not read from.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from penstock.engine import Engine
+from penstock.errors import PenstockError
+from penstock.gates.addresses import bound_socket, shown_address
+from penstock.model import (
+    ANONYMOUS,
+    AddMessages,
+    ListIterators,
+    ListLogs,
+    NextItems,
+    Reply,
+    Request,
+    ShowLog,
+)
+from penstock.settings import Settings
+from penstock.tcp import Hold, SessionInfo, TcpLimits, TcpServer, TcpSession, Why
+from penstock.wire.remits import Exchange, Frame, Parser, decode, item_payload, refusal_frame
+
+OUTSTANDING_MAX: Final = 1024
+"""Requests of one connection that are not answered; when there are more, it is not read from."""
+OUTSTANDING_BYTES_MAX: Final = 4 << 20
+"""Bytes of them; the one that goes beyond is still taken."""
+READS_MAX: Final = 4
+"""Reads that are under way for one connection."""
+
+DECODED_BYTES_MAX: Final = 256 * 1024
+"""Payloads up to this size are taken apart at once; what takes longer is left to a thread, so that others go on."""
+
+READS: Final = (ListIterators, ListLogs, NextItems, ShowLog)
+
+
+class RemitsGate:
+    """One endpoint."""
+
+    name = "remits"
+
+    def __init__(self, engine: Engine, address: str) -> None:
+        self.address = address
+        self._engine = engine
+        self._server = _Server(engine)
+
+    async def start(self) -> None:
+        """Listen."""
+        bound = await bound_socket(self.name, self.address, insecure=self._engine.settings.insecure)
+        self.address = shown_address(bound)
+        await self._server.listen(bound)
+
+    def refuse(self) -> None:
+        """Take no more connections and no more requests."""
+        self._server.refuse()
+
+    async def stop(self) -> None:
+        """Send what is left to send, and close."""
+        await self._server.stop()
+
+    def sessions(self) -> list[SessionInfo]:
+        """All connections."""
+        return self._server.sessions()
+
+    def kick(self, session: str) -> bool:
+        """Cut a connection off; whether there was one of this id."""
+        return self._server.kick(session)
+
+
+def limits_of(settings: Settings) -> TcpLimits:
+    """What the settings allow a connection."""
+    return TcpLimits(
+        connections_max=settings.remits_connections_max,
+        idle_ms_max=settings.remits_idle_ms_max,
+    )
+
+
+class _Server(TcpServer["_Session"]):
+    """Connections of the gate."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(RemitsGate.name, limits_of(engine.settings))
+        self._engine = engine
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether requests are still taken."""
+        return not self._stopping
+
+    def new_session(self) -> "_Session":
+        """A session on the engine."""
+        return _Session(self._engine, self)
+
+    def opened(self, session: "_Session") -> None:
+        """Keep it, or refuse it."""
+        super().opened(session)
+        self._engine.metrics.gate_sessions[self.name] = len(self._sessions)
+
+    def closed(self, session: "_Session") -> None:
+        """Forget it."""
+        super().closed(session)
+        self._engine.metrics.gate_sessions[self.name] = len(self._sessions)
+        self._engine.metrics.gate_closed[self.name, session.ended or Why.LOST] += 1
+
+
+class _Asked:
+    """A request that is not answered yet, and its answer once it is there."""
+
+    __slots__ = ("_abandon", "_exchange", "_frame", "answer", "session", "size")
+
+    def __init__(self, session: "_Session", frame: Frame) -> None:
+        self.session = session
+        self.size = len(frame.payload)
+        self.answer: bytes | None = None
+        self._frame = frame
+        self._exchange = None if self.size > DECODED_BYTES_MAX else session.decode(frame)
+        self._abandon: Callable[[], object] | None = None
+
+    @property
+    def group(self) -> type[Request] | None:
+        """Those of one group may be under way together; without a group it is alone."""
+        request = None if self._exchange is None else self._exchange.request
+        if isinstance(request, AddMessages):
+            return AddMessages
+        return NextItems if isinstance(request, READS) else None
+
+    def begin(self, engine: Engine) -> None:
+        """Have it carried out."""
+        if self._exchange is None:
+            decoding = asyncio.get_running_loop().run_in_executor(None, self.session.decode, self._frame)
+            decoding.add_done_callback(lambda done: self._submit(engine, done.result()))
+        else:
+            self._submit(engine, self._exchange)
+
+    def _submit(self, engine: Engine, exchange: Exchange) -> None:
+        self._exchange = exchange
+        if exchange.request is None:
+            self._replied(None)
+        else:
+            self._abandon = engine.submit(ANONYMOUS, exchange.request, self._replied, item_payload)
+
+    def _replied(self, reply: Reply | PenstockError | None) -> None:
+        assert self._exchange is not None
+        self.answer = self._exchange.answer(reply)
+        self.session.go_on()
+
+    def abandon(self) -> None:
+        """Nobody is there for the answer."""
+        if self._abandon is not None:
+            self._abandon()
+
+
+class _Session(TcpSession):
+    """One connection: requests in, answers out in the same order."""
+
+    def __init__(self, engine: Engine, keeper: _Server) -> None:
+        super().__init__(keeper.limits, keeper)
+        self._engine = engine
+        self._server = keeper
+        self._parser = Parser(engine.settings.remits_frame_bytes_max)
+        self._waiting: deque[_Asked] = deque()
+        self._under_way: deque[_Asked] = deque()
+        self._size = 0
+        self._is_going_on = False
+        self._peer_is_done = False
+
+    # -- requests
+
+    def received(self, data: bytes) -> int:
+        """Take requests, as long as the server takes any."""
+        frames = self._parser.receive(data)
+        if self._server.is_accepting:
+            self.messages_received += len(frames)
+            self._engine.metrics.gate_received[RemitsGate.name] += len(frames)
+            for frame in frames:
+                self._take(frame)
+            self.go_on()
+        return self._parser.pending_bytes
+
+    def decode(self, frame: Frame) -> Exchange:
+        """What a frame asks for."""
+        return decode(frame, self._engine.settings.commit_events_max)
+
+    def _take(self, frame: Frame) -> None:
+        asked = _Asked(self, frame)
+        self._waiting.append(asked)
+        self._size += asked.size
+        if self._is_crowded:
+            self.hold(Hold.BUSY)
+
+    @property
+    def _is_crowded(self) -> bool:
+        return len(self._waiting) + len(self._under_way) >= OUTSTANDING_MAX or self._size >= OUTSTANDING_BYTES_MAX
+
+    # -- answers
+
+    def go_on(self) -> None:
+        """Send the answers that are due and begin what may begin, until there is nothing to do."""
+        # An answer may come while its request is begun: then we are here already.
+        if self._is_going_on:
+            return
+        self._is_going_on = True
+        while self._answer_next() or self._begin_next():
+            pass
+        self._is_going_on = False
+        if not self._is_crowded:
+            self.release(Hold.BUSY)
+        if not self._under_way and not self._waiting:
+            self._end_if_done()
+
+    def _answer_next(self) -> bool:
+        """Send the next answer if it is there; whether it was."""
+        if not self._under_way or (answer := self._under_way[0].answer) is None:
+            return False
+        self._size -= self._under_way.popleft().size
+        self.messages_sent += 1
+        self._engine.metrics.gate_sent[RemitsGate.name] += 1
+        self.write(answer)
+        return True
+
+    def _begin_next(self) -> bool:
+        """Begin the next request if it may begin; whether it did."""
+        if not self._waiting or not self._may_begin(self._waiting[0].group):
+            return False
+        asked = self._waiting.popleft()
+        self._under_way.append(asked)
+        asked.begin(self._engine)
+        return True
+
+    def _may_begin(self, group: type[Request] | None) -> bool:
+        if group is NextItems and (self.holds & Hold.UNSENT or len(self._under_way) >= READS_MAX):
+            return False
+        return not self._under_way or (group is not None and group is self._under_way[-1].group)
+
+    # -- the end
+
+    def _end_if_done(self) -> None:
+        """Everything is answered: close if the peer has nothing more to say, or cannot be understood."""
+        if self._parser.lost is not None:
+            self.write(refusal_frame(self._parser.lost.code))
+            self.end(self._parser.lost.reason)
+        elif self._peer_is_done:
+            self.end(Why.PEER)
+
+    def has_due(self) -> bool:
+        """The peer sends nothing more. It gets the answers that it has asked for."""
+        self._peer_is_done = True
+        return bool(self._under_way or self._waiting)
+
+    def resume_writing(self) -> None:
+        """The peer has taken most of what waited for it."""
+        super().resume_writing()
+        self.go_on()
+
+    def lost(self) -> None:
+        """Give up what only reads or waits."""
+        self._waiting.clear()
+        for asked in self._under_way:
+            asked.abandon()
