@@ -33,7 +33,7 @@ PATIENCE_S = 30.0
 def environment() -> dict[str, str]:
     """Ours, without anything that a server would take for a setting, but with free ports for all its gates."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return {**ours, "PENSTOCK_RES": "tcp://127.0.0.1:0", "PENSTOCK_MQ": "127.0.0.1:0"}
+    return {**ours, "PENSTOCK_RES": "tcp://127.0.0.1:0", "PENSTOCK_MQ": "127.0.0.1:0", "PENSTOCK_REMITS": "127.0.0.1:0"}
 
 
 class Served:
@@ -55,7 +55,7 @@ class Served:
 
     @property
     def address(self) -> str:
-        found = re.fullmatch(r"penstock ready res=tcp://127\.0\.0\.1:\d+ mq=127\.0\.0\.1:\d+ http=(\S+)\n", self.ready)
+        found = re.fullmatch(r"penstock ready res=tcp://127\.0\.0\.1:\d+ mq=127\.0\.0\.1:\d+ remits=127\.0\.0\.1:\d+ http=(\S+)\n", self.ready)
         assert found, f"no ready line: {self.ready!r}\n{self.said()}"
         return found[1]
 

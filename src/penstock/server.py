@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 from penstock.engine import Engine
 from penstock.errors import PenstockError, StorageFailure, StoreError
-from penstock.gates import Gate, HttpGate, MqGate, SessionKeeper, ZeromqGate
+from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, SessionKeeper, ZeromqGate
 from penstock.settings import BadSetting, Settings
 from penstock.store import store_url
 
@@ -69,6 +69,10 @@ def _gates(engine: Engine) -> list[Gate]:
         mq = MqGate(engine, settings.mq)
         gates.append(mq)
         keepers.append(mq)
+    if settings.remits is not None:
+        remits = RemitsGate(engine, settings.remits)
+        gates.append(remits)
+        keepers.append(remits)
     return [*gates, HttpGate(engine, keepers)]
 
 

@@ -9,6 +9,7 @@ from penstock.engine import Engine
 from penstock.settings import Settings
 from penstock.store import store_url
 from tests.engine.caller import Caller
+from tests.engine.logs import Remits
 
 
 @pytest.fixture
@@ -26,3 +27,8 @@ async def engine(tmp_path: Path, settings: Settings) -> AsyncIterator[Engine]:
 @pytest.fixture
 def caller(engine: Engine) -> Caller:
     return Caller(engine)
+
+
+@pytest.fixture
+def remits(engine: Engine) -> Remits:
+    return Remits(engine)

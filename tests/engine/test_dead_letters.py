@@ -73,9 +73,9 @@ async def test_a_consumer_that_waits_gets_what_is_put_back_and_does_not_spin_unt
     assert done.allocation is None
     poll = asyncio.ensure_future(caller.subscribe("two", wait_ms=30_000))
     await waiting(engine, 1)
-    before = engine.metrics.reads
+    before = engine.metrics.readers.jobs
     await asyncio.sleep(0.1)
-    assert engine.metrics.reads - before <= 3
+    assert engine.metrics.readers.jobs - before <= 3
     await caller.ask(Done, PutBack(None, "q", 1))
     assert bodies(await poll) == ["poison"]
 

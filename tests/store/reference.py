@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 from penstock.errors import (
     AllocationLost,
     InvalidRequest,
+    IteratorCycle,
     IteratorExists,
     IteratorNotFound,
+    LogNotFound,
     MarkSuperseded,
     OutputMoved,
     PenstockError,
@@ -42,6 +44,7 @@ from penstock.store.contract import (
     LogInfo,
     Operation,
     Outcome,
+    Over,
     Proposal,
     QueueState,
     Result,
@@ -107,7 +110,7 @@ class ReferenceStore:
             one
             for one in self.state.history[: None if end is None else max(end, 0)]
             if one.position >= start
-            and one.position not in self.state.erased
+            and not self.is_erased(one)
             and (wanted.context is None or one.context == wanted.context)
             and one.stream.startswith(wanted.prefix)
             and (wanted.types is None or one.type in wanted.types)
@@ -116,6 +119,10 @@ class ReferenceStore:
     def stream(self, context: str, stream: str) -> list[Event]:
         """All events a stream ever had."""
         return [one for one in self.state.history if (one.context, one.stream) == (context, stream)]
+
+    def is_erased(self, one: Event) -> bool:
+        """Whether nobody may see it any more, wherever its bytes still are."""
+        return one.position in self.state.erased or (one.stream, one.position) in self.state.to_erase
 
     def find(self, wanted: EventFilter, ticks: int) -> int | None:
         """The first position at or after a time."""
@@ -212,6 +219,9 @@ class ReferenceStore:
         position = len(self.state.history) + 1
         commit = position.to_bytes(16, "big")
         events = sent(op)
+        log = self.state.logs.get(op.stream)
+        if op.context == LOG_CONTEXT and log is not None:
+            self.state.logs[op.stream] = replace(log, bytes=log.bytes + sum(len(one.body) for one in events))
         for n, one in enumerate(events):
             place = (position + n, op.context, op.stream, head + 1 + n)
             self.state.history.append(Event._make((*place, *one, self.recorded, commit)))
@@ -317,7 +327,12 @@ class ReferenceStore:
     def _do_addlog(self, op: contract.AddLog) -> bool:
         if op.name in self.state.logs:
             return False
-        self.state.logs[op.name] = LogInfo(op.name, self.recorded, len(self.stream(LOG_CONTEXT, op.name)))
+        self.state.logs[op.name] = LogInfo(op.name, self.recorded, len(self.stream(LOG_CONTEXT, op.name)), 0)
+        return True
+
+    def _do_requirelog(self, op: contract.RequireLog) -> bool:
+        if op.name not in self.state.logs:
+            raise LogNotFound(op.name)
         return True
 
     def _do_deletelog(self, op: contract.DeleteLog) -> bool:
@@ -325,8 +340,7 @@ class ReferenceStore:
         if log is None:
             return False
         self.state.to_erase += [(op.name, one.position) for one in self.stream(LOG_CONTEXT, op.name)[log.base :]]
-        for one in [one for one in self.state.iterators.values() if one.log == op.name]:
-            self._drop(one)
+        self._drop_below(op.name, Over.LOG)
         return True
 
     def erase_all(self) -> None:
@@ -337,23 +351,49 @@ class ReferenceStore:
     def _do_additerator(self, op: contract.AddIterator) -> IteratorState:
         found = self.state.iterators.get(op.name)
         if found is None:
-            definition = (op.name, op.log, op.kind, op.function, op.indexed)
-            found = IteratorState(self._number(), *definition, self.recorded, 0, 0, None)
+            over, base = self._resolve(op.log, op.name)
+            definition = (op.name, op.log, over, op.kind, op.function, op.indexed)
+            found = IteratorState(self._number(), *definition, self.recorded, base, base, 0, None)
             self.state.iterators[op.name] = found
             self.state.outputs[found.id] = []
         if (found.log, found.kind, found.function, found.indexed) != (op.log, op.kind, op.function, op.indexed):
+            if op.log not in self.state.logs and op.name in (op.log, *self._upward(op.log)):
+                raise IteratorCycle(op.name)
             raise IteratorExists(op.name)
         return found
 
-    def _drop(self, iterator: IteratorState) -> None:
-        del self.state.iterators[iterator.name]
-        del self.state.outputs[iterator.id]
+    def _resolve(self, log: str, name: str) -> tuple[Over, int]:
+        if log in self.state.logs:
+            return Over.LOG, self.state.logs[log].base
+        if log == name:
+            raise IteratorCycle(name)
+        if self._upward(log):
+            return Over.ITERATOR, 0
+        context, slash, stream = log.partition("/")
+        if not slash or not context or not stream or context == LOG_CONTEXT:
+            raise LogNotFound(log)
+        return Over.STREAM, 0
+
+    def _upward(self, name: str) -> list[str]:
+        """An indexed iterator and those it reads."""
+        found = self.state.iterators.get(name)
+        if found is None or not found.indexed:
+            return []
+        return [name, *(self._upward(found.log) if found.over == Over.ITERATOR else [])]
+
+    def _drop_below(self, log: str, over: Over) -> None:
+        for one in [one for one in self.state.iterators.values() if (one.log, one.over) == (log, over)]:
+            self._drop_below(one.name, Over.ITERATOR)
+            del self.state.iterators[one.name]
+            del self.state.outputs[one.id]
 
     def _do_deleteiterator(self, op: contract.DeleteIterator) -> bool:
         found = self.state.iterators.get(op.name)
         if found is None or found.log != op.log:
             raise IteratorNotFound(op.name)
-        self._drop(found)
+        self._drop_below(op.name, Over.ITERATOR)
+        del self.state.iterators[op.name]
+        del self.state.outputs[found.id]
         return True
 
     def _do_writeoutput(self, op: contract.WriteOutput) -> int:
@@ -362,7 +402,8 @@ class ReferenceStore:
             raise OutputMoved(op.iterator)
         self.state.outputs[found.id] += op.items
         count = len(self.state.outputs[found.id])
-        self.state.iterators[found.name] = replace(found, source=op.next_source, outputs=count, state=op.state)
+        state = op.state if op.items else found.state
+        self.state.iterators[found.name] = replace(found, source=op.next_source, outputs=count, state=state)
         return count
 
     def _do_expireproducers(self, op: contract.ExpireProducers) -> int:

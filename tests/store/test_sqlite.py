@@ -1,11 +1,11 @@
 """The embedded store: the contract, and what only SQLite brings with it."""
 
-import re
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -14,20 +14,23 @@ from penstock.model import Allocation, EventFilter
 from penstock.store.contract import (
     LOG_CONTEXT,
     Acknowledge,
+    AddIterator,
     AddLog,
     Allocate,
     DeleteLog,
     Erase,
+    Operation,
     Proposal,
     ReadLimits,
     Store,
     Transaction,
+    WriteOutput,
 )
-from penstock.store.sqlite import SqliteReader, SqliteStore, consumers
+from penstock.store.sqlite import SqliteReader, SqliteStore, checkpointer, consumers
 from penstock.store.sqlite.schema import SCHEMA_VERSION
 from tests.store.contract import StoreContract
 from tests.store.contract.queues import declare, marker_of, take
-from tests.store.kit import Clock, append, commit, do_one, everything, findings, some
+from tests.store.kit import Clock, append, commit, do, do_one, everything, findings, some
 
 FILE = "penstock.db"
 WAL_BYTES_MAX = 1 << 20
@@ -205,26 +208,102 @@ def test_closing_while_the_wal_is_copied_comes_to_an_end(tmp_path: Path) -> None
 # --- erasing --------------------------------------------------------------------------------------------------
 
 
-def test_erased_bytes_are_in_no_file_of_the_store(tmp_path: Path) -> None:
-    secret = re.compile(rb"top-secret")
+def holders(directory: Path, secret: bytes) -> list[str]:
+    """The files of a store in which some bytes are."""
+    return sorted(path.name for path in directory.iterdir() if secret in path.read_bytes())
 
-    def found() -> list[str]:
-        return [path.name for path in tmp_path.iterdir() if secret.search(path.read_bytes())]
 
+@pytest.mark.parametrize("size", [1, 40, 2000])
+def test_erased_bytes_are_in_no_file_of_the_store(tmp_path: Path, size: int) -> None:
     with closing(SqliteStore(tmp_path)) as store:
         do_one(store, AddLog("log"))
         for _ in range(10):
-            append(store, "log", some(3, headers="top-secret", body=b"top-secret" * 2000), context=LOG_CONTEXT)
+            append(store, "log", some(3, headers="top-secret", body=b"top-secret" * size), context=LOG_CONTEXT)
             append(store, "other", some(1))
         store.recover()  # All of it is in the file now, as after a checkpoint.
-        assert found() == [FILE]
+        append(store, "log", some(3, body=b"top-secret" * size), context=LOG_CONTEXT)
+        assert holders(tmp_path, b"top-secret") == [FILE, f"{FILE}-wal"]
         do_one(store, DeleteLog("log"))
         while do_one(store, Erase(3)):
             pass
-        store.recover()
-        assert found() == []
+        assert holders(tmp_path, b"top-secret") == []
         assert len(everything(store)) == 10
         assert findings(store) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_logs_deleted_in_any_order_leave_nothing_behind(tmp_path: Path, seed: int) -> None:
+    """Small rows share pages, and SQLite moves rows from page to page: none may leave a copy."""
+    chance, size = Random(seed), (20, 250, 1500, 6000)[seed % 4]
+    with closing(SqliteStore(tmp_path)) as store:
+        names = [f"log{number}" for number in range(6)]
+        for name in names:
+            do(store, AddLog(name), AddIterator(f"over {name}", name, "reduce", "return msg", True))
+        numbers = {name: store.iterator(f"over {name}") for name in names}
+        written: list[Operation] = []
+        read = dict.fromkeys(names, 0)
+        for _ in range(300):
+            name = chance.choice(names)
+            body = f"secret of {name};".encode() * (chance.randrange(size) // 15 + 1)
+            iterator = numbers[name]
+            assert iterator is not None
+            written.append(commit(name, some(1, body=body), context=LOG_CONTEXT))
+            written.append(
+                WriteOutput(iterator.id, read[name], read[name] + 1, (body,), body[: chance.randrange(size)])
+            )
+            read[name] += 1
+        store.write([Transaction((operation,)) for operation in written])
+        chance.shuffle(names)
+        for name in names:
+            do_one(store, DeleteLog(name))
+            while do_one(store, Erase(chance.randint(1, 10))):
+                pass
+            assert holders(tmp_path, f"secret of {name};".encode()) == []
+        assert findings(store) == []
+
+
+def test_an_erasure_is_open_while_somebody_reads_what_the_log_file_holds(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store, closing(SqliteReader(tmp_path)) as reader:
+        do_one(store, AddLog("log"))
+        append(store, "log", some(3, body=b"top-secret"), context=LOG_CONTEXT)
+        with reader.db.snapshot():
+            assert reader.head() == 3
+            do_one(store, DeleteLog("log"))
+            assert [do_one(store, Erase(100)) for _ in range(3)] == [1, 1, 1]
+            assert len(everything(reader)) == 3, "a snapshot is as it was"
+        while do_one(store, Erase(100)):
+            pass
+        assert holders(tmp_path, b"top-secret") == []
+        assert everything(reader) == []
+
+
+def test_a_long_log_file_is_copied_by_the_thread_before_it_is_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "EMPTIED_PAGES_MAX", 0)
+    with closing(SqliteStore(tmp_path)) as store:
+        do_one(store, AddLog("log"))
+        append(store, "log", some(3, body=b"top-secret"), context=LOG_CONTEXT)
+        do_one(store, DeleteLog("log"))
+        while do_one(store, Erase(100)):
+            pass
+        assert holders(tmp_path, b"top-secret") == []
+
+
+def test_an_erasure_that_was_not_finished_is_finished_after_opening_again(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        do(store, AddLog("log"), AddIterator("it", "log", "map", "return msg", True))
+        for _ in range(5):
+            append(store, "log", some(3, body=b"top-secret"), context=LOG_CONTEXT)
+        do_one(store, WriteOutput(1, 0, 1, (b"top-secret",)))
+        do_one(store, DeleteLog("log"))
+        do_one(store, Erase(2))
+    for _ in range(10):
+        with closing(SqliteStore(tmp_path)) as store:
+            assert everything(store) == []
+            if not do_one(store, Erase(2)) or not do_one(store, Erase(2)):
+                break
+    assert holders(tmp_path, b"top-secret") == []
 
 
 def test_a_queue_has_a_limit_of_allocations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

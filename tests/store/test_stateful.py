@@ -1,5 +1,6 @@
 """The store against a reference that is obviously right: whatever is written, both say and show the same."""
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,6 +33,7 @@ from penstock.store.contract import (
     ReadLimits,
     Register,
     Requeue,
+    RequireLog,
     SetBookmark,
     SetDeadRule,
     Store,
@@ -176,20 +178,22 @@ class StoreMachine(RuleBasedStateMachine):
         return Allocate(number, who, data.draw(st.sampled_from([1, 10, 100])), proposal)
 
     def log(self, data: st.DataObject) -> Operation:
-        name, it = data.draw(streams), data.draw(st.sampled_from(["i", "j"]))
+        name, it = data.draw(streams), data.draw(st.sampled_from(["i", "j", "k"]))
+        source = data.draw(st.sampled_from([name, name, "i", "j", "shop/a", "x"]))
         known = list(self.reference.state.iterators.values())
         choices: list[Operation] = [
             AddLog(name),
             DeleteLog(name),
-            AddIterator(it, name, "map", data.draw(st.sampled_from(["f", "g"])), True),
-            DeleteIterator(name, it),
+            RequireLog(name),
+            AddIterator(it, source, "map", data.draw(st.sampled_from(["f", "g"])), data.draw(st.booleans())),
+            DeleteIterator(source, it),
             ExpireProducers(self.clock.ticks - data.draw(st.integers(0, 100)) * 10_000, 100),
         ]
         if known:
             one = data.draw(st.sampled_from(known))
             items = tuple(data.draw(st.lists(st.binary(max_size=3), max_size=4)))
-            source = data.draw(st.sampled_from([one.source, one.source, 0]))
-            choices += [WriteOutput(one.id, source, source + len(items) + 1, items, b"state")] * 3
+            start = data.draw(st.sampled_from([one.source, one.source, 0]))
+            choices += [WriteOutput(one.id, start, start + len(items) + 1, items, b"state")] * 3
         return data.draw(st.sampled_from(choices), label="operation")
 
     @rule(data=st.data())
@@ -249,8 +253,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), context=contexts, stream=streams, bounds=limits, backward=st.booleans())
     def read_a_stream(self, data: st.DataObject, context: str, stream: str, bounds: ReadLimits, backward: bool) -> None:
-        erased = self.reference.state.erased
-        right = [one for one in self.reference.stream(context, stream)[-20:] if one.position not in erased]
+        recent = self.reference.stream(context, stream)[-20:]
+        right = [one for one in recent if not self.reference.is_erased(one)]
         low = max(1, len(self.reference.stream(context, stream)) - 19)
         first, last = (0, low) if backward else (low, None)
         found = []
@@ -284,7 +288,9 @@ class StoreMachine(RuleBasedStateMachine):
             for who in ("me", "you"):
                 assert store.claim(real, who, None) == self.reference.claim(number, who)
         assert store.logs("", 100) == sorted(state.logs.values(), key=lambda one: one.name)
-        assert self.same(store.iterators(None, "", 100)) == sorted(state.iterators.values(), key=lambda one: one.name)
+        everyone = sorted(state.iterators.values(), key=lambda one: one.name)
+        assert self.same(store.iterators(None, "", 100)) == [replace(one, state=None) for one in everyone]
+        assert [self.names.same(store.iterator(one.name), None) for one in everyone] == everyone
 
     def same(self, found: list[Any]) -> list[Any]:
         return [self.names.same(one, None) for one in found]

@@ -6,26 +6,34 @@ it runs on one event loop; only the writer's thread and the worker processes are
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.engine import jobs
+from penstock.engine.appends import Appends
+from penstock.engine.eraser import Eraser
+from penstock.engine.iterators import Iterators
 from penstock.engine.jobs import Presenter
+from penstock.engine.logs import Logs
 from penstock.engine.metrics import Metrics
-from penstock.engine.parts import OPERATION_BYTES, Parts, Tried, check_names, settle
+from penstock.engine.parts import Parts, Tried, check_names, settle
 from penstock.engine.queues import Queues
 from penstock.engine.subscriptions import Subscriptions
 from penstock.engine.waiters import Waiters
-from penstock.engine.workers import WorkerPool
+from penstock.engine.workers import LuaPool, WorkerPool
 from penstock.engine.writer import Writer
-from penstock.errors import Closed, InvalidRequest, LimitExceeded, NotAllowed, PenstockError, ReaderBusy, Unexpected
+from penstock.errors import Closed, InvalidRequest, NotAllowed, PenstockError, ReaderBusy, Unexpected
 from penstock.model import (
     AcknowledgeQueue,
+    AddMessages,
     Append,
-    Appended,
+    CreateIterator,
+    CreateLog,
+    DropIterator,
+    DropLog,
     EventFilter,
     EventPage,
     FetchSubscription,
@@ -34,9 +42,12 @@ from penstock.model import (
     GetStats,
     ListContexts,
     ListDeadLetters,
+    ListIterators,
+    ListLogs,
     ListQueues,
     ListStreams,
     ListSubscriptions,
+    NextItems,
     Principal,
     ProgressSubscription,
     PutBack,
@@ -51,20 +62,18 @@ from penstock.model import (
     ResetQueue,
     SetDeadLetterRule,
     SetSubscription,
+    ShowLog,
     SubscribeQueue,
     Transact,
-    Transacted,
     now_ticks,
 )
 from penstock.model.ticks import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
-from penstock.store.contract import Commit, ExpireProducers, Operation, Outcome, ReadLimits, Transaction
-from penstock.store.record import columns_of
+from penstock.store.contract import ExpireProducers, IteratorState, ReadLimits, Transaction
 
 log = logging.getLogger(__name__)
 
-TRANSACTION_OPERATIONS_MAX: Final = 1000
 UNDER_WAY_MAX: Final = 20_000
 """Requests other than appends that have been taken and not been answered."""
 EXPIRE_MAX: Final = 1000
@@ -74,7 +83,9 @@ HOUSEKEEPING_S: Final = 600.0
 
 Answer = Callable[[Reply | PenstockError], None]
 Abandon = Callable[[], object]
-Handler = Callable[[Any, Presenter | None], Coroutine[Any, Any, Reply]]
+Handler = Callable[[Any, Any], Coroutine[Any, Any, Reply]]
+AnyPresenter = Callable[[list[Any]], Any]
+"""A codec's function of a module that turns the events or items of a reply into what its wire has."""
 
 
 class Engine:
@@ -104,19 +115,28 @@ class Engine:
         )
         try:
             self.identity = self._store.identity()
+            open_erasures = self._store.open_erasures()
+            iterators = list(_iterators_of(self._store))
         except BaseException:
             self._store.close()
             raise
         self._waiters = Waiters(settings.waiters_max, self.metrics)
         loop = asyncio.get_running_loop()
-        self._writer = Writer(self._store, loop, settings, self.metrics, self._waiters.committed)
-        self.pool = WorkerPool(self.url, settings, self.metrics)
+        self._writer = Writer(self._store, loop, settings, self.metrics, self._committed)
+        self.pool = WorkerPool(self.url, settings, settings.workers, self.metrics.readers)
+        self.lua = LuaPool(self.url, settings, self.metrics.lua)
         parts = self._parts = Parts(settings, self._writer, self.pool, self._waiters)
         self._subscriptions = Subscriptions(parts)
         self._queues = Queues(parts)
+        self._appends = Appends(parts, self._subscriptions, self._queues)
+        self._eraser = Eraser(parts)
+        self._iterators = Iterators(parts, self.lua, self.metrics, self._eraser)
+        self._logs = Logs(parts, self._iterators, self._eraser)
         self._handlers: dict[type[Request], Handler] = self._table()
         self._writer.start()
         self._housekeeper = loop.create_task(self._keep_house())
+        self._eraser.start(open_erasures)
+        self._iterators.start(iterators)
         try:
             await self.pool.start()
         except BaseException:
@@ -129,11 +149,14 @@ class Engine:
             return
         self._closing = True
         self._housekeeper.cancel()
+        self._eraser.stop()
+        self._iterators.stop()
         self._waiters.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self.settings.shutdown_ms_max / 1000)
         await self._writer.close()
         await self.pool.close()
+        await self.lua.close()
         # It may wait for a disk; the loop must not.
         await asyncio.to_thread(self._store.close)
 
@@ -142,7 +165,7 @@ class Engine:
         """Whether appends can succeed."""
         return not self._closing and self._writer.is_healthy
 
-    async def execute(self, principal: Principal, request: Request, present: Presenter | None = None) -> Reply:
+    async def execute(self, principal: Principal, request: Request, present: AnyPresenter | None = None) -> Reply:
         """Carry out a request; its reply, or an exception. See `submit`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         abandon = self.submit(principal, request, partial(settle, answer), present)
@@ -153,11 +176,11 @@ class Engine:
             raise
 
     def submit(
-        self, principal: Principal, request: Request, answer: Answer, present: Presenter | None = None
+        self, principal: Principal, request: Request, answer: Answer, present: AnyPresenter | None = None
     ) -> Abandon:
         """Carry out a request; `answer` is called exactly once, at the earliest before this returns.
 
-        With `present`, a function of a module, events of the reply come as what it makes of them in a worker. What is
+        With `present`, events or items of the reply come as what it makes of them in a worker. What is
         returned gives the request up: one that only reads or waits goes no further, and there is no answer then.
         """
         try:
@@ -166,7 +189,9 @@ class Engine:
             if not principal.may(needed := request.needs()):
                 raise NotAllowed(principal.name, str(needed.name))
             if isinstance(request, Append):
-                self._append(request, answer)
+                self._appends.append(request, answer)
+            elif isinstance(request, AddMessages):
+                self._logs.add(request, answer)
             elif len(self._tasks) >= UNDER_WAY_MAX:
                 raise ReaderBusy(len(self._tasks))
             else:
@@ -178,50 +203,9 @@ class Engine:
             answer(Unexpected(repr(error)))
         return _nothing_to_abandon
 
-    # -- writes
-
-    def _append(self, request: Append, answer: Answer) -> None:
-        """The way of most requests: no task, no future, only the writer's queue."""
-        commit = self._commit(request)
-
-        def written(outcome: Outcome) -> None:
-            if isinstance(outcome, PenstockError):
-                answer(outcome)
-            else:
-                (appended,) = outcome
-                answer(appended if isinstance(appended, Appended) else Unexpected(f"an append gave {appended!r}"))
-
-        size = commit.columns.size + OPERATION_BYTES
-        self._writer.submit(Transaction((commit,), request.mark), size, written)
-
-    def _commit(self, request: Append) -> Commit:
-        settings = self.settings
-        if len(request.events) > settings.commit_events_max:
-            raise LimitExceeded("commit_events_max", len(request.events), settings.commit_events_max)
-        columns = columns_of(request.events)
-        if columns.size > settings.commit_bytes_max:
-            raise LimitExceeded("commit_bytes_max", columns.size, settings.commit_bytes_max)
-        if columns.size > settings.event_bytes_max:
-            largest = max(len(e.body) + len((e.headers or "").encode()) + len(e.type.encode()) for e in request.events)
-            if largest > settings.event_bytes_max:
-                raise LimitExceeded("event_bytes_max", largest, settings.event_bytes_max)
-        return Commit(request.context, request.stream, request.expected, columns)
-
-    async def _transact(self, request: Transact, _present: Presenter | None) -> Transacted:
-        asked = len(request.commits) + len(request.acknowledge) + len(request.progress)
-        if not asked:
-            raise InvalidRequest("transaction", "has nothing in it")
-        if asked > TRANSACTION_OPERATIONS_MAX:
-            raise LimitExceeded("transaction_operations_max", asked, TRANSACTION_OPERATIONS_MAX)
-        if any(commit.mark for commit in request.commits):
-            raise InvalidRequest("mark", "belongs to the whole transaction, not to one of its commits")
-        commits = [self._commit(commit) for commit in request.commits]
-        size = sum(commit.columns.size for commit in commits)
-        receipts = [await self._queues.receipt(receipt) for receipt in request.acknowledge]
-        async with self._subscriptions.progressing(request.progress) as progress:
-            operations: tuple[Operation, ...] = (*commits, *receipts, *progress)
-            results = await self._parts.write(Transaction(operations, request.mark), size)
-        return Transacted(tuple(result for result in results if isinstance(result, Appended)))
+    def _committed(self, streams: set[tuple[str, str]]) -> None:
+        self._waiters.committed(streams)
+        self._iterators.committed(streams)
 
     async def _keep_house(self) -> None:
         while True:
@@ -255,9 +239,9 @@ class Engine:
         answer(reply)
 
     def _table(self) -> dict[type[Request], Handler]:
-        subscriptions, queues = self._subscriptions, self._queues
+        subscriptions, queues, logs, iterators = self._subscriptions, self._queues, self._logs, self._iterators
         return {
-            Transact: self._transact,
+            Transact: _plain(self._appends.transact),
             ReadStream: self._read_stream,
             ReadEvent: lambda request, present: self._parts.run(jobs.read_event, request, self._parts.limits, present),
             ReadAll: self._read_all,
@@ -278,6 +262,14 @@ class Engine:
             ResetQueue: _plain(queues.reset),
             SetDeadLetterRule: _plain(queues.set_dead_rule),
             PutBack: _plain(queues.put_back),
+            CreateLog: _plain(logs.create),
+            DropLog: _plain(logs.drop),
+            ShowLog: _plain(logs.show),
+            ListLogs: _plain(logs.names),
+            CreateIterator: _plain(iterators.create),
+            DropIterator: _plain(iterators.drop),
+            ListIterators: _plain(iterators.names),
+            NextItems: iterators.next,
         }
 
     def _listing(self, job: Callable[..., Any]) -> Handler:
@@ -328,6 +320,13 @@ class Engine:
         check_names(context=request.context, filter=request.filter)
         wanted = EventFilter(request.context, request.filter)
         return Found((await self._parts.find_position(wanted, request.ticks)).position)
+
+
+def _iterators_of(store: Store) -> Iterator[IteratorState]:
+    after = ""
+    while found := store.iterators(None, after, jobs.NAMES_PER_QUERY):
+        yield from found
+        after = found[-1].name
 
 
 def _plain(handler: Callable[[Any], Coroutine[Any, Any, Reply]]) -> Handler:

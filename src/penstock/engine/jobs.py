@@ -4,10 +4,10 @@ A scan that does not come to an end in time answers what it has and where to go 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.errors import EventNotFound, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
+from penstock.errors import EventNotFound, LogNotFound, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
 from penstock.model import (
     ContextPage,
     DeadLetterPage,
@@ -20,6 +20,7 @@ from penstock.model import (
     ListQueues,
     ListStreams,
     ListSubscriptions,
+    LogSummary,
     QueuePage,
     ReadAll,
     ReadEvent,
@@ -32,12 +33,22 @@ from penstock.model import (
     SubscriptionPage,
 )
 from penstock.store import Store
-from penstock.store.contract import Page, Proposal, QueueState, ReadLimits, Search
+from penstock.store.contract import (
+    LOG_CONTEXT,
+    IteratorState,
+    LogInfo,
+    Page,
+    Proposal,
+    QueueState,
+    ReadLimits,
+    Search,
+)
 
 TIES_MAX: Final = 10_000
 """Events with the same time as a batch's last that may be added to it."""
 STEP_S_MAX: Final = 1.0
 """How long one job goes on scanning."""
+NAMES_PER_QUERY: Final = 1000
 
 Presenter = Callable[[list[Event]], Any]
 """A codec's function of a module that turns events into what its wire has."""
@@ -132,6 +143,35 @@ def list_dead_letters(store: Store, request: ListDeadLetters, limit: int) -> Dea
 def get_stats(store: Store) -> StoreStats:
     """Counts of the whole store."""
     return store.stats()
+
+
+# --- logs -----------------------------------------------------------------------------------------------------
+
+
+def show_log(store: Store, name: str) -> LogSummary:
+    """A log and what is in it, or LogNotFound."""
+    found = store.log(name)
+    if found is None:
+        raise LogNotFound(name)
+    messages = store.stream_head(LOG_CONTEXT, name) - found.base
+    return LogSummary(name, found.created, messages, found.bytes, list_iterators(store, name))
+
+
+def list_logs(store: Store) -> list[str]:
+    """The names of all logs."""
+    return _names(store.logs)
+
+
+def list_iterators(store: Store, log: str | None) -> list[str]:
+    """The names of the iterators of a log, or of all."""
+    return _names(lambda after, limit: store.iterators(log, after, limit))
+
+
+def _names(page: Callable[[str, int], Sequence[LogInfo | IteratorState]]) -> list[str]:
+    names: list[str] = []
+    while found := page(names[-1] if names else "", NAMES_PER_QUERY):
+        names += [one.name for one in found]
+    return names
 
 
 # --- gathering events -----------------------------------------------------------------------------------------

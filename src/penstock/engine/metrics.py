@@ -5,8 +5,10 @@ Counting happens on the way of every append, so it is plain addition; the famili
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -35,14 +37,33 @@ class Distribution:
         return HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum)
 
 
+@dataclass(slots=True)
+class PoolCounts:
+    """What a pool of worker processes counts: jobs done, jobs refused, workers that had to be replaced."""
+
+    jobs: int = 0
+    refused: int = 0
+    replaced: int = 0
+
+
+class Lag(NamedTuple):
+    """How far indexed iterators are behind: how many of them are, and by how many messages that were seen."""
+
+    iterators: int = 0
+    messages: int = 0
+
+
 class Metrics(Collector):
     """The counts of one engine. Each is changed by one thread only."""
 
     def __init__(self) -> None:
         self.commits = 0
         self.events = 0
-        self.reads = 0
-        self.workers_replaced = 0
+        self.readers = PoolCounts()
+        self.lua = PoolCounts()
+        self.lua_messages = 0
+        self.lua_errors = 0
+        self.lag: Callable[[], Lag] = Lag
         self.waiting_polls = 0
         self.store_up = True
         self.refused: Counter[str] = Counter()
@@ -66,10 +87,12 @@ class Metrics(Collector):
         """All families, as they are now."""
         yield CounterMetricFamily("penstock_commits", "Commits answered as written", self.commits)
         yield CounterMetricFamily("penstock_events", "Events answered as written", self.events)
-        yield CounterMetricFamily("penstock_reads", "Jobs done by worker processes", self.reads)
-        yield CounterMetricFamily("penstock_workers_replaced", "Worker processes that died", self.workers_replaced)
+        yield CounterMetricFamily("penstock_reads", "Jobs done by worker processes", self.readers.jobs)
+        yield CounterMetricFamily("penstock_workers_replaced", "Worker processes that died", self.readers.replaced)
+        yield from self._iterators()
         refused = CounterMetricFamily("penstock_refused", "Requests refused, by reason", labels=["reason"])
-        for reason, times in list(self.refused.items()):
+        pools = {"reader_busy": self.readers.refused, "lua_busy": self.lua.refused}
+        for reason, times in {**self.refused, **{reason: times for reason, times in pools.items() if times}}.items():
             refused.add_metric([reason], times)
         yield refused
         yield _by_gate("penstock_gate_received", "Messages received, by gate", self.gate_received)
@@ -90,6 +113,15 @@ class Metrics(Collector):
         yield GaugeMetricFamily("penstock_store_up", "1 while the store can be written", self.store_up)
         yield self.batch_seconds.family()
         yield self.batch_requests.family()
+
+    def _iterators(self) -> Iterator[Metric]:
+        lag = self.lag()
+        yield CounterMetricFamily("penstock_lua_jobs", "Jobs done by Lua worker processes", self.lua.jobs)
+        yield CounterMetricFamily("penstock_lua_workers_replaced", "Lua workers that died", self.lua.replaced)
+        yield CounterMetricFamily("penstock_lua_messages", "Messages run through iterators", self.lua_messages)
+        yield CounterMetricFamily("penstock_lua_errors", "Messages that an iterator failed at", self.lua_errors)
+        yield GaugeMetricFamily("penstock_index_lag_iterators", "Indexed iterators behind their logs", lag.iterators)
+        yield GaugeMetricFamily("penstock_index_lag_messages", "Messages not yet in their indices", lag.messages)
 
 
 def _by_gate(name: str, help: str, counts: Counter[str]) -> Metric:

@@ -4,7 +4,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.engine import jobs
@@ -14,7 +13,7 @@ from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest, PenstockError, ReaderBusy
 from penstock.model import EventFilter, check_context, check_name, check_stream
 from penstock.settings import Settings
-from penstock.store.contract import ReadLimits, Result, Search, Transaction
+from penstock.store.contract import Outcome, ReadLimits, Result, Search, Transaction
 
 OPERATION_BYTES: Final = 256
 """What an operation without events counts for in the writer's queue."""
@@ -25,6 +24,7 @@ CROWDED_S_MAX: Final = 0.05
 """How long one who waits stands back when too many were woken at once."""
 
 R = TypeVar("R")
+Written = Callable[[list[Result]], None]
 
 
 class Tried(NamedTuple, Generic[R]):
@@ -53,12 +53,24 @@ class Parts:
         """Have a worker do a job."""
         return await self._pool.run(job, *arguments)
 
-    async def write(self, transaction: Transaction, size: int = 0) -> list[Result]:
-        """Have a transaction written; its results when it is on disk."""
+    async def write(self, transaction: Transaction, size: int = 0, written: Written | None = None) -> list[Result]:
+        """Have a transaction written; its results when it is on disk.
+
+        `written` is told the results first, and also when whoever asked has given up meanwhile.
+        """
         answer: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
-        size += OPERATION_BYTES * len(transaction.operations)
-        self._writer.submit(transaction, size, partial(settle, answer))
+
+        def told(outcome: Outcome) -> None:
+            if written is not None and isinstance(outcome, list):
+                written(outcome)
+            settle(answer, outcome)
+
+        self.submit(transaction, size, told)
         return await answer
+
+    def submit(self, transaction: Transaction, size: int, answer: Callable[[Outcome], None]) -> None:
+        """Have a transaction written; `answer` is called with what came of it. Raises if it cannot be taken."""
+        self._writer.submit(transaction, size + OPERATION_BYTES * len(transaction.operations), answer)
 
     async def patiently(self, wait_ms: int, attempt: Callable[[], Awaitable[Tried[R]]]) -> R:
         """Attempt until something is found, at most so long. Commits of what is wanted wake it; nobody polls."""

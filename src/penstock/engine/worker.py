@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from typing import Any, Final
 
+from penstock.engine import parting
 from penstock.engine.frames import Unframer, frame
 from penstock.errors import PenstockError, StoreError, Unexpected
 from penstock.store import Store, open_reader
@@ -34,6 +35,7 @@ def main(descriptor: int) -> None:
     gc.set_threshold(100_000, 20, 100)
     # A server that was killed cannot close the socket as it should.
     with socket.socket(fileno=descriptor) as connection, suppress(ConnectionError):
+        parting.connected(connection.sendall)
         worker = Worker()
         unframer = Unframer()
         while count := connection.recv_into(unframer.space):
@@ -49,22 +51,25 @@ class Worker:
         self._store: Store | None = None
 
     def answer(self, message: Any) -> bytes:
-        """Carry out one message: the URL to begin with, then (function, arguments)."""
+        """Carry out one message: the URL to begin with, then (function, arguments).
+
+        The answer says whether it succeeded, what came of it, and that this worker stays.
+        """
         if isinstance(message, str):
             self._url = message
-            return frame((True, None))
+            return frame((True, None, True))
         function, arguments = message
         try:
-            return frame((True, function(self._open(), *arguments)))
+            return frame((True, function(self._open(), *arguments), True))
         except PenstockError as error:
             if isinstance(error, StoreError):
                 # The connection may be left in the middle of something; the next job gets a new one.
                 self._close()
-            return frame((False, error))
+            return frame((False, error, True))
         except Exception as error:
             log.exception("a job failed")
             self._close()
-            return frame((False, Unexpected(repr(error))))
+            return frame((False, Unexpected(repr(error)), True))
 
     def _open(self) -> Store:
         if self._store is None:

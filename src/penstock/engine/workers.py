@@ -12,10 +12,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
 from penstock.engine.frames import Unframer, frame
-from penstock.engine.metrics import Metrics
+from penstock.engine.metrics import PoolCounts
 from penstock.errors import Closed, PenstockError, ReaderBusy, ReaderTimeout, WorkerDied
 from penstock.settings import Settings
 
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 RESTART_PAUSE_S: Final = 0.2
 """Before a worker that died is replaced, so that one that cannot start does not spin."""
 REAP_PAUSE_S: Final = 0.02
+JOB_CALLS: Final = 4
+"""How many calls of a function a Lua worker may take longer for its job than other workers."""
 ALARM_S: Final = 0.001
 """How much later than a read's time is up it is told, so that it surely is."""
 
@@ -40,10 +43,11 @@ class _Waiting(NamedTuple):
 class WorkerPool:
     """Runs jobs in worker processes."""
 
-    def __init__(self, url: str, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, url: str, settings: Settings, size: int, counts: PoolCounts) -> None:
         self._url = url
         self._settings = settings
-        self._metrics = metrics
+        self._size = size
+        self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
         self._workers: set[_Worker] = set()
@@ -54,7 +58,12 @@ class WorkerPool:
 
     async def start(self) -> None:
         """Start all workers; they are ready when this returns."""
-        await asyncio.gather(*(self._spawn() for _ in range(self._settings.workers)))
+        await asyncio.gather(*(self._spawn() for _ in range(self._size)))
+
+    def start_soon(self) -> None:
+        """Start all workers; jobs that come meanwhile wait for them."""
+        for _ in range(self._size):
+            self._replace()
 
     @property
     def pids(self) -> list[int]:
@@ -66,7 +75,7 @@ class WorkerPool:
         if self._closing:
             raise Closed
         if len(self._waiting) >= self._settings.reader_queue_max:
-            self._metrics.refused["reader_busy"] += 1
+            self._counts.refused += 1
             raise ReaderBusy(len(self._waiting))
         answer = self._loop.create_future()
         self._waiting.append(_Waiting(frame((job, arguments)), time.monotonic(), answer))
@@ -129,17 +138,17 @@ class WorkerPool:
 
     def finished(self, worker: "_Worker") -> None:
         """A worker is free again."""
-        self._metrics.reads += 1
+        self._counts.jobs += 1
         self._idle.append(worker)
         self._dispatch()
 
     def lost(self, worker: "_Worker") -> None:
-        """A worker is gone."""
+        """A worker is gone: it died, was killed, or left after its last answer."""
         if worker in self._idle:
             self._idle.remove(worker)
         self._reap(worker)
         if not self._closing:
-            self._metrics.workers_replaced += 1
+            self._counts.replaced += 1
             log.warning("worker process %d died; starting another", worker.process.pid)
             self._loop.call_later(RESTART_PAUSE_S, self._replace)
 
@@ -161,6 +170,25 @@ class WorkerPool:
             self._workers.discard(worker)
             if self._closing and not self._workers:
                 self._all_gone.set()
+
+
+class LuaPool(WorkerPool):
+    """Workers that run the functions of iterators. They start with the first job: many servers never have one."""
+
+    def __init__(self, url: str, settings: Settings, counts: PoolCounts) -> None:
+        # A function that takes too long is stopped inside its worker, and what came before it is kept. Killing the
+        # worker is for what that cannot stop, and must not come first.
+        job_ms_max = settings.worker_job_ms_max + JOB_CALLS * settings.iterator_call_ms_max
+        super().__init__(url, replace(settings, worker_job_ms_max=job_ms_max), settings.lua_workers, counts)
+        self._has_started = False
+
+    def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
+        """Have a worker do a job; the first one starts the workers."""
+        answer = super().run(job, *arguments)
+        if not self._has_started:
+            self._has_started = True
+            self.start_soon()
+        return answer
 
 
 class _Worker(asyncio.BufferedProtocol):
@@ -196,14 +224,15 @@ class _Worker(asyncio.BufferedProtocol):
         return self._unframer.space
 
     def buffer_updated(self, nbytes: int) -> None:
-        for succeeded, result in self._unframer.received(nbytes):
+        for succeeded, result, stays in self._unframer.received(nbytes):
             answer = self._clear()
             if answer is not None and not answer.done():
                 if succeeded:
                     answer.set_result(result)
                 else:
                     answer.set_exception(result)
-            self._pool.finished(self)
+            if stays:
+                self._pool.finished(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.process.kill()

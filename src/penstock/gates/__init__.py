@@ -3,6 +3,7 @@
 from penstock.gates.contract import Gate, SessionKeeper
 from penstock.gates.http import HttpGate
 from penstock.gates.mq import MqGate
+from penstock.gates.remits import RemitsGate
 from penstock.gates.zeromq import ZeromqGate
 
-__all__ = ["Gate", "HttpGate", "MqGate", "SessionKeeper", "ZeromqGate"]
+__all__ = ["Gate", "HttpGate", "MqGate", "RemitsGate", "SessionKeeper", "ZeromqGate"]

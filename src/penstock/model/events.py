@@ -81,6 +81,18 @@ def random_id() -> bytes:
     return bytes(raw)
 
 
+def random_ids(count: int) -> bytes:
+    """The bytes of so many random UUIDs, one after the other."""
+    raw = bytearray(os.urandom(16 * count))
+    raw[6::16] = raw[6::16].translate(_VERSION)
+    raw[8::16] = raw[8::16].translate(_VARIANT)
+    return bytes(raw)
+
+
+_VERSION: Final = bytes(byte & 0x0F | 0x40 for byte in range(256))
+_VARIANT: Final = bytes(byte & 0x3F | 0x80 for byte in range(256))
+
+
 @dataclass(frozen=True, slots=True)
 class EventFilter:
     """Which events somebody wants: one context, streams that begin with a prefix, some types; or all of them."""

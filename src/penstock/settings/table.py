@@ -67,6 +67,22 @@ class Settings:
         parse=size(1024),
         help="bytes kept for a peer of the MQ gate that does not read; more end its connection",
     )
+    remits: str | None = setting(
+        default="127.0.0.1:4242",
+        parse=address,
+        help="where logs and iterators are served over TCP; port 0: any free port",
+    )
+    remits_connections_max: int = setting(
+        default=1000, parse=count(1), help="connections of the Remits gate; one more is refused"
+    )
+    remits_idle_ms_max: int = setting(
+        default=3_600_000, parse=count(1), help="how long a peer of the Remits gate may be silent"
+    )
+    remits_frame_bytes_max: int = setting(
+        default=16 * UNITS["MiB"],
+        parse=size(1024),
+        help="bytes of one frame of the Remits gate; more end its connection",
+    )
     insecure: bool = setting(default=False, parse=switch, help="let gates listen beyond loopback")
     workers: int = setting(default=2, parse=count(1), help="worker processes for reads and encoding")
 
@@ -108,6 +124,26 @@ class Settings:
     waiters_max: int = setting(
         default=10_000, parse=count(1), help="long polls that may wait at once; more are answered busy"
     )
+    lua_workers: int = setting(
+        default=1, parse=count(1), help="worker processes for the functions of iterators, started when one is needed"
+    )
+    iterators_max: int = setting(default=10_000, parse=count(1), help="iterators in the whole store")
+    iterator_call_ms_max: int = setting(
+        default=1000, parse=count(1), help="time an iterator's function may take for one message, of a processor"
+    )
+    iterator_memory_bytes_max: int = setting(
+        default=64 * UNITS["MiB"], parse=size(UNITS["MiB"]), help="memory an iterator's function may take"
+    )
+    iterator_result_bytes_max: int = setting(
+        default=8 * UNITS["MiB"], parse=size(1024), help="bytes of one item or accumulator of an iterator"
+    )
+    iterator_points_max: int = setting(
+        default=10_000, parse=count(1), help="places in plain iterators that are kept in memory to go on from"
+    )
+    iterator_points_bytes_max: int = setting(
+        default=64 * UNITS["MiB"], parse=size(1024), help="bytes of the places in plain iterators that are kept"
+    )
+
     producer_idle_ms_max: int = setting(
         default=7 * 24 * 3_600_000, parse=count(1000), help="how long an idle producer's mark is kept"
     )

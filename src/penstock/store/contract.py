@@ -9,6 +9,7 @@ the database itself fails, `write` raises, and after `recover` the whole batch i
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from penstock.errors import PenstockError
@@ -41,6 +42,7 @@ from penstock.store.operations import (
     Proposal,
     Register,
     Requeue,
+    RequireLog,
     SetBookmark,
     SetDeadRule,
     Transaction,
@@ -49,7 +51,9 @@ from penstock.store.operations import (
 from penstock.store.record import Record
 
 __all__ = [
+    "ITERATOR_CHAIN_MAX",
     "LOG_CONTEXT",
+    "MESSAGE_TYPE",
     "STALE",
     "Acknowledge",
     "AddIterator",
@@ -67,6 +71,7 @@ __all__ = [
     "MoveQueue",
     "Operation",
     "Outcome",
+    "Over",
     "Page",
     "Progress",
     "Progressed",
@@ -76,6 +81,7 @@ __all__ = [
     "RecordSpan",
     "Register",
     "Requeue",
+    "RequireLog",
     "Result",
     "Search",
     "SetBookmark",
@@ -88,6 +94,10 @@ __all__ = [
 
 LOG_CONTEXT: Final = "remits"
 """Logs are streams of this context."""
+MESSAGE_TYPE: Final = "cbor"
+"""The type of the events that are messages of logs."""
+ITERATOR_CHAIN_MAX: Final = 16
+"""Iterators that may read one another in a row."""
 
 
 class StoreIdentity(NamedTuple):
@@ -142,24 +152,39 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """A log. Its message of ordinal i is the event of sequence `base` + i + 1 of its stream."""
+    """A log. Its message of ordinal i is the event of sequence `base` + i + 1 of its stream; `bytes` are in all."""
 
     name: str
     created: int
     base: int
+    bytes: int
+
+
+class Over(StrEnum):
+    """What an iterator reads."""
+
+    LOG = "log"
+    ITERATOR = "iterator"
+    STREAM = "stream"
 
 
 @dataclass(frozen=True, slots=True)
 class IteratorState:
-    """An iterator: what it is, how far it has read (`source`, a sequence), how much it gave, its accumulator."""
+    """An iterator: what it is, how far it has read (`source`), how much it gave, its accumulator.
+
+    Its message of ordinal i is the event of sequence `base` + i + 1 of what it reads; an iterator's item of ordinal i
+    has, so to say, the sequence i + 1. `source` is the last sequence it has read.
+    """
 
     id: int
     name: str
     log: str
+    over: str
     kind: str
     function: str
     indexed: bool
     created: int
+    base: int
     source: int
     outputs: int
     state: bytes | None
@@ -300,7 +325,15 @@ class Store(ABC):
 
     @abstractmethod
     def iterators(self, log: str | None, after: str, limit: int) -> list[IteratorState]:
-        """Iterators of a log, or of all, by name, after one."""
+        """Iterators of a log, or of all, by name, after one; without their accumulators."""
+
+    @abstractmethod
+    def has_iterator(self, number: int) -> bool:
+        """Whether an iterator is still there, by its id."""
+
+    @abstractmethod
+    def open_erasures(self) -> int:
+        """How many erasures are not finished; see `Erase`."""
 
     @abstractmethod
     def read_output(self, iterator: int, ordinal: int, limits: ReadLimits) -> list[bytes]:

@@ -145,10 +145,18 @@ class AddLog:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteLog:
-    """Delete a log with its iterators and their output. Answers whether it was there.
+class RequireLog:
+    """Let the transaction fail with LogNotFound unless a log is there. Writes nothing; answers True."""
 
-    Its events are entered in the ledger of erasures and leave the file in `Erase` steps.
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLog:
+    """Delete a log with its iterators, iterators over those, and their output. Answers whether it was there.
+
+    Nobody can read its events or that output from then on. They are entered in the ledger of erasures and leave the
+    file in `Erase` steps.
     """
 
     name: str
@@ -156,25 +164,34 @@ class DeleteLog:
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """Turn up to `records_max` records of the oldest open erasure into tombstones. Answers how many are open."""
+    """One step of the oldest open erasure: turn up to `records_max` records into tombstones, or drop as much output.
+
+    Answers how many erasures are open: one is until its contents are in none of the store's files any more, and the
+    last of that may have to wait for those who read.
+    """
 
     records_max: int
 
 
 @dataclass(frozen=True, slots=True)
 class AddIterator:
-    """Make an iterator unless the same is there. Answers IteratorState; fails with IteratorExists."""
+    """Make an iterator unless the same is there. Answers IteratorState.
+
+    `log` is a log, else an indexed iterator, else a stream named `context/stream`; what it is now it stays. Fails with
+    LogNotFound, IteratorExists, IteratorCycle, or LimitExceeded when there are `iterators_max` already.
+    """
 
     name: str
     log: str
     kind: str
     function: str
     indexed: bool
+    iterators_max: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteIterator:
-    """Delete an iterator of a log, with its output. Fails with IteratorNotFound."""
+    """Delete an iterator of a log, iterators over it, and their output. Fails with IteratorNotFound."""
 
     log: str
     name: str
@@ -185,7 +202,7 @@ class WriteOutput:
     """Add to an iterator's output what its log's next messages gave, and keep its state.
 
     `source` is the sequence it had read up to and `next_source` the one it has now; fails with OutputMoved when the
-    iterator is not at `source`. Answers the number of items it has now.
+    iterator is not at `source`. An empty item stands for a message that failed. Answers the number of items it has now.
     """
 
     iterator: int
@@ -216,6 +233,7 @@ Operation = (
     | SetDeadRule
     | Requeue
     | ExpireProducers
+    | RequireLog
     | LogOperation
 )
 

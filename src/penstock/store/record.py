@@ -31,6 +31,7 @@ from xxhash import xxh3_64_intdigest
 
 from penstock.errors import DamagedRecord, InvalidRequest
 from penstock.model import Event, EventFilter, NewEvent, check_type
+from penstock.model.events import random_id, random_ids
 from penstock.model.ticks import TICKS_MASK, TICKS_MAX
 
 VERSION: Final = 1
@@ -121,6 +122,19 @@ def _columns_of_one(event: NewEvent) -> Columns | None:
     return _columns(1, types, fixed, headers, body, ticks)
 
 
+def columns_of_bodies(name: str, stamp: int, bodies: Sequence[bytes]) -> Columns:
+    """The columns of events of one type and time, without headers, with ids of their own: messages of a log."""
+    events = len(bodies)
+    if events == 1:
+        # Written out, because most messages come one by one.
+        (body,) = bodies
+        fixed = _ONE.pack(random_id(), stamp, 0, 0, len(body))
+        return _columns(1, _type_of(name), fixed, b"", body, stamp & TICKS_MASK)
+    lengths = _struct(f"<{events}I").pack(*map(len, bodies))
+    fixed = b"".join((random_ids(events), _STAMP.pack(stamp) * events, bytes(6 * events), lengths))
+    return _columns(events, _type_of(name), fixed, b"", b"".join(bodies), stamp & TICKS_MASK)
+
+
 @lru_cache(maxsize=1024)
 def _type_of(name: str) -> tuple[bytes, ...]:
     """The one type of an event, encoded; empty if it cannot be one."""
@@ -173,6 +187,7 @@ def with_checksum(rest: bytes) -> bytes:
 _CHECKSUM: Final = Struct("<Q")
 _COMMIT: Final = Struct("<BBHIQIIII16sQQIII")
 _ONE: Final = Struct("<16sQHII")
+_STAMP: Final = Struct("<Q")
 
 
 class Record:

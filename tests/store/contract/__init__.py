@@ -12,6 +12,7 @@ A backend's test is a class and how to open it:
 
 from tests.store.contract.commits import CommitContract
 from tests.store.contract.dead_letters import DeadLetterContract
+from tests.store.contract.iterators import IteratorContract
 from tests.store.contract.keeping import KeepingContract
 from tests.store.contract.logs import LogContract
 from tests.store.contract.marks import MarkContract
@@ -36,6 +37,7 @@ class StoreContract(
     QueueContract,
     DeadLetterContract,
     LogContract,
+    IteratorContract,
     KeepingContract,
 ):
     """Every promise of `penstock.store.contract`."""

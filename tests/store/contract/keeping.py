@@ -38,7 +38,7 @@ def furnish(store: Store) -> None:
     do(store, Register("me", "shop", "s", 1), DeclareQueue("shop", "work", "", 1), AddLog("log"))
     do(store, Progress(1, 1, 4, 2), Allocate(1, "me", 1000, Proposal(Proposal.FRESH, 1, 5, 1, 4, 3)))
     do_one(store, AddIterator("it", "log", "map", "return msg", True))
-    do_one(store, WriteOutput(1, 0, 2, (b"a", b"b"), b"state"))
+    do_one(store, WriteOutput(1, 5, 7, (b"a", b"b"), b"state"))
 
 
 class KeepingContract(StoreCase):

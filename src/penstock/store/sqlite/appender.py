@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from penstock.errors import InvalidRequest, VersionConflict
 from penstock.model import ANY, Appended, check_context, check_stream
 from penstock.model.events import random_id
-from penstock.store.contract import Commit
+from penstock.store.contract import LOG_CONTEXT, Commit
 from penstock.store.record import encode_commit
 from penstock.store.sqlite.database import Database
 from penstock.store.sqlite.history import BLOCK_BITS, History
@@ -69,6 +69,7 @@ class Appender:
         self._new_streams: list[tuple[int, int, str]] = []
         self._blocks: list[tuple[int, int, int]] = []
         self._changed: set[str] = set()
+        self._log_bytes: dict[str, int] = {}
         self._undo: list[Callable[[], object]] | None = None
 
     def point(self) -> _Point:
@@ -119,6 +120,8 @@ class Appender:
         )
         self._stage(self._staged_contexts, commit.context, grown)
         self._changed.add(commit.context)
+        if commit.context == LOG_CONTEXT:
+            self._log_bytes[commit.stream] = self._log_bytes.get(commit.stream, 0) + len(columns.bodies)
         self._head += columns.length
         return Appended(commit_id, position, sequence, columns.length)
 
@@ -140,6 +143,8 @@ class Appender:
         self._db.run_many("add_commit", self._commits)
         if self._blocks:
             self._db.run_many("add_block", self._blocks)
+        if self._log_bytes:
+            self._db.run_many("grow_log", [(size, name) for name, size in self._log_bytes.items()])
         states = ((name, self._staged_contexts[name]) for name in self._changed)
         self._db.run_many("save_context", [(state.id, name, *state[1:]) for name, state in states])
         self._drop_rows()
@@ -164,6 +169,7 @@ class Appender:
         self._new_streams.clear()
         self._blocks.clear()
         self._changed.clear()
+        self._log_bytes.clear()
 
     def _stream(self, key: tuple[str, str]) -> _Stream:
         found = self._staged_streams.get(key) or self._streams.get(key)

@@ -10,11 +10,20 @@ sync goes on with the WAL as it was; if all were closed, SQLite would take the f
 
 import logging
 import threading
+import time
+from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.store.sqlite.database import PAGE_BYTES, Database
+from penstock.store.sqlite.database import BUSY_MS_MAX, PAGE_BYTES, Database
 
 log = logging.getLogger(__name__)
+
+EMPTIED_PAGES_MAX: Final = 512
+"""A WAL that is longer is copied by the thread before the writer empties it."""
+EMPTY_WAIT_MS_MAX: Final = 20
+"""How long the writer waits for readers before it puts off emptying the WAL."""
+EMPTY_PAUSE_S: Final = 0.2
+"""How long it puts that off: everyone who writes waits while it is tried."""
 
 
 class Checkpointer:
@@ -26,6 +35,8 @@ class Checkpointer:
         self._next_at = self._pages_max
         self._turn = threading.Lock()
         self._in_doubt = True
+        self._to_empty = False
+        self._not_before = 0.0
         self._due = threading.Event()
         self._copied = threading.Event()
         self._closing = threading.Event()
@@ -34,7 +45,7 @@ class Checkpointer:
 
     def committed(self, pages: int, writer: Database) -> None:
         """The writer's commit left this many pages in the WAL."""
-        if self._copied.is_set():
+        if self._copied.is_set() and not self._to_empty:
             self._copied.clear()
             self._attempt(writer)
             # If a reader holds the WAL it goes on growing; then copy again when it has grown somewhat more.
@@ -45,20 +56,42 @@ class Checkpointer:
             self._next_at = pages + self._pages_max // 4
             self._due.set()
 
-    def copy(self, database: Database, *, restart: bool = False) -> None:
-        """Bring the WAL into the file; with `restart` all of it, and the WAL is empty then. Raises if it fails."""
+    def empty(self, pages: int, writer: Database) -> bool:
+        """Whether the WAL, which has this many pages, could be emptied now; ask again after another commit if not."""
+        if self._due.is_set() or time.monotonic() < self._not_before:
+            return False  # The thread is at it, or somebody just read what the WAL holds.
+        self._to_empty = pages > EMPTIED_PAGES_MAX and not self._copied.is_set()
+        if self._to_empty:
+            # Copying so much would hold up the writer: the thread shall do it first.
+            self._due.set()
+            return False
+        self._copied.clear()
+        self._not_before = time.monotonic() + EMPTY_PAUSE_S
+        try:
+            return self.copy(writer, restart=True, wait_ms_max=EMPTY_WAIT_MS_MAX)
+        except PenstockError as error:
+            log.warning("the write-ahead log could not be emptied; trying again: %s", error)
+            return False
+
+    def copy(self, database: Database, *, restart: bool = False, wait_ms_max: int = BUSY_MS_MAX) -> bool:
+        """Bring the WAL into the file; with `restart` all of it, and the WAL is empty then.
+
+        Raises if it fails; False if somebody still read what was to be emptied.
+        """
         with self._turn:
             if self._in_doubt:
                 database.copy_again()
             self._in_doubt = True
+            done = True
             if restart:
-                database.restart_wal()
+                done = database.restart_wal(wait_ms_max)
             else:
                 database.checkpoint()
             if database is self._database:
                 # SQLite syncs only who reaches the WAL's end; without this the writer would sync all that we copied.
                 database.sync_file()
             self._in_doubt = False
+            return done
 
     def _attempt(self, database: Database) -> None:
         try:

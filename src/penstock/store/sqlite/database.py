@@ -168,12 +168,18 @@ class Database:
         except apsw.Error as error:
             raise translate(error) from error
 
-    def restart_wal(self) -> None:
-        """Bring all of the WAL into the file and empty it, waiting for readers."""
+    def restart_wal(self, wait_ms_max: int = BUSY_MS_MAX) -> bool:
+        """Bring all of the WAL into the file and empty it; False if readers took longer than that."""
         try:
+            self.connection.set_busy_timeout(wait_ms_max)
             self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            return False
         except apsw.Error as error:
             raise translate(error) from error
+        finally:
+            self.connection.set_busy_timeout(BUSY_MS_MAX)
+        return True
 
     def close(self) -> None:
         """Close the connection."""

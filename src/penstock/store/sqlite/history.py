@@ -8,6 +8,7 @@ from penstock.errors import DamagedRecord
 from penstock.model import ContextInfo, Event, EventFilter, StreamInfo, ticks_of
 from penstock.store.contract import Page, ReadLimits, RecordSpan, Search, Store
 from penstock.store.record import Record
+from penstock.store.sqlite import erasing
 from penstock.store.sqlite.database import Database
 
 BLOCK_BITS: Final = 12
@@ -61,7 +62,9 @@ class History(Store):
         budget = limits.bytes_max
         following = first
         deadline = time.monotonic() + limits.scan_ms_max / 1000
-        for record in self._records_of_stream(stream_id, first):
+        gone = erasing.hidden(self.db, wanted.context)
+        for stored in self._records_of_stream(stream_id, first):
+            record = erasing.shown(stored, gone) if gone else stored
             for event in record.events(wanted):
                 if event.stream != stream or event.sequence < following:
                     continue
@@ -114,7 +117,9 @@ class History(Store):
         budget = limits.bytes_max
         following = first
         deadline = time.monotonic() + limits.scan_ms_max / 1000
-        for record in self._records_of_stream_backward(stream_id, first):
+        gone = erasing.hidden(self.db, wanted.context)
+        for stored in self._records_of_stream_backward(stream_id, first):
+            record = erasing.shown(stored, gone) if gone else stored
             for event in reversed(record.events(wanted)):
                 if event.stream != stream or event.sequence > following:
                     continue
@@ -181,6 +186,7 @@ class History(Store):
         with self.db.snapshot():
             head = self.head()
             last = head if end is None else min(end, head)
+            gone = erasing.hidden(self.db, wanted.context)
 
             def span(reached: int) -> RecordSpan:
                 reached = min(reached, last)
@@ -189,7 +195,7 @@ class History(Store):
             for name, values in self._queries(position, last, wanted):
                 for first, data in self.db.each(name, values):
                     record = Record(data, first)
-                    records.append(record)
+                    records.append(erasing.shown(record, gone) if gone else record)
                     events += record.count
                     size += len(data)
                     if events >= limits.events_max or size >= limits.bytes_max:

@@ -1,27 +1,37 @@
-"""Logs, iterators and their output, and the erasure of what a deleted log held."""
+"""Logs, iterators and their output."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate
 from struct import pack, unpack_from
+from typing import Any
 
-from penstock.errors import IteratorExists, IteratorNotFound, OutputMoved
+from penstock.errors import (
+    InvalidRequest,
+    IteratorCycle,
+    IteratorExists,
+    IteratorNotFound,
+    LimitExceeded,
+    LogNotFound,
+    OutputMoved,
+)
+from penstock.model import check_context, check_name, check_stream
 from penstock.store.contract import (
+    ITERATOR_CHAIN_MAX,
     LOG_CONTEXT,
     AddIterator,
     AddLog,
     DeleteIterator,
     DeleteLog,
-    Erase,
     IteratorState,
     LogInfo,
+    Over,
     ReadLimits,
     Store,
     WriteOutput,
 )
-from penstock.store.record import Record
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.database import Database
-from penstock.store.tombstones import entomb
 
 
 class Logs(Store):
@@ -46,12 +56,18 @@ class Logs(Store):
             return [_iterator(row) for row in self.db.rows("iterators", values)]
         return [_iterator(row) for row in self.db.rows("iterators_of_log", {**values, "log": log})]
 
+    def has_iterator(self, number: int) -> bool:
+        return self.db.row("iterator_place", {"id": number}) is not None
+
+    def open_erasures(self) -> int:
+        return int(self.db.value("open_erasures"))
+
     def read_output(self, iterator: int, ordinal: int, limits: ReadLimits) -> list[bytes]:
         items: list[bytes] = []
         size = 0
         with self.db.snapshot():
             for first, count, data in self.db.each("outputs_from", {"id": iterator, "ordinal": ordinal}):
-                for item in list(_items(count, data))[max(0, ordinal - first) :]:
+                for item in _items(count, data, max(0, ordinal - first)):
                     if len(items) >= limits.events_max or (items and size + len(item) > limits.bytes_max):
                         return items
                     items.append(item)
@@ -59,59 +75,133 @@ class Logs(Store):
         return items
 
 
-def _iterator(row: tuple[int, str, str, str, str, int, int, int, int, bytes | None]) -> IteratorState:
-    return IteratorState(*row[:5], bool(row[5]), *row[6:])
+def _iterator(row: tuple[Any, ...]) -> IteratorState:
+    return replace(IteratorState(*row), indexed=bool(row[6]))
 
 
-def _items(count: int, data: bytes) -> Iterator[bytes]:
+def _items(count: int, data: bytes, skipped: int) -> Iterator[bytes]:
     lengths = unpack_from(f"<{count}I", data)
-    start = 4 * count
-    for length, end in zip(lengths, accumulate(lengths, initial=start), strict=False):
-        yield data[end : end + length]
+    ends = list(accumulate(lengths, initial=4 * count))
+    for index in range(skipped, count):
+        yield data[ends[index] : ends[index + 1]]
+
+
+class KnownLogs:
+    """Which logs are there, remembered by the one who writes: every message that is added asks.
+
+    Only what the database has said is remembered. Whoever takes something back (a transaction that failed, a batch)
+    says `forget`, because what was seen inside it may never have been.
+    """
+
+    def __init__(self, db: Database, names_max: int) -> None:
+        self._db = db
+        self._names_max = names_max
+        self._names: set[str] = set()
+
+    def require(self, name: str) -> bool:
+        """True, or LogNotFound."""
+        if name not in self._names:
+            if self._db.row("log", {"name": name}) is None:
+                raise LogNotFound(name)
+            if len(self._names) >= self._names_max:
+                self._names.clear()
+            self._names.add(name)
+        return True
+
+    def forget(self) -> None:
+        """Ask the database again."""
+        self._names.clear()
 
 
 def add_log(db: Database, op: AddLog, appender: Appender, now: int) -> bool:
     """Make a log that begins after whatever its stream holds already."""
+    appender.flush()
     base = appender.stream_head(LOG_CONTEXT, op.name)
     return bool(db.run("add_log", {"name": op.name, "created": now, "base": base}))
 
 
 def delete_log(db: Database, op: DeleteLog, appender: Appender, now: int) -> bool:
-    """Delete a log, and enter its events in the ledger of erasures."""
+    """Delete a log with all that is made from it, and enter what that held in the ledger of erasures."""
     row = db.row("log", {"name": op.name})
     if row is None:
         return False
+    appender.flush()
     head = appender.stream_head(LOG_CONTEXT, op.name)
     if head > row[2]:
-        place = {"context": LOG_CONTEXT, "stream": op.name, "last": head, "done": row[2], "requested": now}
-        db.run("add_erasure", place)
-    for iterator in db.rows("iterators_of_log", {"log": op.name, "after": "", "limit": -1}):
-        _delete_iterator(db, iterator[0])
+        erasure = {"context": LOG_CONTEXT, "stream": op.name, "iterator_id": None, "last": head, "done": row[2]}
+        db.run("add_erasure", {**erasure, "requested": now})
+    _delete_below(db, op.name, Over.LOG, now)
     db.run("delete_log", {"name": op.name})
     return True
 
 
 def add_iterator(db: Database, op: AddIterator, now: int) -> IteratorState:
     """Make an iterator unless the same is there."""
-    wanted = {"log": op.log, "kind": op.kind, "function": op.function, "indexed": op.indexed}
-    db.run("add_iterator", {"name": op.name, "created": now, **wanted})
-    found = _iterator(db.row("iterator", {"name": op.name}))
-    if any(getattr(found, field) != value for field, value in wanted.items()):
+    if reason := check_name(op.name):
+        raise InvalidRequest("iterator", reason)
+    found = db.row("iterator", {"name": op.name})
+    if found and _is_same(_iterator(found), op):
+        return _iterator(found)
+    _check_chain(db, op)
+    if found:
         raise IteratorExists(op.name)
-    return found
+    over, base = _resolve(db, op.log)
+    if (count := db.value("iterator_count")) >= op.iterators_max:
+        raise LimitExceeded("iterators_max", count + 1, op.iterators_max)
+    wanted = {"log": op.log, "kind": op.kind, "function": op.function, "indexed": op.indexed}
+    db.run("add_iterator", {"name": op.name, "created": now, "over": over, "base": base, **wanted})
+    return _iterator(db.row("iterator", {"name": op.name}))
 
 
-def delete_iterator(db: Database, op: DeleteIterator) -> bool:
-    """Delete an iterator of a log, with its output."""
+def _is_same(found: IteratorState, op: AddIterator) -> bool:
+    return (found.log, found.kind, found.function, found.indexed) == (op.log, op.kind, op.function, op.indexed)
+
+
+def _check_chain(db: Database, op: AddIterator) -> None:
+    """Nothing may read its own output, nor stand at the end of too long a chain."""
+    if db.row("log", {"name": op.log}) is not None:
+        return
+    above = [name for (name,) in db.rows("iterators_upward", {"name": op.log})]
+    if op.name in (*above, op.log):
+        raise IteratorCycle(op.name)
+    if len(above) >= ITERATOR_CHAIN_MAX:
+        raise LimitExceeded("iterator_chain_max", len(above) + 1, ITERATOR_CHAIN_MAX)
+
+
+def _resolve(db: Database, name: str) -> tuple[Over, int]:
+    """What an iterator that names this reads, and the sequence before its first message."""
+    log = db.row("log", {"name": name})
+    if log is not None:
+        return Over.LOG, log[2]
+    if db.rows("iterators_upward", {"name": name}):
+        return Over.ITERATOR, 0
+    context, slash, stream = name.partition("/")
+    # A log is read by its own name; as a stream it would outlive the log that it belongs to.
+    if not slash or context == LOG_CONTEXT or check_context(context) or check_stream(stream):
+        raise LogNotFound(name)
+    return Over.STREAM, 0
+
+
+def delete_iterator(db: Database, op: DeleteIterator, now: int) -> bool:
+    """Delete an iterator of a log with all that is made from it."""
     row = db.row("iterator", {"name": op.name})
     if row is None or row[2] != op.log:
         raise IteratorNotFound(op.name)
-    _delete_iterator(db, row[0])
+    _delete_below(db, op.name, Over.ITERATOR, now)
+    _delete_iterator(db, row[0], now)
     return True
 
 
-def _delete_iterator(db: Database, number: int) -> None:
-    db.run("delete_outputs", {"id": number})
+def _delete_below(db: Database, log: str, over: Over, now: int) -> None:
+    for (number,) in db.rows("iterators_below", {"log": log, "over": over}):
+        _delete_iterator(db, number, now)
+
+
+def _delete_iterator(db: Database, number: int, now: int) -> None:
+    outputs = db.row("iterator_place", {"id": number})[1]
+    if outputs:
+        erasure = {"context": None, "stream": None, "iterator_id": number, "last": outputs, "done": 0}
+        db.run("add_erasure", {**erasure, "requested": now})
     db.run("delete_iterator", {"id": number})
 
 
@@ -123,28 +213,9 @@ def write_output(db: Database, op: WriteOutput) -> int:
     outputs: int = place[1]
     if op.items:
         data = pack(f"<{len(op.items)}I", *map(len, op.items)) + b"".join(op.items)
-        db.run("add_output", {"id": op.iterator, "ordinal": outputs, "count": len(op.items), "data": data})
+        db.run("forget_state", {"id": op.iterator})
+        row = {"id": op.iterator, "ordinal": outputs, "count": len(op.items), "data": data, "state": op.state}
+        db.run("add_output", row)
     outputs += len(op.items)
-    state = {"id": op.iterator, "source": op.next_source, "outputs": outputs, "state": op.state}
-    db.run("move_iterator", state)
+    db.run("move_iterator", {"id": op.iterator, "source": op.next_source, "outputs": outputs})
     return outputs
-
-
-def erase(db: Database, op: Erase, appender: Appender, now: int) -> int:
-    """Turn records of the oldest open erasure into tombstones; how many erasures are open after that."""
-    appender.flush()
-    row = db.row("open_erasure")
-    if row is None:
-        return 0
-    number, context, stream, last, done = row
-    stream_id = db.value("stream_id", {"context_id": db.value("context_id", {"name": context}), "name": stream})
-    commits = db.rows("commits_forward", {"stream_id": stream_id, "sequence": done + 1, "limit": op.records_max})
-    for end, position in commits:
-        if done >= last:
-            break
-        first, data = db.row("record_at", {"position": position})
-        db.run("replace_record", {"data": entomb(Record(data, first), context, stream, last), "position": first})
-        done = end
-    finished = now if done >= last or not commits else None
-    db.run("advance_erasure", {"id": number, "done": done, "finished": finished})
-    return int(db.value("open_erasures"))

@@ -206,65 +206,108 @@ ON CONFLICT (name) DO UPDATE SET number = excluded.number, result = excluded.res
 DELETE FROM producers WHERE name IN (SELECT name FROM producers WHERE used < :before LIMIT :limit);
 
 -- name: add_log
-INSERT INTO logs (name, created, base) VALUES (:name, :created, :base) ON CONFLICT DO NOTHING;
+INSERT INTO logs (name, created, base, bytes) VALUES (:name, :created, :base, 0) ON CONFLICT DO NOTHING;
+
+-- name: grow_log
+UPDATE logs SET bytes = bytes + ? WHERE name = ?;
 
 -- name: log
-SELECT name, created, base FROM logs WHERE name = :name;
+SELECT name, created, base, bytes FROM logs WHERE name = :name;
 
 -- name: logs
-SELECT name, created, base FROM logs WHERE name > :after ORDER BY name LIMIT :limit;
+SELECT name, created, base, bytes FROM logs WHERE name > :after ORDER BY name LIMIT :limit;
 
 -- name: delete_log
 DELETE FROM logs WHERE name = :name;
 
 -- name: add_iterator
-INSERT INTO iterators (name, log, kind, function, indexed, created, source, outputs)
-VALUES (:name, :log, :kind, :function, :indexed, :created, 0, 0)
-ON CONFLICT DO NOTHING;
+INSERT INTO iterators (name, log, over, kind, function, indexed, created, base, source, outputs)
+VALUES (:name, :log, :over, :kind, :function, :indexed, :created, :base, :base, 0);
 
 -- name: iterator
-SELECT id, name, log, kind, function, indexed, created, source, outputs, state FROM iterators WHERE name = :name;
+SELECT id, name, log, over, kind, function, indexed, created, base, source, outputs,
+    (SELECT state FROM outputs WHERE iterator_id = iterators.id ORDER BY ordinal DESC LIMIT 1)
+FROM iterators WHERE name = :name;
 
 -- name: iterators
-SELECT id, name, log, kind, function, indexed, created, source, outputs, state FROM iterators
+SELECT id, name, log, over, kind, function, indexed, created, base, source, outputs, NULL FROM iterators
 WHERE name > :after ORDER BY name LIMIT :limit;
 
 -- name: iterators_of_log
-SELECT id, name, log, kind, function, indexed, created, source, outputs, state FROM iterators
+SELECT id, name, log, over, kind, function, indexed, created, base, source, outputs, NULL FROM iterators
 WHERE log = :log AND name > :after ORDER BY name LIMIT :limit;
+
+-- name: iterator_count
+SELECT count(*) FROM iterators;
+
+-- name: iterators_upward
+WITH RECURSIVE upward (name, log, over) AS (
+    SELECT name, log, over FROM iterators WHERE name = :name AND indexed
+    UNION
+    SELECT i.name, i.log, i.over FROM iterators i JOIN upward u ON u.over = 'iterator' AND i.name = u.log
+)
+SELECT name FROM upward;
+
+-- name: iterators_below
+WITH RECURSIVE below (id, name) AS (
+    SELECT id, name FROM iterators WHERE log = :log AND over = :over
+    UNION
+    SELECT i.id, i.name FROM iterators i JOIN below b ON i.log = b.name AND i.over = 'iterator'
+)
+SELECT id FROM below;
 
 -- name: delete_iterator
 DELETE FROM iterators WHERE id = :id;
-
--- name: delete_outputs
-DELETE FROM outputs WHERE iterator_id = :id;
 
 -- name: iterator_place
 SELECT source, outputs FROM iterators WHERE id = :id;
 
 -- name: move_iterator
-UPDATE iterators SET source = :source, outputs = :outputs, state = :state WHERE id = :id;
+UPDATE iterators SET source = :source, outputs = :outputs WHERE id = :id;
+
+-- name: forget_state
+UPDATE outputs SET state = NULL
+WHERE iterator_id = :id AND state IS NOT NULL
+  AND ordinal = (SELECT max(ordinal) FROM outputs WHERE iterator_id = :id);
 
 -- name: add_output
-INSERT INTO outputs (iterator_id, ordinal, count, data) VALUES (:id, :ordinal, :count, :data);
+INSERT INTO outputs (iterator_id, ordinal, count, data, state) VALUES (:id, :ordinal, :count, :data, :state);
 
 -- name: outputs_from
 SELECT ordinal, count, data FROM outputs
-WHERE iterator_id = :id AND ordinal >= coalesce(
+WHERE iterator_id = :id AND EXISTS (SELECT 1 FROM iterators WHERE id = :id) AND ordinal >= coalesce(
     (SELECT max(ordinal) FROM outputs WHERE iterator_id = :id AND ordinal <= :ordinal), 0)
 ORDER BY ordinal;
 
 -- name: add_erasure
-INSERT INTO erasures (context, stream, last, done, requested) VALUES (:context, :stream, :last, :done, :requested);
+INSERT INTO erasures (context, stream, iterator_id, last, done, requested)
+VALUES (:context, :stream, :iterator_id, :last, :done, :requested);
+
+-- name: hidden
+SELECT context, stream, last FROM erasures
+WHERE finished IS NULL AND done < last AND context IS NOT NULL AND context = coalesce(:context, context);
 
 -- name: open_erasure
-SELECT id, context, stream, last, done FROM erasures WHERE finished IS NULL ORDER BY id LIMIT 1;
+SELECT id, context, stream, iterator_id, last, done FROM erasures INDEXED BY erasures_open
+WHERE finished IS NULL AND done < last ORDER BY id LIMIT 1;
 
 -- name: open_erasures
 SELECT count(*) FROM erasures WHERE finished IS NULL;
 
+-- name: cleared_erasures
+SELECT id FROM erasures WHERE finished IS NULL AND done >= last;
+
 -- name: advance_erasure
-UPDATE erasures SET done = :done, finished = :finished WHERE id = :id;
+UPDATE erasures SET done = :done WHERE id = :id;
+
+-- name: finish_erasure
+UPDATE erasures SET finished = ? WHERE id = ?;
+
+-- name: clear_output
+UPDATE outputs SET count = 0, data = x'', state = NULL WHERE iterator_id = :id AND ordinal = :ordinal;
+
+-- name: outputs_to_clear
+SELECT ordinal, length(data) FROM outputs WHERE iterator_id = :id AND ordinal >= :ordinal ORDER BY ordinal LIMIT :limit;
 
 -- name: replace_record
 UPDATE records SET data = :data WHERE position = :position;

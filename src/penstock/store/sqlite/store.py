@@ -21,16 +21,25 @@ from penstock.errors import (
 )
 from penstock.model import Appended, ProducerMark, StoreStats, check_name, ticks_of_unix_ns
 from penstock.store import operations
-from penstock.store.contract import Acknowledge, Commit, Outcome, Progress, Result, StoreIdentity, Transaction
+from penstock.store.contract import (
+    Acknowledge,
+    Commit,
+    Outcome,
+    Progress,
+    RequireLog,
+    Result,
+    StoreIdentity,
+    Transaction,
+)
 from penstock.store.record import Record
-from penstock.store.sqlite import consumers, logs, schema
+from penstock.store.sqlite import consumers, erasing, logs, schema
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.checkpointer import Checkpointer
 from penstock.store.sqlite.consumers import Consumers
 from penstock.store.sqlite.database import FILE_NAME, Database
 from penstock.store.sqlite.history import History
 from penstock.store.sqlite.lock import make_directory, take_lock
-from penstock.store.sqlite.logs import Logs
+from penstock.store.sqlite.logs import KnownLogs, Logs
 from penstock.store.sqlite.verify import Verifying
 
 log = logging.getLogger(__name__)
@@ -141,6 +150,9 @@ class SqliteStore(SqliteReader):
 
     def _load(self) -> None:
         self._appender = Appender(self.db, self, self._stream_cache_max)
+        self._known_logs = KnownLogs(self.db, self._stream_cache_max)
+        self._erased = False
+        self._emptied: list[int] = []
         self._recorded = self._last_recorded()
 
     def _last_recorded(self) -> int:
@@ -163,6 +175,7 @@ class SqliteStore(SqliteReader):
             self._appender.flush()
             self.db.command("COMMIT")
         except BaseException:
+            self._known_logs.forget()
             self.db.abandon()
             raise
         self._after_commit()
@@ -172,10 +185,18 @@ class SqliteStore(SqliteReader):
         """What is on disk is on disk: nothing here may make it look as if it had failed."""
         try:
             self._appender.settle()
+            if self._erased:
+                self._empty_wal()
             self._checkpointer.committed(self._wal_pages, self.db)
         except Exception:
             log.exception("after a commit that is on disk")
             self._appender = Appender(self.db, self, self._stream_cache_max)
+
+    def _empty_wal(self) -> None:
+        """The last of what was erased leaves the store with the WAL's old pages, once nobody reads them."""
+        self._erased = False
+        cleared = erasing.cleared(self.db)
+        self._emptied = cleared if cleared and self._checkpointer.empty(self._wal_pages, self.db) else []
 
     def _outcome(self, transaction: Transaction) -> Outcome:
         operations, mark = transaction
@@ -201,6 +222,9 @@ class SqliteStore(SqliteReader):
             results = self._first_results(operations, [self._appender.place(commit) for commit in commits])
             self._finish_receipts(operations)
             return results
+        if len(operations) == 2 and isinstance(operations[0], RequireLog):
+            # The way of every message: the first writes nothing, so there is nothing to take back if the other fails.
+            return [self._apply(op) for op in operations]
         point = self._appender.point()
         self.db.command("SAVEPOINT transaction_")
         try:
@@ -209,6 +233,7 @@ class SqliteStore(SqliteReader):
             raise  # The database has rolled back by itself, perhaps with the savepoint: leave all to who recovers.
         except PenstockError:
             self._appender.back_to(point)
+            self._known_logs.forget()
             self.db.command("ROLLBACK TO transaction_")
             self.db.command("RELEASE transaction_")
             raise
@@ -247,6 +272,8 @@ class SqliteStore(SqliteReader):
         match op:
             case operations.Commit():
                 return self._appender.place(op)
+            case operations.RequireLog():
+                return self._known_logs.require(op.name)
             case operations.Progress():
                 return consumers.progress(self.db, op)
             case operations.Acknowledge():
@@ -277,20 +304,24 @@ class SqliteStore(SqliteReader):
             case operations.AddLog():
                 return logs.add_log(self.db, op, self._appender, self._recorded)
             case operations.DeleteLog():
+                self._known_logs.forget()
                 return logs.delete_log(self.db, op, self._appender, self._recorded)
             case operations.Erase():
-                return logs.erase(self.db, op, self._appender, self._recorded)
+                self._erased = True
+                self._appender.flush()
+                return erasing.erase(self.db, op, self._recorded, self._emptied)
             case operations.AddIterator():
                 return logs.add_iterator(self.db, op, self._recorded)
             case operations.DeleteIterator():
-                return logs.delete_iterator(self.db, op)
+                return logs.delete_iterator(self.db, op, self._recorded)
 
     def recover(self) -> None:
         self.db.abandon()
         self.db.close()
         self.db = self._open()
         # What a failed commit left in the WAL must be neither replayed nor answered from: start the WAL anew.
-        self._checkpointer.copy(self.db, restart=True)
+        if not self._checkpointer.copy(self.db, restart=True):
+            raise StorageFailure("its write-ahead log is still being read")
         self._prove()
         self._load()
 

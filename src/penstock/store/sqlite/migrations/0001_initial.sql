@@ -100,44 +100,53 @@ CREATE TABLE producers (
 ) WITHOUT ROWID;
 CREATE INDEX producers_by_use ON producers (used);
 
--- Ordinal i of a log is sequence base + i + 1 of its stream.
+-- Ordinal i of a log is sequence base + i + 1 of its stream. bytes is the sum of its messages.
 CREATE TABLE logs (
     name TEXT PRIMARY KEY,
     created INTEGER NOT NULL,
-    base INTEGER NOT NULL
+    base INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- over says what log names: a log, an iterator or a stream (context/stream). Message i of it has sequence
+-- base + i + 1; source is the last sequence that was read.
 CREATE TABLE iterators (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
     log TEXT NOT NULL,
+    over TEXT NOT NULL,
     kind TEXT NOT NULL,
     function TEXT NOT NULL,
     indexed INTEGER NOT NULL,
     created INTEGER NOT NULL,
+    base INTEGER NOT NULL,
     source INTEGER NOT NULL,
-    outputs INTEGER NOT NULL,
-    state BLOB
+    outputs INTEGER NOT NULL
 );
 CREATE INDEX iterators_by_log ON iterators (log, name);
 
--- Items of an iterator's output, many to a row: lengths (u32, little-endian), then the items.
+-- Items of an iterator's output, many to a row: lengths (u32, little-endian), then the items. The last row has the
+-- iterator's accumulator. Rows are added and emptied but neither grow nor go: SQLite moves the neighbours of rows that
+-- do, and what it leaves behind in a page it never clears.
 CREATE TABLE outputs (
     iterator_id INTEGER NOT NULL,
     ordinal INTEGER NOT NULL,
     count INTEGER NOT NULL,
     data BLOB NOT NULL,
+    state BLOB,
     PRIMARY KEY (iterator_id, ordinal)
 );
 
--- What was erased, or is still being erased: a stream's events up to a sequence. done is how far it has come.
+-- What was erased, or is still being erased: a stream's events up to a sequence, done being how far it has come; or
+-- the output of an iterator, done being 1 when all of it is gone. finished is set when no file holds any of it.
 CREATE TABLE erasures (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    context TEXT NOT NULL,
-    stream TEXT NOT NULL,
+    context TEXT,
+    stream TEXT,
+    iterator_id INTEGER,
     last INTEGER NOT NULL,
     done INTEGER NOT NULL,
     requested INTEGER NOT NULL,
     finished INTEGER
 );
-CREATE INDEX erasures_open ON erasures (id) WHERE finished IS NULL;
+CREATE INDEX erasures_open ON erasures (context, stream) WHERE finished IS NULL;

@@ -1,0 +1,209 @@
+"""Keeps indexed iterators up to date: follows commits, has Lua workers run what is new, and writes what comes of it.
+
+Iterators take turns, one bounded step each, so that none waits for another's long log. What an iterator has built is
+on disk together with how far it has read, so a build goes on after a restart where it was. One that fails is left
+alone until somebody asks for more of it, and is then tried at most every few seconds; one whose function takes too
+long, or whose step could not be done, pauses.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.engine import building
+from penstock.engine.building import Built
+from penstock.engine.indices import Index, Source
+from penstock.engine.metrics import Lag, Metrics
+from penstock.engine.parts import Parts
+from penstock.engine.running import Step
+from penstock.engine.workers import WorkerPool
+from penstock.errors import Closed, FunctionFailed, IteratorNotFound, OutputMoved, PenstockError, ReaderTimeout
+from penstock.store.contract import IteratorState, Transaction
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 3.0
+"""How long a failed build is left alone, even if somebody asks."""
+PAUSE_S_MIN: Final = 0.2
+PAUSE_S_MAX: Final = 3.0
+"""How long one pauses whose function timed out or whose step could not be done; twice as long each time."""
+
+
+class Builder:
+    """All indexed iterators, and the tasks that build them."""
+
+    def __init__(self, parts: Parts, lua: WorkerPool, metrics: Metrics, step: Step) -> None:
+        self._parts = parts
+        self._lua = lua
+        self._metrics = metrics
+        self._step = step
+        self._loop = asyncio.get_running_loop()
+        self._indices: dict[str, Index] = {}
+        self._by_source: dict[Source, dict[str, Index]] = {}
+        self._queue: deque[Index] = deque()
+        self._bell = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        metrics.lag = self._lag
+
+    def start(self, tasks: int) -> None:
+        """Begin to build; so many iterators at a time."""
+        self._tasks = [self._loop.create_task(self._work()) for _ in range(tasks)]
+
+    def stop(self) -> None:
+        """Build no further, and tell those who wait."""
+        for task in self._tasks:
+            task.cancel()
+        for index in self._indices.values():
+            index.fail_all(Closed())
+
+    def add(self, iterator: IteratorState) -> None:
+        """There is an indexed iterator."""
+        index = self._indices[iterator.name] = Index(iterator)
+        self._by_source.setdefault(index.source, {})[index.name] = index
+        self._enqueue(index)
+
+    def remove(self, name: str) -> None:
+        """An iterator is gone."""
+        index = self._indices.pop(name, None)
+        if index is None:
+            return
+        group = self._by_source[index.source]
+        del group[name]
+        if not group:
+            del self._by_source[index.source]
+        index.is_gone = True
+        index.fail_all(IteratorNotFound(name))
+
+    def committed(self, streams: Iterable[Source]) -> None:
+        """These streams have new events."""
+        if self._by_source:
+            for stream in streams:
+                self._ring(stream)
+
+    def is_current(self, name: str) -> bool:
+        """Whether an iterator, and those it reads, have read all that there is."""
+        index = self._indices.get(name)
+        if index is None or not index.is_current:
+            return False
+        return index.above is None or self.is_current(index.above)
+
+    async def bring_up(self, name: str) -> FunctionFailed | None:
+        """Have an iterator read what there is now; why it cannot, if its function fails at a message."""
+        index = self._indices.get(name)
+        if index is None:
+            raise IteratorNotFound(name)
+        error = await self.bring_up(index.above) if index.above is not None else None
+        if not index.is_current and not index.rests(self._loop.time()):
+            await self._demand(index)
+        if index.error is not None:
+            return again(index.error)
+        return None if error is None else passed_on(index.above, error)
+
+    async def _demand(self, index: Index) -> None:
+        done = index.demand(self._loop)
+        self._enqueue(index)
+        wait_ms_max = self._parts.settings.reader_wait_ms_max
+        try:
+            async with asyncio.timeout(wait_ms_max / 1000):
+                await done
+        except TimeoutError:
+            raise ReaderTimeout(wait_ms_max) from None
+
+    def _ring(self, source: Source) -> None:
+        for index in self._by_source.get(source, {}).values():
+            index.rings += 1
+            # One that failed stays where it is, however much comes after.
+            if index.error is None:
+                self._enqueue(index)
+
+    def _enqueue(self, index: Index) -> None:
+        """Give an iterator a turn, after its pause if it has one."""
+        if index.is_queued or index.is_running:
+            return
+        index.is_queued = True
+        pause = index.not_before - self._loop.time()
+        if pause > 0:
+            self._loop.call_later(pause, self._put, index)
+        else:
+            self._put(index)
+
+    def _put(self, index: Index) -> None:
+        self._queue.append(index)
+        self._bell.set()
+
+    async def _work(self) -> None:
+        while True:
+            while not self._queue:
+                self._bell.clear()
+                await self._bell.wait()
+            index = self._queue.popleft()
+            index.is_queued, index.is_running = False, True
+            try:
+                await self._turn(index)
+            finally:
+                index.is_running = False
+            if index.wants_more:
+                self._enqueue(index)
+
+    async def _turn(self, index: Index) -> None:
+        if index.is_gone:
+            return
+        try:
+            await self._advance(index)
+        except OutputMoved:
+            # Somebody else has written: read where it is now.
+            index.seen = 0
+        except PenstockError as error:
+            log.warning("iterator %s could not be built further now: %s", index.name, error)
+            self._pause(index)
+        except Exception:
+            log.exception("iterator %s could not be built further now", index.name)
+            self._pause(index)
+
+    async def _advance(self, index: Index) -> None:
+        """One step: what is new is run, and what comes of it is written."""
+        rings = index.rings
+        asked = index.ask()
+        built: Built | None = await self._lua.run(building.build, index.name, index.id, self._step)
+        if built is None:
+            # It was deleted, and whoever did that is about to be told.
+            return
+        asked.answer(built.head)
+        self._metrics.lua_messages += built.messages
+        self._metrics.lua_errors += built.errors
+        if built.has_moved:
+            size = sum(map(len, built.output.items)) + len(built.output.state or b"")
+            await self._parts.write(Transaction((built.output,)), size)
+            self._ring(("", index.name))
+        self._pace(index, built)
+        index.advanced(built.read, built.head, rings, built.error)
+
+    def _pace(self, index: Index, built: Built) -> None:
+        if built.error is not None:
+            index.not_before = self._loop.time() + RETRY_S
+        elif built.timed_out:
+            self._pause(index)
+        else:
+            index.pause_s = index.not_before = 0.0
+
+    def _pause(self, index: Index) -> None:
+        index.pause_s = min(max(2 * index.pause_s, PAUSE_S_MIN), PAUSE_S_MAX)
+        index.not_before = self._loop.time() + index.pause_s
+
+    def _lag(self) -> Lag:
+        behind = [index for index in self._indices.values() if not index.is_current]
+        return Lag(len(behind), sum(index.head - index.read for index in behind))
+
+
+def again(error: FunctionFailed) -> FunctionFailed:
+    """The same error as a new object: each that is raised gathers a trace of its own."""
+    kind, fields = error.__reduce__()
+    copy: FunctionFailed = kind(*fields)
+    return copy
+
+
+def passed_on(name: str | None, error: FunctionFailed) -> FunctionFailed:
+    """The error of an iterator, as told to one that reads it."""
+    return type(error)(f"iterator '{name}' failed {error}")

@@ -1,0 +1,63 @@
+"""Erases what deleted logs and iterators held: in small steps that share group commits with everyone else.
+
+From the deletion on nobody can read it; here its bytes leave the store's files, also if the server was stopped
+meanwhile.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from penstock.engine.parts import Parts
+from penstock.errors import PenstockError
+from penstock.store.contract import Erase, Transaction
+
+log = logging.getLogger(__name__)
+
+RECORDS_MAX: Final = 64
+"""Records that are erased in one step; everyone who writes waits for it."""
+PAUSE_S: Final = 0.01
+"""Between two steps, so that others get their turn."""
+AGAIN_S: Final = 1.0
+"""After a step that failed."""
+
+
+class Eraser:
+    """A task that erases whenever there is something to erase."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._bell = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, open_erasures: int) -> None:
+        """Begin, perhaps with what was left from before."""
+        if open_erasures:
+            self.ring()
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def stop(self) -> None:
+        """Erase no further; the next start goes on."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def ring(self) -> None:
+        """There is something to erase."""
+        self._bell.set()
+
+    async def _work(self) -> None:
+        while await self._bell.wait():
+            self._bell.clear()
+            pause = await self._step()
+            if pause:
+                self._bell.set()
+                await asyncio.sleep(pause)
+
+    async def _step(self) -> float:
+        """Erase some; after how many seconds another step is due, 0 if none is."""
+        try:
+            (still_open,) = await self._parts.write(Transaction((Erase(RECORDS_MAX),)))
+        except PenstockError as error:
+            log.warning("what was deleted is not erased yet; trying again: %s", error)
+            return AGAIN_S
+        return PAUSE_S if still_open else 0

@@ -1,0 +1,252 @@
+"""Iterators: named functions over logs, whose items are asked for page by page.
+
+A plain iterator is run when it is asked for, from the point nearest to what is wanted that an earlier run came to. An
+indexed one has its output on disk, and is first brought up to what its log holds at the time of asking: an
+acknowledged message is seen by the next request. Lua runs in worker processes of its own, never where reads are
+served.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from penstock.engine import jobs, paging, running
+from penstock.engine.builder import RETRY_S, Builder, again, passed_on
+from penstock.engine.checkpoints import START, Checkpoints
+from penstock.engine.eraser import Eraser
+from penstock.engine.metrics import Metrics
+from penstock.engine.paging import LAST, ItemPresenter, Paged, Wanted
+from penstock.engine.parts import Parts, check_names
+from penstock.engine.running import Step
+from penstock.engine.workers import WorkerPool
+from penstock.errors import Closed, FunctionFailed, FunctionTimedOut, InvalidRequest, IteratorNotFound
+from penstock.lua import LuaLimits
+from penstock.model import (
+    CreateIterator,
+    Done,
+    DropIterator,
+    Encoded,
+    ItemPage,
+    IteratorKind,
+    ListIterators,
+    Names,
+    NextItems,
+)
+from penstock.settings import Settings
+from penstock.store.contract import (
+    AddIterator,
+    DeleteIterator,
+    IteratorState,
+    Over,
+    ReadLimits,
+    Result,
+    Transaction,
+)
+
+PAGE_STEP_S_MAX: Final = 1.0
+"""How long a Lua worker goes on towards one page before others get their turn."""
+BUILD_STEP_S_MAX: Final = 0.25
+BUILD_STEP_ITEMS_MAX: Final = 4096
+BUILD_STEP_BYTES_MAX: Final = 4 << 20
+TIMED_OUT_MAX: Final = 1000
+"""Messages remembered at which a plain iterator timed out lately."""
+ORDINAL_MAX: Final = (1 << 62) - 1
+
+
+class Iterators:
+    """What requests about iterators mean."""
+
+    def __init__(self, parts: Parts, lua: WorkerPool, metrics: Metrics, eraser: Eraser) -> None:
+        settings = self._settings = parts.settings
+        self._parts = parts
+        self._lua = lua
+        self._metrics = metrics
+        self._eraser = eraser
+        self._limits = lua_limits(settings)
+        build = Step(BUILD_STEP_S_MAX, BUILD_STEP_ITEMS_MAX, BUILD_STEP_BYTES_MAX, self._limits)
+        self._builder = Builder(parts, lua, metrics, build)
+        self._points = Checkpoints(settings.iterator_points_max, settings.iterator_points_bytes_max)
+        self._known: dict[str, IteratorState] = {}
+        self._over: dict[tuple[str, str], set[str]] = {}
+        self._timed_out: dict[tuple[int, int], tuple[float, FunctionFailed]] = {}
+        self._closing = False
+
+    def start(self, iterators: Iterable[IteratorState]) -> None:
+        """Begin with those that the store has."""
+        for iterator in iterators:
+            self._add(iterator)
+        self._builder.start(self._settings.lua_workers)
+
+    def stop(self) -> None:
+        """Run no further."""
+        self._closing = True
+        self._builder.stop()
+
+    def committed(self, streams: Iterable[tuple[str, str]]) -> None:
+        """These streams (context, stream) have new events."""
+        self._builder.committed(streams)
+
+    # -- which there are
+
+    async def create(self, request: CreateIterator) -> Done:
+        """Make an iterator whose function compiles."""
+        check_names(iterator=request.name)
+        await self._lua.run(running.check, request.kind, request.function, self._limits)
+        definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
+        operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
+        await self._parts.write(Transaction((operation,)), len(request.function), self._made)
+        return Done()
+
+    def _made(self, results: list[Result]) -> None:
+        (iterator,) = results
+        assert isinstance(iterator, IteratorState)
+        self._add(iterator)
+
+    def _add(self, iterator: IteratorState) -> None:
+        known = self._known.get(iterator.name)
+        if known is not None and known.id == iterator.id:
+            return
+        # Functions stay in the store; there may be many, and long ones.
+        self._known[iterator.name] = replace(iterator, function="", state=None)
+        self._over.setdefault((iterator.over, iterator.log), set()).add(iterator.name)
+        if iterator.indexed:
+            self._builder.add(iterator)
+
+    async def drop(self, request: DropIterator) -> Done:
+        """Delete an iterator of a log, and those over it."""
+
+        def gone(_results: list[Result]) -> None:
+            self._remove(request.name)
+            self._eraser.ring()
+
+        await self._parts.write(Transaction((DeleteIterator(request.log, request.name),)), written=gone)
+        return Done()
+
+    def log_dropped(self, log: str) -> None:
+        """A log is gone, and with it what is made from it."""
+        self._remove_over(Over.LOG, log)
+
+    def _remove_over(self, over: Over, log: str) -> None:
+        for name in list(self._over.get((over, log), ())):
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        iterator = self._known.pop(name, None)
+        if iterator is None:
+            return
+        together = self._over[iterator.over, iterator.log]
+        together.discard(name)
+        if not together:
+            del self._over[iterator.over, iterator.log]
+        self._builder.remove(name)
+        self._points.forget(iterator.id)
+        self._remove_over(Over.ITERATOR, name)
+
+    async def names(self, request: ListIterators) -> Names:
+        """The names of the iterators of a log, or of all."""
+        return Names(await self._parts.run(jobs.list_iterators, request.log))
+
+    # -- their items
+
+    async def next(self, request: NextItems, present: ItemPresenter | None) -> ItemPage:
+        """A page of items, or the last one."""
+        if not LAST <= request.ordinal <= ORDINAL_MAX:
+            raise InvalidRequest("message id", f"is {request.ordinal}; it must be -1 or an ordinal")
+        if request.count < 0:
+            raise InvalidRequest("count", f"is {request.count}; it cannot be negative")
+        iterator = self._find(request.iterator)
+        if not request.count:
+            return ItemPage([], None if present is None else Encoded(0, present([])))
+        wanted = Wanted(request.ordinal, None, present)
+        count = min(request.count, self._settings.page_events_max)
+        return await (self._kept if iterator.indexed else self._plain)(iterator, wanted, count)
+
+    def _find(self, name: str) -> IteratorState:
+        iterator = self._known.get(name)
+        if iterator is None:
+            raise IteratorNotFound(name)
+        return iterator
+
+    async def _kept(self, iterator: IteratorState, wanted: Wanted, count: int) -> ItemPage:
+        """A page of an indexed iterator."""
+        if wanted.ordinal != LAST and not self._builder.is_current(iterator.name):
+            # What is kept never changes: if it is enough, nobody has to wait for what is not built yet.
+            page = await self._read(iterator, wanted, count)
+            if page is not None and _length(page) >= count:
+                return page
+        error = await self._builder.bring_up(iterator.name)
+        if error is not None and wanted.ordinal == LAST:
+            raise error
+        page = await self._read(iterator, wanted, count)
+        if page is None:
+            # It begins with a message that a map failed at; running it again says why.
+            return await self._plain(iterator, wanted, 1)
+        if error is not None and not _length(page):
+            raise error
+        return page
+
+    async def _read(self, iterator: IteratorState, wanted: Wanted, count: int) -> ItemPage | None:
+        limits = ReadLimits(count, self._settings.page_bytes_max)
+        page: ItemPage | None = await self._parts.run(paging.kept, iterator.name, iterator.id, wanted, limits)
+        return page
+
+    async def _plain(self, iterator: IteratorState, wanted: Wanted, count: int) -> ItemPage:
+        """A page by running the function."""
+        above = await self._builder.bring_up(iterator.log) if iterator.over == Over.ITERATOR else None
+        if above is not None and wanted.ordinal == LAST:
+            raise passed_on(iterator.log, above)
+        step = Step(PAGE_STEP_S_MAX, count, self._settings.page_bytes_max, self._limits)
+        page = await self._run(iterator, wanted, step)
+        if above is not None and not _length(page):
+            raise passed_on(iterator.log, above)
+        return page
+
+    async def _run(self, iterator: IteratorState, wanted: Wanted, step: Step) -> ItemPage:
+        """Run step by step until there is a page, each from where the last one ended."""
+        is_map = iterator.kind == IteratorKind.MAP
+        start = START
+        if not is_map:
+            start = self._points.best(iterator.id, None if wanted.ordinal == LAST else wanted.ordinal)
+        self._check_timed_out(iterator.id, wanted.ordinal if is_map else start.source)
+        while True:
+            paged: Paged = await self._lua.run(paging.page, iterator.name, iterator.id, start, wanted, step)
+            self._metrics.lua_messages += paged.messages
+            if not is_map and self._find(iterator.name).id == iterator.id:
+                self._points.add(iterator.id, paged.points)
+            if paged.error is not None:
+                self._failed(iterator.id, paged.error)
+                raise paged.error
+            if paged.page is not None:
+                return paged.page
+            if self._closing:
+                raise Closed
+            start, wanted = paged.points[-1], wanted._replace(target=paged.target)
+
+    def _failed(self, number: int, error: FunctionFailed) -> None:
+        self._metrics.lua_errors += 1
+        if isinstance(error, FunctionTimedOut) and error.message is not None:
+            until = asyncio.get_running_loop().time() + RETRY_S
+            self._timed_out[number, error.message] = (until, again(error))
+            while len(self._timed_out) > TIMED_OUT_MAX:
+                del self._timed_out[next(iter(self._timed_out))]
+
+    def _check_timed_out(self, number: int, message: int) -> None:
+        """A message that timed out is not run again at once: others wait for the same workers."""
+        until, error = self._timed_out.get((number, message), (0.0, None))
+        if error is not None and asyncio.get_running_loop().time() < until:
+            raise again(error)
+
+
+def lua_limits(settings: Settings) -> LuaLimits:
+    """What one function may use."""
+    return LuaLimits(
+        call_ms_max=settings.iterator_call_ms_max,
+        memory_bytes_max=settings.iterator_memory_bytes_max,
+        result_bytes_max=settings.iterator_result_bytes_max,
+        outputs_bytes_max=BUILD_STEP_BYTES_MAX,
+    )
+
+
+def _length(page: ItemPage) -> int:
+    return page.encoded.count if page.encoded else len(page.items)

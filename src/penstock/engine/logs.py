@@ -1,0 +1,117 @@
+"""Logs of messages: streams of the context `remits` that are made, filled, shown and deleted by name.
+
+A message is an event of type `cbor`. Whether a log is there is decided inside the transaction that adds to it, so that
+nothing is ever added to one that was just deleted. A deleted log can be read by nobody from the moment that is
+answered; its contents leave the store's files afterwards, in small steps that share group commits with everyone else.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.engine import jobs
+from penstock.engine.eraser import Eraser
+from penstock.engine.iterators import Iterators
+from penstock.engine.parts import Parts, check_names
+from penstock.errors import LimitExceeded, NotCbor, PenstockError
+from penstock.model import (
+    ANY,
+    AddMessages,
+    Append,
+    CreateLog,
+    Done,
+    DropLog,
+    ListLogs,
+    LogSummary,
+    Names,
+    Reply,
+    ShowLog,
+    now_ticks,
+    stamp_of,
+)
+from penstock.settings import Settings
+from penstock.store.contract import (
+    LOG_CONTEXT,
+    MESSAGE_TYPE,
+    AddLog,
+    Commit,
+    DeleteLog,
+    Operation,
+    Outcome,
+    RequireLog,
+    Result,
+    Transaction,
+)
+from penstock.store.record import Columns, columns_of_bodies
+from penstock.wire.remits import check_message
+
+DONE: Final = Done()
+
+
+class Logs:
+    """What requests about logs mean."""
+
+    def __init__(self, parts: Parts, iterators: Iterators, eraser: Eraser) -> None:
+        self._parts = parts
+        self._iterators = iterators
+        self._eraser = eraser
+
+    def add(self, request: AddMessages, answer: Callable[[Reply | PenstockError], None]) -> None:
+        """Append messages. The way of most requests: no task, no future, only the writer's queue."""
+        operations: tuple[Operation, ...] = (RequireLog(request.log),)
+        size = 0
+        if request.messages:
+            columns = message_columns(request.messages, self._parts.settings)
+            operations = (operations[0], Commit(LOG_CONTEXT, request.log, ANY, columns))
+            size = columns.size
+
+        def written(outcome: Outcome) -> None:
+            answer(outcome if isinstance(outcome, PenstockError) else DONE)
+
+        self._parts.submit(Transaction(operations), size, written)
+
+    async def create(self, request: CreateLog) -> Done:
+        """Make a log unless it is there."""
+        check_names(log=request.log)
+        await self._parts.write(Transaction((AddLog(request.log),)))
+        return DONE
+
+    async def drop(self, request: DropLog) -> Done:
+        """Delete a log with all that is made from it, if it is there."""
+
+        def gone(results: list[Result]) -> None:
+            if results == [True]:
+                self._iterators.log_dropped(request.log)
+                self._eraser.ring()
+
+        await self._parts.write(Transaction((DeleteLog(request.log),)), written=gone)
+        return DONE
+
+    async def show(self, request: ShowLog) -> LogSummary:
+        """What is known of a log."""
+        summary: LogSummary = await self._parts.run(jobs.show_log, request.log)
+        return summary
+
+    async def names(self, _request: ListLogs) -> Names:
+        """The names of all logs."""
+        return Names(await self._parts.run(jobs.list_logs))
+
+
+def message_columns(messages: tuple[bytes, ...], settings: Settings) -> Columns:
+    """The columns of a commit of messages, or LimitExceeded."""
+    if len(messages) > settings.commit_events_max:
+        raise LimitExceeded("commit_events_max", len(messages), settings.commit_events_max)
+    columns = columns_of_bodies(MESSAGE_TYPE, stamp_of(now_ticks()), messages)
+    if columns.size > settings.commit_bytes_max:
+        raise LimitExceeded("commit_bytes_max", columns.size, settings.commit_bytes_max)
+    if columns.size > settings.event_bytes_max and (largest := max(map(len, messages))) > settings.event_bytes_max:
+        raise LimitExceeded("event_bytes_max", largest, settings.event_bytes_max)
+    return columns
+
+
+def check_foreign(request: Append) -> None:
+    """Refuse events of an append to a log that are not messages, whichever gate they came through."""
+    for index, event in enumerate(request.events):
+        if event.type != MESSAGE_TYPE:
+            raise NotCbor(index, f"its type is '{event.type}', and a log has events of type '{MESSAGE_TYPE}' only")
+        if reason := check_message(event.body):
+            raise NotCbor(index, reason)

@@ -1,0 +1,88 @@
+"""What an iterator reads, as messages: each one CBOR item, numbered from 0.
+
+The messages of a log are its events' bodies. Those of another iterator are the items of its kept output. A stream of
+any other context has its events as maps. An event that was erased keeps its number and has no message.
+"""
+
+import json
+from typing import Any, Final
+
+import cbor2
+
+from penstock.errors import IteratorNotFound
+from penstock.model import Event
+from penstock.model.ticks import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
+from penstock.store import Store
+from penstock.store.contract import LOG_CONTEXT, IteratorState, Over, ReadLimits
+
+FAILED: Final = b""
+"""In an iterator's kept output, the item of a message that its function failed at."""
+
+
+def count(store: Store, iterator: IteratorState) -> int:
+    """How many messages there are for an iterator now."""
+    if iterator.over == Over.ITERATOR:
+        return _above(store, iterator).outputs
+    return max(0, store.stream_head(*_stream(iterator)) - iterator.base)
+
+
+def read(store: Store, iterator: IteratorState, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
+    """Messages of an iterator's log from an ordinal on; None stands for one that was erased."""
+    if iterator.over == Over.ITERATOR:
+        return [*store.read_output(_above(store, iterator).id, ordinal, limits)]
+    first = iterator.base + ordinal + 1
+    page = store.read_stream(*_stream(iterator), first, None, limits)
+    events = page.events
+    bodies = [event.body for event in events] if iterator.over == Over.LOG else list(map(event_message, events))
+    if len(events) == page.next - first:
+        return [*bodies]
+    found: list[bytes | None] = [None] * (page.next - first)
+    for event, body in zip(events, bodies, strict=True):
+        found[event.sequence - first] = body
+    return found
+
+
+def _above(store: Store, iterator: IteratorState) -> IteratorState:
+    above = store.iterator(iterator.log)
+    if above is None:
+        raise IteratorNotFound(iterator.name)
+    return above
+
+
+def _stream(iterator: IteratorState) -> tuple[str, str]:
+    if iterator.over == Over.LOG:
+        return LOG_CONTEXT, iterator.log
+    context, _, stream = iterator.log.partition("/")
+    return context, stream
+
+
+def event_message(event: Event) -> bytes:
+    """An event of a stream as the map that functions get."""
+    fields = {
+        "id": str(event.uuid),
+        "stream": event.stream,
+        "sequence": event.sequence,
+        "timestamp": (event.ticks - UNIX_EPOCH_TICKS) / TICKS_PER_SECOND,
+        "ticks": event.ticks,
+        "type": event.type,
+        "headers": event.headers,
+    }
+    try:
+        return cbor2.dumps({**fields, "body": _parsed(event.body)})
+    except (ValueError, RecursionError, cbor2.CBOREncodeError):
+        # Not JSON, or JSON that CBOR cannot say, such as half a surrogate pair.
+        return cbor2.dumps({**fields, "body": _text(event.body)})
+
+
+def _parsed(body: bytes) -> Any:
+    """The value of a JSON object or array; raises ValueError if it is neither."""
+    if body.lstrip()[:1] not in (b"{", b"["):
+        raise ValueError
+    return json.loads(body.decode())
+
+
+def _text(body: bytes) -> str | bytes:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return body

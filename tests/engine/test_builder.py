@@ -1,0 +1,327 @@
+"""Indexed iterators that are built: following, restarts, workers that die, functions that hang; and long runs."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.engine import Engine, iterators
+from penstock.engine.building import Built
+from penstock.engine.workers import Job
+from penstock.errors import (
+    Closed,
+    FunctionTimedOut,
+    IteratorNotFound,
+    LimitExceeded,
+    PenstockError,
+    ReaderTimeout,
+    WorkerDied,
+)
+from penstock.model import ANONYMOUS, NextItems, Reply
+from penstock.settings import Settings
+from penstock.store import store_url
+from penstock.store.contract import Transaction
+from tests.engine.logs import FILTER, MAP, REDUCE, Remits, until
+
+SUM = "return (acc or 0) + msg"
+HANG = "while true do end"
+STUCK = "return string.find(('a'):rep(60000), '.-.-.-.-b')"
+"""Hangs inside one C function, where no Lua instruction runs."""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return store_url(tmp_path / "store")
+
+
+async def built(engine: Engine) -> None:
+    await until(lambda: engine.metrics.lag() == (0, 0))
+
+
+async def test_indices_follow_their_logs_by_themselves(engine: Engine, remits: Remits) -> None:
+    await remits.create("log", *range(10))
+    await remits.iterator("it", indexed=True)
+    await remits.iterator("over it", log="it", indexed=True)
+    await built(engine)
+    await remits.add("log", *range(10, 20))
+    await until(lambda: engine.metrics.lua_messages == 40)
+    await built(engine)
+    assert await remits.next("over it") == list(range(20))
+    assert engine.metrics.lua_messages == 40, "what is kept is not run again"
+    sample = engine.metrics.registry.get_sample_value
+    assert sample("penstock_index_lag_iterators") == sample("penstock_index_lag_messages") == 0
+    assert sample("penstock_lua_messages_total") == 40
+    assert sample("penstock_lua_errors_total") == sample("penstock_lua_workers_replaced_total") == 0
+
+
+async def test_a_build_goes_on_after_a_restart_where_it_was(url: str) -> None:
+    async with Engine(url, Settings()) as engine:
+        remits = Remits(engine)
+        await remits.create("log", *range(1000))
+        await remits.iterator("sum", REDUCE, SUM, indexed=True)
+        await remits.iterator("plain", FILTER, "return msg > 990")
+        assert await remits.next("sum", -1) == [sum(range(1000))]
+    async with Engine(url, Settings()) as engine:
+        remits = Remits(engine)
+        assert engine.metrics.lua_messages == 0
+        await remits.add("log", 1000, 1001)
+        assert await remits.next("sum", 998) == list(accumulate(range(1002)))[998:]
+        assert engine.metrics.lua_messages == 2
+        assert await remits.next("plain") == list(range(991, 1002))
+        assert await remits.iterators() == ["plain", "sum"]
+
+
+async def test_a_server_that_stops_in_the_middle_of_a_build_loses_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iterators, "BUILD_STEP_ITEMS_MAX", 100)
+    values = range(20_000)
+    async with Engine(url, Settings()) as engine:
+        remits = Remits(engine)
+        await remits.create()
+        for start in range(0, len(values), 5000):
+            await remits.add("log", *values[start : start + 5000])
+        await remits.iterator("sum", REDUCE, SUM, indexed=True)
+        await until(lambda: engine.metrics.lua_messages > 0)
+    assert engine.metrics.lua_messages < len(values)
+    async with Engine(url, Settings()) as again:
+        await built(again)
+        done = engine.metrics.lua_messages + again.metrics.lua_messages
+        assert len(values) <= done <= len(values) + iterators.BUILD_STEP_ITEMS_MAX + 1024
+        assert await Remits(again).everything("sum", 4096) == list(accumulate(values))
+
+
+BUILDING = """
+import asyncio, sys
+from penstock.engine import Engine, iterators
+from penstock.settings import Settings
+from tests.engine.logs import REDUCE, Remits, until
+
+async def main():
+    iterators.BUILD_STEP_ITEMS_MAX = 100
+    async with Engine(sys.argv[1], Settings()) as engine:
+        remits = Remits(engine)
+        for start in range(0, 20_000, 5000):
+            await remits.create("log", *range(start, start + 5000))
+        await remits.iterator("sum", REDUCE, sys.argv[2], indexed=True)
+        await until(lambda: engine.metrics.lua_messages > 2000)
+        print("building", flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_server_that_is_killed_in_the_middle_of_a_build_loses_nothing(url: str) -> None:
+    command = [sys.executable, "-c", BUILDING, url, SUM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
+        assert process.stdout is not None
+        assert process.stdout.readline() == "building\n"
+        process.kill()
+    async with Engine(url, Settings()) as engine:
+        await built(engine)
+        assert engine.metrics.lua_messages < 20_000, "what was built before is kept"
+        assert await Remits(engine).everything("sum", 4096) == list(accumulate(range(20_000)))
+
+
+async def test_a_killed_worker_is_replaced_and_the_build_goes_on(
+    engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = range(6000)
+    await remits.create("log", *values)
+    await remits.iterator("sum", REDUCE, SUM, indexed=True)
+    run = engine.lua.run
+    killed: list[int] = []
+
+    def kill(job: Job, *arguments: Any) -> "asyncio.Future[Any]":
+        answer = run(job, *arguments)
+        if len(killed) < 2 and engine.lua.pids:
+            killed.extend(engine.lua.pids)
+            os.kill(engine.lua.pids[0], signal.SIGKILL)
+        return answer
+
+    monkeypatch.setattr(engine.lua, "run", kill)
+    await remits.add("log", *range(6000, 6010))
+    await until(lambda: len(killed) >= 2)
+    await built(engine)
+    assert await remits.everything("sum", 4096) == list(accumulate(range(6010)))
+    assert engine.metrics.lua.replaced == 2
+
+
+async def test_output_that_somebody_else_wrote_is_gone_on_from(
+    engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = engine.lua.run
+    theirs: list[Built] = []
+
+    async def overtaken(job: Job, *arguments: Any) -> Any:
+        result = await run(job, *arguments)
+        if isinstance(result, Built) and result.has_moved and not theirs:
+            theirs.append(result)
+            await engine._parts.write(Transaction((result.output,)))
+        return result
+
+    monkeypatch.setattr(engine.lua, "run", lambda *job: asyncio.ensure_future(overtaken(*job)))
+    await remits.create("log", 1, 2)
+    await remits.iterator("sum", REDUCE, SUM, indexed=True)
+    await built(engine)
+    assert len(theirs) == 1
+    assert await remits.next("sum") == [1, 3]
+    await remits.add("log", 3)
+    assert await remits.next("sum") == [1, 3, 6]
+
+
+async def test_whoever_waits_for_an_iterator_that_is_deleted_is_told(
+    engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await remits.create()
+    await remits.iterator("it", indexed=True)
+    await built(engine)
+    never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(engine.lua, "run", lambda *_: never)
+    await remits.add("log", 1)
+    waiting = asyncio.ensure_future(remits.next("it"))
+    await until(lambda: len(engine._iterators._builder._indices["it"]._demands) == 1)
+    await remits.drop()
+    with pytest.raises(IteratorNotFound):
+        await waiting
+    assert engine.metrics.lag() == (0, 0)
+
+
+async def test_whoever_waits_when_the_server_stops_is_told(
+    engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await remits.create()
+    await remits.iterator("it", indexed=True)
+    await built(engine)
+    monkeypatch.setattr(engine.lua, "run", lambda *_: asyncio.get_running_loop().create_future())
+    await remits.add("log", 1)
+    waiting = asyncio.ensure_future(remits.next("it"))
+    await until(lambda: len(engine._iterators._builder._indices["it"]._demands) == 1)
+    await engine.stop()
+    with pytest.raises(Closed):
+        await waiting
+
+
+class TestShortPatience:
+    """Little time for a message, for a step, and for those who wait."""
+
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(
+            iterator_call_ms_max=50,
+            reader_wait_ms_max=60_000,
+            iterators_max=3,
+            iterator_points_max=2,
+            page_events_max=5,
+        )
+
+    @pytest.fixture
+    def steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Steps so short that each runs one message or a few."""
+        monkeypatch.setattr(iterators, "PAGE_STEP_S_MAX", 0)
+        monkeypatch.setattr(iterators, "BUILD_STEP_S_MAX", 0)
+
+    @pytest.fixture
+    async def engine(self, url: str, settings: Settings, steps: None) -> AsyncIterator[Engine]:
+        async with Engine(url, settings) as running:
+            yield running
+
+    async def test_any_number_of_steps_gives_the_same(self, engine: Engine, remits: Remits) -> None:
+        await remits.create("log", *range(40))
+        await remits.iterator("last", FILTER, "return msg > 35")
+        await remits.iterator("sum", REDUCE, SUM)
+        assert await remits.everything("last") == [36, 37, 38, 39]
+        assert await remits.next("last", -1) == [39]
+        assert await remits.everything("sum") == list(accumulate(range(40)))
+        assert await remits.next("sum", -1) == [sum(range(40))]
+        assert len(engine._iterators._points) <= 2
+        await remits.iterator("kept", REDUCE, SUM, indexed=True)
+        assert await remits.everything("kept") == list(accumulate(range(40)))
+        with pytest.raises(LimitExceeded, match="iterators_max"):
+            await remits.iterator("too many")
+        await remits.drop_iterator("sum")
+        await remits.iterator("another")
+
+    async def test_a_function_that_hangs_is_stopped_and_others_go_on(self, engine: Engine, remits: Remits) -> None:
+        await remits.create("log", *range(10))
+        await remits.iterator("plain", FILTER, f"if msg == 3 then {HANG} end return true")
+        await remits.iterator("kept", REDUCE, f"if msg == 3 then {HANG} end {SUM}", indexed=True)
+        await remits.iterator("map", MAP, f"if msg == 3 then {HANG} end return msg", indexed=True)
+        assert await remits.everything_before("plain", 3) == [0, 1, 2]
+        assert await remits.everything_before("kept", 3) == [0, 1, 3]
+        assert await remits.everything_before("map", 3) == [0, 1, 2]
+        for name in ("plain", "kept", "map"):
+            with pytest.raises(FunctionTimedOut, match="at message 3"):
+                await remits.next(name, 3)
+        assert await remits.next("map", 4) == [4, 5, 6, 7, 8]
+        ran = engine.metrics.lua_messages
+        for name in ("plain", "kept"):
+            with pytest.raises(FunctionTimedOut, match="at message 3"):
+                await remits.next(name, -1)
+        assert engine.metrics.lua_messages == ran, "what timed out is not run again at once"
+        engine._iterators._timed_out.clear()
+        engine._iterators._builder._indices["kept"].not_before = 0
+        for name in ("plain", "kept"):
+            with pytest.raises(FunctionTimedOut, match="at message 3"):
+                await remits.next(name, 3)
+        assert engine.metrics.lua_messages == ran + 2, "but later"
+        assert engine.metrics.lua.replaced == 0
+
+    async def test_a_worker_that_is_stuck_leaves_and_keeps_what_it_had_done(
+        self, engine: Engine, remits: Remits
+    ) -> None:
+        await remits.create("log", *range(6))
+        await remits.iterator("plain", MAP, f"if msg == 2 then {STUCK} end return msg")
+        (pid,) = engine.lua.pids
+        with pytest.raises(FunctionTimedOut, match="at message 2"):
+            await remits.next("plain", 2)
+        await remits.iterator("kept", REDUCE, f"if msg == 2 then {STUCK} end {SUM}", indexed=True)
+        assert await remits.everything_before("kept", 2) == [0, 1]
+        with pytest.raises(FunctionTimedOut, match="at message 2"):
+            await remits.next("kept", -1)
+        assert await remits.next("plain", 3, 1) == [3]
+        assert pid not in engine.lua.pids
+        assert engine.metrics.lua.replaced == 2
+
+    async def test_whoever_waits_too_long_for_a_build_is_told(
+        self, engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await remits.create()
+        await remits.iterator("it", indexed=True)
+        await built(engine)
+
+        def dead(*_: object) -> "asyncio.Future[Any]":
+            raise WorkerDied("died")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.lua, "run", dead)
+            patch.setattr(engine._parts, "settings", replace(engine.settings, reader_wait_ms_max=50))
+            await remits.add("log", 1)
+            with pytest.raises(ReaderTimeout):
+                await remits.next("it")
+        await built(engine)
+        assert await remits.next("it") == [1]
+
+    async def test_a_request_that_is_given_up_runs_no_further(self, engine: Engine, remits: Remits) -> None:
+        await remits.create("log", *range(500))
+        await remits.iterator("none", FILTER, "return false")
+        answers: list[Reply | PenstockError] = []
+        abandon = engine.submit(ANONYMOUS, NextItems("none", 0, 1), answers.append)
+        await until(lambda: engine.metrics.lua_messages > 0)
+        abandon()
+        # Jobs are done in order: whatever the request began is over when this one is.
+        await remits.iterator("other")
+        ran = engine.metrics.lua_messages
+        await remits.iterator("another")
+        assert engine.metrics.lua_messages == ran < 500
+        assert answers == []
+        assert await remits.next("none") == []
