@@ -17,16 +17,17 @@ ANY_PORT: Final = "tcp://127.0.0.1:0"
 
 
 class Served(AnyServed):
-    """A `penstock serve` process with a Res01 endpoint, one with the older results, and HTTP."""
+    """A `penstock serve` process with a Res01 endpoint, one with the older results, MQ, Remits and HTTP."""
 
     def __init__(self, data: Path, *flags: str, res: str = ANY_PORT, legacy: str = ANY_PORT) -> None:
         self.data = data
         super().__init__(data, "--res", res, "--res-legacy", legacy, *flags)
-        found = re.fullmatch(r"penstock ready res=(\S+) res-legacy=(\S+) mq=(\S+) http=(\S+)\n", self.ready)
+        gates = ("res", "res-legacy", "mq", "remits", "http")
+        found = re.fullmatch("penstock ready " + " ".join(rf"{gate}=(\S+)" for gate in gates) + "\n", self.ready)
         if found is None:
             self.end()
         assert found, f"no ready line: {self.ready!r}\n{self.said()}"
-        self.res, self.res_legacy, self.mq, self.http = found.groups()
+        self.res, self.res_legacy, self.mq, self.remits, self.http = found.groups()
 
     def metrics(self) -> dict[str, float]:
         """All numbers of /metrics, as they are at one moment; 0 while nothing was counted."""
