@@ -83,11 +83,11 @@ def ask(address: str, method: str, path: str) -> Any:
 
 
 def session_table(sessions: list[dict[str, Any]]) -> Table:
-    """Sessions for people."""
-    table = Table(box=box.SIMPLE_HEAD)
+    """Sessions for people, narrow enough for most terminals."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("session", "peer"):
-        table.add_column(column, overflow="fold")
-    for column in ("age", "last seen", "received", "messages", "sent", "messages", "unsent"):
+        table.add_column(column, no_wrap=True)
+    for column in ("age", "last seen", "received", "sent", "unsent"):
         table.add_column(column, justify="right")
     for info in sessions:
         table.add_row(info["id"], info["peer"], *_cells(info))
@@ -95,12 +95,11 @@ def session_table(sessions: list[dict[str, Any]]) -> Table:
 
 
 def _cells(info: dict[str, Any]) -> list[str]:
+    """Times, and messages with their bytes both ways."""
     return [
         f"{info['age']:,.0f} s",
         f"{info['last_seen']:,.0f} s ago",
-        decimal(info["bytes_received"]),
-        f"{info['messages_received']:,}",
-        decimal(info["bytes_sent"]),
-        f"{info['messages_sent']:,}",
+        f"{info['messages_received']:,} ({decimal(info['bytes_received'])})",
+        f"{info['messages_sent']:,} ({decimal(info['bytes_sent'])})",
         decimal(info["unsent_bytes"]),
     ]

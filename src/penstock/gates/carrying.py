@@ -12,22 +12,21 @@ from penstock.wire.res01.exchange import error_payload
 
 log = logging.getLogger(__name__)
 
-Deliver = Callable[[list[Frames], bool], object]
-"""Takes answers, and whether they are the last of their message."""
-
 
 class Carrying:
-    """The replies to a message's requests as they come, in whatever order."""
+    """The replies to a message's requests as they come, in whatever order. A gate says where its answers go."""
 
-    __slots__ = ("_abandons", "_came", "_deliver", "_exchange", "_left", "_next")
+    __slots__ = ("_abandons", "_came", "_left", "_next", "exchange")
 
-    def __init__(self, exchange: Exchange, deliver: Deliver) -> None:
-        self._exchange = exchange
-        self._deliver = deliver
-        self._came: dict[int, Reply | PenstockError] = {}
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
         self._left = len(exchange.requests)
         self._next = 0
         self._abandons: list[Callable[[], object]] = []
+
+    def deliver(self, answers: list[Frames], done: bool) -> None:
+        """Answers are ready. `done`: they are the last."""
+        raise NotImplementedError
 
     @property
     def done(self) -> bool:
@@ -36,21 +35,30 @@ class Carrying:
 
     def begin(self, engine: Engine, present: Presenter) -> None:
         """Submit everything; a message that asks for nothing is answered at once."""
-        if not self._exchange.requests:
+        requests = self.exchange.requests
+        if not requests:
             self._answer([])
-        for index, request in enumerate(self._exchange.requests):
-            self._abandons.append(engine.submit(ANONYMOUS, request, partial(self._replied, index), present))
+        elif len(requests) == 1:
+            self._abandons.append(engine.submit(ANONYMOUS, requests[0], self._only, present))
+        else:
+            self._came: dict[int, Reply | PenstockError] = {}
+            for index, request in enumerate(requests):
+                self._abandons.append(engine.submit(ANONYMOUS, request, partial(self._one_of_many, index), present))
 
     def abandon(self) -> None:
         """Give up what only reads or waits: nobody is there for the answer."""
         for give_up in self._abandons:
             give_up()
 
-    def _replied(self, index: int, reply: Reply | PenstockError) -> None:
-        """One reply is there. All are answered together at the end, or one after the other in order."""
+    def _only(self, reply: Reply | PenstockError) -> None:
+        self._left = 0
+        self._answer([reply])
+
+    def _one_of_many(self, index: int, reply: Reply | PenstockError) -> None:
+        """All are answered together at the end, or one after the other in order."""
         self._came[index] = reply
         self._left -= 1
-        if not self._exchange.one_each:
+        if not self.exchange.one_each:
             if not self._left:
                 self._answer([self._came[place] for place in range(len(self._came))])
             return
@@ -60,8 +68,8 @@ class Carrying:
 
     def _answer(self, replies: list[Reply | PenstockError]) -> None:
         try:
-            answers = self._exchange.answers(replies)
+            answers = self.exchange.answers(replies)
         except Exception as error:
             log.exception("an answer could not be composed")
-            answers = [self._exchange.envelope.around(error_payload(Unexpected(repr(error))))]
-        self._deliver(answers, not self._left)
+            answers = [self.exchange.envelope.around(error_payload(Unexpected(repr(error))))]
+        self.deliver(answers, not self._left)

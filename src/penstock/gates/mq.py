@@ -11,7 +11,7 @@ from typing import Final
 from penstock.engine import Engine
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.gates.carrying import Carrying
-from penstock.model import FetchSubscription, ReadAll, ReadRecords, ReadStream
+from penstock.model import FetchSubscription, ReadAll, ReadRecords, ReadStream, Request
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo
 from penstock.settings import Settings
 from penstock.tcp import Hold
@@ -109,20 +109,20 @@ class _Peer:
         self._session = session
         self._outstanding = 0
         self._pages = 0
-        self._waiting: deque[Framed] = deque()
-        self._under_way: set[Carrying] = set()
+        self._waiting: deque[_Asked] = deque()
+        self._under_way: set[_Asked] = set()
 
     def take(self, message: Message) -> None:
         """Begin what a message asks for, or remember it until it is its turn."""
-        framed = decode_framed(message, self._session.frame_bytes_max)
+        asked = _Asked(self, decode_framed(message, self._session.frame_bytes_max))
         self._outstanding += 1
         if self._outstanding == OUTSTANDING_MAX:
             self._session.hold(Hold.BUSY)
-        if _fills_pages(framed):
-            self._waiting.append(framed)
+        if asked.fills_pages:
+            self._waiting.append(asked)
             self.read_on()
         else:
-            self._begin(framed)
+            self._begin(asked)
 
     def read_on(self) -> None:
         """Begin reads whose turn has come."""
@@ -130,19 +130,13 @@ class _Peer:
             self._pages += 1
             self._begin(self._waiting.popleft())
 
-    def _begin(self, framed: Framed) -> None:
-        def deliver(answers: list[Frames], done: bool) -> None:
-            self._send(framed, answers)
-            if done:
-                self._under_way.discard(carrying)
-                self._finished(framed)
+    def _begin(self, asked: "_Asked") -> None:
+        asked.begin(self._engine, asked.framed.present)
+        if not asked.done:
+            self._under_way.add(asked)
 
-        carrying = Carrying(framed.exchange, deliver)
-        carrying.begin(self._engine, framed.present)
-        if not carrying.done:
-            self._under_way.add(carrying)
-
-    def _send(self, framed: Framed, answers: list[Frames]) -> None:
+    def send(self, framed: Framed, answers: list[Frames]) -> None:
+        """Send answers; one that does not fit is replaced by an error that says so."""
         self._engine.metrics.gate_sent[MqGate.name] += len(answers)
         for answer in answers:
             try:
@@ -150,25 +144,42 @@ class _Peer:
             except FrameTooLong as error:
                 self._session.send(framed.refusal(error.size))
 
-    def _finished(self, framed: Framed) -> None:
+    def finished(self, asked: "_Asked") -> None:
+        """A message has all its answers."""
+        self._under_way.discard(asked)
         self._outstanding -= 1
         if self._outstanding == OUTSTANDING_MAX // 2:
             self._session.release(Hold.BUSY)
-        if _fills_pages(framed):
+        if asked.fills_pages:
             self._pages -= 1
             self.read_on()
 
     def abandon(self) -> None:
         """Nobody is there any more."""
         self._waiting.clear()
-        for carrying in list(self._under_way):
-            carrying.abandon()
+        for asked in list(self._under_way):
+            asked.abandon()
         self._under_way.clear()
 
 
-def _fills_pages(framed: Framed) -> bool:
-    """Whether it reads at once, and much. What waits for events must not wait for others."""
-    return any(
-        isinstance(request, ReadStream) or (isinstance(request, WAITING_PAGES) and not request.wait_ms)
-        for request in framed.exchange.requests
-    )
+class _Asked(Carrying):
+    """A message that is under way."""
+
+    __slots__ = ("_peer", "fills_pages", "framed")
+
+    def __init__(self, peer: _Peer, framed: Framed) -> None:
+        super().__init__(framed.exchange)
+        self._peer = peer
+        self.framed = framed
+        # Whether it reads at once, and much. What waits for events must not wait for others.
+        self.fills_pages = any(map(_fills_a_page, framed.exchange.requests))
+
+    def deliver(self, answers: list[Frames], done: bool) -> None:
+        """Send them."""
+        self._peer.send(self.framed, answers)
+        if done:
+            self._peer.finished(self)
+
+
+def _fills_a_page(request: Request) -> bool:
+    return isinstance(request, ReadStream) or (isinstance(request, WAITING_PAGES) and not request.wait_ms)

@@ -87,11 +87,13 @@ def legacy_commit_error(error: PenstockError) -> Frames:
     return [b"CR", result, sentence_of(error).encode(errors="replace"), b""]
 
 
+_COMMITTED: Final = one(Appended, commit_result)
+_LEGACY_COMMITTED: Final = one(Appended, legacy_commit_result, legacy_commit_error)
+
+
 def commit_answer(dialect: Dialect) -> Compose:
     """CR, or what says that there is none."""
-    if dialect.legacy:
-        return one(Appended, legacy_commit_result, legacy_commit_error)
-    return one(Appended, commit_result)
+    return _LEGACY_COMMITTED if dialect.legacy else _COMMITTED
 
 
 # --- events ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from penstock.errors import InvalidRequest
 from penstock.model import NewEvent, ticks_of
-from penstock.wire.res01.scalars import Scalars, read_guids, read_text, read_texts
+from penstock.wire.res01.scalars import Scalars, read_guid, read_guids, read_text, read_texts
 
 EVENT_FRAMES: Final = 5
 """Frames of an event in a request: id, timestamp, type, headers, body."""
@@ -83,6 +83,8 @@ class Fields:
 
     def events(self, count: int) -> tuple[NewEvent, ...]:
         """So many events, whose frames are there. The hot loop of appends: one pass per column."""
+        if count == 1:
+            return (self._event(),)
         frames, start = self._frames, self._at
         self._at = end = start + EVENT_FRAMES * count
         ids = read_guids(frames[start:end:EVENT_FRAMES], "EventId")
@@ -92,6 +94,20 @@ class Fields:
         bodies = frames[start + 4 : end : EVENT_FRAMES]
         rows = zip(ids, stamps, types, headers, bodies, strict=True)
         return cast("tuple[NewEvent, ...]", tuple(map(_new_event, rows)))
+
+    def _event(self) -> NewEvent:
+        """One event, as most commits have, in half the time that columns would take."""
+        start = self._at
+        self._at = end = start + EVENT_FRAMES
+        number, stamp, kind, headers, body = self._frames[start:end]
+        row = (
+            read_guid(number, "EventId"),
+            self._scalars.read_stamp(stamp, "Timestamp"),
+            read_text(kind, "TypeKey"),
+            read_text(headers, "Headers") or None,
+            body,
+        )
+        return _new_event(row)
 
     def no_more_than(self, count: int) -> None:
         """At most so many frames may follow."""

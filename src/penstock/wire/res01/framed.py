@@ -6,11 +6,10 @@ one byte string with the number of fields, their lengths and the fields themselv
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from struct import Struct, pack
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,15 +25,19 @@ LARGE_TAG: Final = b"Res01L"
 _COUNT: Final = Struct("<I")
 
 
-@dataclass(frozen=True, slots=True)
-class Framed:
+class Framed(NamedTuple):
     """A message: what it asks for, and how its answers are put into frames."""
 
     exchange: Exchange
-    present: Presenter
     frame_bytes_max: int
     bare: bool
     large: bool
+
+    @property
+    def present(self) -> Presenter:
+        """How events are turned into frames; what does not fit is said in the worker."""
+        present = self.exchange.present
+        return present if self.large else partial(fitting, present, self.frame_bytes_max)
 
     def wrap(self, answer: Frames) -> Frames:
         """An answer of the exchange as frames that fit."""
@@ -55,10 +58,8 @@ def decode_framed(frames: Frames, frame_bytes_max: int) -> Framed:
     if bare:
         frames = [b"", *frames]
     if len(frames) > 1 and frames[1] == LARGE_TAG:
-        exchange = _decode_large(frames)
-        return Framed(exchange, exchange.present, frame_bytes_max, bare, True)
-    exchange = decode(frames)
-    return Framed(exchange, partial(fitting, exchange.present, frame_bytes_max), frame_bytes_max, bare, False)
+        return Framed(_decode_large(frames), frame_bytes_max, bare, True)
+    return Framed(decode(frames), frame_bytes_max, bare, False)
 
 
 def _decode_large(frames: Frames) -> Exchange:
