@@ -88,7 +88,9 @@ def check(chunks: Sequence[bytes], frames_max: int = FRAMES_MAX, bytes_max: int 
     whole = parsed([b"".join(chunks)], frames_max, bytes_max)
     assert messages == whole.messages
     # A disconnect of which only a part has come counts to the message that it interrupts, and may be too much for it.
-    assert type(outcome.ended) is type(whole.ended) or outcome.ended == Violation(f"a message has more than {bytes_max} bytes")
+    assert type(outcome.ended) is type(whole.ended) or outcome.ended == Violation(
+        f"a message has more than {bytes_max} bytes"
+    )
     if outcome.ended is None:
         assert outcome == whole
     return outcome

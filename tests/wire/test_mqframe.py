@@ -376,7 +376,9 @@ def test_a_frame_of_16381_bytes_is_sent_to_anybody(frames: Message) -> None:
     assert encode(frames) == wire(frames)
 
 
-@pytest.mark.parametrize("frames", [[bytes(16_382)], [b"a", bytes(16_382)], [bytes(16_382), b"b"], [b"", bytes(70_000)]])
+@pytest.mark.parametrize(
+    "frames", [[bytes(16_382)], [b"a", bytes(16_382)], [bytes(16_382), b"b"], [b"", bytes(70_000)]]
+)
 def test_a_longer_frame_is_not_sent_and_nothing_of_its_message_is(frames: Message) -> None:
     out = [b"before"]
     with pytest.raises(FrameTooLong, match="longer than the 16381") as raised:

@@ -101,10 +101,10 @@ class Fields:
         self._at = end = start + EVENT_FRAMES
         number, stamp, kind, headers, body = self._frames[start:end]
         row = (
-            read_guid(number, "EventId"),
-            self._scalars.read_stamp(stamp, "Timestamp"),
-            read_text(kind, "TypeKey"),
-            read_text(headers, "Headers") or None,
+            read_guid(number, "EventId of event 1"),
+            self._scalars.read_stamp(stamp, "Timestamp of event 1"),
+            read_text(kind, "TypeKey of event 1"),
+            read_text(headers, "Headers of event 1") or None,
             body,
         )
         return _new_event(row)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from penstock.errors import DoesNotFit, InvalidRequest
+from penstock.errors import DoesNotFit, InvalidRequest, LimitExceeded, PenstockError
 from penstock.model import Event
 from penstock.wire.mqframe import cut
 from penstock.wire.res01 import encoding
@@ -22,6 +22,8 @@ from penstock.wire.res01.events import text_frames
 from penstock.wire.res01.exchange import Envelope, Exchange, Frames, Presenter, error_payload
 
 LARGE_TAG: Final = b"Res01L"
+FIELDS_MAX: Final = 250_000
+"""Fields of one Res01L message: empty ones cost little to send, but much to take apart."""
 _COUNT: Final = Struct("<I")
 
 
@@ -65,7 +67,7 @@ def decode_framed(frames: Frames, frame_bytes_max: int) -> Framed:
 def _decode_large(frames: Frames) -> Exchange:
     try:
         fields = split_fields(b"".join(frames[2:]))
-    except InvalidRequest as error:
+    except PenstockError as error:
         return Exchange(Envelope([], TEXT_TAG, b""), (), encoding.always(error_payload(error)), text_frames)
     return decode([b"", TEXT_TAG, *fields])
 
@@ -90,6 +92,8 @@ def split_fields(content: bytes) -> Frames:
     start = _COUNT.size * (count + 1)
     if start > len(content):
         raise InvalidRequest("Res01L", "is too short for the lengths of its fields")
+    if count > FIELDS_MAX:
+        raise LimitExceeded("message_fields_max", count, FIELDS_MAX)
     lengths = np.frombuffer(content, "<u4", count, _COUNT.size).tolist()
     if start + sum(lengths) != len(content):
         reason = f"has {len(content) - start} bytes of fields where its lengths say {sum(lengths)}"
