@@ -71,8 +71,15 @@ class Served(AnyServed):
 
     def memory_bytes(self) -> int:
         """What the server's own process has in memory."""
+        return self._memory("VmRSS")
+
+    def memory_peak_bytes(self) -> int:
+        """The most that it has ever had in memory."""
+        return self._memory("VmHWM")
+
+    def _memory(self, name: str) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
-        found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+        found = re.search(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
         assert found
         return int(found[1]) * 1024
 

@@ -1,5 +1,6 @@
 """MqFrames, frame by frame: whole, byte by byte, cut anywhere, and with the next message behind."""
 
+from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -19,6 +20,7 @@ from penstock.wire.mqframe import (
     encode,
     put_message,
 )
+from penstock.wire.mqframe import PING as SENT_PING
 from tests.wire.mqframe_checks import (
     EMPTY,
     EMPTY_LAST,
@@ -134,7 +136,7 @@ def test_a_ping_is_counted_and_is_no_message() -> None:
 
 
 @pytest.mark.parametrize("chunked", [lambda data: [data], byte_by_byte], ids=["whole", "byte by byte"])
-def test_pings_between_the_frames_of_a_message_are_not_part_of_it(chunked: type[list[bytes]]) -> None:
+def test_pings_between_the_frames_of_a_message_are_not_part_of_it(chunked: Callable[[bytes], list[bytes]]) -> None:
     frames = [more(b"a"), EMPTY, more(b"bc"), last(b"d")]
     data = PING + PING.join(frames) + PING + PING + EMPTY_LAST + PING
     assert parsed(chunked(data)) == ([[b"a", b"", b"bc", b"d"], [b""]], 7, None, 0)
@@ -146,9 +148,7 @@ def test_a_ping_is_not_counted_as_a_byte_or_a_frame_of_the_message() -> None:
 
 
 def test_the_ping_that_is_sent_is_the_ping_that_is_read() -> None:
-    from penstock.wire import mqframe
-
-    assert mqframe.PING == PING
+    assert SENT_PING == PING
 
 
 # --- disconnect -----------------------------------------------------------------------------------------------

@@ -45,7 +45,10 @@ class TcpServer(ABC, Generic[S]):
     async def listen(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Take connections from a bound socket, which is closed in the end."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self.new_session, sock=bound, backlog=BACKLOG_MAX, ssl=tls)
+        patience_s = self.limits.idle_ms_max / 1000 if tls else None
+        self._server = await loop.create_server(
+            self.new_session, sock=bound, backlog=BACKLOG_MAX, ssl=tls, ssl_handshake_timeout=patience_s
+        )
         self._watch = loop.create_task(self._look_after())
 
     def refuse(self) -> None:

@@ -6,6 +6,7 @@ too long, it is cut off. Whoever ends a connection says why, and then listens un
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
 from typing import Any, Final, Protocol, cast
@@ -29,7 +30,9 @@ class TcpLimits:
     unsent_bytes_high: int = 1 << 20
     """When more than this waits for a peer, it is not read from until it has taken most of it."""
     unsent_bytes_max: int = 64 << 20
-    """When more than this waits for a peer, it is cut off."""
+    """When more than this waits for a peer that takes nothing of it, it is cut off."""
+    unread_ms_max: int = 0
+    """How long a peer may take nothing while so much waits for it, before it is cut off."""
     unsent_bytes_total_max: int = 512 << 20
     """When more than this waits for all peers together, the one with the most is cut off."""
     pending_bytes_total_max: int = 256 << 20
@@ -136,6 +139,10 @@ class TcpSession(asyncio.Protocol):
         """What is said to the peer before the connection is closed."""
         return b""
 
+    def has_due(self) -> bool:
+        """The peer sends nothing more; whether it shall still get something. Then it must be ended when it has."""
+        return False
+
     def lost(self) -> None:
         """The connection is gone."""
 
@@ -170,10 +177,9 @@ class TcpSession(asyncio.Protocol):
             self._weigh()
 
     def _weigh(self) -> None:
-        """More waits for a peer that does not read."""
-        if self.unsent_bytes > self._limits.unsent_bytes_max:
-            self.end(Why.UNREAD)
-        elif self._keeper is not None:
+        """More waits for a peer that does not read, or reads slowly."""
+        self._check_unsent(self._loop.time())
+        if self._keeper is not None and self.ended is None:
             self._keeper.filled()
 
     async def drain(self) -> None:
@@ -205,8 +211,9 @@ class TcpSession(asyncio.Protocol):
             return
         self._holds &= ~why
         if not self._holds and self.ended is None:
-            # It could not be heard meanwhile.
-            self._last_seen = self._loop.time()
+            # It could not be heard meanwhile, nor finish a message.
+            self._last_seen = now = self._loop.time()
+            self._message_since = self._message_since and now
             self._transport.resume_reading()
 
     # -- ending
@@ -222,7 +229,9 @@ class TcpSession(asyncio.Protocol):
             # To close with bytes unread would make the system throw away what we have said last.
             self._transport.resume_reading()
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            # The peer may be gone already, which plain asyncio says here; then the connection is about to be lost.
+            with suppress(OSError):
+                self._transport.write_eof()
         else:
             self._transport.close()
         self._leave_soon()
@@ -235,6 +244,9 @@ class TcpSession(asyncio.Protocol):
         """Close at once, without a word."""
         self.ended = self.ended or why
         self._transport.abort()
+        # What it held is as good as gone, and nobody else shall be cut off because of it.
+        self._holds = Hold.NOTHING
+        self._pend(0)
 
     async def gone(self) -> None:
         """Wait until the connection is closed."""
@@ -247,21 +259,27 @@ class TcpSession(asyncio.Protocol):
         limits = self._limits
         if self.ended is not None:
             return
-        if self._has_stalled(now):
-            self.end(Why.STALLED)
-        elif self._holds:
+        self._check_unsent(now)
+        if self._holds or self.ended is not None:
             return
-        elif now - self._last_seen > limits.idle_ms_max / 1000:
+        if now - self._last_seen > limits.idle_ms_max / 1000:
             self.end(Why.IDLE)
         elif self._message_since is not None and now - self._message_since > limits.message_ms_max / 1000:
             self.end(Why.SLOW)
 
-    def _has_stalled(self, now: float) -> bool:
+    def _check_unsent(self, now: float) -> None:
+        """End it if it takes nothing of what waits for it for too long; the more waits, the shorter that is."""
         unsent = self.unsent_bytes
         taken = self._bytes_written - unsent
-        if taken != self._taken or not unsent:
-            self._taken, self._moved = taken, now
-        return now - self._moved > self._limits.stall_ms_max / 1000
+        # Under TLS what waits is a little longer than what was written, so that less seems taken after each write.
+        if taken > self._taken or not unsent:
+            self._moved = now
+        self._taken = taken
+        still_ms = 1000 * (now - self._moved)
+        if still_ms > self._limits.stall_ms_max:
+            self.end(Why.STALLED)
+        elif still_ms >= self._limits.unread_ms_max and unsent > self._limits.unsent_bytes_max:
+            self.end(Why.UNREAD)
 
     def info(self) -> SessionInfo:
         """What is known of it now."""
@@ -313,9 +331,11 @@ class TcpSession(asyncio.Protocol):
             self._keeper.grew(self, change)
 
     def eof_received(self) -> bool:
-        """The peer sends nothing more: the transport closes once everything is sent."""
+        """The peer sends nothing more: the transport closes once everything is sent, unless something is due."""
         self._flush()
         if self.ended is None:
+            if self.has_due():
+                return True
             self.ended = Why.PEER
             self._leave_soon()
         return False

@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from penstock.errors import InvalidRequest
 from penstock.model import NewEvent, ticks_of
-from penstock.wire.res01.scalars import Scalars, read_guid, read_guids, read_text, read_texts
+from penstock.wire.res01.scalars import Scalars, read_guid, read_guids, read_text, read_texts, shown
 
 EVENT_FRAMES: Final = 5
 """Frames of an event in a request: id, timestamp, type, headers, body."""
@@ -58,6 +58,22 @@ class Fields:
         """The next frame as a datetime, whatever its kind."""
         return ticks_of(self._scalars.read_stamp(self.frame(field), field))
 
+    def ticks_or_none(self, field: str) -> int | None:
+        """The next frame as a datetime; an empty one is null."""
+        frame = self.frame(field)
+        return ticks_of(self._scalars.read_stamp(frame, field)) if frame else None
+
+    def flag(self, field: str) -> bool:
+        """The next frame as 0 or 1."""
+        frame = self.frame(field)
+        if frame not in (b"0", b"1"):
+            raise InvalidRequest(field, f"is neither 0 nor 1: {shown(frame)}")
+        return frame == b"1"
+
+    def guid(self, field: str) -> bytes:
+        """The next frame as a guid."""
+        return read_guid(self.frame(field), field)
+
     def wait_ms(self) -> int:
         """The next frame as the time that a long poll may wait."""
         wait_ms = self.number("WaitMs")
@@ -80,6 +96,12 @@ class Fields:
         if most is not None and count > most:
             raise InvalidRequest(field, f"is {count}; at most {most} at once")
         return count
+
+    def take(self, count: int) -> list[bytes]:
+        """So many frames, which are there, as they are."""
+        start = self._at
+        self._at = end = start + count
+        return self._frames[start:end]
 
     def events(self, count: int) -> tuple[NewEvent, ...]:
         """So many events, whose frames are there. The hot loop of appends: one pass per column."""

@@ -145,6 +145,13 @@ def _text_number(frame: bytes, field: str) -> int:
     return number
 
 
+def read_text_numbers(frames: list[bytes], field: str) -> list[int]:
+    """A column of numbers in the text dialect."""
+    if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) < _LONG_DIGITS:
+        return list(map(int, frames))
+    return _one_by_one(_text_number, frames, field)
+
+
 def _text_stamp(frame: bytes, field: str) -> int:
     if frame.isdigit() and len(frame) <= _LONG_DIGITS:
         value = int(frame)
