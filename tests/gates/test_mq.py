@@ -1,6 +1,7 @@
 """The MQ gate: how its messages look, how many may be under way, and what becomes of peers that read slowly or not."""
 
 import re
+import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,39 @@ def test_pages_for_a_slow_reader_all_arrive_and_cost_bounded_memory(server: Serv
                 assert session_of(server, client)["unsent_bytes"] < 64 << 20
         assert sorted(answer.request_id for answer in answers) == sorted(sent)
         assert {(answer.command, len(answer.details)) for answer in answers} == {(b"QR", 1 + 8 * 8)}
+
+
+def test_a_slow_reader_of_many_batches_gets_them_all(server: Served, context: str) -> None:
+    """One message asks for more than may wait for a peer that does not read; and so do many long polls."""
+    with MqLarge(server.mq, receive_bytes=1 << 16) as client:
+        fill(client, context, 8, 1_000_000)
+        before = server.memory_bytes()
+        ids = [client.register(f"reader-{n}", (context, "", LONG_AGO))[0] for n in range(20)]
+        client.send_fetch(*((number, 8) for number in ids))
+        polls = [client.send("RA", b"1", context.encode(), b"", b"1000") for _ in range(20)]
+        for _ in range(len(ids) + len(polls)):
+            assert client.receive().command in (b"EF", b"RD")
+        assert server.memory_bytes() < before + MEMORY_BYTES_MAX
+
+
+def test_more_long_polls_than_requests_may_be_under_way_hold_up_nothing(server: Served, context: str) -> None:
+    with MqClient(server.mq) as client:
+        for polls in (600, 1200):
+            # No more at once than may wait for a worker: each looks at the history before it waits.
+            for _ in range(600):
+                client.send("RA", b"1000000000", context.encode(), b"", LONG_MS.encode())
+            until(lambda polls=polls: server.metric("penstock_waiting_polls") == polls)
+        client.append(context, "s", 1, an_event())
+    until(lambda: server.metric("penstock_waiting_polls") == 0)
+
+
+def test_who_sends_nothing_more_still_gets_the_answers(server: Served, context: str) -> None:
+    with MqClient(server.mq) as client:
+        sent = [client.send("AC", *client.commit_fields(context, "s", -1, [an_event()])) for _ in range(500)]
+        client.connection.socket.shutdown(socket.SHUT_WR)
+        assert {client.receive().request_id for _ in sent} == set(sent)
+        client.connection.reason()
+        assert client.connection.socket.recv(1) == b""
 
 
 def test_appends_behind_pages_that_nobody_reads_are_written_once_they_are_read(server: Served, context: str) -> None:
