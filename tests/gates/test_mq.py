@@ -3,6 +3,7 @@
 import re
 import socket
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -270,13 +271,17 @@ def test_a_slow_reader_of_many_batches_gets_them_all(server: Served, context: st
         assert server.memory_bytes() < before + MEMORY_BYTES_MAX
 
 
+def is_waiting(server: Served, polls: int) -> bool:
+    return server.metric("penstock_waiting_polls") == polls
+
+
 def test_more_long_polls_than_requests_may_be_under_way_hold_up_nothing(server: Served, context: str) -> None:
     with MqClient(server.mq) as client:
         for polls in (600, 1200):
             # No more at once than may wait for a worker: each looks at the history before it waits.
             for _ in range(600):
                 client.send("RA", b"1000000000", context.encode(), b"", LONG_MS.encode())
-            until(lambda polls=polls: server.metric("penstock_waiting_polls") == polls)
+            until(partial(is_waiting, server, polls))
         client.append(context, "s", 1, an_event())
     until(lambda: server.metric("penstock_waiting_polls") == 0)
 

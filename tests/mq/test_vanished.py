@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from ipaddress import ip_address
 from typing import Final
 
@@ -144,6 +144,9 @@ def cable() -> Iterator[tuple[str, list[str], Callable[[], None]]]:
             ip(*where, "link", "set", device, "up")
         yield near, ["ip", "netns", "exec", name], lambda: ip("-n", name, "link", "set", theirs, "down")
     finally:
+        # The system keeps the namespace while it still tries to send the FIN, and the cable with it.
+        with suppress(subprocess.CalledProcessError):
+            ip("link", "delete", ours)
         ip("netns", "delete", name)
 
 

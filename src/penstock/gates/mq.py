@@ -193,17 +193,13 @@ class _Peer:
             self.read_on()
         if self._session.holds & Hold.BUSY and not self._is_crowded:
             self._session.release(Hold.BUSY)
-        if self._is_done and not self._is_due:
+        if self._is_done and not self._outstanding:
             self._session.end(Why.PEER)
 
-    @property
-    def _is_due(self) -> bool:
-        return bool(self._outstanding or self._under_way)
-
     def peer_is_done(self) -> bool:
-        """The peer sends nothing more; whether it shall still get answers."""
+        """The peer sends nothing more; whether it shall still get answers. It does not get what it only waited for."""
         self._is_done = True
-        return self._is_due
+        return bool(self._outstanding)
 
     def abandon(self) -> None:
         """Nobody is there any more."""
