@@ -277,9 +277,9 @@ def is_waiting(server: Served, polls: int) -> bool:
 
 def test_more_long_polls_than_requests_may_be_under_way_hold_up_nothing(server: Served, context: str) -> None:
     with MqClient(server.mq) as client:
-        for polls in (600, 1200):
-            # No more at once than may wait for a worker: each looks at the history before it waits.
-            for _ in range(600):
+        for polls in (400, 800, 1200):
+            # Each looks at the history before it waits and once more: at once, no more than may wait for a worker.
+            for _ in range(400):
                 client.send("RA", b"1000000000", context.encode(), b"", LONG_MS.encode())
             until(partial(is_waiting, server, polls))
         client.append(context, "s", 1, an_event())
