@@ -3,7 +3,7 @@
 # `make PYTHON=…` names the Python that .venv is made with; nothing else here uses it.
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := $(wildcard src tests bench)
+CODE := $(wildcard src tests bench examples)
 ARGS ?=
 
 # What the caller's shell has activated or configured must not leak into ours.

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import appends, disk, growth, mixed, reads, remits, res01
+from bench import appends, disk, growth, mixed, mq, mqgate, reads, remits, res01
 from bench.report import Report
 
 SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
@@ -20,6 +20,8 @@ SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
     "reads": reads.run,
     "growth": growth.run,
     "res01": res01.run,
+    "mq": mq.run,
+    "mqgate": mqgate.run,
     "remits": remits.run,
 }
 

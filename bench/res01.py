@@ -60,7 +60,7 @@ def run(report: Report, data: Path, scale: float) -> None:
 @contextmanager
 def _server(directory: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory)]
-    command += ["--res", "tcp://127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command += ["--res", "tcp://127.0.0.1:0", "--mq", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         pairs = dict(pair.split("=", 1) for pair in server.stdout.readline().split()[2:])

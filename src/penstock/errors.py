@@ -5,12 +5,31 @@ processes, so each is rebuilt from its fields alone. Every wire has one table fr
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class Retry(StrEnum):
+    """Whether the same request may be sent again after an error."""
+
+    SAFE = "safe"
+    """Nothing was done: sending it again does no harm, and may help."""
+    NEVER = "never"
+    """It would fail again until something else is mended, or what it would do has been decided otherwise."""
+    UNKNOWN = "unknown"
+    """It may have been done: safe for what only reads, and for writes that the store can recognise."""
 
 
 @dataclass(eq=False)
 class PenstockError(Exception):
     """The base of everything Penstock raises on purpose."""
+
+    _retry: ClassVar[Retry] = Retry.NEVER
+
+    @property
+    def retry(self) -> Retry:
+        """Whether the same request may be sent again."""
+        return self._retry
 
     def __str__(self) -> str:
         return self.__doc__ or type(self).__name__
@@ -74,6 +93,7 @@ class NotAllowed(PenstockError):
 class Unexpected(PenstockError):
     """Something nobody foresaw; the server's log has the details."""
 
+    _retry = Retry.UNKNOWN
     reason: str
 
     def __str__(self) -> str:
@@ -118,6 +138,7 @@ class MarkSuperseded(PenstockError):
 class EventNotFound(PenstockError):
     """There is no such event."""
 
+    _retry = Retry.SAFE
     context: str
     stream: str
     sequence: int
@@ -185,6 +206,7 @@ class QueueFilterMismatch(PenstockError):
 class QueueContended(PenstockError):
     """A queue changed under every attempt to allocate from it."""
 
+    _retry = Retry.SAFE
     queue: str
 
     def __str__(self) -> str:
@@ -312,6 +334,7 @@ class IteratorCycle(PenstockError):
 class Busy(PenstockError):
     """A queue is full; nothing was done."""
 
+    _retry = Retry.SAFE
     queued: int
 
     def __str__(self) -> str:
@@ -330,6 +353,7 @@ class ReaderBusy(Busy):
 class TimedOut(PenstockError):
     """A request waited too long for its turn; nothing was done."""
 
+    _retry = Retry.SAFE
     waited_ms: int
 
     def __str__(self) -> str:
@@ -348,6 +372,7 @@ class ReaderTimeout(TimedOut):
 class WorkerDied(PenstockError):
     """The worker process that served a read is gone; a new one is being started."""
 
+    _retry = Retry.SAFE
     reason: str
 
     def __str__(self) -> str:
@@ -358,6 +383,7 @@ class WorkerDied(PenstockError):
 class Closed(PenstockError):
     """The server is shutting down or the store is closed; nothing was done."""
 
+    _retry = Retry.SAFE
     what: str = "the engine"
 
     def __str__(self) -> str:
@@ -380,6 +406,8 @@ class StoreError(PenstockError):
 class StorageFailure(StoreError):
     """The disk or database failed under a request."""
 
+    _retry = Retry.UNKNOWN
+
     def __str__(self) -> str:
         return (
             f"the store failed: {self.reason}. Whether this was written is not known; "
@@ -389,6 +417,8 @@ class StorageFailure(StoreError):
 
 class StorageFull(StoreError):
     """There was no room; nothing was written."""
+
+    _retry = Retry.SAFE
 
     def __str__(self) -> str:
         return f"the store is full: {self.reason}. Nothing was written; free some space and try again"
@@ -440,6 +470,138 @@ class NotAStore(PenstockError):
 
     def __str__(self) -> str:
         return f"{self.path} is not a Penstock store: {self.reason}"
+
+
+# --- the client -----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class BadUrl(PenstockError):
+    """An address that a client cannot connect to, whatever is there."""
+
+    url: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.url!r} is no address of a Penstock: {self.reason}"
+
+
+@dataclass(eq=False)
+class CannotConnect(PenstockError):
+    """Nobody could be reached. Nothing was sent."""
+
+    _retry = Retry.SAFE
+    url: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"cannot connect to {self.url}: {self.reason}; nothing was sent, so it is safe to try again"
+
+
+@dataclass(eq=False)
+class ConnectionLost(PenstockError):
+    """The connection ended before the answer came. What was asked for may have been done."""
+
+    _retry = Retry.UNKNOWN
+    url: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"the connection to {self.url} was lost before the answer came ({self.reason}): "
+            "what was asked for may have been done"
+        )
+
+
+@dataclass(eq=False)
+class DeadlinePassed(PenstockError):
+    """The time for a call is up. If it was sent, what was asked for may have been done."""
+
+    seconds: float
+    was_sent: bool
+    reason: str = ""
+
+    def __str__(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        known = (
+            "it was sent and may have been done" if self.was_sent else "nothing was sent, so it is safe to try again"
+        )
+        return f"no answer within {self.seconds:g} s{why}: {known}"
+
+    @property
+    def retry(self) -> Retry:
+        """It depends on whether it was sent."""
+        return Retry.UNKNOWN if self.was_sent else Retry.SAFE
+
+
+@dataclass(eq=False)
+class ClientClosed(PenstockError):
+    """A client was used after it was closed."""
+
+    def __str__(self) -> str:
+        return "this client is closed; connect again"
+
+
+@dataclass(eq=False)
+class StoreChanged(PenstockError):
+    """Another store, or another timeline of it, answers now; positions read before mean nothing there."""
+
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"what is read here has become another history: it was {self.before}, now it is {self.now}"
+
+
+@dataclass(eq=False)
+class NotAppended(PenstockError):
+    """One of many commits failed. Those before it are written; of those after it, some may be."""
+
+    index: int
+    written: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"commit {self.index} failed, {self.written} others are written: {self.reason}"
+
+
+@dataclass(eq=False)
+class NotJson(PenstockError):
+    """JSON was asked for where there is none."""
+
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what} is not JSON: {self.reason}"
+
+
+@dataclass(eq=False)
+class Refused(PenstockError):
+    """The server answered with an error that this client has no other name for."""
+
+    code: int
+    sentence: str
+    may_retry: Retry = Retry.UNKNOWN
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    @property
+    def retry(self) -> Retry:
+        """As far as the code tells."""
+        return self.may_retry
+
+
+@dataclass(eq=False)
+class AnswerMalformed(PenstockError):
+    """An answer is not what the protocol says. What was asked for may have been done."""
+
+    _retry = Retry.UNKNOWN
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the server's answer cannot be read: {self.reason}; what was asked for may have been done"
 
 
 # --- the server -----------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ class Written(NamedTuple):
     commit: UUID
     position: int
     sequence: int
+    count: int
     repeated: bool
 
 
@@ -136,7 +137,8 @@ class Extended(Res01):
         written = []
         for _ in range(fields.number("Count")):
             commit, position = fields.guid("CommitId"), fields.long("Position")
-            written.append(Written(commit, position, fields.long("Sequence"), fields.flag("Repeated")))
+            sequence, count = fields.long("Sequence"), fields.number("Count")
+            written.append(Written(commit, position, sequence, count, fields.flag("Repeated")))
         fields.end()
         return written
 
@@ -226,6 +228,7 @@ class Extended(Res01):
             number, subscriber = fields.long("Id"), fields.text("Subscriber")
             context, prefix = fields.text("Context"), fields.text("Filter")
             rows.append(SubscriptionRow(number, subscriber, context, prefix, fields.long("Position")))
+            fields.raw("LastEventTime")
         fields.end()
         return rows, end
 
@@ -255,6 +258,7 @@ class Extended(Res01):
         for _ in range(count):
             start, last, events = (fields.long(name) for name in ("StartMarker", "EndMarker", "Count"))
             rows.append(DeadRow(start, last, events, fields.text("Subscriber"), fields.long("Deliveries")))
+            fields.raw("Expired")
         fields.end()
         return rows, end
 

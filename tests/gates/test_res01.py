@@ -1,4 +1,4 @@
-"""Appending and reading streams over ZeroMQ in the text dialect, and how times, ids and names come back."""
+"""Appending and reading streams in the text dialect, and how times, ids and names come back."""
 
 import re
 from uuid import UUID
@@ -21,6 +21,7 @@ from tests.gates.res_frames import (
     to_binary,
 )
 
+pytestmark = pytest.mark.gates("res", "mq", "mq-large")
 SERVER_FLAGS = ("--page-events-max", "50")
 
 NOON_TICKS = 638_505_936_000_000_000
@@ -242,6 +243,7 @@ def test_names_may_be_anything_that_fits(client: Extended, context: str, name: s
     assert [(event.context, event.stream) for event in client.read(place, name)] == [(place, name)]
 
 
+@pytest.mark.gates("res", "mq-large")
 @pytest.mark.parametrize("size", [0, 1, 100_000, 5_000_000])
 def test_bodies_of_any_size_come_back(client: Extended, context: str, size: int) -> None:
     body = (b"0123456789abcdef" * (size // 16 + 1))[:size]

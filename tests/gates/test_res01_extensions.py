@@ -10,6 +10,8 @@ from tests.gates.res_extensions import Extended, Records
 from tests.gates.res_frames import LONG_AGO, Refused, an_event, to_binary
 from tests.gates.serving import Served
 
+pytestmark = pytest.mark.gates("res", "mq", "mq-large")
+
 
 def decoded(page: Records) -> list[Event]:
     """The events of a page of records."""

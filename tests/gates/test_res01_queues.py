@@ -1,4 +1,4 @@
-"""Queues with competing consumers over ZeroMQ: SQ, AQ and RQ of the text dialect."""
+"""Queues with competing consumers: SQ, AQ and RQ of the text dialect."""
 
 import time
 
@@ -7,6 +7,7 @@ import pytest
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, Refused, an_event, now, to_binary
 
+pytestmark = pytest.mark.gates("res", "mq", "mq-large")
 NOTHING = (0, 0)
 
 

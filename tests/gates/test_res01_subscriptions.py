@@ -1,4 +1,4 @@
-"""Durable subscriptions over ZeroMQ: RS, FE, PS and SS of the text dialect."""
+"""Durable subscriptions: RS, FE, PS and SS of the text dialect."""
 
 import pytest
 
@@ -15,6 +15,7 @@ from tests.gates.res_frames import (
     to_binary,
 )
 
+pytestmark = pytest.mark.gates("res", "mq", "mq-large")
 NOBODY = 999_999_999
 """A subscription that does not exist."""
 

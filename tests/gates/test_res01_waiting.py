@@ -1,4 +1,4 @@
-"""Long polls over ZeroMQ, and what is set aside after too many deliveries."""
+"""Long polls, and what is set aside after too many deliveries."""
 
 import time
 
@@ -8,6 +8,7 @@ from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, Refused, an_event
 from tests.gates.serving import Served, until
 
+pytestmark = pytest.mark.gates("res", "mq", "mq-large")
 NOTHING = (0, 0)
 LONG_MS = 25_000
 """Longer than a test should take."""

@@ -11,6 +11,7 @@ from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, an_event
 from tests.gates.serving import Served, until
 
+pytestmark = pytest.mark.gates("res", "mq", "mq-large")
 EVENT = (b"i" * 16, b"638505792000000000", b"Placed", b"", b"{}")
 ID, TIME, TYPE, HEADERS, BODY = EVENT
 
@@ -219,6 +220,7 @@ def test_the_older_results_say_the_same(older: Older) -> None:
         assert re.search(field, result.error, re.IGNORECASE)
 
 
+@pytest.mark.gates("res", "mq-large")
 def test_a_commit_of_too_many_or_too_large_events_is_refused_with_the_limit(client: Extended) -> None:
     too_many = client.ask("AC", *commit(count=b"10001", events=EVENT * 10_001)).error()
     assert (too_many.code, "commit_events_max" in too_many.message, "10001" in too_many.message) == (1, True, True)
@@ -246,6 +248,7 @@ def test_an_unknown_command_is_error_3(client: Extended, command: str) -> None:
     assert len(error.message) < 300
 
 
+@pytest.mark.gates("res", "mq")
 def test_a_command_that_is_not_text_is_error_3(client: Extended) -> None:
     client.send_frames([b"", b"Res01", b"\xff\xfe", b"id"])
     assert client.answer_to(b"id").error().code == 3
@@ -267,6 +270,7 @@ def test_a_message_of_an_empty_frame_alone_is_answered(client: Extended) -> None
     assert (answer.request_id, answer.error().code) == (b"", 1)
 
 
+@pytest.mark.gates("res")
 @pytest.mark.parametrize(
     "frames", [[b"x"], [b"Res01", b"AC", b"id"], [b"Res01", b"QS", b"id", b"bad", b"s", b"1", b"9"], [b"x"] * 1000]
 )
@@ -292,6 +296,7 @@ def test_routing_frames_come_back_in_order_with_answers_and_errors(
         assert [client.answer_to(request).routing for _ in range(2)] == [routing, routing]
 
 
+@pytest.mark.gates("res")
 def test_random_frames_are_all_answered_or_counted(client: Extended, server: Served) -> None:
     dice = random.Random(3)
     pieces = [b"", b"0", b"1", b"-1", b"2", b"x", b"bad", b"\xff", b"i" * 16, TIME, *(c.encode() for c in MALFORMED)]

@@ -4,8 +4,6 @@ import contextlib
 import os
 import random
 import struct
-import threading
-from collections.abc import Iterator
 
 import pytest
 import zmq
@@ -13,39 +11,7 @@ import zmq
 from tests.gates import zmtp
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, an_event
-from tests.gates.serving import Served, until
-
-MEMORY_BYTES_MAX = 256 << 20
-"""What a server may grow by while somebody misbehaves."""
-
-
-@contextlib.contextmanager
-def others_are_served(server: Served, context: str) -> Iterator[None]:
-    """Let another client append all the while; each of its requests must be answered, and the history be whole."""
-    done = threading.Event()
-    failures: list[BaseException] = []
-    appended = 0
-
-    def work() -> None:
-        nonlocal appended
-        try:
-            with Extended(server.res) as another:
-                while not done.is_set() or not appended:
-                    appended += 1
-                    another.append(context, "others", appended, an_event())
-                assert another.list_streams(context, "others") == ([("others", appended)], True)
-        except BaseException as error:  # noqa: BLE001 - told in the main thread
-            failures.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-    assert not failures, failures
-
+from tests.gates.serving import MEMORY_BYTES_MAX, Served, others_are_served, until
 
 # ---------------------------------------------------------------- too large, too many
 

@@ -21,6 +21,7 @@ from tests.gates.res_frames import (
 )
 from tests.gates.serving import Served
 
+pytestmark = pytest.mark.gates("res", "mq")
 TICKS = 638_505_792_001_234_567
 
 

@@ -281,6 +281,14 @@ class ReferenceStore:
         del mine[op.first]
         return True
 
+    def _do_release(self, op: contract.Release) -> bool:
+        mine = self.state.allocations.get(op.queue, {})
+        found = mine.get(op.first)
+        if found is None or (found.subscriber, found.last) != (op.subscriber, op.last):
+            return False
+        mine[op.first] = replace(found, expires=min(found.expires, self.now()))
+        return True
+
     def _do_allocate(self, op: contract.Allocate) -> Allocation | str | None:
         queue, proposal = self._queue(op.queue), op.proposal
         claim = self.claim(op.queue, op.subscriber)

@@ -32,6 +32,7 @@ from penstock.store.contract import (
     QueueState,
     ReadLimits,
     Register,
+    Release,
     Requeue,
     RequireLog,
     SetBookmark,
@@ -163,6 +164,8 @@ class StoreMachine(RuleBasedStateMachine):
         if out and choice < 4:
             one = data.draw(st.sampled_from(out))
             who = data.draw(st.sampled_from([one.subscriber, one.subscriber, "they"]))
+            if choice == 3:
+                return Release(number, who, one.first, one.last)
             return Acknowledge(number, who, one.first, one.last, strict=data.draw(st.booleans()))
         return self.allocation(data, number)
 

@@ -1,44 +1,60 @@
 """What must hold of any message, however broken: used by the property tests and by the fuzzer."""
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from penstock import errors
 from penstock.errors import PenstockError
 from penstock.model import (
     AcknowledgeQueue,
+    AddMessages,
     Append,
     Appended,
     Batch,
     ContextInfo,
     ContextPage,
+    CreateIterator,
+    CreateLog,
     DeadLetterPage,
     Delivery,
     Done,
+    DropIterator,
+    DropLog,
     Encoded,
     EventPage,
     FetchSubscription,
+    FindPosition,
+    Found,
     GetStats,
+    ItemPage,
     ListContexts,
     ListDeadLetters,
+    ListIterators,
+    ListLogs,
     ListQueues,
     ListStreams,
     ListSubscriptions,
+    LogSummary,
+    Names,
+    NextItems,
     ProgressSubscription,
     PutBack,
     QueueInfo,
     QueuePage,
+    ReadAll,
     ReadEvent,
     ReadRecords,
     ReadStream,
     RecordPage,
     Registered,
     RegisterSubscriptions,
+    ReleaseQueue,
     Reply,
     Request,
     ResetQueue,
     SetDeadLetterRule,
     SetSubscription,
+    ShowLog,
     StreamInfo,
     StreamPage,
     SubscribeQueue,
@@ -70,6 +86,7 @@ _REPLIES: Final[dict[type[Request], Reply]] = {
     SetSubscription: Done(),
     SubscribeQueue: DELIVERY,
     AcknowledgeQueue: Delivery("shop", "mail", "worker-1", NOW, None, []),
+    ReleaseQueue: Done(),
     ResetQueue: Done(),
     SetDeadLetterRule: Done(),
     PutBack: Done(),
@@ -79,6 +96,17 @@ _REPLIES: Final[dict[type[Request], Reply]] = {
     ListSubscriptions: SubscriptionPage([SubscriptionInfo(4, "mailer", "shop", "", 8, None)], True),
     ListDeadLetters: DeadLetterPage([], True),
     GetStats: STATS,
+    ReadAll: EventPage([EVENT], 8, False),
+    FindPosition: Found(None),
+    CreateLog: Done(),
+    DropLog: Done(),
+    ShowLog: LogSummary("orders", NOW, 2, 77, ["large"]),
+    ListLogs: Names(["orders"]),
+    AddMessages: Done(),
+    CreateIterator: Done(),
+    DropIterator: Done(),
+    ListIterators: Names([]),
+    NextItems: ItemPage([b"\x05", b""]),
 }
 
 
@@ -95,6 +123,9 @@ def encoded(reply: Reply, present: Presenter) -> Reply:
     """The reply as it comes out of a worker process: its events are frames already."""
     if isinstance(reply, EventPage | Batch | Delivery):
         return replace(reply, events=[], encoded=Encoded(len(reply.events), present(reply.events)))
+    if isinstance(reply, ItemPage):
+        items: list[Any] = reply.items
+        return ItemPage([], Encoded(len(items), present(items)))
     return reply
 
 

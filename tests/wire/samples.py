@@ -1,25 +1,20 @@
 """One message of every command in every dialect, what it asks for, what the engine replies, and the answers.
 
-Bytes are written out here, not made by the codec under test. The page docs/protocols/res01.md shows the same messages.
+The page docs/protocols/res01.md shows the same messages.
 """
 
-from struct import pack
-from typing import Final, NamedTuple
-from uuid import UUID
+from typing import Final
 
-from penstock.errors import PenstockError, SubscriptionNotFound
+from penstock.errors import SubscriptionNotFound
 from penstock.model import (
     AcknowledgeQueue,
     Allocation,
     Append,
-    Appended,
     Batch,
     ContextInfo,
     ContextPage,
     DeadLetterPage,
-    Delivery,
     Done,
-    Event,
     EventPage,
     FetchSubscription,
     GetStats,
@@ -28,7 +23,6 @@ from penstock.model import (
     ListQueues,
     ListStreams,
     ListSubscriptions,
-    NewEvent,
     ProducerMark,
     ProgressSubscription,
     PutBack,
@@ -41,12 +35,9 @@ from penstock.model import (
     RecordPage,
     Registered,
     RegisterSubscriptions,
-    Reply,
-    Request,
     ResetQueue,
     SetDeadLetterRule,
     SetSubscription,
-    StoreStats,
     StreamInfo,
     StreamPage,
     SubscribeQueue,
@@ -57,93 +48,79 @@ from penstock.model import (
     Transact,
     Transacted,
 )
+from tests.wire.sample_parts import (
+    ALLOCATION,
+    APPENDED,
+    BINARY,
+    BODY,
+    COMMIT,
+    COMMIT_ID,
+    DELIVERY,
+    EVENT,
+    EVENT_FRAMES,
+    EVENT_FRAMES_BINARY,
+    EVENT_ID,
+    GUID,
+    LATER,
+    LEGACY,
+    NEW_EVENT,
+    NEW_FRAMES,
+    NEW_FRAMES_BINARY,
+    NOTHING,
+    NOW,
+    REQUEST_ID,
+    STAMP,
+    STATS,
+    STATS_FRAMES,
+    TEXT,
+    TICKS,
+    UTC_BITS,
+    Sample,
+    int4,
+    long8,
+    time,
+    time8,
+)
+from tests.wire.samples_full import FULL
+from tests.wire.samples_logs import LOGS
 
-TEXT: Final = "Res01"
-BINARY: Final = "RC0.1"
-LEGACY: Final = "001"
-
-REQUEST_ID: Final = UUID("a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf").bytes_le
-EVENT_ID: Final = UUID("01020304-0506-0708-090a-0b0c0d0e0f10")
-COMMIT_ID: Final = UUID("11121314-1516-1718-191a-1b1c1d1e1f20")
-GUID: Final = bytes.fromhex("0403020106050807090a0b0c0d0e0f10")
-COMMIT: Final = bytes.fromhex("1413121116151817191a1b1c1d1e1f20")
-
-# 2024-05-06 07:08:09.1234567 UTC, and one second and one minute later.
-TICKS: Final = 638_505_760_891_234_567
-LATER: Final = TICKS + 10_000_000
-NOW: Final = TICKS + 600_000_000
-UTC_BITS: Final = 1 << 62
-STAMP: Final = UTC_BITS + TICKS
-BODY: Final = b'{"total":5}'
-
-
-def time(ticks: int) -> bytes:
-    return b"%d" % (UTC_BITS + ticks)
-
-
-def time8(ticks: int) -> bytes:
-    return pack("<q", UTC_BITS + ticks)
-
-
-def int4(number: int) -> bytes:
-    return pack("<i", number)
-
-
-def long8(number: int) -> bytes:
-    return pack("<q", number)
-
-
-NEW_EVENT: Final = NewEvent(EVENT_ID.bytes, STAMP, "Placed", "h", BODY)
-NEW_FRAMES: Final = [GUID, time(TICKS), b"Placed", b"h", BODY]
-NEW_FRAMES_BINARY: Final = [GUID, time8(TICKS), b"Placed", b"h", BODY]
-
-EVENT: Final = Event(7, "shop", "order-1", 1, EVENT_ID.bytes, STAMP, "Placed", "h", BODY, NOW, COMMIT_ID.bytes)
-EVENT_FRAMES: Final = [GUID, b"order-1", b"shop", b"1", time(TICKS), b"Placed", b"h", BODY]
-EVENT_FRAMES_BINARY: Final = [GUID, b"order-1", b"shop", long8(1), time8(TICKS), b"Placed", b"h", BODY]
-
-APPENDED: Final = Appended(COMMIT_ID.bytes, 7, 1, 1)
-ALLOCATION: Final = Allocation(7, 9, 1, "worker-1", NOW, 1)
-DELIVERY: Final = Delivery("shop", "mail", "worker-1", NOW, ALLOCATION, [EVENT])
-NOTHING: Final = Delivery("shop", "mail", "worker-1", NOW, None, [])
-STATS: Final = StoreStats("8f3a", 1, 2, 7, 5, 1, 2, 3, 4, 0, 0, 77, 4096)
-STATS_FRAMES: Final = [
-    *(b"store_id", b"8f3a", b"timeline", b"1", b"schema", b"2", b"head", b"7", b"commits", b"5", b"contexts", b"1"),
-    *(b"streams", b"2", b"subscriptions", b"3", b"queues", b"4", b"logs", b"0", b"iterators", b"0"),
-    *(b"body_bytes", b"77", b"file_bytes", b"4096"),
+__all__ = [
+    "ALLOCATION",
+    "APPENDED",
+    "BINARY",
+    "BODY",
+    "COMMIT",
+    "COMMIT_ID",
+    "DELIVERY",
+    "EVENT",
+    "EVENT_FRAMES",
+    "EVENT_FRAMES_BINARY",
+    "EVENT_ID",
+    "EXTENSIONS",
+    "GUID",
+    "LATER",
+    "LEGACY",
+    "NEW_EVENT",
+    "NEW_FRAMES",
+    "NEW_FRAMES_BINARY",
+    "NOTHING",
+    "NOW",
+    "REQUEST_ID",
+    "SAMPLES",
+    "SEEDS",
+    "STAMP",
+    "STATS",
+    "STATS_FRAMES",
+    "TEXT",
+    "TICKS",
+    "UTC_BITS",
+    "Sample",
+    "int4",
+    "long8",
+    "sample",
+    "time",
+    "time8",
 ]
-
-
-class Sample(NamedTuple):
-    """A message and all that becomes of it."""
-
-    dialect: str
-    command: str
-    payload: list[bytes]
-    requests: tuple[Request, ...]
-    replies: list[Reply | PenstockError]
-    answers: list[list[bytes]]
-
-    @property
-    def title(self) -> str:
-        """What the page and test reports call it."""
-        return self.command if self.dialect == TEXT else f"{self.command} {self.dialect}"
-
-    @property
-    def tag(self) -> bytes:
-        return b"RC0.1" if self.dialect == BINARY else b"Res01"
-
-    @property
-    def is_legacy(self) -> bool:
-        return self.dialect == LEGACY
-
-    def message(self, *routing: bytes) -> list[bytes]:
-        """All its frames."""
-        return [*routing, b"", self.tag, self.command.encode(), REQUEST_ID, *self.payload]
-
-    def answer_messages(self, *routing: bytes) -> list[list[bytes]]:
-        """All frames of all its answers."""
-        return [[*routing, b"", self.tag, REQUEST_ID, *answer] for answer in self.answers]
-
 
 SEEDS: Final = [
     Sample(
@@ -299,7 +276,7 @@ EXTENSIONS: Final = [
             ),
         ),
         [Transacted((APPENDED,))],
-        [[b"TR", b"1", COMMIT, b"7", b"1", b"0"]],
+        [[b"TR", b"1", COMMIT, b"7", b"1", b"1", b"0"]],
     ),
     Sample(
         TEXT,
@@ -359,8 +336,8 @@ EXTENSIONS: Final = [
         "LU",
         [b"0", b"100"],
         (ListSubscriptions(0, 100),),
-        [SubscriptionPage([SubscriptionInfo(4, "mailer", "shop", "order-", 8, None)], True)],
-        [[b"UL", b"1", b"1", b"4", b"mailer", b"shop", b"order-", b"8"]],
+        [SubscriptionPage([SubscriptionInfo(4, "mailer", "shop", "order-", 8, TICKS)], True)],
+        [[b"UL", b"1", b"1", b"4", b"mailer", b"shop", b"order-", b"8", time(TICKS)]],
     ),
     Sample(TEXT, "GS", [], (GetStats(),), [STATS], [[b"SG", b"13", *STATS_FRAMES]]),
     Sample(
@@ -377,7 +354,7 @@ EXTENSIONS: Final = [
         [b"mail", b"", b"0", b"100"],
         (ListDeadLetters(None, "mail", 0, 100),),
         [DeadLetterPage([Allocation(7, 9, 2, "worker-1", NOW, 5)], True)],
-        [[b"LD", b"1", b"1", b"7", b"9", b"2", b"worker-1", b"5"]],
+        [[b"LD", b"1", b"1", b"7", b"9", b"2", b"worker-1", b"5", time(NOW)]],
     ),
     Sample(
         TEXT,
@@ -389,7 +366,7 @@ EXTENSIONS: Final = [
     ),
 ]
 
-SAMPLES: Final = [*SEEDS, *EXTENSIONS]
+SAMPLES: Final = [*SEEDS, *EXTENSIONS, *FULL, *LOGS]
 
 
 def sample(title: str) -> Sample:

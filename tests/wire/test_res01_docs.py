@@ -24,6 +24,8 @@ PAGE: Final = (Path(__file__).parents[2] / "docs" / "protocols" / "res01.md").re
 BLOCK: Final = re.compile(r"^```frames (.+)\n((?:.*\n)*?)```$", re.MULTILINE)
 LINE: Final = re.compile(r"(-|[0-9a-f]+) +(.+)")
 GUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+RELATIVES: Final = {"FW": "FE", "SW": "SQ", "AW": "AQ", "FF": "FE", "SF": "SQ"}
+"""Commands whose fields are those of another one, to which their section refers."""
 CONFLICT: Final = VersionConflict("shop", "order-1", 1, 4)
 
 
@@ -155,8 +157,8 @@ def test_every_error_is_in_the_table_with_its_code() -> None:
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.title)
 def test_every_field_that_an_error_can_name_is_on_the_page(sample: Sample) -> None:
     message, section = sample.message(), heading(sample.command)
-    if sample.command in ("FW", "SW", "AW"):
-        section += heading({"FW": "FE", "SW": "SQ", "AW": "AQ"}[sample.command])
+    if sample.command in RELATIVES:
+        section += heading(RELATIVES[sample.command])
     for length in range(4, len(message)):
         (answer,) = decode(message[:length]).answers([])
         field = answer[5].decode().split(" ")[0]

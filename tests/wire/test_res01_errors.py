@@ -211,6 +211,22 @@ MISTAKES = [
     ("LQ", [b"first", b""], "After is not a number: 'first'"),
     ("DR", [b"mail", b"", b"often"], "DeadAfter is not a number: 'often'"),
     ("DP", [b"mail", b"", b""], "StartMarker is not a number: ''"),
+    (
+        "AF",
+        [b"importer", b"", *AC],
+        "Number is empty; a mark has both Producer and Number, and no mark has neither",
+    ),
+    ("AF", [b"", b"", *AC[:3], b"0"], "EventCount is 0; a commit has at least one event"),
+    ("AF", [b"", b"", *AC, b"?"], "message has too many frames: 1 more than it should"),
+    ("QF", [b"shop", b"order-1", b"1", b"", b"", b"yes"], "Backward is neither 0 nor 1: 'yes'"),
+    ("RF", [b"1", b"", b"", b"", b"0", b"2", b"Placed"], "TypeCount is 2, but 1 frames follow (1 for each)"),
+    ("RF", [b"1", b"", b"", b"", b"-1", b"0"], "WaitMs is -1; it must be 0 (do not wait) or more"),
+    ("FF", [b"0", b"0"], "Count is 0; a fetch names at least one subscription"),
+    ("KF", [*sample("KF").payload[:5], b"x", b"1", b"1"], "EndMarker is not a number: 'x'"),
+    ("TP", [b"shop", b"", b"then"], "Time is neither ticks nor ISO 8601: 'then'"),
+    ("ML", [b"orders", b"2", b"\x05"], "Count is 2, but 1 frames follow (1 for each)"),
+    ("NI", [b"a", b"b", b"fold", b"", b"0"], "Kind is none of map, filter, reduce: 'fold'"),
+    ("NI", [b"a", b"b", b"map", b"", b""], "Indexed is neither 0 nor 1: ''"),
 ]
 BINARY_MISTAKES = [
     ("AC", [b"shop", b"order-1", b"1", int4(0)], "ExpectedVersion has 1 bytes; a number has 4 or 8"),

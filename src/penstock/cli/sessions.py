@@ -38,7 +38,7 @@ def sessions_command(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, for programs")] = False,
 ) -> None:
     """List the connections of a running server: who, how old, how much both ways, when last seen."""
-    sessions = ask(server_address(http, config), "GET", "/sessions")["sessions"]
+    sessions = ask(server_address(http, config), "GET", "/sessions", "sessions")
     if as_json:
         typer.echo(json.dumps(sessions, indent=2))
     elif sessions:
@@ -53,8 +53,8 @@ def kick_command(
     config: Config = None,
 ) -> None:
     """Cut one connection of a running server off. Its client is told that the server closes it."""
-    ask(server_address(http, config), "DELETE", f"/sessions/{quote(session, safe='')}")
-    typer.echo(f"kicked {session}")
+    kicked = ask(server_address(http, config), "DELETE", f"/sessions/{quote(session, safe='')}", "kicked")
+    typer.echo(f"kicked {kicked}")
 
 
 def server_address(http: str | None, config: Path | None) -> str:
@@ -63,9 +63,10 @@ def server_address(http: str | None, config: Path | None) -> str:
         return resolve({"http": http}, os.environ, config).settings.http
 
 
-def ask(address: str, method: str, path: str) -> Any:
-    """A running server's answer; ends the command with one line if there is none, or it is a refusal."""
+def ask(address: str, method: str, path: str, wanted: str) -> Any:
+    """What a running server answers under this name; ends the command with one line if it does not."""
     connection = HTTPConnection(*host_and_port(address), timeout=ANSWER_S_MAX)
+    stranger = f"what answers at {address} is not a Penstock server"
     try:
         connection.request(method, path)
         response = connection.getresponse()
@@ -74,20 +75,23 @@ def ask(address: str, method: str, path: str) -> Any:
         reason = (error.strerror or str(error)).lower()
         raise typer.Exit(complain(f"no server answers at {address}: {reason} (--http HOST:PORT?)", 1)) from None
     except (HTTPException, ValueError):
-        raise typer.Exit(complain(f"what answers at {address} is not a Penstock server", 1)) from None
+        raise typer.Exit(complain(stranger, 1)) from None
     finally:
         connection.close()
-    if response.status != 200:
-        raise typer.Exit(complain(str(answer.get("error", response.reason)), 1))
-    return answer
+    name = wanted if response.status == 200 else "error"
+    if not isinstance(answer, dict) or name not in answer:
+        raise typer.Exit(complain(stranger, 1))
+    if name == "error":
+        raise typer.Exit(complain(str(answer[name]), 1))
+    return answer[name]
 
 
 def session_table(sessions: list[dict[str, Any]]) -> Table:
-    """Sessions for people."""
-    table = Table(box=box.SIMPLE_HEAD)
+    """Sessions for people, narrow enough for most terminals."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("session", "peer"):
-        table.add_column(column, overflow="fold")
-    for column in ("age", "last seen", "received", "messages", "sent", "messages", "unsent"):
+        table.add_column(column, no_wrap=True)
+    for column in ("age", "last seen", "received", "sent", "unsent"):
         table.add_column(column, justify="right")
     for info in sessions:
         table.add_row(info["id"], info["peer"], *_cells(info))
@@ -95,12 +99,11 @@ def session_table(sessions: list[dict[str, Any]]) -> Table:
 
 
 def _cells(info: dict[str, Any]) -> list[str]:
+    """Times, and messages with their bytes both ways."""
     return [
         f"{info['age']:,.0f} s",
         f"{info['last_seen']:,.0f} s ago",
-        decimal(info["bytes_received"]),
-        f"{info['messages_received']:,}",
-        decimal(info["bytes_sent"]),
-        f"{info['messages_sent']:,}",
+        f"{info['messages_received']:,} ({decimal(info['bytes_received'])})",
+        f"{info['messages_sent']:,} ({decimal(info['bytes_sent'])})",
         decimal(info["unsent_bytes"]),
     ]

@@ -57,6 +57,7 @@ from penstock.model import (
     ReadStream,
     RecordPage,
     RegisterSubscriptions,
+    ReleaseQueue,
     Reply,
     Request,
     ResetQueue,
@@ -76,6 +77,8 @@ log = logging.getLogger(__name__)
 
 UNDER_WAY_MAX: Final = 20_000
 """Requests other than appends that have been taken and not been answered."""
+RECORD_PAGE_EVENTS_MAX: Final = 16_384
+"""Events in one page of stored records."""
 EXPIRE_MAX: Final = 1000
 """Idle producers forgotten in one go, so that nobody waits for it."""
 HOUSEKEEPING_S: Final = 600.0
@@ -259,6 +262,7 @@ class Engine:
             SetSubscription: _plain(subscriptions.set),
             SubscribeQueue: queues.subscribe,
             AcknowledgeQueue: queues.acknowledge,
+            ReleaseQueue: _plain(queues.release),
             ResetQueue: _plain(queues.reset),
             SetDeadLetterRule: _plain(queues.set_dead_rule),
             PutBack: _plain(queues.put_back),
@@ -295,7 +299,9 @@ class Engine:
 
     async def _read_records(self, request: ReadRecords, present: Presenter | None) -> RecordPage:
         wanted = EventFilter(request.context, request.filter)
-        page: RecordPage = await self._read_on(jobs.read_records, request, wanted, self._parts.limits, present)
+        # Nobody takes them apart on the way, so their number does not matter.
+        limits = self._parts.limits._replace(events_max=RECORD_PAGE_EVENTS_MAX)
+        page: RecordPage = await self._read_on(jobs.read_records, request, wanted, limits, present)
         return page
 
     async def _read_on(

@@ -20,6 +20,7 @@ from penstock.model import (
     EventFilter,
     PutBack,
     QueueReceipt,
+    ReleaseQueue,
     ResetQueue,
     SetDeadLetterRule,
     SubscribeQueue,
@@ -35,6 +36,7 @@ from penstock.store.contract import (
     Operation,
     Proposal,
     QueueState,
+    Release,
     Requeue,
     Result,
     SetDeadRule,
@@ -102,6 +104,15 @@ class Queues:
         """The operation that acknowledges inside a transaction."""
         queue = await self._lookup(receipt.queue, receipt.context)
         return Acknowledge(queue.id, receipt.subscriber, receipt.first, receipt.last, strict=True)
+
+    async def release(self, request: ReleaseQueue) -> Done:
+        """Give an allocation up, and let those who wait have it."""
+        check_names(queue=request.queue, subscriber=request.subscriber)
+        queue = await self._lookup(request.queue, request.context)
+        given = Release(queue.id, request.subscriber, request.first, request.last)
+        await self._parts.write(Transaction((given,)))
+        self._parts.waiters.ring_all(queue.context)
+        return Done()
 
     async def reset(self, request: ResetQueue) -> Done:
         """Drop all allocations and go to a time."""

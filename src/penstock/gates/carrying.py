@@ -12,22 +12,29 @@ from penstock.wire.res01.exchange import error_payload
 
 log = logging.getLogger(__name__)
 
-Deliver = Callable[[list[Frames], bool], object]
-"""Takes answers, and whether they are the last of their message."""
-
 
 class Carrying:
-    """The replies to a message's requests as they come, in whatever order."""
+    """The replies to a message's requests as they come, in whatever order. A gate says where its answers go."""
 
-    __slots__ = ("_abandons", "_came", "_deliver", "_exchange", "_left", "_next")
+    __slots__ = ("_abandons", "_came", "_engine", "_is_going_on", "_left", "_next", "_present", "exchange")
 
-    def __init__(self, exchange: Exchange, deliver: Deliver) -> None:
-        self._exchange = exchange
-        self._deliver = deliver
-        self._came: dict[int, Reply | PenstockError] = {}
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
         self._left = len(exchange.requests)
         self._next = 0
         self._abandons: list[Callable[[], object]] = []
+
+    # -- said by gates
+
+    def deliver(self, answers: list[Frames], done: bool) -> None:
+        """Answers are ready. `done`: they are the last."""
+        raise NotImplementedError
+
+    def may_go_on(self, begun: int) -> bool:  # noqa: ARG002
+        """Whether another of several requests may begin while so many are under way. If not: `go_on` later."""
+        return True
+
+    # -- called by gates
 
     @property
     def done(self) -> bool:
@@ -36,32 +43,62 @@ class Carrying:
 
     def begin(self, engine: Engine, present: Presenter) -> None:
         """Submit everything; a message that asks for nothing is answered at once."""
-        if not self._exchange.requests:
+        requests = self.exchange.requests
+        if len(requests) == 1:
+            self._abandons.append(engine.submit(ANONYMOUS, requests[0], self._only, present))
+        elif requests:
+            self._engine, self._present = engine, present
+            self._came: dict[int, Reply | PenstockError] = {}
+            self._is_going_on = False
+            self.go_on()
+        else:
             self._answer([])
-        for index, request in enumerate(self._exchange.requests):
-            self._abandons.append(engine.submit(ANONYMOUS, request, partial(self._replied, index), present))
+
+    def go_on(self) -> None:
+        """Submit those of several requests that may begin."""
+        # A reply may come while its request is submitted: then we are here already.
+        if self._is_going_on:
+            return
+        self._is_going_on = True
+        requests, abandons = self.exchange.requests, self._abandons
+        while (begun := len(abandons)) < len(requests) and self.may_go_on(begun - len(requests) + self._left):
+            answer = partial(self._one_of_many, begun)
+            abandons.append(_nothing)
+            abandons[begun] = self._engine.submit(ANONYMOUS, requests[begun], answer, self._present)
+        self._is_going_on = False
 
     def abandon(self) -> None:
         """Give up what only reads or waits: nobody is there for the answer."""
         for give_up in self._abandons:
             give_up()
 
-    def _replied(self, index: int, reply: Reply | PenstockError) -> None:
-        """One reply is there. All are answered together at the end, or one after the other in order."""
+    # -- replies
+
+    def _only(self, reply: Reply | PenstockError) -> None:
+        self._left = 0
+        self._answer([reply])
+
+    def _one_of_many(self, index: int, reply: Reply | PenstockError) -> None:
+        """All are answered together at the end, or one after the other in order."""
         self._came[index] = reply
         self._left -= 1
-        if not self._exchange.one_each:
+        if not self.exchange.one_each:
             if not self._left:
                 self._answer([self._came[place] for place in range(len(self._came))])
-            return
-        while (ready := self._came.pop(self._next, None)) is not None:
-            self._next += 1
-            self._answer([ready])
+        else:
+            while (ready := self._came.pop(self._next, None)) is not None:
+                self._next += 1
+                self._answer([ready])
+        self.go_on()
 
     def _answer(self, replies: list[Reply | PenstockError]) -> None:
         try:
-            answers = self._exchange.answers(replies)
+            answers = self.exchange.answers(replies)
         except Exception as error:
             log.exception("an answer could not be composed")
-            answers = [self._exchange.envelope.around(error_payload(Unexpected(repr(error))))]
-        self._deliver(answers, not self._left)
+            answers = [self.exchange.envelope.around(error_payload(Unexpected(repr(error))))]
+        self.deliver(answers, not self._left)
+
+
+def _nothing() -> None:
+    """In the place of what gives a request up, while it is being submitted."""

@@ -169,7 +169,8 @@ async def _refusal(request: Request, error: Exception) -> Response:
     """An answer in JSON that says what there is."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:PATH_CHARACTERS_MAX]
-    allowed = (error.headers or {}).get("Allow", "")
+    # They come from a set, in whatever order.
+    allowed = " and ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
     sentence = f"there is no {path} here" if error.status_code == 404 else f"{path} answers {allowed} only"
     body = json.dumps({"error": sentence, "paths": PATHS}, indent=2) + "\n"
     return Response(body, error.status_code, dict(error.headers or {}), "application/json")

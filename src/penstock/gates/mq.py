@@ -14,16 +14,21 @@ from penstock.gates.carrying import Carrying
 from penstock.model import FetchSubscription, ReadAll, ReadRecords, ReadStream
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo
 from penstock.settings import Settings
-from penstock.tcp import Hold
+from penstock.tcp import Hold, Why
 from penstock.wire.res01 import Frames
 from penstock.wire.res01.framed import Framed, decode_framed
 
 OUTSTANDING_MAX: Final = 1024
-"""Messages of one connection that are not answered; when there are more, it is not read from."""
+"""Messages of one connection that are not answered; when there are more, it is not read from. Long polls do not count:
+the engine limits them for all connections together."""
+WAITING_BYTES_MAX: Final = 1 << 20
+"""Bytes of messages that wait for their turn; when there are more, the connection is not read from."""
 PAGES_MAX: Final = 4
 """Reads of pages that are under way for one connection; the others wait for their turn."""
-WAITING_PAGES: Final = (FetchSubscription, ReadAll, ReadRecords)
-"""Reads of pages that may wait for events."""
+UNREAD_MS_MAX: Final = 1000
+"""How long a peer may take nothing while more waits for it than it should. Long polls of many may end at once: who
+takes the answers, if slowly, gets them all."""
+PAGES: Final = (FetchSubscription, ReadAll, ReadRecords, ReadStream)
 
 
 class MqGate:
@@ -40,6 +45,7 @@ class MqGate:
             on_connect=self._connected,
             on_close=self._closed,
             on_room=lambda session: session.data.read_on(),
+            has_due=lambda session: session.data.peer_is_done(),
             limits=limits_of(engine.settings),
             name=self.name,
         )
@@ -96,53 +102,79 @@ def limits_of(settings: Settings) -> MqLimits:
         stall_ms_max=settings.mq_idle_ms_max,
         message_bytes_max=settings.mq_message_bytes_max,
         unsent_bytes_max=settings.mq_unsent_bytes_max,
+        unread_ms_max=UNREAD_MS_MAX,
     )
 
 
 class _Peer:
     """A connection's messages that are under way."""
 
-    __slots__ = ("_engine", "_outstanding", "_pages", "_session", "_under_way", "_waiting")
+    __slots__ = (
+        "_engine",
+        "_is_done",
+        "_outstanding",
+        "_pages",
+        "_series",
+        "_session",
+        "_under_way",
+        "_waiting",
+        "_waiting_bytes",
+    )
 
     def __init__(self, engine: Engine, session: MqSession) -> None:
         self._engine = engine
         self._session = session
         self._outstanding = 0
         self._pages = 0
-        self._waiting: deque[Framed] = deque()
-        self._under_way: set[Carrying] = set()
+        self._waiting: deque[_Asked] = deque()
+        self._waiting_bytes = 0
+        self._under_way: set[_Asked] = set()
+        self._series: set[_Asked] = set()
+        self._is_done = False
 
     def take(self, message: Message) -> None:
         """Begin what a message asks for, or remember it until it is its turn."""
-        framed = decode_framed(message, self._session.frame_bytes_max)
-        self._outstanding += 1
-        if self._outstanding == OUTSTANDING_MAX:
-            self._session.hold(Hold.BUSY)
-        if _fills_pages(framed):
-            self._waiting.append(framed)
+        asked = _Asked(self, decode_framed(message, self._session.frame_bytes_max))
+        if not asked.waits:
+            self._outstanding += 1
+        if asked.fills_pages:
+            asked.size = sum(map(len, message))
+            self._waiting_bytes += asked.size
+            self._waiting.append(asked)
             self.read_on()
         else:
-            self._begin(framed)
+            self._begin(asked)
+        if self._is_crowded:
+            self._session.hold(Hold.BUSY)
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self._outstanding >= OUTSTANDING_MAX or self._waiting_bytes > WAITING_BYTES_MAX
 
     def read_on(self) -> None:
         """Begin reads whose turn has come."""
-        while self._waiting and self._pages < PAGES_MAX and not self._session.holds & Hold.UNSENT:
+        for series in list(self._series):
+            series.go_on()
+        while self._waiting and self._pages < PAGES_MAX and self.may_read:
+            asked = self._waiting.popleft()
+            self._waiting_bytes -= asked.size
             self._pages += 1
-            self._begin(self._waiting.popleft())
+            self._begin(asked)
 
-    def _begin(self, framed: Framed) -> None:
-        def deliver(answers: list[Frames], done: bool) -> None:
-            self._send(framed, answers)
-            if done:
-                self._under_way.discard(carrying)
-                self._finished(framed)
+    def _begin(self, asked: "_Asked") -> None:
+        asked.begin(self._engine, asked.framed.present)
+        if not asked.done:
+            self._under_way.add(asked)
+            if asked.fills_pages and len(asked.exchange.requests) > 1:
+                self._series.add(asked)
 
-        carrying = Carrying(framed.exchange, deliver)
-        carrying.begin(self._engine, framed.present)
-        if not carrying.done:
-            self._under_way.add(carrying)
+    @property
+    def may_read(self) -> bool:
+        """Whether the peer takes its answers."""
+        return not self._session.holds & Hold.UNSENT
 
-    def _send(self, framed: Framed, answers: list[Frames]) -> None:
+    def send(self, framed: Framed, answers: list[Frames]) -> None:
+        """Send answers; one that does not fit is replaced by an error that says so."""
         self._engine.metrics.gate_sent[MqGate.name] += len(answers)
         for answer in answers:
             try:
@@ -150,25 +182,55 @@ class _Peer:
             except FrameTooLong as error:
                 self._session.send(framed.refusal(error.size))
 
-    def _finished(self, framed: Framed) -> None:
-        self._outstanding -= 1
-        if self._outstanding == OUTSTANDING_MAX // 2:
-            self._session.release(Hold.BUSY)
-        if _fills_pages(framed):
+    def finished(self, asked: "_Asked") -> None:
+        """A message has all its answers."""
+        self._under_way.discard(asked)
+        self._series.discard(asked)
+        if not asked.waits:
+            self._outstanding -= 1
+        if asked.fills_pages:
             self._pages -= 1
             self.read_on()
+        if self._session.holds & Hold.BUSY and not self._is_crowded:
+            self._session.release(Hold.BUSY)
+        if self._is_done and not self._outstanding:
+            self._session.end(Why.PEER)
+
+    def peer_is_done(self) -> bool:
+        """The peer sends nothing more; whether it shall still get answers. It does not get what it only waited for."""
+        self._is_done = True
+        return bool(self._outstanding)
 
     def abandon(self) -> None:
         """Nobody is there any more."""
         self._waiting.clear()
-        for carrying in list(self._under_way):
-            carrying.abandon()
+        self._series.clear()
+        for asked in list(self._under_way):
+            asked.abandon()
         self._under_way.clear()
 
 
-def _fills_pages(framed: Framed) -> bool:
-    """Whether it reads at once, and much. What waits for events must not wait for others."""
-    return any(
-        isinstance(request, ReadStream) or (isinstance(request, WAITING_PAGES) and not request.wait_ms)
-        for request in framed.exchange.requests
-    )
+class _Asked(Carrying):
+    """A message that is under way."""
+
+    __slots__ = ("_peer", "fills_pages", "framed", "size", "waits")
+
+    def __init__(self, peer: _Peer, framed: Framed) -> None:
+        super().__init__(framed.exchange)
+        self._peer = peer
+        self.framed = framed
+        self.size = 0
+        requests = framed.exchange.requests
+        # What waits for events must not wait for others, nor they for it.
+        self.waits = any(getattr(request, "wait_ms", 0) for request in requests)
+        self.fills_pages = not self.waits and any(isinstance(request, PAGES) for request in requests)
+
+    def may_go_on(self, begun: int) -> bool:
+        """Pages are read as fast as the peer takes them."""
+        return not self.fills_pages or (begun < PAGES_MAX and self._peer.may_read)
+
+    def deliver(self, answers: list[Frames], done: bool) -> None:
+        """Send them."""
+        self._peer.send(self.framed, answers)
+        if done:
+            self._peer.finished(self)

@@ -18,7 +18,7 @@ from penstock.engine import Engine
 from penstock.errors import CannotListen, LimitExceeded
 from penstock.gates.addresses import check_loopback
 from penstock.gates.carrying import Carrying
-from penstock.wire.res01 import Frames, Unanswerable, decode
+from penstock.wire.res01 import Exchange, Frames, Unanswerable, decode
 from penstock.wire.res01.exchange import error_payload
 
 log = logging.getLogger(__name__)
@@ -187,11 +187,12 @@ class ZeromqGate:
             log.exception("a message could not be decoded")
             self._metrics.gate_dropped[self.name, "undecoded"] += 1
             return
-        Carrying(exchange, self._deliver).begin(self._engine, exchange.present)
+        _Message(self, exchange).begin(self._engine, exchange.present)
 
     # -- answers
 
-    def _deliver(self, answers: list[Frames], _done: bool) -> None:
+    def deliver(self, answers: list[Frames]) -> None:
+        """Send answers, with the others of this turn."""
         self._outbox += answers
         self._soon()
 
@@ -226,6 +227,20 @@ class ZeromqGate:
         last = zmq.Frame(frames[-1], track=True, copy=False, copy_threshold=0)
         self._socket.send_multipart([*frames[:-1], last], zmq.NOBLOCK)
         self._held.add(client, last.tracker, size)
+
+
+class _Message(Carrying):
+    """A message that is under way."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: ZeromqGate, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._gate = gate
+
+    def deliver(self, answers: list[Frames], done: bool) -> None:  # noqa: ARG002
+        """Hand them to the gate."""
+        self._gate.deliver(answers)
 
 
 def _is_taken(path: str) -> bool:

@@ -3,7 +3,7 @@
 Nothing in here knows a wire, a socket or a database.
 """
 
-from penstock.model.events import ANY, NEW, Event, EventFilter, NewEvent, new_event
+from penstock.model.events import ANY, NEW, Event, EventFilter, NewEvent, event, new_event
 from penstock.model.logs import (
     AddMessages,
     CreateIterator,
@@ -65,6 +65,7 @@ from penstock.model.requests import (
     ReadRecords,
     ReadStream,
     RegisterSubscriptions,
+    ReleaseQueue,
     Request,
     ResetQueue,
     SetDeadLetterRule,
@@ -146,6 +147,7 @@ __all__ = [
     "RecordPage",
     "RegisterSubscriptions",
     "Registered",
+    "ReleaseQueue",
     "Reply",
     "Request",
     "ResetQueue",
@@ -168,6 +170,7 @@ __all__ = [
     "check_stream",
     "check_type",
     "datetime_of",
+    "event",
     "new_event",
     "now_ticks",
     "stamp_of",

@@ -4,13 +4,15 @@ Both are tuples: a server handles millions of them, so they are as light as Pyth
 Ids are 16 bytes in RFC 4122 order (`uuid.UUID.bytes`); `event.uuid` makes the object when somebody wants one.
 """
 
+import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from penstock.errors import NotJson
 from penstock.model.ticks import datetime_of, now_ticks, stamp_of, ticks_of, ticks_of_datetime
 
 NEW: Final = 1
@@ -58,6 +60,40 @@ class Event(NamedTuple):
     def uuid(self) -> UUID:
         """The event's id as an object."""
         return UUID(bytes=self.id)
+
+    def json(self) -> Any:
+        """The body, which is JSON, as Python has it. Raises NotJson."""
+        try:
+            return json.loads(self.body)
+        except ValueError as error:
+            what = f"the body of event {self.sequence} of stream {self.stream} in context {self.context}"
+            raise NotJson(what, str(error)) from None
+
+
+def event(
+    type: str,
+    body: Any = b"",
+    headers: str | Mapping[str, Any] | None = None,
+    *,
+    id: UUID | None = None,
+    time: datetime | None = None,
+) -> NewEvent:
+    """An event to append. Bytes are its body as they are, text is encoded, anything else becomes JSON."""
+    text = headers if headers is None or isinstance(headers, str) else _json(headers, "headers").decode()
+    return new_event(type, _content(body), text, id=id, time=time)
+
+
+def _content(body: Any) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    return body.encode() if isinstance(body, str) else _json(body, "body")
+
+
+def _json(value: Any, what: str) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise NotJson(f"the {what} of an event", str(error)) from None
 
 
 def new_event(

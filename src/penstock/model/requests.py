@@ -238,6 +238,18 @@ class AcknowledgeQueue(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseQueue(Request):
+    """Give an allocation up: the queue's next consumer gets it at once. If it is lost already, this does nothing."""
+
+    right = Right.CONSUME
+    context: str | None
+    queue: str
+    subscriber: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResetQueue(Request):
     """Drop a queue's allocations and move its marker to a time."""
 

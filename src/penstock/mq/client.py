@@ -8,7 +8,7 @@ from typing import Self
 
 from penstock.mq.session import Ending, Handlers, MqLimits, MqSession, OnClose, OnMessage
 from penstock.tcp import Hold
-from penstock.wire.mqframe import Message, Reason
+from penstock.wire.mqframe import PING, Message, Reason
 
 
 class MqClient(MqSession):
@@ -48,9 +48,10 @@ class MqClient(MqSession):
                 return None
             self._news.clear()
             await self._news.wait()
+        message = self._inbox.popleft()
         if len(self._inbox) <= self._mq_limits.inbox_messages_max // 2:
             self.release(Hold.BUSY)
-        return self._inbox.popleft()
+        return message
 
     def __aiter__(self) -> Self:
         return self
@@ -93,6 +94,8 @@ class MqClient(MqSession):
         written = self._bytes_written
         if written == self._written_before:
             self.ping()
+            # It is written later; by itself it must not look as if something had been said.
+            written += len(PING)
         self._written_before = written
         self.check(self._loop.time())
         self._tick_later()

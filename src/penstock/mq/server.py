@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -24,12 +25,13 @@ class MqServer(TcpServer[MqSession]):
         on_connect: OnSession | None = None,
         on_close: OnClose | None = None,
         on_room: OnSession | None = None,
+        has_due: Callable[[MqSession], bool] | None = None,
         limits: MqLimits | None = None,
         name: str = "mq",
     ) -> None:
         self._mq_limits = limits or MqLimits()
         super().__init__(name, self._mq_limits)
-        self._handlers = Handlers(on_message, on_connect, on_close, on_room)
+        self._handlers = Handlers(on_message, on_connect, on_close, on_room, has_due)
         self.address = ""
 
     async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:

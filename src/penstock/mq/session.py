@@ -74,6 +74,8 @@ class Handlers(NamedTuple):
     close: OnClose | None = None
     room: OnSession | None = None
     """The peer has taken most of what waited for it."""
+    due: Callable[["MqSession"], bool] | None = None
+    """The peer sends nothing more. True keeps the connection for what it shall still get; the handler closes it."""
 
 
 class MqSession(TcpSession):
@@ -148,7 +150,7 @@ class MqSession(TcpSession):
             if self._answers_pings:
                 self.write(PING * (parser.pings - self._pings))
             self._pings = parser.pings
-        if parser.ended is not None:
+        if parser.ended is not None and self.ended is None:
             self._peer_ended(parser.ended)
         return parser.pending_bytes
 
@@ -179,6 +181,10 @@ class MqSession(TcpSession):
         super().resume_writing()
         if self._handlers.room is not None and self.ended is None:
             self._guarded(self._handlers.room, self)
+
+    def has_due(self) -> bool:
+        """The peer sends nothing more: ask the handler."""
+        return self._handlers.due is not None and self._handlers.due(self)
 
     def lost(self) -> None:
         """Tell the handler."""

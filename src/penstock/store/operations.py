@@ -81,6 +81,16 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """Let an allocation expire now if this subscriber still owns it. Answers whether it did."""
+
+    queue: int
+    subscriber: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """What a reader thinks a queue would give next.
 
@@ -228,6 +238,7 @@ Operation = (
     | SetBookmark
     | DeclareQueue
     | Acknowledge
+    | Release
     | Allocate
     | MoveQueue
     | SetDeadRule

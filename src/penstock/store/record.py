@@ -220,6 +220,11 @@ class Record:
         if self.at.bodies > len(data):
             raise DamagedRecord(position, "its columns are longer than it is")
 
+    @classmethod
+    def stored(cls, data: bytes) -> "Record":
+        """A record from somewhere that says nothing of its position: that is in the record itself."""
+        return cls(data, HEADER.unpack_from(data)[5] if len(data) >= HEADER.size else 0)
+
     @property
     def last(self) -> int:
         """The position of the last event."""

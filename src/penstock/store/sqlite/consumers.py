@@ -29,6 +29,7 @@ from penstock.store.contract import (
     Proposal,
     QueueState,
     Register,
+    Release,
     Requeue,
     SetBookmark,
     SetDeadRule,
@@ -142,6 +143,12 @@ def acknowledge(db: Database, op: Acknowledge) -> bool:
         name = db.value("queue_name", {"id": op.queue}) or str(op.queue)
         raise AllocationLost(name, op.first, op.last or op.first)
     return ended
+
+
+def release(db: Database, op: Release, now: int) -> bool:
+    """Let an allocation that is still the subscriber's expire."""
+    place = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
+    return bool(db.run("release", {**place, "now": now}))
 
 
 def allocate(db: Database, op: Allocate, now: int) -> Allocation | str | None:

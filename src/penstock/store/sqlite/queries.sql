@@ -192,6 +192,10 @@ WHERE queue_id = :queue_id AND first = :first;
 DELETE FROM allocations
 WHERE queue_id = :queue_id AND first = :first AND last = coalesce(:last, last) AND subscriber = :subscriber;
 
+-- name: release
+UPDATE allocations SET expires = min(expires, :now)
+WHERE queue_id = :queue_id AND first = :first AND last = :last AND subscriber = :subscriber;
+
 -- name: drop_allocations
 DELETE FROM allocations WHERE queue_id = :queue_id;
 

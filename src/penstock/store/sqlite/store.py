@@ -278,6 +278,8 @@ class SqliteStore(SqliteReader):
                 return consumers.progress(self.db, op)
             case operations.Acknowledge():
                 return consumers.acknowledge(self.db, op)
+            case operations.Release():
+                return consumers.release(self.db, op, self.now())
             case operations.Allocate():
                 return consumers.allocate(self.db, op, self.now())
             case operations.Register():

@@ -20,11 +20,17 @@ NOT_ALLOWED: Final = 12
 
 CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.AllocationLost: STORAGE,
+    errors.AnswerMalformed: UNEXPECTED,
+    errors.BadUrl: UNEXPECTED,
     errors.Busy: READER_BUSY,
+    errors.CannotConnect: UNEXPECTED,
     errors.CannotListen: UNEXPECTED,
+    errors.ClientClosed: UNEXPECTED,
     errors.Closed: STORAGE,
+    errors.ConnectionLost: UNEXPECTED,
     errors.DamagedRecord: STORAGE,
     errors.DeadLetterNotFound: STORAGE,
+    errors.DeadlinePassed: UNEXPECTED,
     errors.DoesNotFit: STORAGE,
     errors.EventNotFound: NOT_FOUND,
     errors.FunctionFailed: STORAGE,
@@ -37,6 +43,8 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.LogNotFound: STORAGE,
     errors.MarkSuperseded: STORAGE,
     errors.NotAStore: STORAGE,
+    errors.NotAppended: UNEXPECTED,
+    errors.NotJson: UNEXPECTED,
     errors.NotCbor: STORAGE,
     errors.NotAllowed: NOT_ALLOWED,
     errors.NotLoopback: UNEXPECTED,
@@ -48,9 +56,11 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.QueueNotFound: STORAGE,
     errors.ReaderBusy: READER_BUSY,
     errors.ReaderTimeout: READER_TIMEOUT,
+    errors.Refused: UNEXPECTED,
     errors.ResultUnreadable: STORAGE,
     errors.StorageFailure: STORAGE,
     errors.StorageFull: STORAGE,
+    errors.StoreChanged: UNEXPECTED,
     errors.StoreError: STORAGE,
     errors.StoreInUse: STORAGE,
     errors.StoreTooNew: STORAGE,
@@ -63,6 +73,22 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.WriterBusy: WRITER_BUSY,
     errors.WriterTimeout: WRITER_TIMEOUT,
 }
+
+
+RETRIES: Final[dict[int, errors.Retry]] = {
+    MALFORMED: errors.Retry.NEVER,
+    UNSUPPORTED_PROTOCOL: errors.Retry.NEVER,
+    UNSUPPORTED_COMMAND: errors.Retry.NEVER,
+    WRITER_BUSY: errors.Retry.SAFE,
+    WRITER_TIMEOUT: errors.Retry.SAFE,
+    CONFLICT: errors.Retry.NEVER,
+    NOT_FOUND: errors.Retry.SAFE,
+    READER_TIMEOUT: errors.Retry.SAFE,
+    READER_BUSY: errors.Retry.SAFE,
+    QUEUE_FILTER: errors.Retry.NEVER,
+    NOT_ALLOWED: errors.Retry.NEVER,
+}
+"""Whether to try again when only the code is understood; of the codes that are not here, nobody knows."""
 
 
 def code_of(error: errors.PenstockError) -> int:

@@ -26,7 +26,7 @@ from penstock.model import (
 from penstock.wire.res01 import encoding
 from penstock.wire.res01.codes import CONFLICT
 from penstock.wire.res01.encoding import Dialect
-from penstock.wire.res01.exchange import Compose, refusal_payload
+from penstock.wire.res01.exchange import Compose, Presenter, refusal_payload
 from penstock.wire.res01.fields import EVENT_FRAMES, Fields
 from penstock.wire.res01.scalars import GUID_BYTES
 
@@ -39,10 +39,14 @@ Asked = tuple[tuple[Request, ...], Compose]
 
 
 class Command(NamedTuple):
-    """A command: how its fields are read, and what answers it when it succeeds."""
+    """A command: how its fields are read, what answers it when it succeeds, and how a worker presents what it read.
+
+    Without `present`, events look as the dialect has them.
+    """
 
     decode: Callable[[Fields, Dialect], Asked]
     answer: bytes
+    present: Presenter | None = None
 
 
 # --- commits and streams --------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from penstock.wire.res01.events import binary_frames, text_frames
 from penstock.wire.res01.exchange import Envelope, Exchange, Frames, error_payload, refusal_payload
 from penstock.wire.res01.extensions import EXTENSIONS
 from penstock.wire.res01.fields import Fields
+from penstock.wire.res01.full import FULL
+from penstock.wire.res01.logs import LOGS
 from penstock.wire.res01.scalars import BINARY_SCALARS, TEXT_SCALARS, shown
 
 TEXT_TAG: Final = b"Res01"
@@ -24,8 +26,10 @@ TEXT: Final = Dialect("Res01", TEXT_SCALARS, text_frames)
 LEGACY: Final = Dialect("Res01", TEXT_SCALARS, text_frames, legacy=True)
 BINARY: Final = Dialect("RC0.1", BINARY_SCALARS, binary_frames)
 
-TEXT_COMMANDS: Final[dict[bytes, Command]] = {**commands.TEXT, **EXTENSIONS}
+TEXT_COMMANDS: Final[dict[bytes, Command]] = {**commands.TEXT, **EXTENSIONS, **FULL, **LOGS}
 BINARY_COMMANDS: Final[dict[bytes, Command]] = commands.BINARY
+ONE_EACH: Final = {b"EF", b"BF"}
+"""Answers that come one for each request of a message, as they are ready."""
 INTERNAL: Final = b"RR"
 """Response Ready. The original sends it to itself; from outside it is no command."""
 
@@ -69,7 +73,7 @@ def _asked(envelope: Envelope, name: bytes, command: Command, dialect: Dialect, 
     except PenstockError as error:
         failed = encoding.legacy_commit_error if dialect.legacy and name == b"AC" else error_payload
         return Exchange(envelope, (), encoding.always(failed(error)), dialect.present)
-    return Exchange(envelope, requests, compose, dialect.present, command.answer == b"EF")
+    return Exchange(envelope, requests, compose, command.present or dialect.present, command.answer in ONE_EACH)
 
 
 def _refused(envelope: Envelope, code: int, sentence: str) -> Exchange:

@@ -7,7 +7,7 @@ Both give the same answer.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.errors import PenstockError, Unexpected
 from penstock.model import Appended, Batch, Delivery, EventPage, Registered, Reply, stamp_of
@@ -87,11 +87,13 @@ def legacy_commit_error(error: PenstockError) -> Frames:
     return [b"CR", result, sentence_of(error).encode(errors="replace"), b""]
 
 
+_COMMITTED: Final = one(Appended, commit_result)
+_LEGACY_COMMITTED: Final = one(Appended, legacy_commit_result, legacy_commit_error)
+
+
 def commit_answer(dialect: Dialect) -> Compose:
     """CR, or what says that there is none."""
-    if dialect.legacy:
-        return one(Appended, legacy_commit_result, legacy_commit_error)
-    return one(Appended, commit_result)
+    return _LEGACY_COMMITTED if dialect.legacy else _COMMITTED
 
 
 # --- events ---------------------------------------------------------------------------------------------------
@@ -197,3 +199,27 @@ def counted(items: Iterable[Frames]) -> Frames:
     """Items of the text dialect behind their count."""
     listed = list(items)
     return [b"%d" % len(listed), *chain.from_iterable(listed)]
+
+
+def paged(answer: bytes, end: bool, rows: Iterable[Frames]) -> Frames:
+    """A page of a list: whether it is the last one, then its rows behind their count."""
+    return [answer, *texts(end), *counted(rows)]
+
+
+def texts(*values: Any) -> Frames:
+    """Fields of the text dialect."""
+    return [text(value) for value in values]
+
+
+def text(value: str | bytes | int | None) -> bytes:
+    """A field of the text dialect; a flag is 0 or 1, and null is empty."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return b"" if value is None else b"%d" % value
+
+
+def text_time(ticks: int | None) -> bytes:
+    """A time of the server's own in the text dialect: of kind UTC, and null is empty."""
+    return b"" if ticks is None else b"%d" % stamp_of(ticks)

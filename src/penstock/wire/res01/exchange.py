@@ -1,7 +1,6 @@
 """One message in, its answers out: the requests that a message makes, and how their replies are put into frames."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
@@ -28,8 +27,7 @@ class Envelope(NamedTuple):
         return [*self.routing, b"", self.tag, self.request_id, *payload]
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """What a message asks for.
 
     All requests are carried out; `answers` gets their replies, in order: all of them, or with `one_each` each by itself

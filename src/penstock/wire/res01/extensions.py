@@ -1,12 +1,12 @@
 """What clients need beyond the seeds: further commands in the same envelope, in the text dialect only."""
 
-from collections.abc import Iterable
 from dataclasses import fields as fields_of
-from typing import Any, Final
+from typing import Final
 
 from penstock.errors import InvalidRequest
 from penstock.model import (
     Append,
+    Appended,
     ContextPage,
     DeadLetterPage,
     Done,
@@ -34,7 +34,7 @@ from penstock.model import (
 )
 from penstock.wire.res01 import commands
 from penstock.wire.res01.commands import Asked, Command
-from penstock.wire.res01.encoding import Dialect, counted, event_frames, one
+from penstock.wire.res01.encoding import Dialect, counted, event_frames, one, paged, text_time, texts
 from penstock.wire.res01.exchange import Compose, Frames
 from penstock.wire.res01.fields import EVENT_FRAMES, Fields
 from penstock.wire.res01.scalars import swap_guid
@@ -57,7 +57,7 @@ def read_records(fields: Fields, _dialect: Dialect) -> Asked:
     position, context, wanted = fields.number("Position"), fields.text_or_none("Context"), fields.text("Filter")
 
     def write(page: RecordPage) -> Frames:
-        head = _frames(page.store_id, page.timeline, page.next, page.end, len(page.records))
+        head = texts(page.store_id, page.timeline, page.next, page.end, len(page.records))
         return [b"RD", *head, *page.records]
 
     return (ReadRecords(position, context, wanted, fields.wait_ms()),), one(RecordPage, write)
@@ -68,8 +68,8 @@ def read_records(fields: Fields, _dialect: Dialect) -> Asked:
 
 def transact(fields: Fields, _dialect: Dialect) -> Asked:
     """TX."""
-    mark = _mark(fields)
-    commits = tuple(_commit(fields) for _ in range(fields.count("CommitCount", 4)))
+    mark = producer_mark(fields)
+    commits = tuple(commit(fields) for _ in range(fields.count("CommitCount", 4)))
     receipts = tuple(_queue_receipt(fields) for _ in range(fields.count("AckCount", 5)))
     steps = tuple(
         SubscriptionReceipt(fields.number("SubscriptionId"), fields.ticks("LastEventTime"))
@@ -77,13 +77,24 @@ def transact(fields: Fields, _dialect: Dialect) -> Asked:
     )
 
     def write(reply: Transacted) -> Frames:
-        rows = (_frames(swap_guid(c.commit), c.position, c.sequence, c.repeated) for c in reply.commits)
-        return [b"TR", *counted(rows)]
+        return [b"TR", *counted(map(commit_told, reply.commits))]
 
     return (Transact(commits, receipts, steps, mark),), one(Transacted, write)
 
 
-def _mark(fields: Fields) -> ProducerMark | None:
+def commit_told(done: Appended) -> Frames:
+    """All that there is to tell of a commit that is on disk."""
+    return [
+        swap_guid(done.commit),
+        b"%d" % done.position,
+        b"%d" % done.sequence,
+        b"%d" % done.count,
+        b"%d" % done.repeated,
+    ]
+
+
+def producer_mark(fields: Fields) -> ProducerMark | None:
+    """Producer and Number: both, or neither."""
     producer, number = fields.text("Producer"), fields.number_or_none("Number")
     if bool(producer) != (number is not None):
         missing = "Number" if producer else "Producer"
@@ -91,12 +102,13 @@ def _mark(fields: Fields) -> ProducerMark | None:
     return None if number is None else ProducerMark(producer, number)
 
 
-def _commit(fields: Fields) -> Append:
+def commit(fields: Fields, mark: ProducerMark | None = None) -> Append:
+    """A commit with its events; more may follow."""
     context, stream, expected = fields.text("Context"), fields.text("Stream"), fields.number("ExpectedVersion")
     count = fields.count("EventCount", EVENT_FRAMES)
     if not count:
         raise InvalidRequest("EventCount", "is 0; a commit has at least one event")
-    return Append(context, stream, fields.events(count), expected)
+    return Append(context, stream, fields.events(count), expected, mark)
 
 
 def _queue_receipt(fields: Fields) -> QueueReceipt:
@@ -131,8 +143,8 @@ def list_contexts(fields: Fields, _dialect: Dialect) -> Asked:
     request = ListContexts(fields.text("After"), fields.number_or_none("Limit"))
 
     def write(page: ContextPage) -> Frames:
-        rows = (_frames(c.name, c.events, c.commits, c.streams, c.bytes) for c in page.contexts)
-        return _page(b"CL", page.end, rows)
+        rows = (texts(c.name, c.events, c.commits, c.streams, c.bytes) for c in page.contexts)
+        return paged(b"CL", page.end, rows)
 
     return (request,), one(ContextPage, write)
 
@@ -142,7 +154,7 @@ def list_streams(fields: Fields, _dialect: Dialect) -> Asked:
     context, wanted, after = fields.text("Context"), fields.text("Filter"), fields.text("After")
 
     def write(page: StreamPage) -> Frames:
-        return _page(b"SL", page.end, (_frames(s.name, s.events) for s in page.streams))
+        return paged(b"SL", page.end, (texts(s.name, s.events) for s in page.streams))
 
     return (ListStreams(context, wanted, after, fields.number_or_none("Limit")),), one(StreamPage, write)
 
@@ -153,7 +165,7 @@ def list_queues(fields: Fields, _dialect: Dialect) -> Asked:
 
     def write(page: QueuePage) -> Frames:
         rows = (
-            _frames(
+            texts(
                 queue.id,
                 queue.context,
                 queue.name,
@@ -168,7 +180,7 @@ def list_queues(fields: Fields, _dialect: Dialect) -> Asked:
             )
             for queue in page.queues
         )
-        return _page(b"QL", page.end, rows)
+        return paged(b"QL", page.end, rows)
 
     return (request,), one(QueuePage, write)
 
@@ -178,8 +190,11 @@ def list_subscriptions(fields: Fields, _dialect: Dialect) -> Asked:
     request = ListSubscriptions(fields.number_or_none("After") or 0, fields.number_or_none("Limit"))
 
     def write(page: SubscriptionPage) -> Frames:
-        rows = (_frames(s.id, s.subscriber, s.context, s.filter, s.position) for s in page.subscriptions)
-        return _page(b"UL", page.end, rows)
+        rows = (
+            texts(s.id, s.subscriber, s.context, s.filter, s.position, text_time(s.last_ticks))
+            for s in page.subscriptions
+        )
+        return paged(b"UL", page.end, rows)
 
     return (request,), one(SubscriptionPage, write)
 
@@ -189,7 +204,7 @@ def get_stats(_fields: Fields, _dialect: Dialect) -> Asked:
 
     def write(stats: StoreStats) -> Frames:
         names = (field.name for field in fields_of(stats))
-        return [b"SG", *counted(_frames(name, getattr(stats, name)) for name in names)]
+        return [b"SG", *counted(texts(name, getattr(stats, name)) for name in names)]
 
     return (GetStats(),), one(StoreStats, write)
 
@@ -200,7 +215,7 @@ def get_stats(_fields: Fields, _dialect: Dialect) -> Asked:
 def set_dead_letter_rule(fields: Fields, _dialect: Dialect) -> Asked:
     """DR."""
     queue, context = fields.text("QueueId"), fields.text_or_none("Context")
-    return (SetDeadLetterRule(context, queue, fields.number_or_none("DeadAfter")),), _queue_changed(queue)
+    return (SetDeadLetterRule(context, queue, fields.number_or_none("DeadAfter")),), queue_changed(queue)
 
 
 def list_dead_letters(fields: Fields, _dialect: Dialect) -> Asked:
@@ -209,8 +224,11 @@ def list_dead_letters(fields: Fields, _dialect: Dialect) -> Asked:
     request = ListDeadLetters(context, queue, fields.number_or_none("After") or 0, fields.number_or_none("Limit"))
 
     def write(page: DeadLetterPage) -> Frames:
-        rows = (_frames(dead.first, dead.last, dead.count, dead.subscriber, dead.deliveries) for dead in page.dead)
-        return _page(b"LD", page.end, rows)
+        rows = (
+            texts(dead.first, dead.last, dead.count, dead.subscriber, dead.deliveries, text_time(dead.expires))
+            for dead in page.dead
+        )
+        return paged(b"LD", page.end, rows)
 
     return (request,), one(DeadLetterPage, write)
 
@@ -218,31 +236,12 @@ def list_dead_letters(fields: Fields, _dialect: Dialect) -> Asked:
 def put_back(fields: Fields, _dialect: Dialect) -> Asked:
     """DP."""
     queue, context = fields.text("QueueId"), fields.text_or_none("Context")
-    return (PutBack(context, queue, fields.number("StartMarker")),), _queue_changed(queue)
+    return (PutBack(context, queue, fields.number("StartMarker")),), queue_changed(queue)
 
 
-def _queue_changed(queue: str) -> Compose:
+def queue_changed(queue: str) -> Compose:
+    """QT."""
     return one(Done, lambda _done: [b"QT", queue.encode()])
-
-
-# --- leaves ---------------------------------------------------------------------------------------------------
-
-
-def _page(answer: bytes, end: bool, rows: Iterable[Frames]) -> Frames:
-    return [answer, *_frames(end), *counted(rows)]
-
-
-def _frames(*values: Any) -> Frames:
-    return [_frame(value) for value in values]
-
-
-def _frame(value: str | bytes | int | None) -> bytes:
-    """A field of the text dialect; a flag is 0 or 1, and null is empty."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    return b"" if value is None else b"%d" % value
 
 
 EXTENSIONS: Final[dict[bytes, Command]] = {

@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from penstock.errors import InvalidRequest
 from penstock.model import NewEvent, ticks_of
-from penstock.wire.res01.scalars import Scalars, read_guids, read_text, read_texts
+from penstock.wire.res01.scalars import Scalars, read_guid, read_guids, read_text, read_texts, shown
 
 EVENT_FRAMES: Final = 5
 """Frames of an event in a request: id, timestamp, type, headers, body."""
@@ -58,6 +58,22 @@ class Fields:
         """The next frame as a datetime, whatever its kind."""
         return ticks_of(self._scalars.read_stamp(self.frame(field), field))
 
+    def ticks_or_none(self, field: str) -> int | None:
+        """The next frame as a datetime; an empty one is null."""
+        frame = self.frame(field)
+        return ticks_of(self._scalars.read_stamp(frame, field)) if frame else None
+
+    def flag(self, field: str) -> bool:
+        """The next frame as 0 or 1."""
+        frame = self.frame(field)
+        if frame not in (b"0", b"1"):
+            raise InvalidRequest(field, f"is neither 0 nor 1: {shown(frame)}")
+        return frame == b"1"
+
+    def guid(self, field: str) -> bytes:
+        """The next frame as a guid."""
+        return read_guid(self.frame(field), field)
+
     def wait_ms(self) -> int:
         """The next frame as the time that a long poll may wait."""
         wait_ms = self.number("WaitMs")
@@ -81,8 +97,16 @@ class Fields:
             raise InvalidRequest(field, f"is {count}; at most {most} at once")
         return count
 
+    def take(self, count: int) -> list[bytes]:
+        """So many frames, which are there, as they are."""
+        start = self._at
+        self._at = end = start + count
+        return self._frames[start:end]
+
     def events(self, count: int) -> tuple[NewEvent, ...]:
         """So many events, whose frames are there. The hot loop of appends: one pass per column."""
+        if count == 1:
+            return (self._event(),)
         frames, start = self._frames, self._at
         self._at = end = start + EVENT_FRAMES * count
         ids = read_guids(frames[start:end:EVENT_FRAMES], "EventId")
@@ -92,6 +116,20 @@ class Fields:
         bodies = frames[start + 4 : end : EVENT_FRAMES]
         rows = zip(ids, stamps, types, headers, bodies, strict=True)
         return cast("tuple[NewEvent, ...]", tuple(map(_new_event, rows)))
+
+    def _event(self) -> NewEvent:
+        """One event, as most commits have, in half the time that columns would take."""
+        start = self._at
+        self._at = end = start + EVENT_FRAMES
+        number, stamp, kind, headers, body = self._frames[start:end]
+        row = (
+            read_guid(number, "EventId of event 1"),
+            self._scalars.read_stamp(stamp, "Timestamp of event 1"),
+            read_text(kind, "TypeKey of event 1"),
+            read_text(headers, "Headers of event 1") or None,
+            body,
+        )
+        return _new_event(row)
 
     def no_more_than(self, count: int) -> None:
         """At most so many frames may follow."""

@@ -6,15 +6,14 @@ one byte string with the number of fields, their lengths and the fields themselv
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from struct import Struct, pack
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from penstock.errors import DoesNotFit, InvalidRequest
+from penstock.errors import DoesNotFit, InvalidRequest, LimitExceeded, PenstockError
 from penstock.model import Event
 from penstock.wire.mqframe import cut
 from penstock.wire.res01 import encoding
@@ -23,18 +22,24 @@ from penstock.wire.res01.events import text_frames
 from penstock.wire.res01.exchange import Envelope, Exchange, Frames, Presenter, error_payload
 
 LARGE_TAG: Final = b"Res01L"
+FIELDS_MAX: Final = 250_000
+"""Fields of one Res01L message: empty ones cost little to send, but much to take apart."""
 _COUNT: Final = Struct("<I")
 
 
-@dataclass(frozen=True, slots=True)
-class Framed:
+class Framed(NamedTuple):
     """A message: what it asks for, and how its answers are put into frames."""
 
     exchange: Exchange
-    present: Presenter
     frame_bytes_max: int
     bare: bool
     large: bool
+
+    @property
+    def present(self) -> Presenter:
+        """How events are turned into frames; what does not fit is said in the worker."""
+        present = self.exchange.present
+        return present if self.large else partial(fitting, present, self.frame_bytes_max)
 
     def wrap(self, answer: Frames) -> Frames:
         """An answer of the exchange as frames that fit."""
@@ -55,16 +60,14 @@ def decode_framed(frames: Frames, frame_bytes_max: int) -> Framed:
     if bare:
         frames = [b"", *frames]
     if len(frames) > 1 and frames[1] == LARGE_TAG:
-        exchange = _decode_large(frames)
-        return Framed(exchange, exchange.present, frame_bytes_max, bare, True)
-    exchange = decode(frames)
-    return Framed(exchange, partial(fitting, exchange.present, frame_bytes_max), frame_bytes_max, bare, False)
+        return Framed(_decode_large(frames), frame_bytes_max, bare, True)
+    return Framed(decode(frames), frame_bytes_max, bare, False)
 
 
 def _decode_large(frames: Frames) -> Exchange:
     try:
         fields = split_fields(b"".join(frames[2:]))
-    except InvalidRequest as error:
+    except PenstockError as error:
         return Exchange(Envelope([], TEXT_TAG, b""), (), encoding.always(error_payload(error)), text_frames)
     return decode([b"", TEXT_TAG, *fields])
 
@@ -89,6 +92,8 @@ def split_fields(content: bytes) -> Frames:
     start = _COUNT.size * (count + 1)
     if start > len(content):
         raise InvalidRequest("Res01L", "is too short for the lengths of its fields")
+    if count > FIELDS_MAX:
+        raise LimitExceeded("message_fields_max", count, FIELDS_MAX)
     lengths = np.frombuffer(content, "<u4", count, _COUNT.size).tolist()
     if start + sum(lengths) != len(content):
         reason = f"has {len(content) - start} bytes of fields where its lengths say {sum(lengths)}"

@@ -145,7 +145,18 @@ def _text_number(frame: bytes, field: str) -> int:
     return number
 
 
+def read_text_numbers(frames: list[bytes], field: str) -> list[int]:
+    """A column of numbers in the text dialect."""
+    if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) < _LONG_DIGITS:
+        return list(map(int, frames))
+    return _one_by_one(_text_number, frames, field)
+
+
 def _text_stamp(frame: bytes, field: str) -> int:
+    if frame.isdigit() and len(frame) <= _LONG_DIGITS:
+        value = int(frame)
+        # The bits of a time in range are its stamp.
+        return value if value & TICKS_MASK <= TICKS_MAX and value <= INT64_MAX else stamp_of_binary(value)
     if len(frame) <= NUMBER_BYTES_MAX and _NUMBER.fullmatch(frame):
         return stamp_of_binary(int(frame))
     try:
@@ -156,7 +167,6 @@ def _text_stamp(frame: bytes, field: str) -> int:
 
 def _text_stamps(frames: list[bytes], field: str) -> list[int]:
     if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) <= _LONG_DIGITS:
-        # The bits of a time in range are its stamp.
         return [
             value if value & TICKS_MASK <= TICKS_MAX and value <= INT64_MAX else stamp_of_binary(value)
             for value in map(int, frames)

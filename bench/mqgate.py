@@ -1,0 +1,111 @@
+"""Res01 over the MQ gate, a server process and a client process. Every append is on disk before its answer.
+
+The client is as light as can be: it sends messages that were made before and counts the answers, so that the server
+is what is measured.
+"""
+
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench import load
+from bench.report import Report
+from penstock.store.record import Record
+from penstock.wire.mqframe import Parser, cut, encode
+from penstock.wire.res01.framed import join_fields, split_fields
+
+EVENT = [uuid.uuid4().bytes_le, b"5250989155635817646", b"OrderPlaced", b"", os.urandom(load.BODY_BYTES)]
+COMMITTED = b"\x02\x02\x00CR\x03\x10\x00"
+"""What every answer to an append has before its commit id, and nothing else has."""
+RECEIVE_BYTES = 256 * 1024
+HISTORY_EVENTS = 1_000_000
+
+
+def run(report: Report, data: Path, scale: float) -> None:
+    """Appends in the ways of the issue, then the whole history read back."""
+    seconds = 3 * scale
+    with _server(load.fresh(data)) as port:
+        for connections, flight, events, goal in ((64, 1, 1, 15_000), (64, 16, 1, 30_000), (1, 4, 1000, 250_000)):
+            rate = _appending(port, connections, flight, events, seconds)
+            what = f"{connections} connection(s) x {flight} in flight x {events} event(s)"
+            report.figure(what, rate, "events/s", goal=goal)
+    with _server(load.fresh(data)) as port:
+        _fill(port, int(HISTORY_EVENTS * scale))
+        report.figure("reading everything, stored records", _reading(port), "events/s", goal=1_000_000)
+
+
+@contextmanager
+def _server(directory: Path) -> Iterator[int]:
+    command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory)]
+    command += ["--res", "tcp://127.0.0.1:0", "--mq", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        pairs = dict(pair.split("=", 1) for pair in server.stdout.readline().split()[2:])
+        try:
+            yield int(pairs["mq"].rpartition(":")[2])
+        finally:
+            server.terminate()
+
+
+def _append(stream: int, events: int) -> bytes:
+    """A message that appends."""
+    fields = [b"AC", b"r", b"bench", b"stream-%d" % stream, b"-1", b"%d" % events, *EVENT * events]
+    return encode([b"Res01", *fields])
+
+
+def _appending(port: int, connections: int, flight: int, events: int, seconds: float) -> float:
+    """Events per second of connections that each have so many commits under way."""
+    selector = selectors.DefaultSelector()
+    sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
+    for number, each in enumerate(sockets):
+        message = _append(number, events)
+        selector.register(each, selectors.EVENT_READ, message)
+        each.sendall(message * flight)
+    done, started = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < seconds:
+        for key, _ in selector.select(1):
+            assert isinstance(key.fileobj, socket.socket)
+            came = key.fileobj.recv(RECEIVE_BYTES).count(COMMITTED)
+            assert came, "an append was not answered as committed"
+            done += came
+            key.fileobj.sendall(key.data * came)
+    for each in sockets:
+        each.close()
+    return done * events / elapsed
+
+
+def _fill(port: int, events: int) -> None:
+    """A history of commits of 1,000 events."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        message, left = _append(0, 1000), events // 1000
+        for _ in range(left):
+            connection.sendall(message)
+            assert COMMITTED in connection.recv(RECEIVE_BYTES)
+
+
+def _reading(port: int) -> float:
+    """Events per second on the wire: received, put together, checksums checked."""
+    parser = Parser(1 << 20, 1 << 30)
+    position, started = 1, time.perf_counter()
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        while True:
+            answer = _ask(connection, parser, [b"RA", b"r", b"%d" % position, b"", b"", b"0"])
+            for record in answer[7:]:
+                position = Record(record, position).last + 1
+            if answer[5] == b"1":
+                return (position - 1) / (time.perf_counter() - started)
+
+
+def _ask(connection: socket.socket, parser: Parser, fields: Sequence[bytes]) -> list[bytes]:
+    """One request and its answer, as Res01L."""
+    connection.sendall(encode([b"Res01L", *cut(join_fields(fields))]))
+    while True:
+        for message in parser.receive(connection.recv(RECEIVE_BYTES)):
+            return split_fields(b"".join(message[1:]))

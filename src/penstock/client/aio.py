@@ -1,0 +1,321 @@
+"""The client, for programs that run on an event loop."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+
+from penstock.client import reading
+from penstock.client.calls import Calls
+from penstock.client.consuming import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubscription, AsyncTransaction
+from penstock.client.logs import AsyncLog, AsyncLogIterator
+from penstock.client.many import Commit, Many, ManyAppended, Written
+from penstock.client.reading import Range
+from penstock.client.urls import transport_to
+from penstock.errors import CannotConnect, EventNotFound
+from penstock.model import (
+    ANY,
+    Append,
+    Appended,
+    ContextInfo,
+    ContextPage,
+    Event,
+    EventPage,
+    FindPosition,
+    Found,
+    GetStats,
+    ListContexts,
+    ListIterators,
+    ListLogs,
+    ListQueues,
+    ListStreams,
+    ListSubscriptions,
+    Names,
+    NewEvent,
+    QueueInfo,
+    QueuePage,
+    ReadEvent,
+    ReadStream,
+    StoreStats,
+    StreamInfo,
+    StreamPage,
+    SubscriptionInfo,
+    SubscriptionPage,
+    ticks_of_datetime,
+)
+
+TIMEOUT_S: Final = 30.0
+IN_FLIGHT: Final = 256
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+def flattened(
+    pages: Callable[Concatenate[C, P], AsyncIterator[list[T]]],
+) -> Callable[Concatenate[C, P], AsyncIterator[T]]:
+    """From pages of items to items."""
+
+    async def items(self: C, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        async for page in pages(self, *args, **kwargs):
+            for item in page:
+                yield item
+
+    items.__doc__ = pages.__doc__
+    return items
+
+
+class AsyncClient:
+    """A client of one Penstock. Made by `aconnect`; `async with` or `await` connects it.
+
+    Every call has a deadline (`timeout`, in seconds), and is tried again within it where that is safe.
+    """
+
+    def __init__(self, url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> None:
+        self.url = url
+        self._calls = Calls(transport_to(url), timeout, retries)
+
+    # -- the connection
+
+    async def open(self) -> Self:
+        """Connect, or raise CannotConnect."""
+        try:
+            await self._calls.transport.ready(self._calls.timeout)
+        except CannotConnect:
+            await self.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """Close the connection; nothing is left behind."""
+        await self._calls.transport.close()
+
+    def __await__(self) -> Any:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- writing
+
+    async def append(
+        self,
+        context: str,
+        stream: str,
+        events: Sequence[NewEvent],
+        *,
+        expected: int = ANY,
+        timeout: float | None = None,
+    ) -> Appended:
+        """Append events to a stream, all or none: on disk when this returns.
+
+        `expected` is the sequence that the first of them must get: NEW for a stream that must not exist yet, ANY for
+        no check. Raises VersionConflict if the stream is elsewhere.
+        """
+        return await self._calls.append(Append(context, stream, tuple(events), expected), timeout)
+
+    async def append_many(
+        self,
+        commits: Iterable[Commit] | AsyncIterable[Commit],
+        *,
+        in_flight: int = IN_FLIGHT,
+        timeout: float | None = None,
+        written: Written | None = None,
+    ) -> ManyAppended:
+        """Append many commits, each (context, stream, events) or (context, stream, events, expected).
+
+        They are sent without waiting for one another, at most `in_flight` at once, and written once each. `written` is
+        told the number and the result of each. Raises NotAppended at the first that fails.
+        """
+        return await Many(self._calls, in_flight, timeout, written).run(commits)
+
+    def transaction(self, *, timeout: float | None = None) -> AsyncTransaction:
+        """Several appends, with acknowledgements and progress, that happen together or not at all."""
+        return AsyncTransaction(self._calls, timeout)
+
+    # -- reading
+
+    async def stream_pages(
+        self,
+        context: str,
+        stream: str,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        backward: bool = False,
+        limit: int | None = None,
+    ) -> AsyncIterator[list[Event]]:
+        """Events of a stream from sequence `start` to `end`, or down to it; at most `limit`. Page by page."""
+        sequence = start if start is not None else (0 if backward else 1)
+        while limit is None or limit > 0:
+            request = ReadStream(context, stream, sequence, end, limit, backward)
+            page = await self._calls.ask(request, EventPage)
+            if page.events:
+                yield page.events
+            if page.end:
+                return
+            sequence = page.next
+            limit = None if limit is None else limit - len(page.events)
+
+    read_stream = flattened(stream_pages)
+
+    async def read_event(self, context: str, stream: str, sequence: int) -> Event:
+        """One event. Raises EventNotFound."""
+        page = await self._calls.ask(ReadEvent(context, stream, sequence), EventPage)
+        if not page.events:
+            raise EventNotFound(context, stream, sequence)
+        return page.events[0]
+
+    async def event_pages(
+        self,
+        position: int = 1,
+        *,
+        context: str | None = None,
+        filter: str = "",
+        types: Collection[str] | None = None,
+        until: int | None = None,
+    ) -> AsyncIterator[list[Event]]:
+        """Everything from a position on: of a context, of streams that begin with `filter`, of some types. In pages."""
+        wanted = Range(position, context=context, filter=filter, types=types, until=until)
+        async for page in reading.event_pages(self._calls, wanted):
+            yield page
+
+    read_all = flattened(event_pages)
+
+    async def arrow_batches(
+        self,
+        position: int = 1,
+        *,
+        context: str | None = None,
+        filter: str = "",
+        types: Collection[str] | None = None,
+        until: int | None = None,
+    ) -> AsyncIterator[Any]:
+        """The same as `read_all`, as Arrow record batches."""
+        wanted = Range(position, context=context, filter=filter, types=types, until=until)
+        async for batch in reading.arrow_batches(self._calls, wanted):
+            yield batch
+
+    async def followed_pages(
+        self,
+        position: int = 1,
+        *,
+        context: str | None = None,
+        filter: str = "",
+        types: Collection[str] | None = None,
+    ) -> AsyncIterator[list[Event]]:
+        """Everything from a position on, and what comes after it as it comes, without end. In pages."""
+        wanted = Range(position, context=context, filter=filter, types=types)
+        async for page in reading.event_pages(self._calls, wanted, follow=True):
+            yield page
+
+    follow = flattened(followed_pages)
+
+    async def position_of(self, time: datetime, *, context: str, filter: str = "") -> int | None:
+        """The first position of a context whose event time is at or after a time, if there is one."""
+        request = FindPosition(context, filter, ticks_of_datetime(time))
+        return (await self._calls.ask(request, Found)).position
+
+    # -- consuming
+
+    def subscription(
+        self,
+        name: str,
+        *,
+        context: str,
+        filter: str = "",
+        start: datetime | None = None,
+        count: int = BATCH_EVENTS,
+        follow: bool = True,
+    ) -> AsyncSubscription:
+        """A durable subscription: the server remembers how far it is. With `follow` it waits for what is to come."""
+        return AsyncSubscription(self._calls, name, context, filter, start, count, follow)
+
+    def queue(
+        self,
+        context: str,
+        name: str,
+        *,
+        subscriber: str | None = None,
+        filter: str = "",
+        start: datetime | None = None,
+        count: int = BATCH_EVENTS,
+        ttl: float = TTL_S,
+    ) -> AsyncQueue:
+        """A queue that consumers share. Who does not acknowledge within `ttl` seconds loses a batch to others."""
+        return AsyncQueue(self._calls, context, name, subscriber, filter, start, count, ttl)
+
+    # -- logs
+
+    def log(self, name: str) -> AsyncLog:
+        """A log by its name, whether it is there or not."""
+        return AsyncLog(self._calls, name)
+
+    def iterator(self, name: str) -> AsyncLogIterator:
+        """An iterator over a log by its name, whether it is there or not."""
+        return AsyncLogIterator(self._calls, name)
+
+    async def logs(self) -> list[str]:
+        """The names of all logs."""
+        return (await self._calls.ask(ListLogs(), Names)).names
+
+    async def iterators(self, log: str | None = None) -> list[str]:
+        """The names of all iterators, or of those of a log."""
+        return (await self._calls.ask(ListIterators(log), Names)).names
+
+    # -- what there is
+
+    async def stats(self) -> StoreStats:
+        """Counts of the whole store."""
+        return await self._calls.ask(GetStats(), StoreStats)
+
+    async def contexts(self) -> list[ContextInfo]:
+        """All contexts and what is in them."""
+        found: list[ContextInfo] = []
+        while True:
+            page = await self._calls.ask(ListContexts(found[-1].name if found else ""), ContextPage)
+            found += page.contexts
+            if page.end:
+                return found
+
+    async def stream_infos(self, context: str, filter: str = "") -> AsyncIterator[list[StreamInfo]]:
+        """Streams of a context by name, and how many events each has. In pages."""
+        after = ""
+        while True:
+            page = await self._calls.ask(ListStreams(context, filter, after), StreamPage)
+            if page.streams:
+                yield page.streams
+                after = page.streams[-1].name
+            if page.end:
+                return
+
+    streams = flattened(stream_infos)
+
+    async def queues(self) -> list[QueueInfo]:
+        """All queues and their state."""
+        found: list[QueueInfo] = []
+        while True:
+            page = await self._calls.ask(ListQueues(found[-1].id if found else 0), QueuePage)
+            found += page.queues
+            if page.end:
+                return found
+
+    async def subscriptions(self) -> list[SubscriptionInfo]:
+        """All durable subscriptions and how far they are."""
+        found: list[SubscriptionInfo] = []
+        while True:
+            page = await self._calls.ask(ListSubscriptions(found[-1].id if found else 0), SubscriptionPage)
+            found += page.subscriptions
+            if page.end:
+                return found
+
+
+def aconnect(url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> AsyncClient:
+    """A client for an event loop: `async with aconnect(url) as client`, or `client = await aconnect(url)`."""
+    return AsyncClient(url, timeout=timeout, retries=retries)

@@ -1,0 +1,285 @@
+"""Durable subscriptions, queues and transactions: what consumers do, and how they say that it is done."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self
+from uuid import uuid4
+
+from penstock.client.calls import Calls
+from penstock.client.reading import WAIT_S_MAX
+from penstock.errors import InvalidRequest
+from penstock.model import (
+    ANY,
+    AcknowledgeQueue,
+    Append,
+    Appended,
+    Batch,
+    Delivery,
+    Done,
+    Event,
+    FetchSubscription,
+    NewEvent,
+    ProgressSubscription,
+    QueueReceipt,
+    Registered,
+    RegisterSubscriptions,
+    ReleaseQueue,
+    SetSubscription,
+    SubscribeQueue,
+    SubscriptionReceipt,
+    SubscriptionStart,
+    Transact,
+    Transacted,
+    ticks_of_datetime,
+)
+
+BATCH_EVENTS: Final = 100
+TTL_S: Final = 60.0
+NO_ALLOCATION: Final = -1
+"""In place of a time to live: acknowledge, and allocate nothing."""
+
+
+def start_ticks(start: datetime | None) -> int:
+    """A time to begin at; None is the beginning of the history."""
+    return 0 if start is None else ticks_of_datetime(start)
+
+
+class SubscriptionBatch(list[Event]):
+    """A subscription's events that were fetched together."""
+
+    def __init__(self, subscription: int, events: Sequence[Event]) -> None:
+        super().__init__(events)
+        self.subscription = subscription
+
+    @property
+    def receipt(self) -> SubscriptionReceipt:
+        """What says that all of it is done."""
+        return SubscriptionReceipt(self.subscription, self[-1].ticks)
+
+
+class AsyncSubscription:
+    """A durable subscription. Iterating delivers each batch until the loop body has gone through all of it.
+
+    Leaving the loop in the middle of a batch, or failing in it, leaves the subscription where it was: the batch comes
+    again, here or elsewhere.
+    """
+
+    def __init__(
+        self, calls: Calls, name: str, context: str, filter: str, start: datetime | None, count: int, follow: bool
+    ) -> None:
+        self._calls = calls
+        self._name = name
+        self._start = SubscriptionStart(context, filter, start_ticks(start))
+        self._count = count
+        self._follow = follow
+        self._id: int | None = None
+        self._settled: SubscriptionReceipt | None = None
+
+    async def id(self) -> int:
+        """Its number; it is registered if it is new."""
+        if self._id is None:
+            request = RegisterSubscriptions(self._name, (self._start,))
+            (self._id,) = (await self._calls.ask(request, Registered)).ids
+        return self._id
+
+    async def fetch(self, wait: float = 0.0) -> SubscriptionBatch:
+        """The next batch; the same again until it is progressed. Empty if there is nothing within `wait` seconds."""
+        request = FetchSubscription(await self.id(), self._count, int(1000 * wait))
+        batch = await self._calls.ask(request, Batch, wait=wait)
+        return SubscriptionBatch(batch.subscription, batch.events)
+
+    async def progress(self, batch: SubscriptionBatch) -> None:
+        """Done with a batch: the next fetch gives what comes after it."""
+        if batch:
+            receipt = batch.receipt
+            await self._calls.ask(ProgressSubscription(receipt.subscription, receipt.last_ticks), Done)
+
+    async def set(self, start: datetime | None) -> None:
+        """Move it to a time; None is the beginning of the history."""
+        await self.id()
+        place = self._start
+        await self._calls.ask(SetSubscription(self._name, place.context, place.filter, start_ticks(start)), Done)
+
+    def settled(self, batch: SubscriptionBatch) -> None:
+        """A transaction has progressed past this batch; iterating need not."""
+        self._settled = batch.receipt
+
+    async def batches(self) -> AsyncIterator[SubscriptionBatch]:
+        """Batch by batch; progressed when the loop asks for the next."""
+        while True:
+            batch = await self.fetch(WAIT_S_MAX if self._follow else 0.0)
+            if not batch and not self._follow:
+                return
+            if batch:
+                yield batch
+                if batch.receipt != self._settled:
+                    await self.progress(batch)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async for batch in self.batches():
+            for event in batch:
+                yield event
+
+
+class QueueBatch(list[Event]):
+    """Events of a queue that this consumer holds, until it acknowledges them, releases them or they expire."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        super().__init__(delivery.events)
+        self.receipt: QueueReceipt | None = None
+        if delivery.allocation is not None:
+            given = delivery.allocation
+            self.receipt = QueueReceipt(delivery.context, delivery.queue, delivery.subscriber, given.first, given.last)
+        self.is_settled = self.receipt is None
+        """Whether there is nothing left to acknowledge."""
+
+
+class AsyncQueue:
+    """A queue that consumers share: each event goes to one of them.
+
+    `async with queue.next() as batch` acknowledges the batch when the body succeeds and releases it when it fails.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        context: str,
+        name: str,
+        subscriber: str | None,
+        filter: str,
+        start: datetime | None,
+        count: int,
+        ttl: float,
+    ) -> None:
+        self._calls = calls
+        self._context = context
+        self._name = name
+        self._subscriber = subscriber or f"consumer-{uuid4().hex}"
+        self._filter = filter
+        self._start = start_ticks(start)
+        self._count = count
+        self._ttl_ms = int(1000 * ttl)
+
+    def next(self, wait: float = 0.0) -> "AsyncDelivery":
+        """The next batch, for `async with`; empty if there is nothing within `wait` seconds."""
+        return AsyncDelivery(self, wait)
+
+    async def take(self, wait: float = 0.0) -> QueueBatch:
+        """The next batch, to be acknowledged or released by hand."""
+        return QueueBatch(await self._subscribe(self._ttl_ms, wait))
+
+    async def declare(self) -> None:
+        """Make the queue if it is new, and take nothing."""
+        await self._subscribe(NO_ALLOCATION, 0.0)
+
+    async def _subscribe(self, ttl_ms: int, wait: float) -> Delivery:
+        request = SubscribeQueue(
+            self._context,
+            self._name,
+            self._subscriber,
+            self._filter,
+            self._start,
+            self._count,
+            ttl_ms,
+            int(1000 * wait),
+        )
+        return await self._calls.ask(request, Delivery, wait=wait)
+
+    async def acknowledge(self, batch: QueueBatch) -> None:
+        """Done with a batch: nobody gets it again."""
+        receipt = batch.receipt
+        if receipt is not None and not batch.is_settled:
+            request = AcknowledgeQueue(
+                receipt.context,
+                receipt.queue,
+                receipt.subscriber,
+                receipt.first,
+                receipt.last,
+                self._count,
+                NO_ALLOCATION,
+            )
+            await self._calls.ask(request, Delivery)
+            batch.is_settled = True
+
+    async def release(self, batch: QueueBatch) -> None:
+        """Not done with a batch: the next consumer gets it at once."""
+        receipt = batch.receipt
+        if receipt is not None and not batch.is_settled:
+            await self._calls.ask(ReleaseQueue(*_fields(receipt)), Done)
+            batch.is_settled = True
+
+
+def _fields(receipt: QueueReceipt) -> tuple[str, str, str, int, int]:
+    return receipt.context, receipt.queue, receipt.subscriber, receipt.first, receipt.last
+
+
+class AsyncDelivery:
+    """One batch of a queue, held while the body of an `async with` works on it."""
+
+    def __init__(self, queue: AsyncQueue, wait: float) -> None:
+        self._queue = queue
+        self._wait = wait
+        self._batch: QueueBatch | None = None
+
+    async def __aenter__(self) -> QueueBatch:
+        self._batch = await self._queue.take(self._wait)
+        return self._batch
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._batch is not None
+        if error is None:
+            await self._queue.acknowledge(self._batch)
+        else:
+            await self._queue.release(self._batch)
+
+
+class AsyncTransaction:
+    """Appends together with what they were made from: all or nothing, when the `async with` ends without an error."""
+
+    def __init__(self, calls: Calls, timeout: float | None) -> None:
+        self._calls = calls
+        self._timeout = timeout
+        self._commits: list[Append] = []
+        self._queued: list[QueueBatch] = []
+        self._fetched: list[tuple[AsyncSubscription, SubscriptionBatch]] = []
+        self.result: list[Appended] = []
+        """What came of the appends, in their order, once it is committed."""
+
+    def append(self, context: str, stream: str, events: Sequence[NewEvent], *, expected: int = ANY) -> None:
+        """Append events to a stream, as part of this."""
+        self._commits.append(Append(context, stream, tuple(events), expected))
+
+    def acknowledge(self, batch: QueueBatch) -> None:
+        """Acknowledge a queue's batch, as part of this."""
+        self._queued.append(batch)
+
+    def progress(self, subscription: AsyncSubscription, batch: SubscriptionBatch) -> None:
+        """Progress a subscription past a batch, as part of this."""
+        self._fetched.append((subscription, batch))
+
+    async def commit(self) -> list[Appended]:
+        """Carry it out; what came of its appends."""
+        receipts = tuple(batch.receipt for batch in self._queued if batch.receipt is not None)
+        progress = tuple(batch.receipt for _, batch in self._fetched if batch)
+        if not self._commits and not receipts and not progress:
+            raise InvalidRequest("transaction", "has nothing in it")
+        request = Transact(tuple(self._commits), receipts, progress)
+        self.result = list((await self._calls.transact(request, Transacted, self._timeout)).commits)
+        for batch in self._queued:
+            batch.is_settled = True
+        for subscription, fetched in self._fetched:
+            if fetched:
+                subscription.settled(fetched)
+        return self.result
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and (self._commits or self._queued or self._fetched):
+            await self.commit()

@@ -1,0 +1,52 @@
+"""To an engine in this process: `sqlite:///DIR`. For tests and notebooks: no server, the same calls."""
+
+import asyncio
+from functools import partial
+
+from penstock.client.transport import Answer, Transport, settle
+from penstock.engine import Engine
+from penstock.errors import CannotConnect, ClientClosed
+from penstock.model import ANONYMOUS, Request
+from penstock.settings import Settings
+
+
+class LocalTransport(Transport):
+    """Owns the store, as a server would, from the first call until it is closed."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._engine: Engine | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def ready(self, seconds: float) -> None:  # noqa: ARG002 - a store is there at once, or not at all
+        """Open the store unless it is open."""
+        if self._closed:
+            raise ClientClosed
+        async with self._opening:
+            if self._engine is None:
+                self._engine = await self._open()
+
+    async def _open(self) -> Engine:
+        engine = Engine(self.url, Settings(workers=1))
+        try:
+            await engine.start()
+        except OSError as error:
+            raise CannotConnect(self.url, f"{error.filename or 'its directory'}: {error.strerror}") from None
+        return engine
+
+    def start(self, request: Request) -> Answer:
+        """Hand a request to the engine."""
+        if self._closed or self._engine is None:
+            raise ClientClosed
+        answer: Answer = asyncio.get_running_loop().create_future()
+        abandon = self._engine.submit(ANONYMOUS, request, partial(settle, answer))
+        answer.add_done_callback(lambda done: abandon() if done.cancelled() else None)
+        return answer
+
+    async def close(self) -> None:
+        """Finish what was taken and close the store."""
+        self._closed = True
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.stop()

@@ -1,0 +1,93 @@
+"""Logs of CBOR messages, and iterators over them."""
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import cbor2
+
+from penstock.client.calls import Calls
+from penstock.errors import NotCbor
+from penstock.model import (
+    ANY,
+    Append,
+    CreateIterator,
+    CreateLog,
+    Done,
+    DropIterator,
+    DropLog,
+    ItemPage,
+    IteratorKind,
+    LogSummary,
+    NextItems,
+    ShowLog,
+    new_event,
+)
+
+LOG_CONTEXT = "remits"
+MESSAGE_TYPE = "cbor"
+PAGE_ITEMS = 1000
+
+
+class AsyncLog:
+    """A named log. Its messages are Python values, which travel and are kept as CBOR."""
+
+    def __init__(self, calls: Calls, name: str) -> None:
+        self._calls = calls
+        self.name = name
+
+    async def create(self) -> None:
+        """Make it, unless it is there."""
+        await self._calls.ask(CreateLog(self.name), Done)
+
+    async def delete(self) -> None:
+        """Delete it with its messages and its iterators, if it is there."""
+        await self._calls.ask(DropLog(self.name), Done)
+
+    async def show(self) -> LogSummary:
+        """What is known of it."""
+        return await self._calls.ask(ShowLog(self.name), LogSummary)
+
+    async def append(self, messages: Iterable[Any]) -> None:
+        """Append messages: all of them or none, and once, however often they have to be sent."""
+        events = tuple(new_event(MESSAGE_TYPE, _encoded(index, value)) for index, value in enumerate(messages))
+        if events:
+            await self._calls.append(Append(LOG_CONTEXT, self.name, events, ANY))
+
+
+class AsyncLogIterator:
+    """A function over the messages of a log, run by the server: map, filter or reduce."""
+
+    def __init__(self, calls: Calls, name: str) -> None:
+        self._calls = calls
+        self.name = name
+
+    async def create(self, log: str, kind: IteratorKind | str, function: str, *, indexed: bool = False) -> None:
+        """Make it, unless the same is there."""
+        await self._calls.ask(CreateIterator(self.name, log, IteratorKind(kind), function, indexed), Done)
+
+    async def delete(self, log: str) -> None:
+        """Delete it, with its output."""
+        await self._calls.ask(DropIterator(log, self.name), Done)
+
+    async def next(self, ordinal: int = 0, count: int = PAGE_ITEMS) -> list[Any]:
+        """Up to `count` of its results from an ordinal on; -1 is the last one. Empty: there are no more now."""
+        page = await self._calls.ask(NextItems(self.name, ordinal, count), ItemPage)
+        return [cbor2.loads(item) for item in page.items]
+
+    async def pages(self, ordinal: int = 0) -> AsyncIterator[list[Any]]:
+        """All its results from an ordinal on, a page at a time."""
+        while page := await self.next(ordinal):
+            yield page
+            ordinal += len(page)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for page in self.pages():
+            for item in page:
+                yield item
+
+
+def _encoded(index: int, value: Any) -> bytes:
+    try:
+        return cbor2.dumps(value)
+    except (cbor2.CBOREncodeError, ValueError, TypeError) as error:
+        raise NotCbor(index, str(error)) from None

@@ -1,0 +1,149 @@
+"""Any request that a client can ask over Res01, and any reply that the engine can give it."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from penstock import model
+from penstock.model import TICKS_MAX, Event, NewEvent, Reply, Request, stamp_of
+
+texts = st.text(st.characters(codec="utf-8"), max_size=12)
+names = texts.filter(bool)
+numbers = st.integers(-(1 << 63), (1 << 63) - 1)
+counts = st.integers(0, 1 << 40)
+waits = st.integers(0, 1 << 31)
+ticks = st.integers(0, TICKS_MAX)
+guids = st.binary(min_size=16, max_size=16)
+stamps = st.builds(stamp_of, ticks, st.integers(0, 3))
+optional_numbers = st.none() | numbers
+optional_names = st.none() | names
+bodies = st.binary(max_size=30)
+flags = st.booleans()
+
+new_events = st.builds(NewEvent, guids, stamps, texts, optional_names, bodies)
+events = st.builds(Event, counts, texts, texts, counts, guids, stamps, texts, optional_names, bodies, ticks, guids)
+event_lists = st.lists(events, max_size=15)
+marks = st.none() | st.builds(model.ProducerMark, names, numbers)
+
+
+def tuples(each: SearchStrategy[Any], least: int = 0) -> SearchStrategy[tuple[Any, ...]]:
+    return st.lists(each, min_size=least, max_size=4).map(tuple)
+
+
+commits = st.builds(model.Append, texts, texts, tuples(new_events, 1), numbers)
+
+REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = {
+    model.Append: st.builds(
+        model.Append, texts, texts, st.lists(new_events, min_size=1, max_size=15).map(tuple), numbers, marks
+    ),
+    model.Transact: st.builds(
+        model.Transact,
+        tuples(commits),
+        tuples(st.builds(model.QueueReceipt, texts, texts, texts, numbers, numbers)),
+        tuples(st.builds(model.SubscriptionReceipt, numbers, ticks)),
+        marks,
+    ),
+    model.ReadStream: st.builds(
+        model.ReadStream, texts, texts, numbers, optional_numbers, optional_numbers, st.booleans()
+    ),
+    model.ReadEvent: st.builds(model.ReadEvent, texts, texts, numbers),
+    model.ReadAll: st.builds(
+        model.ReadAll, numbers, optional_names, texts, st.none() | tuples(texts, 1), optional_numbers, waits
+    ),
+    model.ReadRecords: st.builds(model.ReadRecords, numbers, optional_names, texts, waits),
+    model.FindPosition: st.builds(model.FindPosition, texts, texts, ticks),
+    model.RegisterSubscriptions: st.builds(
+        model.RegisterSubscriptions, texts, tuples(st.builds(model.SubscriptionStart, texts, texts, ticks))
+    ),
+    model.FetchSubscription: st.builds(model.FetchSubscription, numbers, numbers, waits),
+    model.ProgressSubscription: st.builds(model.ProgressSubscription, numbers, ticks),
+    model.SetSubscription: st.builds(model.SetSubscription, texts, texts, texts, ticks),
+    model.ListSubscriptions: st.builds(model.ListSubscriptions, numbers, optional_numbers),
+    model.SubscribeQueue: st.builds(model.SubscribeQueue, texts, texts, texts, texts, ticks, numbers, numbers, waits),
+    model.AcknowledgeQueue: st.builds(
+        model.AcknowledgeQueue, optional_names, texts, texts, numbers, optional_numbers, numbers, numbers, waits
+    ),
+    model.ReleaseQueue: st.builds(model.ReleaseQueue, optional_names, texts, texts, numbers, numbers),
+    model.ResetQueue: st.builds(model.ResetQueue, optional_names, texts, ticks),
+    model.SetDeadLetterRule: st.builds(model.SetDeadLetterRule, optional_names, texts, optional_numbers),
+    model.ListDeadLetters: st.builds(model.ListDeadLetters, optional_names, texts, numbers, optional_numbers),
+    model.PutBack: st.builds(model.PutBack, optional_names, texts, numbers),
+    model.ListQueues: st.builds(model.ListQueues, numbers, optional_numbers),
+    model.ListContexts: st.builds(model.ListContexts, texts, optional_numbers),
+    model.ListStreams: st.builds(model.ListStreams, texts, texts, texts, optional_numbers),
+    model.GetStats: st.just(model.GetStats()),
+    model.CreateLog: st.builds(model.CreateLog, texts),
+    model.DropLog: st.builds(model.DropLog, texts),
+    model.ShowLog: st.builds(model.ShowLog, texts),
+    model.ListLogs: st.just(model.ListLogs()),
+    model.AddMessages: st.builds(model.AddMessages, texts, tuples(bodies)),
+    model.CreateIterator: st.builds(
+        model.CreateIterator, texts, texts, st.sampled_from(model.IteratorKind), texts, st.booleans()
+    ),
+    model.DropIterator: st.builds(model.DropIterator, texts, texts),
+    model.ListIterators: st.builds(model.ListIterators, optional_names),
+    model.NextItems: st.builds(model.NextItems, texts, numbers, numbers),
+}
+
+
+@st.composite
+def deliveries(draw: Callable[[SearchStrategy[Any]], Any]) -> model.Delivery:
+    """A delivery: who holds it, and how many events there are, is said once."""
+    subscriber, held = draw(texts), draw(event_lists)
+    given = None
+    if held or draw(flags):
+        given = model.Allocation(draw(numbers), draw(numbers), len(held), subscriber, draw(ticks), draw(counts))
+    return model.Delivery(draw(texts), draw(texts), subscriber, draw(ticks), given, held)
+
+
+appended = st.builds(model.Appended, guids, numbers, numbers, numbers, flags)
+allocations = st.builds(model.Allocation, numbers, numbers, numbers, texts, ticks, numbers)
+pages = st.builds(model.EventPage, event_lists, numbers, flags)
+done = st.just(model.Done())
+name_lists = st.builds(model.Names, st.lists(texts, max_size=4))
+
+
+def page(kind: Any, *fields: SearchStrategy[Any], of: Callable[..., Reply]) -> SearchStrategy[Any]:
+    return st.builds(of, st.lists(st.builds(kind, *fields), max_size=3), flags)
+
+
+REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = {
+    model.Append: appended,
+    model.Transact: st.builds(model.Transacted, tuples(appended)),
+    model.ReadStream: pages,
+    model.ReadEvent: pages,
+    model.ReadAll: pages,
+    model.ReadRecords: st.builds(model.RecordPage, texts, numbers, st.lists(bodies, max_size=4), numbers, flags),
+    model.FindPosition: st.builds(model.Found, optional_numbers),
+    model.RegisterSubscriptions: st.builds(model.Registered, tuples(numbers)),
+    model.FetchSubscription: st.builds(model.Batch, numbers, event_lists),
+    model.ProgressSubscription: done,
+    model.SetSubscription: done,
+    model.ListSubscriptions: page(
+        model.SubscriptionInfo, numbers, texts, texts, texts, numbers, st.none() | ticks, of=model.SubscriptionPage
+    ),
+    model.SubscribeQueue: deliveries(),
+    model.AcknowledgeQueue: deliveries(),
+    model.ReleaseQueue: done,
+    model.ResetQueue: done,
+    model.SetDeadLetterRule: done,
+    model.ListDeadLetters: st.builds(model.DeadLetterPage, st.lists(allocations, max_size=3), flags),
+    model.PutBack: done,
+    model.ListQueues: page(
+        model.QueueInfo, numbers, texts, texts, texts, *[numbers] * 6, optional_numbers, of=model.QueuePage
+    ),
+    model.ListContexts: page(model.ContextInfo, texts, *[numbers] * 4, of=model.ContextPage),
+    model.ListStreams: page(model.StreamInfo, texts, numbers, of=model.StreamPage),
+    model.GetStats: st.builds(model.StoreStats, texts, *[numbers] * 12),
+    model.CreateLog: done,
+    model.DropLog: done,
+    model.ShowLog: st.builds(model.LogSummary, texts, ticks, numbers, numbers, st.lists(texts, max_size=3)),
+    model.ListLogs: name_lists,
+    model.AddMessages: done,
+    model.CreateIterator: done,
+    model.DropIterator: done,
+    model.ListIterators: name_lists,
+    model.NextItems: st.builds(model.ItemPage, st.lists(bodies, max_size=4)),
+}
