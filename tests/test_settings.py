@@ -64,6 +64,10 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "mq_idle_ms_max": 60_000,
         "mq_message_bytes_max": 64 * MIB,
         "mq_unsent_bytes_max": 64 * MIB,
+        "remits": "127.0.0.1:4242",
+        "remits_connections_max": 1000,
+        "remits_idle_ms_max": 3_600_000,
+        "remits_frame_bytes_max": 16 * 1024 * 1024,
         "insecure": False,
         "workers": 2,
         "writer_queue_max": 10_000,
@@ -397,6 +401,7 @@ EXAMPLES: dict[str, object] = {
     "res": "ipc://some/place",
     "res_legacy": "tcp://[::1]:0",
     "mq": "[::1]:1",
+    "remits": "[::1]:1",
     "insecure": True,
     "log_level": "error",
 }

@@ -147,6 +147,5 @@ def test_the_limits_of_the_page_are_those_of_the_codec() -> None:
 
 def test_the_settings_that_the_page_names_exist() -> None:
     limits = PAGE.split("\n## Limits")[1].split("\n## ")[0]
-    # The gate brings its own settings.
-    named = {name for name in re.findall(r"`(\w+_max)`", limits) if not name.startswith("remits_")}
+    named = set(re.findall(r"`(\w+_max)`", limits))
     assert named <= set(Settings.__dataclass_fields__)

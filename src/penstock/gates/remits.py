@@ -75,9 +75,13 @@ class RemitsGate:
 
 def limits_of(settings: Settings) -> TcpLimits:
     """What the settings allow a connection."""
+    usual, idle_ms_max = TcpLimits(), settings.remits_idle_ms_max
     return TcpLimits(
         connections_max=settings.remits_connections_max,
-        idle_ms_max=settings.remits_idle_ms_max,
+        idle_ms_max=idle_ms_max,
+        # A client may be silent for long between requests, but not within one, nor while answers wait for it.
+        message_ms_max=min(idle_ms_max, usual.message_ms_max),
+        stall_ms_max=min(idle_ms_max, usual.stall_ms_max),
     )
 
 
