@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
 from typing import Any, Final, Protocol, cast
 
+LEAVE_PAUSE_S: Final = 0.05
+"""How often a connection is looked at that ends when its peer has taken all that waits for it."""
 PIECES_MAX: Final = 256
 """Pieces that are gathered before they are written, at the latest at the end of the loop's turn."""
 
@@ -62,6 +64,7 @@ class Why(StrEnum):
     UNREAD = "too much waited for a peer that does not read"
     HOARDED = "all unfinished messages together had too many bytes, and this peer's had the most"
     REFUSED = "there were too many connections"
+    DONE = "the peer had sent all that it wanted, and got all that was due to it"
     SHUTDOWN = "the server was shut down"
     KICKED = "an operator cut it off"
 
@@ -142,6 +145,9 @@ class TcpSession(asyncio.Protocol):
     def has_due(self) -> bool:
         """The peer sends nothing more; whether it shall still get something. Then it must be ended when it has."""
         return False
+
+    def forget(self) -> None:
+        """It has ended: what there is of an unfinished message is not needed any more."""
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -225,6 +231,8 @@ class TcpSession(asyncio.Protocol):
         self.ended = why
         self._out.append(self.farewell(why))
         self._flush()
+        self.forget()
+        self._pend(0)
         if self._holds:
             # To close with bytes unread would make the system throw away what we have said last.
             self._transport.resume_reading()
@@ -235,6 +243,14 @@ class TcpSession(asyncio.Protocol):
         else:
             self._transport.close()
         self._leave_soon()
+
+    def leave(self, why: str) -> None:
+        """End once the peer has taken what waits for it, however slow it is. If it takes nothing, it is ended too."""
+        self._flush()
+        if self.ended is None and self.unsent_bytes:
+            self._linger = self._loop.call_later(LEAVE_PAUSE_S, self.leave, why)
+        else:
+            self.end(why)
 
     def _leave_soon(self) -> None:
         """Whatever the peer does, the connection is closed in a moment."""
@@ -331,13 +347,19 @@ class TcpSession(asyncio.Protocol):
             self._keeper.grew(self, change)
 
     def eof_received(self) -> bool:
-        """The peer sends nothing more: the transport closes once everything is sent, unless something is due."""
+        """The peer sends nothing more, which may be all that it means: it gets what is due, and then it is closed."""
         self._flush()
-        if self.ended is None:
+        if self.ended is not None:
+            return False
+        # A connection under TLS has no half.
+        if self._transport.can_write_eof():
             if self.has_due():
                 return True
-            self.ended = Why.PEER
-            self._leave_soon()
+            if self.unsent_bytes:
+                self.leave(Why.DONE)
+                return True
+        self.ended = Why.PEER
+        self._leave_soon()
         return False
 
     def pause_writing(self) -> None:
