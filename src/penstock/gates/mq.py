@@ -11,7 +11,7 @@ from typing import Final
 from penstock.engine import Engine
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.gates.carrying import Carrying
-from penstock.model import FetchSubscription, ReadAll, ReadRecords, ReadStream
+from penstock.model import Append, FetchSubscription, ReadAll, ReadRecords, ReadStream
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo
 from penstock.settings import Settings
 from penstock.tcp import Hold, Why
@@ -230,6 +230,9 @@ class _Asked(Carrying):
         self.framed = framed
         self.size = 0
         requests = framed.exchange.requests
+        if len(requests) == 1 and isinstance(requests[0], Append):
+            self.waits = self.fills_pages = False
+            return
         # What waits for events must not wait for others, nor they for it.
         self.waits = any(getattr(request, "wait_ms", 0) for request in requests)
         self.fills_pages = not self.waits and any(isinstance(request, PAGES) for request in requests)

@@ -8,7 +8,7 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Flag, StrEnum, auto
+from enum import StrEnum
 from typing import Any, Final, Protocol, cast
 
 LEAVE_PAUSE_S: Final = 0.05
@@ -43,13 +43,14 @@ class TcpLimits:
     """How long a connection that is ended stays for the peer to take the rest."""
 
 
-class Hold(Flag):
-    """Why a connection is not read from at present."""
+class Hold:
+    """Why a connection is not read from at present: the sum of these."""
 
-    NOTHING = 0
-    UNSENT = auto()
+    # Plain numbers: it is asked with every answer, and flags would be slow.
+    NOTHING: Final = 0
+    UNSENT: Final = 1
     """The peer does not read."""
-    BUSY = auto()
+    BUSY: Final = 2
     """Whoever handles its messages has enough."""
 
 
@@ -123,7 +124,7 @@ class TcpSession(asyncio.Protocol):
         self._taken = 0
         self._out: list[bytes] = []
         self._flush_is_due = False
-        self._holds = Hold.NOTHING
+        self._holds: int = Hold.NOTHING
         self._room = asyncio.Event()
         self._room.set()
         self._gone = asyncio.Event()
@@ -201,17 +202,17 @@ class TcpSession(asyncio.Protocol):
     # -- reading
 
     @property
-    def holds(self) -> Hold:
+    def holds(self) -> int:
         """Why it is not read from."""
         return self._holds
 
-    def hold(self, why: Hold) -> None:
+    def hold(self, why: int) -> None:
         """Read nothing until this is released. What one read gave before that is still handled."""
         if not self._holds and self.ended is None:
             self._transport.pause_reading()
         self._holds |= why
 
-    def release(self, why: Hold) -> None:
+    def release(self, why: int) -> None:
         """Read on, unless there is another reason not to."""
         if not self._holds & why:
             return
