@@ -23,7 +23,7 @@ from tests.gates.mq_client import (
     parted,
     pieces,
 )
-from tests.gates.res_client import Answer
+from tests.gates.res_client import PATIENCE_S, Answer
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, StoredEvent, an_event
 from tests.gates.serving import MEMORY_BYTES_MAX, Served, others_are_served, until
@@ -293,6 +293,16 @@ def test_who_sends_nothing_more_still_gets_the_answers(server: Served, context: 
         assert {client.receive().request_id for _ in sent} == set(sent)
         client.connection.reason()
         assert client.connection.socket.recv(1) == b""
+
+
+def test_pages_that_were_accepted_are_answered_when_the_server_stops(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as server, MqClient(server.mq) as client:
+        client.append("shop", "s", 1, an_event(bytes(4000)))
+        sent = [client.send("QS", b"shop", b"s", b"1", b"") for _ in range(1000)]
+        until(lambda: session_of(server, client)["messages_received"] == 1 + len(sent))
+        server.process.terminate()
+        assert {client.receive().request_id for _ in sent} == set(sent)
+        assert server.process.wait(PATIENCE_S) == 0
 
 
 def test_appends_behind_pages_that_nobody_reads_are_written_once_they_are_read(server: Served, context: str) -> None:

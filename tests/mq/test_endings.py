@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from penstock.mq import Ending, Message, MqClient, MqServer, MqSession, Reason
+from penstock.wire.mqframe import encode
 from tests.mq.support import HOST, Raw, disconnect, echo, raw_server, serving, until
 
 SOME_REASONS = [Reason.UNKNOWN, Reason.APPLICATION_ERROR, Reason.AUTHENTICATION_FAILURE, Reason.CONNECTION_REFUSED]
@@ -176,15 +177,29 @@ async def test_a_peer_that_closes_its_own_direction_gets_what_is_due_to_it() -> 
         await until(lambda: not server.sessions())
 
 
-async def test_a_peer_that_closes_its_own_direction_and_reads_nothing_is_left_after_a_moment() -> None:
+async def test_a_peer_that_closes_its_own_direction_and_reads_nothing_is_given_up() -> None:
     many = [bytes(16_000)] * 2000
-    # With less room, it would not be read from and its end not be seen; then `stall_ms_max` is what counts.
+    limits = {"linger_ms_max": 50, "stall_ms_max": 200, "unsent_bytes_high": 64 << 20}
+    async with serving(lambda session, frames: session.send(many), **limits) as served, await served.raw() as raw:
+        await raw.send(b"\x04")
+        raw.shut()
+        assert (await served.ending()).reason is Reason.TIME_OUT
+        assert served.server.sessions() == []
+
+
+async def test_a_peer_that_closes_its_own_direction_gets_all_that_waits_for_it_however_late_it_reads() -> None:
+    many = [bytes(16_000)] * 2000
     limits = {"linger_ms_max": 50, "unsent_bytes_high": 64 << 20}
     async with serving(lambda session, frames: session.send(many), **limits) as served, await served.raw() as raw:
         await raw.send(b"\x04")
         raw.shut()
-        assert (await served.ending()).reason is Reason.SOCKET_ERROR
-        assert served.server.sessions() == []
+        session = await served.session()
+        seen = session.info().last_seen
+        # It has lingered for longer than a connection that is ended may.
+        await until(lambda: session.info().last_seen > seen + 0.2)
+        data = await raw.rest()
+        assert data.endswith(disconnect(Reason.SERVER_CLOSING))
+        assert len(data) == len(encode(many)) + len(disconnect(Reason.SERVER_CLOSING))
 
 
 async def test_a_connection_that_is_reset_ends_and_nobody_else_notices() -> None:

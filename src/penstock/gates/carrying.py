@@ -61,11 +61,13 @@ class Carrying:
             return
         self._is_going_on = True
         requests, abandons = self.exchange.requests, self._abandons
-        while (begun := len(abandons)) < len(requests) and self.may_go_on(begun - len(requests) + self._left):
-            answer = partial(self._one_of_many, begun)
-            abandons.append(_nothing)
-            abandons[begun] = self._engine.submit(ANONYMOUS, requests[begun], answer, self._present)
-        self._is_going_on = False
+        try:
+            while (begun := len(abandons)) < len(requests) and self.may_go_on(begun - len(requests) + self._left):
+                answer = partial(self._one_of_many, begun)
+                abandons.append(_nothing)
+                abandons[begun] = self._engine.submit(ANONYMOUS, requests[begun], answer, self._present)
+        finally:
+            self._is_going_on = False
 
     def abandon(self) -> None:
         """Give up what only reads or waits: nobody is there for the answer."""

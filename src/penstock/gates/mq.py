@@ -11,7 +11,7 @@ from typing import Final
 from penstock.engine import Engine
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.gates.carrying import Carrying
-from penstock.model import FetchSubscription, ReadAll, ReadRecords, ReadStream
+from penstock.model import Append, FetchSubscription, ReadAll, ReadRecords, ReadStream
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo
 from penstock.settings import Settings
 from penstock.tcp import Hold, Why
@@ -112,6 +112,7 @@ class _Peer:
     __slots__ = (
         "_engine",
         "_is_done",
+        "_is_reading_on",
         "_outstanding",
         "_pages",
         "_series",
@@ -131,6 +132,7 @@ class _Peer:
         self._under_way: set[_Asked] = set()
         self._series: set[_Asked] = set()
         self._is_done = False
+        self._is_reading_on = False
 
     def take(self, message: Message) -> None:
         """Begin what a message asks for, or remember it until it is its turn."""
@@ -153,13 +155,20 @@ class _Peer:
 
     def read_on(self) -> None:
         """Begin reads whose turn has come."""
-        for series in list(self._series):
-            series.go_on()
-        while self._waiting and self._pages < PAGES_MAX and self.may_read:
-            asked = self._waiting.popleft()
-            self._waiting_bytes -= asked.size
-            self._pages += 1
-            self._begin(asked)
+        # One may be answered while it is begun: then we are here already.
+        if self._is_reading_on:
+            return
+        self._is_reading_on = True
+        try:
+            for series in list(self._series):
+                series.go_on()
+            while self._waiting and self._pages < PAGES_MAX and self.may_read:
+                asked = self._waiting.popleft()
+                self._waiting_bytes -= asked.size
+                self._pages += 1
+                self._begin(asked)
+        finally:
+            self._is_reading_on = False
 
     def _begin(self, asked: "_Asked") -> None:
         asked.begin(self._engine, asked.framed.present)
@@ -194,7 +203,7 @@ class _Peer:
         if self._session.holds & Hold.BUSY and not self._is_crowded:
             self._session.release(Hold.BUSY)
         if self._is_done and not self._outstanding:
-            self._session.end(Why.PEER)
+            self._session.leave(Why.DONE)
 
     def peer_is_done(self) -> bool:
         """The peer sends nothing more; whether it shall still get answers. It does not get what it only waited for."""
@@ -221,6 +230,9 @@ class _Asked(Carrying):
         self.framed = framed
         self.size = 0
         requests = framed.exchange.requests
+        if len(requests) == 1 and isinstance(requests[0], Append):
+            self.waits = self.fills_pages = False
+            return
         # What waits for events must not wait for others, nor they for it.
         self.waits = any(getattr(request, "wait_ms", 0) for request in requests)
         self.fills_pages = not self.waits and any(isinstance(request, PAGES) for request in requests)

@@ -6,12 +6,13 @@ pipelined behind something slow waits, and when there is too much of it the conn
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from penstock.engine import Engine
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Unexpected
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.model import (
     ANONYMOUS,
@@ -25,7 +26,10 @@ from penstock.model import (
 )
 from penstock.settings import Settings
 from penstock.tcp import Hold, SessionInfo, TcpLimits, TcpServer, TcpSession, Why
-from penstock.wire.remits import Exchange, Frame, Parser, decode, item_payload, refusal_frame
+from penstock.wire.remits import Exchange, Frame, Parser, decode, error_frame, item_payload, refusal_frame
+from penstock.wire.remits.codes import LIMIT, UNREADABLE_BYTES
+
+log = logging.getLogger(__name__)
 
 OUTSTANDING_MAX: Final = 1024
 """Requests of one connection that are not answered; when there are more, it is not read from."""
@@ -36,6 +40,10 @@ READS_MAX: Final = 4
 
 DECODED_BYTES_MAX: Final = 256 * 1024
 """Payloads up to this size are taken apart at once; what takes longer is left to a thread, so that others go on."""
+
+LOST: Final = {LIMIT: "a frame was too long", UNREADABLE_BYTES: "a frame was too short"}
+"""Why a connection ends whose frames cannot be told apart any more, by the code that its peer is told. They are counted
+by these words, so they say nothing that a peer can choose."""
 
 READS: Final = (ListIterators, ListLogs, NextItems, ShowLog)
 
@@ -151,7 +159,12 @@ class _Asked:
 
     def _replied(self, reply: Reply | PenstockError | None) -> None:
         assert self._exchange is not None
-        self.answer = self._exchange.answer(reply)
+        try:
+            self.answer = self._exchange.answer(reply)
+        except Exception as error:
+            # Others wait behind this one: it has an answer, whatever happens.
+            log.exception("an answer could not be composed")
+            self.answer = error_frame(Unexpected(repr(error)))
         self.session.go_on()
 
     def abandon(self) -> None:
@@ -173,6 +186,7 @@ class _Session(TcpSession):
         self._size = 0
         self._is_going_on = False
         self._peer_is_done = False
+        self._is_leaving = False
 
     # -- requests
 
@@ -210,9 +224,11 @@ class _Session(TcpSession):
         if self._is_going_on:
             return
         self._is_going_on = True
-        while self._answer_next() or self._begin_next():
-            pass
-        self._is_going_on = False
+        try:
+            while self._answer_next() or self._begin_next():
+                pass
+        finally:
+            self._is_going_on = False
         if not self._is_crowded:
             self.release(Hold.BUSY)
         if not self._under_way and not self._waiting:
@@ -246,11 +262,15 @@ class _Session(TcpSession):
 
     def _end_if_done(self) -> None:
         """Everything is answered: close if the peer has nothing more to say, or cannot be understood."""
+        if self._is_leaving:
+            return
         if self._parser.lost is not None:
+            self._is_leaving = True
             self.write(refusal_frame(self._parser.lost.code))
-            self.end(self._parser.lost.reason)
+            self.leave(LOST[self._parser.lost.code])
         elif self._peer_is_done:
-            self.end(Why.PEER)
+            self._is_leaving = True
+            self.leave(Why.DONE)
 
     def has_due(self) -> bool:
         """The peer sends nothing more. It gets the answers that it has asked for."""

@@ -56,6 +56,7 @@ REASONS: Final[dict[str, Reason]] = {
     Why.UNREAD: Reason.APPLICATION_ERROR,
     Why.HOARDED: Reason.APPLICATION_ERROR,
     Why.REFUSED: Reason.CONNECTION_REFUSED,
+    Why.DONE: Reason.SERVER_CLOSING,
     Why.SHUTDOWN: Reason.SERVER_SHUTDOWN,
     Why.KICKED: Reason.SERVER_CLOSING,
 }
@@ -175,6 +176,10 @@ class MqSession(TcpSession):
 
     def _own_reason(self, why: str) -> Reason:
         return REASONS.get(why, Reason.UNKNOWN) if self._reason is None else self._reason
+
+    def forget(self) -> None:
+        """Let go of an unfinished message."""
+        self._parser.forget()
 
     def resume_writing(self) -> None:
         """The peer has taken most of what waited for it: tell the handler."""

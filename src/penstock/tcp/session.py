@@ -8,9 +8,11 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Flag, StrEnum, auto
+from enum import StrEnum
 from typing import Any, Final, Protocol, cast
 
+LEAVE_PAUSE_S: Final = 0.05
+"""How often a connection is looked at that ends when its peer has taken all that waits for it."""
 PIECES_MAX: Final = 256
 """Pieces that are gathered before they are written, at the latest at the end of the loop's turn."""
 
@@ -41,13 +43,14 @@ class TcpLimits:
     """How long a connection that is ended stays for the peer to take the rest."""
 
 
-class Hold(Flag):
-    """Why a connection is not read from at present."""
+class Hold:
+    """Why a connection is not read from at present: the sum of these."""
 
-    NOTHING = 0
-    UNSENT = auto()
+    # Plain numbers: it is asked with every answer, and flags would be slow.
+    NOTHING: Final = 0
+    UNSENT: Final = 1
     """The peer does not read."""
-    BUSY = auto()
+    BUSY: Final = 2
     """Whoever handles its messages has enough."""
 
 
@@ -62,6 +65,7 @@ class Why(StrEnum):
     UNREAD = "too much waited for a peer that does not read"
     HOARDED = "all unfinished messages together had too many bytes, and this peer's had the most"
     REFUSED = "there were too many connections"
+    DONE = "the peer had sent all that it wanted, and got all that was due to it"
     SHUTDOWN = "the server was shut down"
     KICKED = "an operator cut it off"
 
@@ -120,7 +124,7 @@ class TcpSession(asyncio.Protocol):
         self._taken = 0
         self._out: list[bytes] = []
         self._flush_is_due = False
-        self._holds = Hold.NOTHING
+        self._holds: int = Hold.NOTHING
         self._room = asyncio.Event()
         self._room.set()
         self._gone = asyncio.Event()
@@ -142,6 +146,9 @@ class TcpSession(asyncio.Protocol):
     def has_due(self) -> bool:
         """The peer sends nothing more; whether it shall still get something. Then it must be ended when it has."""
         return False
+
+    def forget(self) -> None:
+        """It has ended: what there is of an unfinished message is not needed any more."""
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -195,17 +202,17 @@ class TcpSession(asyncio.Protocol):
     # -- reading
 
     @property
-    def holds(self) -> Hold:
+    def holds(self) -> int:
         """Why it is not read from."""
         return self._holds
 
-    def hold(self, why: Hold) -> None:
+    def hold(self, why: int) -> None:
         """Read nothing until this is released. What one read gave before that is still handled."""
         if not self._holds and self.ended is None:
             self._transport.pause_reading()
         self._holds |= why
 
-    def release(self, why: Hold) -> None:
+    def release(self, why: int) -> None:
         """Read on, unless there is another reason not to."""
         if not self._holds & why:
             return
@@ -225,6 +232,8 @@ class TcpSession(asyncio.Protocol):
         self.ended = why
         self._out.append(self.farewell(why))
         self._flush()
+        self.forget()
+        self._pend(0)
         if self._holds:
             # To close with bytes unread would make the system throw away what we have said last.
             self._transport.resume_reading()
@@ -235,6 +244,14 @@ class TcpSession(asyncio.Protocol):
         else:
             self._transport.close()
         self._leave_soon()
+
+    def leave(self, why: str) -> None:
+        """End once the peer has taken what waits for it, however slow it is. If it takes nothing, it is ended too."""
+        self._flush()
+        if self.ended is None and self.unsent_bytes:
+            self._linger = self._loop.call_later(LEAVE_PAUSE_S, self.leave, why)
+        else:
+            self.end(why)
 
     def _leave_soon(self) -> None:
         """Whatever the peer does, the connection is closed in a moment."""
@@ -331,13 +348,19 @@ class TcpSession(asyncio.Protocol):
             self._keeper.grew(self, change)
 
     def eof_received(self) -> bool:
-        """The peer sends nothing more: the transport closes once everything is sent, unless something is due."""
+        """The peer sends nothing more, which may be all that it means: it gets what is due, and then it is closed."""
         self._flush()
-        if self.ended is None:
+        if self.ended is not None:
+            return False
+        # A connection under TLS has no half.
+        if self._transport.can_write_eof():
             if self.has_due():
                 return True
-            self.ended = Why.PEER
-            self._leave_soon()
+            if self.unsent_bytes:
+                self.leave(Why.DONE)
+                return True
+        self.ended = Why.PEER
+        self._leave_soon()
         return False
 
     def pause_writing(self) -> None:

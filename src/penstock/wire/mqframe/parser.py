@@ -60,6 +60,11 @@ class Parser:
         """How much has come of a message that is not complete."""
         return self._size + len(self._part)
 
+    def forget(self) -> None:
+        """Let go of what there is of a message that is not complete."""
+        self._frames, self._size = [], 0
+        self._part = bytearray()
+
     def receive(self, data: bytes) -> list[Message]:
         """Take the next bytes; the messages that they complete."""
         messages: list[Message] = []

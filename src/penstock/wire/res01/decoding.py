@@ -7,6 +7,8 @@ sentence that names the field.
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.model import TICKS_MAX, Append
+from penstock.model.ticks import TICKS_MASK
 from penstock.wire.res01 import commands, encoding
 from penstock.wire.res01.codes import MALFORMED, UNSUPPORTED_COMMAND, UNSUPPORTED_PROTOCOL
 from penstock.wire.res01.commands import Command
@@ -14,10 +16,18 @@ from penstock.wire.res01.encoding import Dialect
 from penstock.wire.res01.events import binary_frames, text_frames
 from penstock.wire.res01.exchange import Envelope, Exchange, Frames, error_payload, refusal_payload
 from penstock.wire.res01.extensions import EXTENSIONS
-from penstock.wire.res01.fields import Fields
+from penstock.wire.res01.fields import Fields, new_event_of
 from penstock.wire.res01.full import FULL
 from penstock.wire.res01.logs import LOGS
-from penstock.wire.res01.scalars import BINARY_SCALARS, TEXT_SCALARS, shown
+from penstock.wire.res01.scalars import (
+    BINARY_SCALARS,
+    GUID_BYTES,
+    INT64_MAX,
+    LONG_DIGITS,
+    TEXT_SCALARS,
+    shown,
+    swap_guid,
+)
 
 TEXT_TAG: Final = b"Res01"
 BINARY_TAG: Final = b"RC0.1"
@@ -28,6 +38,8 @@ BINARY: Final = Dialect("RC0.1", BINARY_SCALARS, binary_frames)
 
 TEXT_COMMANDS: Final[dict[bytes, Command]] = {**commands.TEXT, **EXTENSIONS, **FULL, **LOGS}
 BINARY_COMMANDS: Final[dict[bytes, Command]] = commands.BINARY
+ONE_EVENT_FRAMES: Final = 13
+"""Frames of an append of one event, the empty one that leads it included."""
 ONE_EACH: Final = {b"EF", b"BF"}
 """Answers that come one for each request of a message, as they are ready."""
 INTERNAL: Final = b"RR"
@@ -52,12 +64,34 @@ def decode(frames: Frames, *, legacy: bool = False) -> Exchange:
         dialect, known = BINARY, BINARY_COMMANDS
     else:
         return _refused(envelope, UNSUPPORTED_PROTOCOL, f"protocol {shown(envelope.tag)} is not spoken here")
+    if name == b"AC" and len(frames) == border + ONE_EVENT_FRAMES and dialect is TEXT:
+        exchange = _one_event(envelope, frames, border)
+        if exchange is not None:
+            return exchange
     if name is None or request_id is None:
         return _refused(envelope, MALFORMED, "RequestId is missing: the message has too few frames")
     command = known.get(name)
     if command is None:
         return _refused(envelope, UNSUPPORTED_COMMAND, _unknown(name, dialect))
     return _asked(envelope, name, command, dialect, Fields(frames, border + 4, dialect.scalars))
+
+
+def _one_event(envelope: Envelope, frames: Frames, border: int) -> Exchange | None:
+    """The most common message of all, an append of one event, in half the time; None leaves it to the general way."""
+    context, stream, version, count, number, stamp, kind, headers, body = frames[border + 4 :]
+    if count != b"1" or len(number) != GUID_BYTES or not stamp.isdigit() or len(stamp) > LONG_DIGITS:
+        return None
+    if version != b"-1" and not (version.isdigit() and len(version) < LONG_DIGITS):
+        return None
+    value = int(stamp)
+    if value & TICKS_MASK > TICKS_MAX or value > INT64_MAX:
+        return None
+    try:
+        row = swap_guid(number), value, kind.decode(), headers.decode() or None, body
+        append = Append(context.decode(), stream.decode(), (new_event_of(row),), int(version))
+    except UnicodeDecodeError:
+        return None
+    return Exchange(envelope, (append,), encoding.commit_answer(TEXT), text_frames)
 
 
 def _head(frames: Frames, border: int) -> tuple[bytes | None, bytes | None, bytes | None]:

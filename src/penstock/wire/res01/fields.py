@@ -11,7 +11,7 @@ EVENT_FRAMES: Final = 5
 """Frames of an event in a request: id, timestamp, type, headers, body."""
 
 # The constructor of a named tuple takes its fields one by one; this takes the row that `zip` has made.
-_new_event = partial(tuple.__new__, NewEvent)
+new_event_of = partial(tuple.__new__, NewEvent)
 
 
 class Fields:
@@ -115,7 +115,7 @@ class Fields:
         headers = [text or None for text in read_texts(frames[start + 3 : end : EVENT_FRAMES], "Headers")]
         bodies = frames[start + 4 : end : EVENT_FRAMES]
         rows = zip(ids, stamps, types, headers, bodies, strict=True)
-        return cast("tuple[NewEvent, ...]", tuple(map(_new_event, rows)))
+        return cast("tuple[NewEvent, ...]", tuple(map(new_event_of, rows)))
 
     def _event(self) -> NewEvent:
         """One event, as most commits have, in half the time that columns would take."""
@@ -129,7 +129,7 @@ class Fields:
             read_text(headers, "Headers of event 1") or None,
             body,
         )
-        return _new_event(row)
+        return new_event_of(row)
 
     def no_more_than(self, count: int) -> None:
         """At most so many frames may follow."""

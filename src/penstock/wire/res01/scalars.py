@@ -24,7 +24,7 @@ SHOWN_BYTES_MAX: Final = 40
 """How much of a wrong frame an error message shows."""
 GUID_BYTES: Final = 16
 
-_LONG_DIGITS: Final = 19
+LONG_DIGITS: Final = 19
 _TICKS_PER_DAY: Final = 86_400 * TICKS_PER_SECOND
 _NUMBER: Final = re.compile(rb"-?[0-9]+")
 _SEVENTH: Final = re.compile(r"(?<=[.,]\d{6})(\d)\d*")
@@ -147,13 +147,13 @@ def _text_number(frame: bytes, field: str) -> int:
 
 def read_text_numbers(frames: list[bytes], field: str) -> list[int]:
     """A column of numbers in the text dialect."""
-    if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) < _LONG_DIGITS:
+    if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) < LONG_DIGITS:
         return list(map(int, frames))
     return _one_by_one(_text_number, frames, field)
 
 
 def _text_stamp(frame: bytes, field: str) -> int:
-    if frame.isdigit() and len(frame) <= _LONG_DIGITS:
+    if frame.isdigit() and len(frame) <= LONG_DIGITS:
         value = int(frame)
         # The bits of a time in range are its stamp.
         return value if value & TICKS_MASK <= TICKS_MAX and value <= INT64_MAX else stamp_of_binary(value)
@@ -166,7 +166,7 @@ def _text_stamp(frame: bytes, field: str) -> int:
 
 
 def _text_stamps(frames: list[bytes], field: str) -> list[int]:
-    if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) <= _LONG_DIGITS:
+    if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) <= LONG_DIGITS:
         return [
             value if value & TICKS_MASK <= TICKS_MAX and value <= INT64_MAX else stamp_of_binary(value)
             for value in map(int, frames)
