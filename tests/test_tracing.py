@@ -113,8 +113,6 @@ def test_a_trace_goes_through_the_history() -> None:
             assert trace.get_current_span().get_span_context().trace_id == TRACE
 
 
-# The client calls `traced` itself once it is told to; this mark must go then, as it will say.
-@pytest.mark.xfail(reason="the client does not call traced yet")
 def test_what_a_client_appends_carries_the_trace() -> None:
     with server() as served, penstock.connect(served.url) as client:
         with span():

@@ -52,12 +52,12 @@ def test_a_part_of_a_stream_can_be_read(
 
 
 def test_a_stream_is_read_across_pages(client: Client, context: str) -> None:
-    count = 2 * PAGE_EVENTS + 5
+    count = PAGE_EVENTS + 5
     fill(client, context, "s", count, each=1000)
     assert numbers(client.read_stream(context, "s")) == list(range(1, count + 1))
     assert numbers(client.read_stream(context, "s", backward=True)) == list(range(count, 0, -1))
     assert numbers(client.read_stream(context, "s", limit=PAGE_EVENTS + 1)) == list(range(1, PAGE_EVENTS + 2))
-    assert [len(page) for page in client.stream_pages(context, "s")] == [PAGE_EVENTS, PAGE_EVENTS, 5]
+    assert [len(page) for page in client.stream_pages(context, "s")] == [PAGE_EVENTS, 5]
 
 
 def test_one_event_can_be_read(client: Client, context: str) -> None:
@@ -146,9 +146,6 @@ def test_a_history_is_read_across_pages(client: Client, context: str) -> None:
 def test_nobody_is_hurt_by_a_reader_that_leaves(client: Client, context: str) -> None:
     fill(client, context, "a", 20_000, each=1000)
     for event in client.read_all(context=context):
-        if event.json() == 10:
-            break
-    for event in client.read_stream(context, "a"):
         if event.json() == 10:
             break
     assert client.read_event(context, "a", 10).json() == 10
@@ -252,6 +249,7 @@ def test_contexts_and_streams_are_listed(client: Client, context: str) -> None:
     assert list(client.streams("no such context")) == []
 
 
+@pytest.mark.over("penstock")
 def test_streams_are_listed_across_pages(client: Client, context: str) -> None:
     count = PAGE_EVENTS + 10
     client.append_many((context, f"s-{number:05}", some(1)) for number in range(count))

@@ -209,7 +209,7 @@ def test_more_notifications_than_a_page_has_are_read_in_pages(recorder: Penstock
 
 def test_events_that_another_client_appended_are_notifications_too(recorder: PenstockApplicationRecorder) -> None:
     client = recorder.datastore.client
-    for headers in (None, "not JSON", "[]", {"trace": "1"}):
+    for headers in (None, "not JSON", "[" * 100_000, {"trace": "1"}):
         client.append("Shop", "order-1", [penstock.event("OrderPlaced", b"{}", headers)])
     found = recorder.select_notifications(None, 10)
     assert [(each.id, each.originator_id, each.originator_version) for each in found] == [

@@ -165,6 +165,6 @@ async def _next(source: AsyncIterator[T]) -> T:
 
 async def _close(source: AsyncGenerator[Any, None]) -> None:
     # Whoever was interrupted has given up its last step, which may take a few turns to notice.
-    while getattr(source, "ag_running", False):
+    while getattr(source, "ag_running", False):  # noqa: ASYNC110
         await asyncio.sleep(0)
     await source.aclose()

@@ -64,7 +64,7 @@ def headers_of(found: Event) -> dict[str, Any]:
         return {}
     try:
         headers = json.loads(found.headers)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return headers if isinstance(headers, dict) else {}
 
