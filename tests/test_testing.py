@@ -50,11 +50,11 @@ def descriptors() -> int:
 @contextmanager
 def nothing_stays_behind() -> Iterator[None]:
     """Threads, processes and open files are the same before and after."""
-    threads, files = set(threading.enumerate()), descriptors()
+    threads, files, processes = set(threading.enumerate()), descriptors(), set(children(os.getpid()))
     yield
     until(lambda: set(threading.enumerate()) <= threads)
     until(lambda: descriptors() <= files)
-    assert children(os.getpid()) == []
+    until(lambda: set(children(os.getpid())) <= processes)
 
 
 # ---------------------------------------------------------------- the fixtures
