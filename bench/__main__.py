@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import appends, disk, growth, mixed, mq, mqgate, reads, remits, res01
+from bench import appends, client, disk, growth, mixed, mq, mqgate, reads, remits, res01
 from bench.report import Report
 
 SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
@@ -22,6 +22,7 @@ SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
     "res01": res01.run,
     "mq": mq.run,
     "mqgate": mqgate.run,
+    "client": client.run,
     "remits": remits.run,
 }
 

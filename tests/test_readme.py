@@ -4,22 +4,38 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from inspect import isfunction
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
 
-from tests.test_server import PATIENCE_S, Served, environment
+from penstock import Client, cloudevents, tracing
+from penstock.client.sync import Delivery, Log, LogIterator, Queue, Subscription, Transaction
+from penstock.testing import Server, server
+from tests.test_server import PATIENCE_S, environment
 
 DEFAULT_RES = "tcp://127.0.0.1:8471"
 DEFAULT_MQ = '"127.0.0.1", 8472'
+DEFAULT_URL = "penstock://127.0.0.1:8472"
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SESSIONS = [ROOT / "docs" / name for name in ("client.md", "quickstart.md")]
+"""Pages whose examples are one session: each goes on where the one before it ended."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PRINTED = re.compile(r"^```python\n(?:[^`]|`[^`])*?^```\n\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> list[str]:
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
 EXAMPLES = [
     pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
-    for number, code in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), 1)
+    if page not in SESSIONS
+    for number, code in enumerate(blocks(page), 1)
 ]
 
 
@@ -39,14 +55,14 @@ class Addresses(NamedTuple):
 
     def put_into(self, code: str) -> str:
         """An example that talks to this server instead of one with the default ports."""
-        return code.replace(DEFAULT_RES, self.res).replace(DEFAULT_MQ, f'"127.0.0.1", {self.mq.rpartition(":")[2]}')
+        code = code.replace(DEFAULT_RES, self.res).replace(DEFAULT_URL, f"penstock://{self.mq}")
+        return code.replace(DEFAULT_MQ, f'"127.0.0.1", {self.mq.rpartition(":")[2]}')
 
 
 @pytest.fixture
 def addresses(tmp_path: Path) -> Iterator[Addresses]:
-    with Served(tmp_path / "served") as server:
-        pairs = dict(pair.split("=", 1) for pair in server.ready.split()[2:])
-        yield Addresses(pairs["res"], pairs["mq"])
+    with server(tmp_path / "served") as served:
+        yield Addresses(served.zmq_url.removeprefix("zmq+"), served.url.removeprefix("penstock://"))
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
@@ -54,12 +70,40 @@ def test_the_example_runs(code: str, tmp_path: Path, addresses: Addresses) -> No
     run(addresses.put_into(code), tmp_path)
 
 
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
+def test_the_examples_of_a_session_run_and_print_what_the_page_says(
+    page: Path, tmp_path: Path, addresses: Addresses
+) -> None:
+    printed = "".join(PRINTED.findall(page.read_text(encoding="utf-8")))
+    assert run(addresses.put_into("\n".join(blocks(page))), tmp_path) == printed
+
+
 def test_the_examples_of_the_readme_print_what_they_say(tmp_path: Path, addresses: Addresses) -> None:
-    served, over_tcp, in_process = BLOCK.findall(PAGES[0].read_text(encoding="utf-8"))
+    client, served, over_tcp = blocks(PAGES[0])
+    assert DEFAULT_URL in client
+    assert run(addresses.put_into(client), tmp_path) == "1 1 OrderPlaced 42\n"
     assert DEFAULT_RES in served
     assert run(addresses.put_into(served), tmp_path) == "b'CR'\n"
     assert DEFAULT_MQ in over_tcp
     answer = run(addresses.put_into(over_tcp), tmp_path)
     assert answer.startswith("[b'Res01', b'request-2', b'QR', b'1', ")
     assert "OrderPlaced" in answer
-    assert run(in_process, tmp_path) == """[(1, 'OrderPlaced', b'{"amount": 7}')]\n"""
+
+
+GUIDE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+CALLED = [Client, Delivery, Log, LogIterator, Queue, Subscription, Transaction, Server]
+NOT_CALLED = {"inner", "is_running"}
+
+
+@pytest.mark.parametrize("kind", CALLED)
+def test_the_guide_names_every_call(kind: type) -> None:
+    names = {name for name in vars(kind) if not name.startswith("_")} - NOT_CALLED
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", GUIDE)] == []
+
+
+@pytest.mark.parametrize("module", [cloudevents, tracing])
+def test_the_guide_names_every_function(module: ModuleType) -> None:
+    functions = (value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__)
+    names = {value.__name__ for value in functions if isfunction(value) and not value.__name__.startswith("_")}
+    assert [name for name in sorted(names) if f"`{name}" not in GUIDE and f"{name}(" not in GUIDE] == []
+    assert names

@@ -55,7 +55,8 @@ class Served:
 
     @property
     def address(self) -> str:
-        found = re.fullmatch(r"penstock ready res=tcp://127\.0\.0\.1:\d+ mq=127\.0\.0\.1:\d+ remits=127\.0\.0\.1:\d+ http=(\S+)\n", self.ready)
+        gates = r"res=tcp://127\.0\.0\.1:\d+ mq=127\.0\.0\.1:\d+ remits=127\.0\.0\.1:\d+ http=(\S+)"
+        found = re.fullmatch(rf"penstock ready {gates}\n", self.ready)
         assert found, f"no ready line: {self.ready!r}\n{self.said()}"
         return found[1]
 

@@ -24,7 +24,7 @@ class Written(NamedTuple):
     commit: UUID
     position: int
     sequence: int
-    count: int
+    events: int
     repeated: bool
 
 

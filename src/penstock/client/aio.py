@@ -1,21 +1,22 @@
 """The client, for programs that run on an event loop."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Generator, Iterable, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from penstock.client import reading
 from penstock.client.calls import Calls
+from penstock.client.commits import append_of
 from penstock.client.consuming import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubscription, AsyncTransaction
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.many import Commit, Many, ManyAppended, Written
 from penstock.client.reading import Range
 from penstock.client.urls import transport_to
-from penstock.errors import CannotConnect, EventNotFound
+from penstock.errors import EventNotFound
 from penstock.model import (
     ANY,
-    Append,
     Appended,
     ContextInfo,
     ContextPage,
@@ -34,6 +35,7 @@ from penstock.model import (
     NewEvent,
     QueueInfo,
     QueuePage,
+    ReadAll,
     ReadEvent,
     ReadStream,
     StoreStats,
@@ -53,14 +55,15 @@ C = TypeVar("C")
 
 
 def flattened(
-    pages: Callable[Concatenate[C, P], AsyncIterator[list[T]]],
-) -> Callable[Concatenate[C, P], AsyncIterator[T]]:
+    pages: Callable[Concatenate[C, P], AsyncGenerator[list[T], None]],
+) -> Callable[Concatenate[C, P], AsyncGenerator[T, None]]:
     """From pages of items to items."""
 
-    async def items(self: C, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        async for page in pages(self, *args, **kwargs):
-            for item in page:
-                yield item
+    async def items(self: C, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
+        async with aclosing(pages(self, *args, **kwargs)) as source:
+            async for page in source:
+                for item in page:
+                    yield item
 
     items.__doc__ = pages.__doc__
     return items
@@ -81,17 +84,17 @@ class AsyncClient:
     async def open(self) -> Self:
         """Connect, or raise CannotConnect."""
         try:
-            await self._calls.transport.ready(self._calls.timeout)
-        except CannotConnect:
+            await self._calls.open()
+        except BaseException:
             await self.close()
             raise
         return self
 
     async def close(self) -> None:
-        """Close the connection; nothing is left behind."""
-        await self._calls.transport.close()
+        """Close the connection; nothing is left behind. Whoever still waits for an answer is told."""
+        await self._calls.close()
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[Any, None, Self]:
         return self.open().__await__()
 
     async def __aenter__(self) -> Self:
@@ -101,6 +104,11 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def _open_calls(self) -> Calls:
+        self._calls.check()
+        return self._calls
 
     # -- writing
 
@@ -118,7 +126,7 @@ class AsyncClient:
         `expected` is the sequence that the first of them must get: NEW for a stream that must not exist yet, ANY for
         no check. Raises VersionConflict if the stream is elsewhere.
         """
-        return await self._calls.append(Append(context, stream, tuple(events), expected), timeout)
+        return await self._calls.append(append_of(context, stream, events, expected), timeout)
 
     async def append_many(
         self,
@@ -137,7 +145,7 @@ class AsyncClient:
 
     def transaction(self, *, timeout: float | None = None) -> AsyncTransaction:
         """Several appends, with acknowledgements and progress, that happen together or not at all."""
-        return AsyncTransaction(self._calls, timeout)
+        return AsyncTransaction(self._open_calls, timeout)
 
     # -- reading
 
@@ -150,7 +158,7 @@ class AsyncClient:
         *,
         backward: bool = False,
         limit: int | None = None,
-    ) -> AsyncIterator[list[Event]]:
+    ) -> AsyncGenerator[list[Event], None]:
         """Events of a stream from sequence `start` to `end`, or down to it; at most `limit`. Page by page."""
         sequence = start if start is not None else (0 if backward else 1)
         while limit is None or limit > 0:
@@ -172,6 +180,23 @@ class AsyncClient:
             raise EventNotFound(context, stream, sequence)
         return page.events[0]
 
+    async def read_page(
+        self,
+        position: int = 1,
+        *,
+        context: str | None = None,
+        filter: str = "",
+        types: Collection[str] | None = None,
+        limit: int | None = None,
+        wait: float = 0.0,
+    ) -> EventPage:
+        """One page from a position on, of at most `limit` events. If it is empty, it waits up to `wait` seconds.
+
+        `next` of it is where to read on. It may be empty and not the end.
+        """
+        request = ReadAll(position, context, filter, types, limit, int(1000 * wait))
+        return await self._calls.ask(request, EventPage, wait=wait)
+
     async def event_pages(
         self,
         position: int = 1,
@@ -180,11 +205,12 @@ class AsyncClient:
         filter: str = "",
         types: Collection[str] | None = None,
         until: int | None = None,
-    ) -> AsyncIterator[list[Event]]:
+    ) -> AsyncGenerator[list[Event], None]:
         """Everything from a position on: of a context, of streams that begin with `filter`, of some types. In pages."""
         wanted = Range(position, context=context, filter=filter, types=types, until=until)
-        async for page in reading.event_pages(self._calls, wanted):
-            yield page
+        async with aclosing(reading.event_pages(self._calls, wanted)) as pages:
+            async for page in pages:
+                yield page
 
     read_all = flattened(event_pages)
 
@@ -196,11 +222,12 @@ class AsyncClient:
         filter: str = "",
         types: Collection[str] | None = None,
         until: int | None = None,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """The same as `read_all`, as Arrow record batches."""
         wanted = Range(position, context=context, filter=filter, types=types, until=until)
-        async for batch in reading.arrow_batches(self._calls, wanted):
-            yield batch
+        async with aclosing(reading.arrow_batches(self._calls, wanted)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def followed_pages(
         self,
@@ -209,11 +236,12 @@ class AsyncClient:
         context: str | None = None,
         filter: str = "",
         types: Collection[str] | None = None,
-    ) -> AsyncIterator[list[Event]]:
+    ) -> AsyncGenerator[list[Event], None]:
         """Everything from a position on, and what comes after it as it comes, without end. In pages."""
         wanted = Range(position, context=context, filter=filter, types=types)
-        async for page in reading.event_pages(self._calls, wanted, follow=True):
-            yield page
+        async with aclosing(reading.event_pages(self._calls, wanted, follow=True)) as pages:
+            async for page in pages:
+                yield page
 
     follow = flattened(followed_pages)
 
@@ -235,7 +263,7 @@ class AsyncClient:
         follow: bool = True,
     ) -> AsyncSubscription:
         """A durable subscription: the server remembers how far it is. With `follow` it waits for what is to come."""
-        return AsyncSubscription(self._calls, name, context, filter, start, count, follow)
+        return AsyncSubscription(self._open_calls, name, context, filter, start, count, follow)
 
     def queue(
         self,
@@ -249,17 +277,17 @@ class AsyncClient:
         ttl: float = TTL_S,
     ) -> AsyncQueue:
         """A queue that consumers share. Who does not acknowledge within `ttl` seconds loses a batch to others."""
-        return AsyncQueue(self._calls, context, name, subscriber, filter, start, count, ttl)
+        return AsyncQueue(self._open_calls, context, name, subscriber, filter, start, count, ttl)
 
     # -- logs
 
     def log(self, name: str) -> AsyncLog:
         """A log by its name, whether it is there or not."""
-        return AsyncLog(self._calls, name)
+        return AsyncLog(self._open_calls, name)
 
     def iterator(self, name: str) -> AsyncLogIterator:
         """An iterator over a log by its name, whether it is there or not."""
-        return AsyncLogIterator(self._calls, name)
+        return AsyncLogIterator(self._open_calls, name)
 
     async def logs(self) -> list[str]:
         """The names of all logs."""
@@ -284,7 +312,7 @@ class AsyncClient:
             if page.end:
                 return found
 
-    async def stream_infos(self, context: str, filter: str = "") -> AsyncIterator[list[StreamInfo]]:
+    async def stream_infos(self, context: str, filter: str = "") -> AsyncGenerator[list[StreamInfo], None]:
         """Streams of a context by name, and how many events each has. In pages."""
         after = ""
         while True:

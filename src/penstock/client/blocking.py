@@ -5,8 +5,10 @@ same parameters and types.
 """
 
 import asyncio
+import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
 from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
@@ -17,44 +19,73 @@ R = TypeVar("R")
 T = TypeVar("T")
 A = TypeVar("A")
 
-CLOSE_S_MAX: Final = 15.0
+END_S_MAX: Final = 2.0
+"""How long those who are told that a client is closed may take to notice."""
 
 
 class Portal:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own. It is of no use to a process that was forked off."""
 
     def __init__(self) -> None:
         self._loop = _new_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
-        self._thread.start()
+        self._lock = threading.Lock()
         self._closed = False
+        self._process = os.getpid()
+        self._thread.start()
 
     def run(self, work: Awaitable[R]) -> R:
         """Carry something out there and wait for it. If the wait is interrupted, it is given up."""
+        return self.result(self.start(work))
+
+    def start(self, work: Awaitable[R]) -> "Future[R]":
+        """Have something carried out there."""
         coroutine = _coroutine(work)
-        if self._closed:
-            coroutine.close()
-            raise ClientClosed
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._lock:
+            if not self.is_closed:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise ClientClosed
+
+    def result(self, future: "Future[R]") -> R:
+        """What came of it."""
         try:
             return future.result()
+        except CancelledError:
+            raise ClientClosed from None
         except BaseException:
             future.cancel()
             raise
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be carried out any more."""
-        return self._closed
+        """Whether nothing can be carried out any more; not in a process that was forked off either."""
+        return self._closed or self._process != os.getpid()
 
     def close(self) -> None:
-        """End the loop and its thread."""
-        if self._closed:
-            return
-        self._closed = True
+        """End the loop and its thread. Whoever still waits for something gets ClientClosed."""
+        with self._lock:
+            if self.is_closed:
+                return
+            self._closed = True
+            ending = asyncio.run_coroutine_threadsafe(_end_others(), self._loop)
+        ending.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_S_MAX)
+        self._thread.join()
         self._loop.close()
+
+
+async def _end_others() -> None:
+    """Wait a moment for what is under way, then end it."""
+    loop = asyncio.get_running_loop()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, pending = await asyncio.wait(others, timeout=END_S_MAX)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -119,11 +150,21 @@ def iterate(portal: Portal, source: AsyncIterator[T]) -> Iterator[T]:
     try:
         while True:
             try:
-                item = portal.run(anext(source))
+                item = portal.run(_next(source))
             except StopAsyncIteration:
                 return
             yield item
     finally:
-        close = getattr(source, "aclose", None)
-        if close is not None and not portal.is_closed:
-            portal.run(close())
+        if isinstance(source, AsyncGenerator) and not portal.is_closed:
+            portal.run(_close(source))
+
+
+async def _next(source: AsyncIterator[T]) -> T:
+    return await anext(source)
+
+
+async def _close(source: AsyncGenerator[Any, None]) -> None:
+    # Whoever was interrupted has given up its last step, which may take a few turns to notice.
+    while getattr(source, "ag_running", False):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await source.aclose()

@@ -6,34 +6,33 @@ without an expected version is marked by its producer, so that the store recogni
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from penstock.client.lanes import Lanes
 from penstock.client.transport import Answer, Transport
 from penstock.errors import (
-    Busy,
-    CannotConnect,
-    Closed,
+    AnswerMalformed,
+    ClientClosed,
     ConnectionLost,
     DeadlinePassed,
+    EventNotFound,
+    InvalidRequest,
     PenstockError,
-    WorkerDied,
+    Retry,
+    StorageFull,
 )
-from penstock.model import ANY, AddMessages, Append, Appended, DropIterator, Reply, Request, Transact
+from penstock.model import ANY, AddMessages, Append, Appended, DropIterator, Reply, Request, Right, Transact
 
 PAUSE_S_MIN: Final = 0.01
 PAUSE_S_MAX: Final = 1.0
 """Between two attempts: twice as long each time, and not quite the same for all clients."""
-SILENCE_S_MAX: Final = 5.0
-"""How long an answer may take where nobody says that a connection is lost, before it is asked for again."""
+LASTING: Final = (EventNotFound, StorageFull)
+"""Errors that do not pass by themselves in a moment: whoever asked decides whether to ask again."""
 
 R = TypeVar("R", bound=Reply)
-
-NOTHING_DONE: Final = (Busy, CannotConnect, Closed, WorkerDied)
-"""Errors after which anything may be asked again."""
-DOUBTFUL: Final = (*NOTHING_DONE, ConnectionLost, DeadlinePassed)
-"""Errors that have nothing to do with what was asked for."""
+T = TypeVar("T")
 
 
 class Calls:
@@ -42,112 +41,174 @@ class Calls:
     def __init__(self, transport: Transport, timeout: float, retries: bool) -> None:
         self.transport = transport
         self.timeout = timeout
-        self._retries = retries
-        self._lanes = Lanes()
+        self.retries = retries
+        """Whether anything is tried again at all."""
+        self.lanes = Lanes()
+        """The producer marks of this client."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Future[None] | None = None
+        self._closed = False
+        self._begun: set[asyncio.Task[Any]] = set()
+
+    # -- the client's life
+
+    def check(self) -> None:
+        """Raise ClientClosed if this client is closed."""
+        if self._closed:
+            raise ClientClosed
+
+    async def open(self) -> None:
+        """Be connected, or raise CannotConnect."""
+        self._at_home()
+        await self.transport.ready(self.timeout)
+
+    async def close(self) -> None:
+        """Tell all who wait, and leave nothing behind."""
+        self._closed = True
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_result(None)
+        for task in self._begun:
+            task.cancel()
+        if self._begun:
+            await asyncio.wait(self._begun)
+        await self.transport.close()
+
+    def _at_home(self) -> asyncio.AbstractEventLoop:
+        """The client's event loop: the first it was used on."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop, self._closing = loop, loop.create_future()
+        elif self._loop is not loop:
+            raise InvalidRequest("event loop", "is not the one that this client was first used on")
+        return loop
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do something beside whoever asked for it; it ends with the client at the latest."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._begun.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._begun.discard(task)
+        if not task.cancelled():
+            # Perhaps nobody wants it any more; then its failure is nobody's concern.
+            task.exception()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before another attempt, unless the client is closed meanwhile."""
+        assert self._closing is not None
+        await asyncio.wait({self._closing}, timeout=seconds)
+
+    # -- calls
 
     async def ask(self, request: Request, kind: type[R], timeout: float | None = None, wait: float = 0.0) -> R:
         """The reply to a request. `wait` is how long the server itself may wait before it answers."""
         seconds = self.timeout if timeout is None else timeout
-        reply = await _Attempts(self, request, seconds + wait, wait).run()
-        assert isinstance(reply, kind), f"{type(reply).__name__} came where {kind.__name__} was wanted"
+        reply = await _Attempts(self, request, self._at_home().time(), seconds + wait).run()
+        if not isinstance(reply, kind):
+            raise AnswerMalformed(f"it is {type(reply).__name__}, where {kind.__name__} was asked for")
         return reply
 
     async def append(self, request: Append, timeout: float | None = None) -> Appended:
         """Append once, however often it has to be sent."""
-        if request.expected != ANY or not self._retries:
+        if request.expected != ANY or not self.retries:
             return await self.ask(request, Appended, timeout)
-        with self._lanes.mark() as mark:
+        with self.lanes.mark() as mark:
             return await self.ask(replace(request, mark=mark), Appended, timeout)
 
     async def transact(self, request: Transact, kind: type[R], timeout: float | None = None) -> R:
         """Carry a transaction out once, however often it has to be sent."""
-        if not self._retries:
+        if not self.retries:
             return await self.ask(request, kind, timeout)
-        with self._lanes.mark() as mark:
+        with self.lanes.mark() as mark:
             return await self.ask(replace(request, mark=mark), kind, timeout)
 
-    async def within(self, answer: Answer, timeout: float | None) -> Reply:
-        """The reply that a future will have, if it has it in time."""
-        seconds = self.timeout if timeout is None else timeout
-        try:
-            return await asyncio.wait_for(answer, min(seconds, SILENCE_S_MAX) if self.transport.is_silent else seconds)
-        except TimeoutError:
-            raise DeadlinePassed(seconds, True) from None
-
     def may_ask_again(self, request: Request, error: PenstockError) -> bool:
-        """Whether a request that ended like this may be asked again."""
-        if not self._retries:
+        """Whether a request that ended like this may be asked again by itself."""
+        if not self.retries:
             return False
-        return isinstance(error, NOTHING_DONE) or self.may_repeat(request)
+        if isinstance(error, ConnectionLost):
+            return may_repeat(request)
+        return error.retry is Retry.SAFE and not isinstance(error, LASTING)
 
-    def may_repeat(self, request: Request) -> bool:
-        """Whether this may be asked again when nobody knows whether it was done."""
-        if not self._retries:
-            return False
-        if isinstance(request, Append):
-            return request.expected != ANY or request.mark is not None
-        if isinstance(request, Transact):
-            return request.mark is not None
-        return not isinstance(request, AddMessages | DropIterator)
 
-    @property
-    def lanes(self) -> Lanes:
-        """The producer marks of this client."""
-        return self._lanes
-
-    @property
-    def retries(self) -> bool:
-        """Whether anything is tried again at all."""
-        return self._retries
+def may_repeat(request: Request) -> bool:
+    """Whether this may be asked again when nobody knows whether it was done."""
+    if isinstance(request, Append):
+        return request.expected != ANY or request.mark is not None
+    if isinstance(request, Transact):
+        return request.mark is not None
+    return not isinstance(request, AddMessages | DropIterator)
 
 
 class _Attempts:
     """One call, attempt by attempt."""
 
-    def __init__(self, calls: Calls, request: Request, seconds: float, wait: float) -> None:
+    def __init__(self, calls: Calls, request: Request, now: float, seconds: float) -> None:
         self._calls = calls
         self._request = request
         self._seconds = seconds
-        self._silence = SILENCE_S_MAX + wait if calls.transport.is_silent else None
-        self._until = asyncio.get_running_loop().time() + seconds
-        self._was_sent = False
+        self._until = now + seconds
+        self._in_doubt = False
+        """Whether it was sent and nobody knows what came of it."""
         self._reason = ""
 
     async def run(self) -> Reply:
-        pause = PAUSE_S_MIN
+        longest = PAUSE_S_MIN
         while True:
+            pause = longest * random.uniform(0.5, 1.0)  # noqa: S311
             try:
                 return await self._attempt()
-            except NOTHING_DONE as error:
-                if not self._calls.retries:
-                    raise
-                self._reason = str(error)
-                self._give_up_if_late(error)
-            except (ConnectionLost, TimeoutError) as error:
-                self._reason = str(error) or "the server is silent"
-                if self._was_sent and not self._calls.may_repeat(self._request):
-                    raise self._passed() if isinstance(error, TimeoutError) else error from None
-                self._give_up_if_late(error)
-            await asyncio.sleep(min(pause * random.uniform(0.5, 1.0), max(0.0, self._left())))  # noqa: S311
-            pause = min(2 * pause, PAUSE_S_MAX)
+            except PenstockError as error:
+                self._judge(error, pause)
+            await self._calls.pause(pause)
+            longest = min(2 * longest, PAUSE_S_MAX)
 
     async def _attempt(self) -> Reply:
         transport = self._calls.transport
-        await transport.ready(max(0.0, self._left()))
+        try:
+            await transport.ready(max(0.0, self._left()))
+        except TimeoutError:
+            self._reason = self._reason or "the server does not take what is sent"
+            raise self._passed() from None
         answer = transport.start(self._request)
-        self._was_sent = True
-        left = self._left() if self._silence is None else min(self._left(), self._silence)
-        return await asyncio.wait_for(answer, max(0.0, left))
+        try:
+            return await asyncio.wait_for(answer, max(0.0, self._left()))
+        except TimeoutError:
+            self._in_doubt = True
+            raise self._passed() from None
+        except ConnectionLost:
+            self._in_doubt = True
+            raise
+        finally:
+            if answer.cancelled():
+                transport.give_up(answer)
+
+    def _judge(self, error: PenstockError, pause: float) -> None:
+        """Raise what cannot be mended by another attempt, or when there is no time for one."""
+        if isinstance(error, ClientClosed):
+            self._closed(error)
+        if isinstance(error, DeadlinePassed) or not self._calls.may_ask_again(self._request, error):
+            raise error
+        self._reason = str(error)
+        if self._left() <= pause:
+            raise self._passed() if self._in_doubt else error
+
+    def _closed(self, error: ClientClosed) -> NoReturn:
+        """The client was closed meanwhile. What may have been written is said to be in doubt."""
+        if self._in_doubt and Right.APPEND in self._request.needs():
+            raise ConnectionLost(self._calls.transport.url, "the client was closed")
+        raise error
 
     def _left(self) -> float:
         return self._until - asyncio.get_running_loop().time()
 
-    def _give_up_if_late(self, error: Exception) -> None:
-        if self._left() > 0:
-            return
-        if isinstance(error, CannotConnect) and not self._was_sent:
-            raise error from None
-        raise self._passed() from None
-
     def _passed(self) -> DeadlinePassed:
-        return DeadlinePassed(self._seconds, self._was_sent, self._reason)
+        return DeadlinePassed(self._seconds, self._in_doubt, self._reason)
+
+
+async def within(answer: Answer, until: float) -> Reply:
+    """The reply that a future will have, if it has it before a time. Raises TimeoutError."""
+    async with asyncio.timeout_at(until):
+        return await answer

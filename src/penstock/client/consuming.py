@@ -1,14 +1,16 @@
 """Durable subscriptions, queues and transactions: what consumers do, and how they say that it is done."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
 from penstock.client.calls import Calls
+from penstock.client.commits import append_of
 from penstock.client.reading import WAIT_S_MAX
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, PenstockError, SubscriptionMoved
 from penstock.model import (
     ANY,
     AcknowledgeQueue,
@@ -20,7 +22,6 @@ from penstock.model import (
     Event,
     FetchSubscription,
     NewEvent,
-    ProgressSubscription,
     QueueReceipt,
     Registered,
     RegisterSubscriptions,
@@ -74,7 +75,7 @@ class AsyncSubscription:
         self._count = count
         self._follow = follow
         self._id: int | None = None
-        self._settled: SubscriptionReceipt | None = None
+        self._settled: SubscriptionBatch | None = None
 
     async def id(self) -> int:
         """Its number; it is registered if it is new."""
@@ -85,15 +86,31 @@ class AsyncSubscription:
 
     async def fetch(self, wait: float = 0.0) -> SubscriptionBatch:
         """The next batch; the same again until it is progressed. Empty if there is nothing within `wait` seconds."""
-        request = FetchSubscription(await self.id(), self._count, int(1000 * wait))
+        return await self._fetch(self._count, wait)
+
+    async def _fetch(self, count: int, wait: float) -> SubscriptionBatch:
+        request = FetchSubscription(await self.id(), count, int(1000 * wait))
         batch = await self._calls.ask(request, Batch, wait=wait)
         return SubscriptionBatch(batch.subscription, batch.events)
 
     async def progress(self, batch: SubscriptionBatch) -> None:
-        """Done with a batch: the next fetch gives what comes after it."""
-        if batch:
-            receipt = batch.receipt
-            await self._calls.ask(ProgressSubscription(receipt.subscription, receipt.last_ticks), Done)
+        """Done with a batch: the next fetch gives what comes after it. If it was moved meanwhile, it stays there."""
+        while batch:
+            try:
+                await self._calls.transact(Transact(progress=(batch.receipt,)), Transacted)
+            except SubscriptionMoved:
+                if await self.comes_again(batch):
+                    continue
+            return
+
+    async def comes_again(self, batch: SubscriptionBatch) -> bool:
+        """Whether a batch that cannot be progressed is only forgotten, and remembered now.
+
+        A server that was started again knows no more what it has handed out. It hands out the same once more, if it is
+        asked for as much; then this is the batch that was handled already.
+        """
+        again = await self._fetch(len(batch), 0.0)
+        return [event.position for event in again] == [event.position for event in batch]
 
     async def set(self, start: datetime | None) -> None:
         """Move it to a time; None is the beginning of the history."""
@@ -103,9 +120,9 @@ class AsyncSubscription:
 
     def settled(self, batch: SubscriptionBatch) -> None:
         """A transaction has progressed past this batch; iterating need not."""
-        self._settled = batch.receipt
+        self._settled = batch
 
-    async def batches(self) -> AsyncIterator[SubscriptionBatch]:
+    async def batches(self) -> AsyncGenerator[SubscriptionBatch, None]:
         """Batch by batch; progressed when the loop asks for the next."""
         while True:
             batch = await self.fetch(WAIT_S_MAX if self._follow else 0.0)
@@ -113,13 +130,14 @@ class AsyncSubscription:
                 return
             if batch:
                 yield batch
-                if batch.receipt != self._settled:
+                if batch is not self._settled:
                     await self.progress(batch)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        async for batch in self.batches():
-            for event in batch:
-                yield event
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for event in batch:
+                    yield event
 
 
 class QueueBatch(list[Event]):
@@ -139,6 +157,8 @@ class AsyncQueue:
     """A queue that consumers share: each event goes to one of them.
 
     `async with queue.next() as batch` acknowledges the batch when the body succeeds and releases it when it fails.
+    This is one consumer: it has one batch at a time, and gets the same one until that is settled. Tasks that share the
+    work make one each.
     """
 
     def __init__(
@@ -209,6 +229,17 @@ class AsyncQueue:
             await self._calls.ask(ReleaseQueue(*_fields(receipt)), Done)
             batch.is_settled = True
 
+    async def settle(self, batch: QueueBatch, error: BaseException | None) -> None:
+        """The work on a batch has ended: acknowledge it, or after an error release it."""
+        if error is None:
+            await self.acknowledge(batch)
+            return
+        try:
+            await self.release(batch)
+        except PenstockError as failed:
+            # What went wrong in the work matters more. The batch goes to others when its time is up.
+            error.add_note(f"the batch was not released: {failed}")
+
 
 def _fields(receipt: QueueReceipt) -> tuple[str, str, str, int, int]:
     return receipt.context, receipt.queue, receipt.subscriber, receipt.first, receipt.last
@@ -230,10 +261,7 @@ class AsyncDelivery:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._batch is not None
-        if error is None:
-            await self._queue.acknowledge(self._batch)
-        else:
-            await self._queue.release(self._batch)
+        await self._queue.settle(self._batch, error)
 
 
 class AsyncTransaction:
@@ -250,7 +278,7 @@ class AsyncTransaction:
 
     def append(self, context: str, stream: str, events: Sequence[NewEvent], *, expected: int = ANY) -> None:
         """Append events to a stream, as part of this."""
-        self._commits.append(Append(context, stream, tuple(events), expected))
+        self._commits.append(append_of(context, stream, events, expected))
 
     def acknowledge(self, batch: QueueBatch) -> None:
         """Acknowledge a queue's batch, as part of this."""
@@ -267,13 +295,23 @@ class AsyncTransaction:
         if not self._commits and not receipts and not progress:
             raise InvalidRequest("transaction", "has nothing in it")
         request = Transact(tuple(self._commits), receipts, progress)
-        self.result = list((await self._calls.transact(request, Transacted, self._timeout)).commits)
+        while True:
+            try:
+                self.result = list((await self._calls.transact(request, Transacted, self._timeout)).commits)
+                break
+            except SubscriptionMoved:
+                if not await self._come_again():
+                    raise
         for batch in self._queued:
             batch.is_settled = True
         for subscription, fetched in self._fetched:
             if fetched:
                 subscription.settled(fetched)
         return self.result
+
+    async def _come_again(self) -> bool:
+        """Whether all batches are handed out as before, by a server that had forgotten them."""
+        return all([await subscription.comes_again(batch) for subscription, batch in self._fetched if batch])
 
     async def __aenter__(self) -> Self:
         return self

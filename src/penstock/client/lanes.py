@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
-from penstock.errors import ConnectionLost, DeadlinePassed
+from penstock.errors import PenstockError, Retry
 from penstock.model import ProducerMark
 
 
@@ -43,9 +43,10 @@ class Lanes:
         self._made += 1
         return Lane(f"{self._client}-{self._made}")
 
-    def give_back(self, lane: Lane) -> None:
-        """Its write has ended, and everyone knows how."""
-        self._free.append(lane)
+    def give_back(self, lane: Lane, error: PenstockError | None = None) -> None:
+        """Its write has ended; perhaps in an error. If nobody knows how it ended, it is not used again."""
+        if error is None or error.retry is not Retry.UNKNOWN:
+            self._free.append(lane)
 
     @contextmanager
     def mark(self) -> Iterator[ProducerMark]:
@@ -53,10 +54,7 @@ class Lanes:
         lane = self.take()
         try:
             yield lane.mark()
-        except (ConnectionLost, DeadlinePassed):
+        except PenstockError as error:
+            self.give_back(lane, error)
             raise
-        except Exception:
-            self.give_back(lane)
-            raise
-        else:
-            self.give_back(lane)
+        self.give_back(lane)

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from penstock.client.transport import Answer, Transport, settle
+from penstock.client.transport import Answer, Transport, abandon, settle
 from penstock.engine import Engine
 from penstock.errors import CannotConnect, ClientClosed
 from penstock.model import ANONYMOUS, Request
@@ -23,30 +23,41 @@ class LocalTransport(Transport):
         """Open the store unless it is open."""
         if self._closed:
             raise ClientClosed
-        async with self._opening:
-            if self._engine is None:
-                self._engine = await self._open()
+        if self._engine is None:
+            async with self._opening:
+                await self._open()
 
-    async def _open(self) -> Engine:
+    async def _open(self) -> None:
+        if self._closed:
+            raise ClientClosed
+        if self._engine is not None:
+            return
         engine = Engine(self.url, Settings(workers=1))
         try:
             await engine.start()
         except OSError as error:
             raise CannotConnect(self.url, f"{error.filename or 'its directory'}: {error.strerror}") from None
-        return engine
+        self._engine = engine
 
     def start(self, request: Request) -> Answer:
         """Hand a request to the engine."""
-        if self._closed or self._engine is None:
+        if self._closed:
             raise ClientClosed
+        if self._engine is None:
+            raise CannotConnect(self.url, "it is not open yet")
         answer: Answer = asyncio.get_running_loop().create_future()
-        abandon = self._engine.submit(ANONYMOUS, request, partial(settle, answer))
-        answer.add_done_callback(lambda done: abandon() if done.cancelled() else None)
+        withdraw = self._engine.submit(ANONYMOUS, request, partial(settle, answer))
+        answer.add_done_callback(lambda done: withdraw() if done.cancelled() else None)
         return answer
+
+    def give_up(self, answer: Answer) -> None:
+        """What only reads or waits goes no further."""
+        abandon(answer)
 
     async def close(self) -> None:
         """Finish what was taken and close the store."""
         self._closed = True
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await engine.stop()
+        async with self._opening:
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                await engine.stop()

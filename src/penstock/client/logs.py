@@ -1,12 +1,13 @@
 """Logs of CBOR messages, and iterators over them."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing
 from typing import Any
 
 import cbor2
 
 from penstock.client.calls import Calls
-from penstock.errors import NotCbor
+from penstock.errors import InvalidRequest, NotCbor
 from penstock.model import (
     ANY,
     Append,
@@ -63,7 +64,7 @@ class AsyncLogIterator:
 
     async def create(self, log: str, kind: IteratorKind | str, function: str, *, indexed: bool = False) -> None:
         """Make it, unless the same is there."""
-        await self._calls.ask(CreateIterator(self.name, log, IteratorKind(kind), function, indexed), Done)
+        await self._calls.ask(CreateIterator(self.name, log, _kind(kind), function, indexed), Done)
 
     async def delete(self, log: str) -> None:
         """Delete it, with its output."""
@@ -74,16 +75,24 @@ class AsyncLogIterator:
         page = await self._calls.ask(NextItems(self.name, ordinal, count), ItemPage)
         return [cbor2.loads(item) for item in page.items]
 
-    async def pages(self, ordinal: int = 0) -> AsyncIterator[list[Any]]:
+    async def pages(self, ordinal: int = 0) -> AsyncGenerator[list[Any], None]:
         """All its results from an ordinal on, a page at a time."""
         while page := await self.next(ordinal):
             yield page
             ordinal += len(page)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        async for page in self.pages():
-            for item in page:
-                yield item
+        async with aclosing(self.pages()) as pages:
+            async for page in pages:
+                for item in page:
+                    yield item
+
+
+def _kind(kind: IteratorKind | str) -> IteratorKind:
+    try:
+        return IteratorKind(kind)
+    except ValueError:
+        raise InvalidRequest("kind", f"is {kind!r}; it must be one of {', '.join(IteratorKind)}") from None
 
 
 def _encoded(index: int, value: Any) -> bytes:

@@ -1,92 +1,130 @@
 """To a server's MQ gate: `penstock://host:port`."""
 
-import asyncio
 import ssl
+from typing import Final
 
-from penstock.client.transport import Answer, Transport
-from penstock.client.waiting import Waiting
-from penstock.errors import CannotConnect, ClientClosed, ConnectionLost
-from penstock.model import Append, Request, Transact
-from penstock.mq import Ending, FrameTooLong, Message, MqClient, MqSession
+from penstock.client.network import Link, NetworkTransport
+from penstock.errors import (
+    AnswerMalformed,
+    CannotConnect,
+    ConnectionLost,
+    InvalidRequest,
+    LimitExceeded,
+    PenstockError,
+    Refused,
+)
+from penstock.mq import Ending, FrameTooLong, Message, MqClient, MqLimits, MqSession, Reason
 from penstock.wire.mqframe import cut
-from penstock.wire.res01.asking import fields_of
+from penstock.wire.res01.codes import MALFORMED
 from penstock.wire.res01.decoding import TEXT_TAG
+from penstock.wire.res01.exchange import Frames
 from penstock.wire.res01.framed import LARGE_TAG, join_fields, split_fields
 
-SMALL = (Append, Transact)
-"""Requests whose answers fit into frames, whatever the store holds."""
+SMALL: Final = frozenset((b"AF", b"TX"))
+"""Commands whose answers fit into frames, whatever the store holds."""
+MESSAGE_BYTES_MAX: Final = 64 << 20
+"""Bytes of one request: what a server takes unless it is told otherwise."""
+UNSENT_BYTES_HIGH: Final = 1 << 20
+"""When more than this waits for the server to read it, calls wait before they send."""
+LIMITS: Final = MqLimits(message_bytes_max=1 << 30, unsent_bytes_max=1 << 30)
+"""A server may be asked for large pages, and many threads may send large commits at once."""
 
 
-class MqTransport(Transport):
-    """One connection at a time."""
+class MqTransport(NetworkTransport):
+    """MqFrames over TCP."""
 
     def __init__(self, url: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self.url = url
+        super().__init__(url)
         self._host = host
         self._port = port
         self._tls = tls
-        self._waiting = Waiting(url)
-        self._session: MqClient | None = None
-        self._connecting = asyncio.Lock()
-        self._closed = False
 
-    async def ready(self, seconds: float) -> None:
-        """Connect unless there is a connection."""
-        if self._closed:
-            raise ClientClosed
-        async with self._connecting:
-            if self._session is None:
-                await self._connect(seconds)
+    async def connect(self) -> Link:
+        """A session with the server."""
+        link = MqLink(self)
+        link.session = await MqClient.connect(
+            self._host, self._port, on_message=link.received, on_close=link.lost, limits=LIMITS, tls=self._tls
+        )
+        return link
 
-    async def _connect(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                self._session = await MqClient.connect(
-                    self._host, self._port, on_message=self._received, on_close=self._lost, tls=self._tls
-                )
-        except TimeoutError:
-            raise CannotConnect(self.url, "nobody answers") from None
-        except OSError as error:
-            raise CannotConnect(self.url, (error.strerror or str(error)).lower()) from None
 
-    def start(self, request: Request) -> Answer:
-        """Send a request with those that are under way."""
-        session = self._session
-        if self._closed:
-            raise ClientClosed
-        if session is None or session.ended is not None:
-            raise ConnectionLost(self.url, "there is no connection")
-        number, answer = self._waiting.add(request)
-        command, *rest = fields_of(request)
-        self._send(session, [command, number, *rest], isinstance(request, SMALL))
-        return answer
+class MqLink(Link):
+    """One session."""
 
-    def _send(self, session: MqClient, fields: list[bytes], small: bool) -> None:
-        if small:
+    session: MqClient
+
+    def __init__(self, transport: MqTransport) -> None:
+        super().__init__(transport.url)
+        self._transport = transport
+        self._mistake: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has ended it."""
+        return self.session.ended is None
+
+    async def room(self) -> None:
+        """Wait while the server does not read."""
+        if self.session.unsent_bytes > UNSENT_BYTES_HIGH:
+            await self.session.drain()
+
+    def send(self, fields: Frames) -> None:
+        """In frames if they fit, and the answer is sure to; in one long string otherwise."""
+        if fields[0] in SMALL:
             try:
-                session.send([TEXT_TAG, *fields])
+                self.session.send([TEXT_TAG, *fields])
             except FrameTooLong:
                 pass
             else:
                 return
-        session.send([LARGE_TAG, *cut(join_fields(fields), session.frame_bytes_max)])
+        content = join_fields(fields)
+        if len(content) > MESSAGE_BYTES_MAX:
+            raise LimitExceeded("mq_message_bytes_max", len(content), MESSAGE_BYTES_MAX)
+        self.session.send([LARGE_TAG, *cut(content, self.session.frame_bytes_max)])
 
     async def close(self) -> None:
         """Say goodbye."""
-        self._closed = True
-        session = self._session
-        if session is not None:
-            session.close()
-            await session.gone()
+        self.session.close()
+        await self.session.gone()
 
-    # -- told by the connection
+    # -- told by the session
 
-    def _received(self, _session: MqSession, message: Message) -> None:
-        tag, *rest = message
-        number, *payload = split_fields(b"".join(rest)) if tag == LARGE_TAG else rest
-        self._waiting.answered(number, payload)
+    def received(self, session: MqSession, message: Message) -> None:
+        """An answer. If it cannot be read, nothing that follows can be trusted."""
+        try:
+            number, *payload = _fields(message)
+        except (InvalidRequest, LimitExceeded, ValueError) as error:
+            self._mistake = str(error)
+            session.close(Reason.PROTOCOL_ERROR)
+            self._transport.lost(self)
+        else:
+            self.waiting.answered(number, payload)
 
-    def _lost(self, session: MqSession, ending: Ending) -> None:
-        if session is self._session:
-            self._session = None
-        self._waiting.lost(str(ending))
+    def lost(self, _session: MqSession, _ending: Ending) -> None:
+        """The connection is gone."""
+        self._transport.gone(self)
+
+    def ended(self) -> PenstockError:
+        """What the end of the session means for those who wait."""
+        ending = self.session.ending
+        if self._mistake is not None:
+            return AnswerMalformed(self._mistake)
+        if ending is None or ending.reason is Reason.CLIENT_CLOSING:
+            return super().ended()
+        if ending.reason is Reason.CONNECTION_REFUSED:
+            return CannotConnect(self.url, f"{ending}: it has too many connections")
+        if ending.reason is not Reason.PROTOCOL_ERROR:
+            return ConnectionLost(self.url, str(ending))
+        if not ending.by_peer:
+            return AnswerMalformed(ending.why)
+        return Refused(MALFORMED, "the server ended the connection: it takes no such message, or none so large")
+
+
+def _fields(message: Message) -> Frames:
+    """The RequestId and what follows it."""
+    tag, *rest = message
+    if tag == LARGE_TAG:
+        return split_fields(b"".join(rest))
+    if tag != TEXT_TAG:
+        raise InvalidRequest("protocol", f"is {tag[:16]!r}, not {TEXT_TAG.decode()}")
+    return rest

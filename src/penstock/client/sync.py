@@ -1,11 +1,12 @@
 """The client, for plain code: each call returns when it is done."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import wait
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.client.aio import TIMEOUT_S, AsyncClient
+from penstock.client.aio import IN_FLIGHT, TIMEOUT_S, AsyncClient
 from penstock.client.blocking import Blocking, Portal, blocking, flattening, iterate, iterating
 from penstock.client.consuming import (
     BATCH_EVENTS,
@@ -16,7 +17,10 @@ from penstock.client.consuming import (
     QueueBatch,
     SubscriptionBatch,
 )
+from penstock.client.feed import Feed
 from penstock.client.logs import AsyncLog, AsyncLogIterator
+from penstock.client.many import Commit, ManyAppended, Written
+from penstock.errors import ClientClosed
 from penstock.model import ANY, Appended, Event, NewEvent
 
 
@@ -40,12 +44,13 @@ class Client(Blocking[AsyncClient]):
             raise
 
     def close(self) -> None:
-        """Close the connection and end the thread; nothing is left behind."""
-        if not self._portal.is_closed:
-            try:
-                self._portal.run(self._inner.close())
-            finally:
-                self._portal.close()
+        """Close the connection and end the thread; nothing is left behind. Whoever still waits is told."""
+        try:
+            self._portal.run(self._inner.close())
+        except ClientClosed:
+            return
+        finally:
+            self._portal.close()
 
     def __enter__(self) -> Self:
         return self
@@ -56,11 +61,47 @@ class Client(Blocking[AsyncClient]):
         self.close()
 
     append = blocking(AsyncClient.append)
-    append_many = blocking(AsyncClient.append_many)
+
+    def append_many(
+        self,
+        commits: Iterable[Commit],
+        *,
+        in_flight: int = IN_FLIGHT,
+        timeout: float | None = None,
+        written: Written | None = None,
+    ) -> ManyAppended:
+        """Append many commits, each (context, stream, events) or (context, stream, events, expected).
+
+        They are sent without waiting for one another, at most `in_flight` at once, and written once each. `written` is
+        told the number and the result of each, in this thread. Raises NotAppended at the first that fails.
+        """
+        feed = Feed(written)
+        run = self._portal.start(
+            self._inner.append_many(
+                feed, in_flight=in_flight, timeout=timeout, written=None if written is None else feed.wrote
+            )
+        )
+        run.add_done_callback(lambda _: feed.over())
+        try:
+            feed.fill(commits)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                run.cancel()
+            feed.complete()
+            wait((run,))
+            if not run.cancelled() and (failed := run.exception()) is not None:
+                error.add_note(str(failed))
+            raise
+        feed.complete()
+        try:
+            return self._portal.result(run)
+        finally:
+            feed.report()
 
     stream_pages = iterating(AsyncClient.stream_pages)
     read_stream = flattening(AsyncClient.stream_pages)
     read_event = blocking(AsyncClient.read_event)
+    read_page = blocking(AsyncClient.read_page)
     event_pages = iterating(AsyncClient.event_pages)
     read_all = flattening(AsyncClient.event_pages)
     arrow_batches = iterating(AsyncClient.arrow_batches)
@@ -147,13 +188,16 @@ class Subscription(Blocking[AsyncSubscription]):
 class Queue(Blocking[AsyncQueue]):
     """A queue that consumers share: each event goes to one of them.
 
-    `with queue.next() as batch` acknowledges the batch when the body succeeds and releases it when it fails.
+    `with queue.next() as batch` acknowledges the batch when the body succeeds and releases it when it fails. This is
+    one consumer: it has one batch at a time, and gets the same one until that is settled. Threads that share the work
+    make one each.
     """
 
     take = blocking(AsyncQueue.take)
     declare = blocking(AsyncQueue.declare)
     acknowledge = blocking(AsyncQueue.acknowledge)
     release = blocking(AsyncQueue.release)
+    settle = blocking(AsyncQueue.settle)
 
     def next(self, wait: float = 0.0) -> "Delivery":
         """The next batch, for `with`; empty if there is nothing within `wait` seconds."""
@@ -174,10 +218,7 @@ class Delivery:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self._queue.acknowledge(self._batch)
-        else:
-            self._queue.release(self._batch)
+        self._queue.settle(self._batch, error)
 
 
 class Transaction(Blocking[AsyncTransaction]):

@@ -1,7 +1,7 @@
 """How a client reaches a Penstock: a request goes in, its reply comes out. Over a socket, or to an engine in process.
 
-A transport connects by itself when it is asked, and connects anew when a connection was lost; it never asks twice. What
-may be asked again is decided by `calls`.
+A transport connects when it is asked to, and anew when a connection was lost; it never asks twice. What may be asked
+again is decided by `calls`.
 """
 
 import asyncio
@@ -17,23 +17,33 @@ class Transport(ABC):
     """One way to one Penstock. It belongs to one event loop."""
 
     url: str
-    is_silent = False
-    """Whether nobody is told when a connection is lost."""
+    losses = 0
+    """How many connections have been lost. While this stays the same, requests arrive in the order they were sent."""
 
     @abstractmethod
     async def ready(self, seconds: float) -> None:
-        """Be connected, or raise CannotConnect within so many seconds."""
+        """Be connected, with room to send. Raises CannotConnect, TimeoutError when there is no room, ClientClosed."""
 
     @abstractmethod
     def start(self, request: Request) -> Answer:
-        """Send a request; its reply, or its error, comes as a future. Raises ConnectionLost if that cannot be now.
+        """Send a request; its reply, or its error, comes as a future. Raises CannotConnect if that cannot be now.
 
-        Cancelling the future gives the request up, as far as this end is concerned.
+        A request that cannot be put into words is InvalidRequest or LimitExceeded; then nothing is sent.
         """
+
+    @abstractmethod
+    def give_up(self, answer: Answer) -> None:
+        """Nobody waits for this one any more."""
 
     @abstractmethod
     async def close(self) -> None:
         """Leave nothing behind. Whoever still waits for a reply is told."""
+
+
+def abandon(answer: Answer) -> None:
+    """Nobody will look at this future; if it has failed already, that is nobody's concern."""
+    if not answer.cancel() and not answer.cancelled():
+        answer.exception()
 
 
 def settle(answer: Answer, outcome: Reply | PenstockError) -> None:

@@ -1,50 +1,62 @@
 """Requests that were sent over a connection and are not answered yet, by their RequestId."""
 
 import asyncio
+from collections.abc import Callable
 from itertools import count
+from struct import error as struct_error
 
 from penstock.client.transport import Answer, settle
-from penstock.errors import ConnectionLost, PenstockError
-from penstock.model import Reply, Request
-from penstock.wire.res01.asking import reply_of
+from penstock.errors import InvalidRequest, PenstockError
+from penstock.model import Request
+from penstock.wire.res01.asking import fields_of, reply_of
 from penstock.wire.res01.exchange import Frames
 
 
 class Waiting:
     """Gives requests their ids, and answers to those who wait for them."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._numbers = count(1)
         self._asked: dict[bytes, tuple[Request, Answer]] = {}
 
-    def add(self, request: Request) -> tuple[bytes, Answer]:
-        """An id for a request, and a future for its reply."""
+    def send(self, request: Request, send: Callable[[Frames], None]) -> Answer:
+        """Have a request sent: its command, an id for it, and its payload. A future for its reply."""
         number = b"%d" % next(self._numbers)
-        answer: Answer = asyncio.get_running_loop().create_future()
+        # Whatever raises here raises before anybody waits.
+        fields = encoded(request)
+        fields.insert(1, number)
+        send(fields)
+        answer: Answer = self._loop.create_future()
         self._asked[number] = request, answer
-        return number, answer
+        return answer
 
     def answered(self, number: bytes, payload: Frames) -> None:
         """An answer has come: its frames after the RequestId. One that nobody waits for is nothing."""
-        request, answer = self._asked.pop(number, (None, None))
-        if request is None or answer is None or answer.done():
-            return
-        settle(answer, _reply(request, payload))
+        asked = self._asked.pop(number, None)
+        if asked is not None and not asked[1].done():
+            settle(asked[1], reply_of(asked[0], payload))
 
-    def forget(self, number: bytes) -> None:
-        """The request was not sent after all."""
-        self._asked.pop(number, None)
+    def forget(self, answer: Answer) -> None:
+        """Nobody waits for this one any more."""
+        for number, asked in self._asked.items():
+            if asked[1] is answer:
+                del self._asked[number]
+                return
 
-    def lost(self, reason: str) -> None:
-        """The connection is gone: nobody will be answered."""
+    def fail(self, error: Callable[[], PenstockError]) -> None:
+        """The connection is gone: nobody will be answered, and each is told."""
         asked, self._asked = self._asked, {}
         for _, answer in asked.values():
-            settle(answer, ConnectionLost(self._url, reason))
+            settle(answer, error())
 
     def __len__(self) -> int:
         return len(self._asked)
 
 
-def _reply(request: Request, payload: Frames) -> Reply | PenstockError:
-    return reply_of(request, payload)
+def encoded(request: Request) -> Frames:
+    """The command and the payload of a request. What is no part of one is InvalidRequest."""
+    try:
+        return fields_of(request)
+    except (AttributeError, TypeError, ValueError, struct_error) as error:
+        raise InvalidRequest(type(request).__name__, f"cannot be sent: {error}") from None

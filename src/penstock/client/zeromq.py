@@ -1,89 +1,192 @@
 """To a server's ZeroMQ gate: `zmq+tcp://host:port`.
 
-ZeroMQ connects and connects anew by itself, and says nothing when it cannot: a request to nobody is answered by
-nobody, until its time is up.
+ZeroMQ would connect anew by itself, and lose requests without a word. So each socket here connects once, and what it
+reports about its connection is listened to.
 """
 
 import asyncio
+import socket
 from typing import Final
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
-from penstock.client.transport import Answer, Transport
-from penstock.client.waiting import Waiting
-from penstock.errors import CannotConnect, ClientClosed, ConnectionLost
-from penstock.model import Request
-from penstock.wire.res01.asking import message_of
+from penstock.client.network import Link, NetworkTransport
+from penstock.errors import CannotConnect, ConnectionLost, LimitExceeded, PenstockError
+from penstock.wire.res01.decoding import TEXT_TAG
+from penstock.wire.res01.exchange import Frames
 
 MESSAGES_PER_TURN_MAX: Final = 256
 """Answers taken before others on the event loop have their turn."""
 UNSENT_MAX: Final = 10_000
-"""Requests that ZeroMQ keeps while there is no server."""
+"""Requests, or answers, that ZeroMQ keeps until they can be sent, or are taken."""
+FRAME_BYTES_MAX: Final = 16 << 20
+"""Bytes of one frame of a request: what a server takes unless it is told otherwise."""
+HEARTBEAT_MS: Final = 15_000
+SILENCE_MS_MAX: Final = 60_000
+"""How long a server may be silent before its connection counts as lost."""
 LOOK_S: Final = 0.01
 
+_ENDS: Final = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_OPTIONS: Final = {
+    zmq.LINGER: 0,
+    zmq.SNDHWM: UNSENT_MAX,
+    zmq.RCVHWM: UNSENT_MAX,
+    zmq.IMMEDIATE: 1,
+    zmq.RECONNECT_IVL: -1,
+    zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+    zmq.HEARTBEAT_TIMEOUT: SILENCE_MS_MAX,
+    zmq.IPV6: 1,
+}
 
-class ZeromqTransport(Transport):
-    """A DEALER socket."""
 
-    is_silent = True
+class ZeromqTransport(NetworkTransport):
+    """A DEALER socket for each connection."""
 
-    def __init__(self, url: str, endpoint: str) -> None:
-        self.url = url
-        self._endpoint = endpoint
-        self._waiting = Waiting(url)
+    def __init__(self, url: str, host: str, port: int) -> None:
+        super().__init__(url)
+        self._host = host
+        self._port = port
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+
+    async def connect(self) -> Link:
+        """A socket that is connected to the first of the host's addresses that answers."""
+        loop = asyncio.get_running_loop()
+        if self._context is None:
+            self._context = zmq.Context()
+        found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        error: CannotConnect | None = None
+        for place in dict.fromkeys(str(address[0]) for *_, address in found):
+            link = ZeromqLink(self, self._context)
+            try:
+                await link.connect(f"tcp://[{place}]:{self._port}" if ":" in place else f"tcp://{place}:{self._port}")
+            except CannotConnect as failed:
+                error = failed
+            else:
+                return link
+        raise error or CannotConnect(self.url, "its host has no address")
+
+    async def close(self) -> None:
+        """Close the sockets and end ZeroMQ's thread."""
+        await super().close()
+        if self._context is not None:
+            self._context.term()
+            self._context = None
+
+
+class ZeromqLink(Link):
+    """One socket, which connects once."""
+
+    def __init__(self, transport: ZeromqTransport, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+        super().__init__(transport.url)
+        self._transport = transport
         self._loop = asyncio.get_running_loop()
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, UNSENT_MAX)
-        self._socket.setsockopt(zmq.RCVHWM, UNSENT_MAX)
-        # While nobody is there, requests are refused instead of kept for whoever comes.
-        self._socket.setsockopt(zmq.IMMEDIATE, 1)
-        self._descriptor: int = self._socket.FD
+        self._socket = context.socket(zmq.DEALER)
+        for option, value in _OPTIONS.items():
+            self._socket.setsockopt(option, value)
+        self._monitor = self._socket.get_monitor_socket(_ENDS | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._watched: list[int] = [self._socket.FD, self._monitor.FD]
+        self._connected: asyncio.Future[bool] = self._loop.create_future()
         self._turn_is_due = False
-        self._connected = False
+        self._open = False
         self._closed = False
-        self._loop.add_reader(self._descriptor, self._take_turn)
+        self._watch()
 
-    async def ready(self, seconds: float) -> None:
-        """Wait until requests can be sent."""
-        if self._closed:
-            raise ClientClosed
-        if not self._connected:
-            self._socket.connect(self._endpoint)
-            self._connected = True
-        until = self._loop.time() + seconds
-        while not self._can_send():
-            if self._loop.time() > until:
-                raise CannotConnect(self.url, "nobody answers")
-            await asyncio.sleep(LOOK_S)
-        self._soon()
+    def _watch(self) -> None:
+        for descriptor, turn in zip(self._watched, (self._take_turn, self._look), strict=True):
+            self._loop.add_reader(descriptor, turn)
 
-    def _can_send(self) -> bool:
-        return bool(self._socket.poll(0, zmq.POLLOUT))
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is there."""
+        return self._open
 
-    def start(self, request: Request) -> Answer:
-        """Send a request with those that are under way."""
-        if self._closed:
-            raise ClientClosed
-        number, answer = self._waiting.add(request)
+    async def connect(self, endpoint: str) -> None:
+        """Connect, or close the socket again."""
         try:
-            self._socket.send_multipart([b"", *message_of(request, number)], zmq.NOBLOCK)
-        except zmq.Again:
-            self._waiting.forget(number)
-            raise ConnectionLost(self.url, "there is no connection") from None
+            self._socket.connect(endpoint)
+            self._look()
+            if not await self._connected:
+                raise CannotConnect(self.url, "nobody listens there")
+        except zmq.ZMQError as error:
+            self._release()
+            raise CannotConnect(self.url, str(error).lower()) from None
+        except BaseException:
+            self._release()
+            raise
+
+    async def room(self) -> None:
+        """Wait while ZeroMQ takes no more."""
+        while self._open and not self._socket.poll(0, zmq.POLLOUT):  # noqa: ASYNC110
+            # ZeroMQ has no better way to say that there is room again.
+            await asyncio.sleep(LOOK_S)
+        # Looking may have taken the descriptor's signal that something arrived.
         self._soon()
-        return answer
+
+    def send(self, fields: Frames) -> None:
+        """Hand a message to ZeroMQ."""
+        longest = max(map(len, fields))
+        if longest > FRAME_BYTES_MAX:
+            raise LimitExceeded("res_frame_bytes_max", longest, FRAME_BYTES_MAX)
+        try:
+            self._socket.send_multipart([b"", TEXT_TAG, *fields], zmq.NOBLOCK)
+        except zmq.Again:
+            raise CannotConnect(self.url, "there is no connection") from None
+        self._soon()
 
     async def close(self) -> None:
         """Close the socket."""
+        self._release()
+
+    def ended(self) -> PenstockError:
+        """What those are told who wait."""
+        return super().ended() if self._closed else ConnectionLost(self.url, "the server closed it, or is gone")
+
+    def _release(self) -> None:
         if self._closed:
             return
         self._closed = True
-        self._loop.remove_reader(self._descriptor)
+        self._open = False
+        for descriptor in self._watched:
+            self._loop.remove_reader(descriptor)
+        self._socket.disable_monitor()
+        self._monitor.close(0)
         self._socket.close(0)
-        self._context.term()
-        self._waiting.lost("the client was closed")
+
+    # -- what the connection does
+
+    def _look(self) -> None:
+        """Read all that is reported: the descriptor tells of news only once."""
+        try:
+            while not self._closed:
+                event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._begin()
+                elif event & _ENDS:
+                    self._end()
+        except zmq.Again:
+            return
+
+    def _begin(self) -> None:
+        self._open = True
+        if not self._connected.done():
+            self._connected.set_result(True)
+
+    def _end(self) -> None:
+        if not self._connected.done():
+            self._connected.set_result(False)
+        if self._open:
+            # What has arrived before the end still counts.
+            self._take_turn()
+            self._open = False
+            self._transport.gone(self)
+            self._release()
 
     # -- answers
 
@@ -99,8 +202,9 @@ class ZeromqTransport(Transport):
             return
         try:
             for _ in range(MESSAGES_PER_TURN_MAX):
-                _, _, number, *payload = self._socket.recv_multipart(zmq.NOBLOCK)
-                self._waiting.answered(number, payload)
+                message = self._socket.recv_multipart(zmq.NOBLOCK)
+                if len(message) > 2:
+                    self.waiting.answered(message[2], message[3:])
         except zmq.Again:
             return
         self._soon()

@@ -1,0 +1,86 @@
+"""The Python client over `penstock://`, against a real server: fsync before each answer, everything on one machine."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import penstock
+from bench import load
+from bench.mqgate import _server as server
+from bench.report import Report
+from penstock import Client, NewEvent
+from penstock.client.many import Commit
+
+EVENTS = 1000
+STREAMS = 64
+HISTORY_EVENTS = 1_000_000
+FOLLOWED = 1000
+
+
+def run(report: Report, data: Path, scale: float) -> None:
+    """Appends in one process, then the history read back, then how soon a follower has an event."""
+    with server(load.fresh(data)) as port, penstock.connect(f"penstock://127.0.0.1:{port}") as client:
+        rate = _appending(client, load.some_events(1), 3 * scale)
+        report.figure("append_many, 1-event commits", rate, "commits/s", goal=20_000)
+        rate = _appending(client, load.some_events(EVENTS), 3 * scale)
+        report.figure("append_many, 1,000-event commits", rate * EVENTS, "events/s", goal=200_000)
+    with server(load.fresh(data)) as port, penstock.connect(f"penstock://127.0.0.1:{port}") as client:
+        events, history = load.some_events(EVENTS), int(HISTORY_EVENTS * scale)
+        client.append_many(("bench", "history", events) for _ in range(history // EVENTS))
+        report.figure("read_all as events", _reading(client, arrow=False), "events/s", goal=400_000)
+        report.figure("read_all as Arrow", _reading(client, arrow=True), "events/s", goal=1_500_000)
+        _following(report, port, int(FOLLOWED * scale))
+
+
+def _appending(client: Client, events: list[NewEvent], seconds: float) -> float:
+    """Commits per second of one append_many."""
+    stop = time.perf_counter() + seconds
+
+    def commits() -> Iterator[Commit]:
+        number = 0
+        while time.perf_counter() < stop:
+            number += 1
+            yield "bench", f"stream-{number % STREAMS}", events
+
+    started = time.perf_counter()
+    done = client.append_many(commits())
+    return done.commits / (time.perf_counter() - started)
+
+
+def _reading(client: Client, *, arrow: bool) -> float:
+    """Events per second of one reader from the beginning to the end."""
+    started = time.perf_counter()
+    sizes = (batch.num_rows for batch in client.arrow_batches()) if arrow else (1 for _ in client.read_all())
+    count: int = sum(sizes)
+    return count / (time.perf_counter() - started)
+
+
+def _following(report: Report, port: int, events: int) -> None:
+    """Times from an acknowledged append to the event in the hands of a follower."""
+    acknowledged: list[float] = []
+    seen: list[float] = []
+    arrived = threading.Event()
+    url = f"penstock://127.0.0.1:{port}"
+    with penstock.connect(url) as writer, penstock.connect(url) as reader:
+        position = writer.stats().head + 1
+
+        def follow() -> None:
+            for _ in reader.follow(position, context="followed"):
+                seen.append(time.perf_counter())
+                arrived.set()
+                if len(seen) == events:
+                    return
+
+        follower = threading.Thread(target=follow)
+        follower.start()
+        for _ in range(events):
+            arrived.clear()
+            writer.append("followed", "stream", load.some_events(1))
+            acknowledged.append(time.perf_counter())
+            arrived.wait()
+        follower.join()
+    # It may be seen before its append is acknowledged to the one who made it.
+    waits = sorted(max(0.0, 1000 * (came - told)) for came, told in zip(seen, acknowledged, strict=True))
+    report.figure("follow, acknowledged append to event in hand, median", waits[len(waits) // 2], "ms")
+    report.figure("follow, acknowledged append to event in hand, 99 %", waits[len(waits) * 99 // 100], "ms")

@@ -1,0 +1,145 @@
+"""What the ways over a network share: one connection at a time, made anew when it was lost."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import Final
+
+from penstock.client.transport import Answer, Transport, abandon
+from penstock.client.waiting import Waiting
+from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, PenstockError
+from penstock.model import Request
+from penstock.wire.res01.exchange import Frames
+
+CONNECT_S_MAX: Final = 10.0
+"""How long one attempt to connect may take; another one follows while there is time."""
+
+
+class Link(ABC):
+    """One connection."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.waiting = Waiting()
+
+    @property
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether something can be sent."""
+
+    @abstractmethod
+    def send(self, fields: Frames) -> None:
+        """Send a request: its command, its id, its payload."""
+
+    @abstractmethod
+    async def room(self) -> None:
+        """Wait until the server has taken most of what was sent, if that was much."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close it; returns when it is gone."""
+
+    def ended(self) -> PenstockError:
+        """What those are told whose answers have not come."""
+        return ConnectionLost(self.url, "the client was closed")
+
+
+class NetworkTransport(Transport):
+    """Has a link, or makes one. Nobody's attempt to connect disturbs another's: they wait for the same one."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._link: Link | None = None
+        self._links: set[Link] = set()
+        self._connecting: asyncio.Task[Link | CannotConnect] | None = None
+        self._closed = False
+
+    @abstractmethod
+    async def connect(self) -> Link:
+        """A new connection. Raises OSError or CannotConnect."""
+
+    async def ready(self, seconds: float) -> None:
+        """Connect unless there is a connection, and wait for room in it."""
+        if self._closed:
+            raise ClientClosed
+        async with asyncio.timeout(seconds) as limit:
+            link = self._link if self._link is not None and self._link.is_open else await self._connected(limit)
+            await link.room()
+
+    async def _connected(self, limit: asyncio.Timeout) -> Link:
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._attempt())
+        try:
+            # Who gives up does not take the attempt away from others.
+            found = await asyncio.shield(self._connecting)
+        except asyncio.CancelledError:
+            if limit.expired():
+                raise CannotConnect(self.url, "nobody answers") from None
+            if self._closed:
+                raise ClientClosed from None
+            raise
+        if isinstance(found, CannotConnect):
+            raise found
+        return found
+
+    async def _attempt(self) -> Link | CannotConnect:
+        """One attempt to connect. Its failure is a result: perhaps nobody waits for it any more."""
+        try:
+            if self._link is not None:
+                # It is about to be closed. Its answers must not be awaited while others are sent elsewhere.
+                self.lost(self._link)
+            async with asyncio.timeout(CONNECT_S_MAX):
+                link = self._link = await self.connect()
+            self._links.add(link)
+            return link
+        except TimeoutError:
+            return CannotConnect(self.url, "nobody answers")
+        except OSError as error:
+            return CannotConnect(self.url, (error.strerror or str(error)).lower())
+        except CannotConnect as error:
+            return error
+        finally:
+            self._connecting = None
+
+    def lost(self, link: Link) -> None:
+        """A connection is gone: tell those who wait for its answers."""
+        if link is self._link:
+            self.losses += 1
+            self._link = None
+        link.waiting.fail(link.ended)
+
+    def gone(self, link: Link) -> None:
+        """Nothing is left of a connection."""
+        self.lost(link)
+        self._links.discard(link)
+
+    def start(self, request: Request) -> Answer:
+        """Send a request with those that are under way."""
+        link = self._link
+        if self._closed:
+            raise ClientClosed
+        if link is None:
+            raise CannotConnect(self.url, "there is no connection")
+        if not link.is_open:
+            raise _unsent(link.ended())
+        return link.waiting.send(request, link.send)
+
+    def give_up(self, answer: Answer) -> None:
+        """Nobody waits for this one any more."""
+        abandon(answer)
+        if self._link is not None:
+            self._link.waiting.forget(answer)
+
+    async def close(self) -> None:
+        """Say goodbye."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait({self._connecting})
+        for link in list(self._links):
+            await link.close()
+            self.gone(link)
+
+
+def _unsent(error: PenstockError) -> PenstockError:
+    """What the end of a connection means for a request that was not sent over it."""
+    return CannotConnect(error.url, error.reason) if isinstance(error, ConnectionLost) else error

@@ -1,0 +1,395 @@
+"""CloudEvents in and out: version 1.0, as JSON (structured), as headers and a body (binary), or as objects.
+
+A context is a CloudEvent's source, `penstock:` and the context's name; a stream is its subject. The type and the time
+are what they are, and the id of an event is the id of a CloudEvent if that is a UUID. Extensions are members of the
+event's headers. What has no place in an event, such as a foreign source or an id that is no UUID, is kept in its
+headers by the name that it has in HTTP, `ce-source` or `ce-id`, so that the same CloudEvent comes out again. And what
+has no place in a CloudEvent, headers that are no flat JSON object, travels in an extension of its own. docs/client.md
+has the table.
+"""
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+from uuid import UUID, uuid5
+
+from penstock.errors import PenstockError
+from penstock.model import Event, NewEvent, check_context, check_stream, check_type, now_ticks, ticks_of_datetime
+from penstock.model.ticks import TICKS_MAX, TICKS_PER_SECOND, datetime_of, stamp_of, ticks_of
+
+BASE: Final = "penstock:"
+"""What a source begins with that names a context."""
+MEDIA_TYPE: Final = "application/cloudevents+json"
+JSON_TYPE: Final = "application/json"
+BYTES_TYPE: Final = "application/octet-stream"
+
+IDS: Final = UUID("9eaa5738-3c61-4fc9-a0ae-51a430679b60")
+"""The namespace of ids that are made from a source and an id that is no UUID."""
+HEADERS: Final = "penstockheaders"
+"""The extension, of CloudEvents' type Binary, that carries an event's headers as they are where others cannot."""
+POSITION: Final = "penstockposition"
+SEQUENCE: Final = "penstocksequence"
+"""Extensions that say where an event is in the history. They are not read."""
+
+REQUIRED: Final = ("specversion", "id", "source", "type")
+KEPT: Final = ("id", "source", "subject", "time", "datacontenttype", "dataschema")
+"""Attributes that are kept in the headers when the event itself does not say the same."""
+NOT_EXTENSIONS: Final = {*REQUIRED, *KEPT, "data", HEADERS, POSITION, SEQUENCE}
+INTEGER_MAX: Final = (1 << 31) - 1
+HEADER_CHARACTERS: Final = "!#$&'()*+,/:;<=>?@[\\]^`{|}~"
+"""What stays as it is in a header, besides letters and digits; all else is percents."""
+
+_NAME = re.compile(r"[a-z0-9]+")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_JSON = re.compile(r"(application|text)/([^;]+\+)?json\s*(;.*)?", re.IGNORECASE)
+_TEXT = re.compile(r"(text/|application/([^;]+\+)?xml\b)", re.IGNORECASE)
+_CHARSET = re.compile(r';\s*charset="?([^;"\s]+)', re.IGNORECASE)
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d):(\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+Attributes = dict[str, Any]
+
+
+@dataclass(eq=False)
+class NotACloudEvent(PenstockError):
+    """Something is not a CloudEvent, or not one that can become an event."""
+
+    attribute: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"not a CloudEvent that can be taken: {self.attribute} {self.reason}"
+
+
+class Incoming(NamedTuple):
+    """What a CloudEvent becomes: `client.append(context, stream, [event])`."""
+
+    context: str
+    stream: str
+    event: NewEvent
+
+
+# --- in -------------------------------------------------------------------------------------------------------
+
+
+def from_structured(
+    value: Mapping[str, Any] | bytes | str, *, context: str | None = None, stream: str | None = None, base: str = BASE
+) -> Incoming:
+    """A CloudEvent in JSON, as text or taken apart. Raises NotACloudEvent.
+
+    Its source must begin with `base` and name a context, and its subject a stream, unless they are given here.
+    """
+    attributes = dict(value if isinstance(value, Mapping) else _parsed(value))
+    has_data, data, encoded = "data" in attributes, attributes.pop("data", None), attributes.pop("data_base64", None)
+    if encoded is not None and has_data:
+        raise NotACloudEvent("data_base64", "is there together with data")
+    body = _body(data, attributes.get("datacontenttype")) if has_data else b""
+    return _taken(attributes, body if encoded is None else _decoded(encoded), context, stream, base)
+
+
+def from_http(
+    headers: Mapping[str, str], body: bytes, *, context: str | None = None, stream: str | None = None, base: str = BASE
+) -> Incoming:
+    """A CloudEvent that came over HTTP, in binary or structured mode. Raises NotACloudEvent; see `from_structured`."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    kind = lower.get("content-type")
+    if kind is not None and kind.lower().startswith("application/cloudevents"):
+        if not re.match(re.escape(MEDIA_TYPE) + r"\s*(;|$)", kind, re.IGNORECASE):
+            raise NotACloudEvent("content-type", f"is {kind!r}; {MEDIA_TYPE} can be read, one event at a time")
+        return from_structured(body, context=context, stream=stream, base=base)
+    attributes = {name[3:]: _unquoted(name[3:], value) for name, value in lower.items() if name.startswith("ce-")}
+    return _taken({**attributes, "datacontenttype": kind}, body, context, stream, base)
+
+
+def from_object(value: Any, *, context: str | None = None, stream: str | None = None, base: str = BASE) -> Incoming:
+    """An object of the `cloudevents` package. Raises NotACloudEvent; see `from_structured`."""
+    attributes, data = dict(value.get_attributes()), value.get_data()
+    if isinstance(when := attributes.get("time"), datetime):
+        attributes["time"] = _time(ticks_of_datetime(when))
+    body = b"" if data is None else bytes(data) if isinstance(data, bytes | bytearray) else None
+    body = _body(data, attributes.get("datacontenttype")) if body is None else body
+    return _taken(attributes, body, context, stream, base)
+
+
+def _taken(attributes: Attributes, body: bytes, context: str | None, stream: str | None, base: str) -> Incoming:
+    """An event, with everything in its headers that it would not say by itself."""
+    given = _checked(attributes)
+    into = _context(given["source"], base) if context is None else context
+    onto = _stream(given.get("subject")) if stream is None else stream
+    event = NewEvent(_id(given), stamp_of(_ticks(given.get("time"))), given["type"], None, body)
+    says = _said(into, onto, event.id, event.stamp, body, base)
+    # One that did not say what its data is said the same as one that says what we would say.
+    says = {**says, "datacontenttype": given.get("datacontenttype") and says["datacontenttype"]}
+    kept = {f"ce-{name}": given.get(name) for name in KEPT if given.get(name) != says.get(name)}
+    extensions = {name: value for name, value in given.items() if name not in NOT_EXTENSIONS}
+    members = {**kept, **extensions}
+    headers = _whole_headers(given[HEADERS]) if HEADERS in given else _text(members) if members else None
+    return Incoming(into, onto, event._replace(headers=headers))
+
+
+def _checked(attributes: Attributes) -> Attributes:
+    """The attributes that there are, each of them what it may be."""
+    given = {name: value for name, value in attributes.items() if value is not None}
+    for name in REQUIRED:
+        if name not in given:
+            raise NotACloudEvent(name, "is missing")
+    for name, value in given.items():
+        if reason := _reason(name, value):
+            raise NotACloudEvent(name, reason)
+    if given["specversion"] != "1.0":
+        raise NotACloudEvent("specversion", f"is {given['specversion']!r}; only 1.0 is known")
+    if reason := check_type(given["type"]):
+        raise NotACloudEvent("type", reason)
+    return given
+
+
+def _reason(name: str, value: Any) -> str | None:
+    """Why an attribute cannot be, or None if it can."""
+    if not _NAME.fullmatch(name):
+        return "is no name of an attribute: it may have lower-case letters and digits"
+    if isinstance(value, str):
+        if name in NOT_EXTENSIONS and not value:
+            return "is empty"
+        return "has a control character or half of a surrogate pair" if _CONTROL.search(value) else None
+    if name in NOT_EXTENSIONS:
+        return f"is {type(value).__name__}, not text"
+    if isinstance(value, int):
+        return None if -INTEGER_MAX - 1 <= value <= INTEGER_MAX else "has more than 32 bits"
+    return f"is {type(value).__name__}; text, an integer or a boolean can be an attribute"
+
+
+def _context(source: str, base: str) -> str:
+    if not source.startswith(base):
+        raise NotACloudEvent("source", f"is {source!r}, which does not begin with {base!r}; say which context")
+    name = _unquoted("source", source.removeprefix(base))
+    if reason := check_context(name):
+        raise NotACloudEvent("source", f"names a context that {reason}; say which context")
+    return name
+
+
+def _stream(subject: str | None) -> str:
+    if subject is None:
+        raise NotACloudEvent("subject", "is missing; say which stream")
+    if reason := check_stream(subject):
+        raise NotACloudEvent("subject", f"{reason} as the name of a stream; say which stream")
+    return subject
+
+
+def _id(given: Attributes) -> bytes:
+    """A UUID; one that is always the same for a source and an id, so that what comes twice is recognised."""
+    try:
+        found = UUID(given["id"])
+    except ValueError:
+        return uuid5(IDS, f"{given['source']}\n{given['id']}").bytes
+    return found.bytes if str(found) == given["id"] else uuid5(IDS, f"{given['source']}\n{given['id']}").bytes
+
+
+# --- out ------------------------------------------------------------------------------------------------------
+
+
+def to_structured(event: Event, *, base: str = BASE) -> dict[str, Any]:
+    """An event as a CloudEvent in JSON, for `json.dumps`; over HTTP its content type is MEDIA_TYPE."""
+    attributes = _attributes(event, base)
+    return {**attributes, **_data(event.body, attributes.get("datacontenttype"))}
+
+
+def to_binary(event: Event, *, base: str = BASE) -> tuple[dict[str, str], bytes]:
+    """An event as a CloudEvent in binary mode: headers and the body."""
+    attributes = _attributes(event, base, are_text=True)
+    kind = attributes.pop("datacontenttype", None)
+    headers = {f"ce-{name}": quote(value, safe=HEADER_CHARACTERS) for name, value in attributes.items()}
+    return (headers if kind is None else {**headers, "content-type": kind}), event.body
+
+
+def to_object(event: Event, *, base: str = BASE) -> Any:
+    """An event as an object of the `cloudevents` package, which must be installed."""
+    from cloudevents.core.v1.event import CloudEvent  # noqa: PLC0415
+
+    attributes = _attributes(event, base)
+    if "time" in attributes:
+        attributes["time"] = datetime_of(_ticks(attributes["time"]))
+    data = _data(event.body, attributes.get("datacontenttype"))
+    return CloudEvent(attributes, event.body if "data_base64" in data else data.get("data"))
+
+
+def _attributes(event: Event, base: str, *, are_text: bool = False) -> Attributes:
+    """The first choice of attributes from which the same event can be made again. In HTTP headers all are text."""
+    problem: NotACloudEvent | None = None
+    for choice in _choices(event, base):
+        attributes = {name: _as_text(value) if are_text else value for name, value in choice.items()}
+        try:
+            if _makes(attributes, event, base):
+                where = {POSITION: str(event.position), SEQUENCE: str(event.sequence)}
+                return {**{name: value for name, value in attributes.items() if value is not None}, **where}
+        except NotACloudEvent as error:
+            problem = error
+    assert problem is not None, "an event with its whole headers beside it is the same again"
+    raise problem
+
+
+def _makes(attributes: Attributes, event: Event, base: str) -> bool:
+    """Whether the same event can be made from these attributes."""
+    made = _taken(attributes, event.body, event.context, event.stream, base).event
+    # One without a time is of the time when it is taken.
+    when = made.stamp if attributes["time"] is None else stamp_of(event.ticks)
+    return made == (event.id, when, event.type, event.headers, event.body)
+
+
+def _as_text(value: Any) -> Any:
+    return value if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _choices(event: Event, base: str) -> Iterator[Attributes]:
+    """With the headers' members as extensions, with the whole headers beside them, and with these alone."""
+    said = _said(event.context, event.stream, event.id, event.stamp, event.body, base)
+    plain = {"specversion": "1.0", **said, "type": event.type}
+    members = _members(event.headers)
+    kept = {name: members[f"ce-{name}"] for name in KEPT if f"ce-{name}" in members}
+    extensions = {name: value for name, value in members.items() if _is_extension(name, value)}
+    yield {**plain, **kept, **extensions}
+    whole = {HEADERS: b64encode((event.headers or "").encode()).decode()}
+    yield {**plain, **kept, **extensions, **whole}
+    yield {**plain, **whole}
+
+
+def _said(context: str, stream: str, id: bytes, stamp: int, body: bytes, base: str) -> Attributes:
+    """What an event says by itself, without its headers."""
+    return {
+        "id": str(UUID(bytes=id)),
+        "source": base + quote(context, safe=""),
+        "subject": stream,
+        "time": _time(ticks_of(stamp)),
+        "datacontenttype": (JSON_TYPE if _has_json(body) else BYTES_TYPE) if body else None,
+    }
+
+
+def _is_extension(name: str, value: Any) -> bool:
+    return name not in NOT_EXTENSIONS and value is not None and _reason(name, value) is None
+
+
+def _members(headers: str | None) -> dict[str, Any]:
+    """The members of headers that are a JSON object; of others there are none."""
+    try:
+        members = json.loads(headers or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return members if isinstance(members, dict) else {}
+
+
+# --- data -----------------------------------------------------------------------------------------------------
+
+
+def _body(data: Any, kind: Any) -> bytes:
+    """The bytes of data that came as a JSON value."""
+    if kind is None or (isinstance(kind, str) and _JSON.fullmatch(kind)):
+        return _encoded_json(data)
+    if not isinstance(data, str):
+        raise NotACloudEvent("data", f"is {type(data).__name__}, not text, and datacontenttype is not JSON")
+    try:
+        return data.encode(_charset(str(kind)))
+    except (LookupError, UnicodeEncodeError) as error:
+        raise NotACloudEvent("data", f"cannot be encoded: {error}") from None
+
+
+def _data(body: bytes, kind: str | None) -> dict[str, Any]:
+    """The member that carries a body."""
+    if not body:
+        return {}
+    if (kind is None or _JSON.fullmatch(kind)) and _has_json(body):
+        return {"data": json.loads(body)}
+    if kind is not None and _TEXT.match(kind) and not _JSON.fullmatch(kind):
+        try:
+            text = body.decode(_charset(kind))
+            if text.encode(_charset(kind)) == body:
+                return {"data": text}
+        except (LookupError, UnicodeError):
+            pass
+    return {"data_base64": b64encode(body).decode()}
+
+
+def _charset(kind: str) -> str:
+    found = _CHARSET.search(kind)
+    return found[1] if found else "utf-8"
+
+
+def _encoded_json(value: Any) -> bytes:
+    try:
+        return _text(value).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NotACloudEvent("data", f"is not JSON: {error}") from None
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _has_json(body: bytes) -> bool:
+    """Whether a body is JSON that can be written again."""
+    try:
+        _text(json.loads(body)).encode()
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _parsed(text: bytes | str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NotACloudEvent("the event", f"is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise NotACloudEvent("the event", f"is a JSON {type(value).__name__}, not an object")
+    return value
+
+
+def _decoded(encoded: Any, attribute: str = "data_base64") -> bytes:
+    try:
+        return b64decode(encoded, validate=True)
+    except (TypeError, ValueError) as error:
+        raise NotACloudEvent(attribute, f"is not base64: {error}") from None
+
+
+def _whole_headers(encoded: str) -> str:
+    try:
+        return _decoded(encoded, HEADERS).decode()
+    except UnicodeDecodeError:
+        raise NotACloudEvent(HEADERS, "is not UTF-8") from None
+
+
+# --- times and header values ----------------------------------------------------------------------------------
+
+
+def _ticks(text: str | None) -> int:
+    """The time of an RFC 3339 text; the present if there is none."""
+    if text is None:
+        return now_ticks()
+    found = _TIME.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError("is not like 2026-11-15T06:00:00Z")
+        day, minute, second, fraction, offset = found.groups()
+        start = datetime.fromisoformat(f"{day}T{minute}:00{offset.upper()}")
+    except ValueError as error:
+        raise NotACloudEvent("time", f"{text!r} is not RFC 3339: {error}") from None
+    # A leap second is the first of the next minute.
+    ticks = ticks_of_datetime(start) + int(second) * TICKS_PER_SECOND + int((fraction or "").ljust(7, "0")[:7])
+    if int(second) > 60 or not 0 <= ticks <= TICKS_MAX:
+        raise NotACloudEvent("time", f"{text!r} is no time that can be kept")
+    return ticks
+
+
+def _time(ticks: int) -> str:
+    seconds, fraction = divmod(ticks, TICKS_PER_SECOND)
+    text = (datetime.min + timedelta(seconds=seconds)).isoformat()  # noqa: DTZ901 - the zone is written below
+    return f"{text}.{fraction:07}".rstrip("0").rstrip(".") + "Z" if fraction else f"{text}Z"
+
+
+def _unquoted(name: str, value: str) -> str:
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError:
+        raise NotACloudEvent(name, "is not UTF-8 behind its percent signs") from None

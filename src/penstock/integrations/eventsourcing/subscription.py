@@ -1,0 +1,91 @@
+"""Following an application: a thread waits on the server for the next events, and hands them over.
+
+It waits a while at most, so that a subscription that was stopped leaves nothing behind for long; whoever iterates is
+told at once.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Condition, Thread
+from typing import Final, NamedTuple
+
+from eventsourcing.persistence import ApplicationRecorder, Notification, Subscription
+
+POLL_S: Final = 1.0
+"""How long one long poll waits on the server."""
+PAGES_MAX: Final = 4
+"""Pages that are read ahead."""
+
+
+class NotificationPage(NamedTuple):
+    """Notifications, the position to read on from, and whether there are no more now."""
+
+    notifications: list[Notification]
+    next: int
+    end: bool
+
+
+Pull = Callable[[int, float], NotificationPage]
+"""A page from a position on; if it is empty, after so many seconds."""
+
+
+class PenstockSubscription(Subscription[ApplicationRecorder]):
+    """Notifications after an id, without end, until it is stopped. One thread iterates; any may stop it."""
+
+    def __init__(self, recorder: ApplicationRecorder, pull: Pull, gt: int | None, topics: Sequence[str]) -> None:
+        super().__init__(recorder, gt, topics)
+        self._pull = pull
+        self._changed = Condition()
+        self._pages: deque[list[Notification]] = deque()
+        self._ready: deque[Notification] = deque()
+        self._error: BaseException | None = None
+        Thread(target=self._run, args=((gt or 0) + 1,), name="penstock-subscription", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the iteration, wherever it is."""
+        with self._changed:
+            super().stop()
+            self._changed.notify_all()
+
+    def __next__(self) -> Notification:
+        if not self._ready and not self._has_been_stopped:
+            self._ready.extend(self._taken())
+        if self._has_been_stopped or not self._ready:
+            raise StopIteration
+        return self._ready.popleft()
+
+    def _taken(self) -> list[Notification]:
+        """The next page; empty if the subscription was stopped. Raises what kept it from coming."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pages or self._error or self._has_been_stopped)
+            if self._pages:
+                self._changed.notify_all()
+                return self._pages.popleft()
+            if self._error is not None and not self._has_been_stopped:
+                raise self._error
+            return []
+
+    # -- the thread
+
+    def _run(self, position: int) -> None:
+        try:
+            while self._has_room():
+                page = self._pull(position, POLL_S)
+                position = page.next
+                self._hand_over(page.notifications)
+        except BaseException as error:  # noqa: BLE001 - raised where the notifications are waited for
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        """Wait until a page is wanted; whether there will be one."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._pages) < PAGES_MAX or self._has_been_stopped)
+            return not self._has_been_stopped
+
+    def _hand_over(self, notifications: list[Notification]) -> None:
+        if notifications:
+            with self._changed:
+                self._pages.append(notifications)
+                self._changed.notify_all()

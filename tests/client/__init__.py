@@ -1,0 +1,1 @@
+"""The Python client, over every URL, for plain code and for event loops."""

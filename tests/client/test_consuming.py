@@ -1,0 +1,276 @@
+"""Durable subscriptions and queues."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import penstock
+from penstock import Client
+from penstock.client import Queue
+from penstock.errors import InvalidRequest, PenstockError, QueueFilterMismatch, QueueNotFound
+from penstock.model import ReleaseQueue
+from tests.client.driven import Driven
+from tests.client.support import calls_of, fill, numbers, some
+
+
+class Failed(Exception):
+    """Raised in the middle of some work."""
+
+
+# ---------------------------------------------------------------- subscriptions
+
+
+def test_a_subscription_delivers_everything_once(client: Client, context: str) -> None:
+    fill(client, context, "s", 25, each=3)
+    fill(client, context, "t", 5)
+    wanted = {"context": context, "filter": "s", "follow": False}
+    assert numbers(client.subscription("ann", count=4, **wanted)) == list(range(1, 26))  # type: ignore[arg-type]
+    assert numbers(client.subscription("ann", count=4, **wanted)) == []  # type: ignore[arg-type]
+    fill(client, context, "s", 2)
+    assert numbers(client.subscription("ann", count=4, **wanted)) == [1, 2]  # type: ignore[arg-type]
+    assert len(list(client.subscription("bob", context=context, follow=False))) == 32
+
+
+def test_it_progresses_when_the_body_has_gone_through_a_batch(client: Client, context: str) -> None:
+    fill(client, context, "s", 10)
+    subscription = client.subscription("ann", context=context, count=4, follow=False)
+    batches = subscription.batches()
+    assert numbers(next(batches)) == [1, 2, 3, 4]
+    assert numbers(client.subscription("ann", context=context, count=9).fetch()) == [1, 2, 3, 4]
+    assert numbers(next(batches)) == [5, 6, 7, 8]
+    batches.close()  # type: ignore[attr-defined]
+    assert numbers(subscription.fetch()) == [5, 6, 7, 8]
+
+
+def test_leaving_the_loop_redelivers_the_batch(client: Client, context: str) -> None:
+    fill(client, context, "s", 10)
+    seen: list[int] = []
+    for event in client.subscription("ann", context=context, count=4):
+        seen.append(event.json())
+        if event.json() == 6:
+            break
+    assert seen == [1, 2, 3, 4, 5, 6]
+    rest = client.subscription("ann", context=context, count=4, follow=False)
+    assert numbers(rest) == [5, 6, 7, 8, 9, 10]
+
+
+def test_failing_in_the_loop_redelivers_the_batch(client: Client, context: str) -> None:
+    fill(client, context, "s", 3)
+
+    def work() -> None:
+        for event in client.subscription("ann", context=context):
+            if event.json() == 2:
+                raise Failed
+
+    with pytest.raises(Failed):
+        work()
+    assert numbers(client.subscription("ann", context=context, follow=False)) == [1, 2, 3]
+
+
+def test_a_subscription_can_be_handled_by_hand(client: Client, context: str) -> None:
+    fill(client, context, "s", 5)
+    subscription = client.subscription("ann", context=context, count=3)
+    first = subscription.fetch()
+    assert subscription.fetch() == first
+    subscription.progress(first)
+    second = subscription.fetch()
+    assert numbers(second) == [4, 5]
+    subscription.progress(first)
+    assert subscription.fetch() == second
+    subscription.progress(second)
+    empty = subscription.fetch()
+    assert empty == []
+    subscription.progress(empty)
+    assert subscription.id() == client.subscription("ann", context=context).id()
+
+
+def test_a_subscription_can_be_moved(client: Client, context: str) -> None:
+    start = datetime(2020, 1, 1, tzinfo=UTC)
+    events = [penstock.event("T", number, time=start + timedelta(days=number)) for number in range(5)]
+    client.append(context, "s", events)
+    subscription = client.subscription("ann", context=context, start=start + timedelta(days=3), follow=False)
+    assert numbers(subscription) == [3, 4]
+    subscription.set(start + timedelta(days=1))
+    assert numbers(subscription) == [1, 2, 3, 4]
+    subscription.set(None)
+    assert numbers(subscription) == [0, 1, 2, 3, 4]
+
+
+def test_two_clients_of_one_name_share_the_place(client: Client, other: Client, context: str) -> None:
+    fill(client, context, "s", 6)
+    ours = client.subscription("ann", context=context, count=3)
+    theirs = other.subscription("ann", context=context, count=3)
+    batch = ours.fetch()
+    assert theirs.fetch() == batch
+    theirs.progress(batch)
+    ours.progress(batch)
+    assert numbers(ours.fetch()) == [4, 5, 6]
+
+
+def test_a_subscription_waits_for_what_is_to_come(client: Client, other: Client, context: str) -> None:
+    if isinstance(client, Driven) and other is client:
+        pytest.skip("a loop that waits does nothing else")
+    subscription = client.subscription("ann", context=context)
+    assert subscription.fetch(wait=0.01) == []
+    late = threading.Timer(0.2, lambda: fill(other, context, "s", 3))
+    late.start()
+    seen: list[int] = []
+    for event in subscription:
+        seen.append(event.json())
+        if len(seen) == 3:
+            break
+    late.join()
+    assert seen == [1, 2, 3]
+
+
+def test_subscriptions_are_listed(client: Client, context: str) -> None:
+    fill(client, context, "s", 3)
+    subscription = client.subscription("ann", context=context, filter="s", follow=False)
+    last = list(subscription)[-1]
+    found = next(each for each in client.subscriptions() if each.id == subscription.id())
+    assert (found.subscriber, found.context, found.filter) == ("ann", context, "s")
+    assert (found.position, found.last_ticks) == (last.position + 1, last.ticks)
+
+
+def test_a_subscription_needs_a_name_and_a_count(client: Client, context: str) -> None:
+    with pytest.raises(InvalidRequest):
+        client.subscription("", context=context).fetch()
+    with pytest.raises(InvalidRequest):
+        client.subscription("ann", context=context, count=0).fetch()
+
+
+# ---------------------------------------------------------------- queues
+
+
+def test_a_batch_is_acknowledged_when_the_body_succeeds(client: Client, other: Client, context: str) -> None:
+    fill(client, context, "s", 5)
+    queue = client.queue(context, "work", count=3)
+    with queue.next() as batch:
+        assert numbers(batch) == [1, 2, 3]
+        held = not batch.is_settled
+    assert held
+    assert batch.is_settled
+    with other.queue(context, "work", count=3).next() as batch:
+        assert numbers(batch) == [4, 5]
+    with queue.next() as batch:
+        assert batch == []
+        assert batch.receipt is None
+
+
+def fail_with(queue: Queue) -> None:
+    """Take a batch and fail."""
+    with queue.next():
+        raise Failed
+
+
+def test_a_batch_is_released_when_the_body_fails(client: Client, other: Client, context: str) -> None:
+    fill(client, context, "s", 5)
+    with pytest.raises(Failed):
+        fail_with(client.queue(context, "work", count=3, ttl=600))
+    with other.queue(context, "work", count=3).next() as batch:
+        assert numbers(batch) == [1, 2, 3]
+
+
+def test_a_batch_that_cannot_be_released_does_not_hide_the_failure(client: Client, context: str) -> None:
+    fill(client, context, "s", 5)
+    queue = client.queue(context, "work")
+    calls = calls_of(queue)
+    start = calls.transport.start
+
+    def refusing(request: object) -> object:
+        if isinstance(request, ReleaseQueue):
+            raise QueueNotFound("work")
+        return start(request)
+
+    calls.transport.start = refusing
+    try:
+        with pytest.raises(Failed) as caught:
+            fail_with(queue)
+    finally:
+        del calls.transport.start
+    assert "was not released" in caught.value.__notes__[0]
+
+
+def test_each_event_goes_to_one_consumer(client: Client, other: Client, context: str) -> None:
+    fill(client, context, "s", 30)
+    queues = [client.queue(context, "work", count=4), other.queue(context, "work", count=4)]
+    seen: list[int] = []
+    turn = 0
+    while True:
+        with queues[turn % 2].next() as batch:
+            if not batch:
+                break
+            seen += numbers(batch)
+        turn += 1
+    assert sorted(seen) == list(range(1, 31))
+
+
+def test_an_expired_batch_goes_to_another(client: Client, other: Client, context: str) -> None:
+    fill(client, context, "s", 3)
+    lost = client.queue(context, "work", ttl=0.05).take()
+    with other.queue(context, "work").next(wait=20) as batch:
+        assert batch == lost
+        # Too late: it is theirs now.
+        client.queue(context, "work").acknowledge(lost)
+    assert other.queue(context, "work").take() == []
+
+
+def test_a_queue_can_be_handled_by_hand(client: Client, other: Client, context: str) -> None:
+    fill(client, context, "s", 4)
+    queue = client.queue(context, "work", count=2)
+    first = queue.take()
+    assert queue.take() == first
+    queue.release(first)
+    queue.release(first)
+    queue.acknowledge(first)
+    theirs = other.queue(context, "work", count=2)
+    again = theirs.take()
+    assert again == first
+    theirs.acknowledge(again)
+    theirs.acknowledge(again)
+    assert numbers(theirs.take()) == [3, 4]
+
+
+def test_a_consumer_may_have_a_name(client: Client, other: Client, context: str) -> None:
+    fill(client, context, "s", 4)
+    batch = client.queue(context, "work", subscriber="ann").take()
+    assert other.queue(context, "work", subscriber="ann").take() == batch
+    assert other.queue(context, "work", subscriber="bob").take() == []
+
+
+def test_a_queue_waits(client: Client, other: Client, context: str) -> None:
+    if isinstance(client, Driven) and other is client:
+        pytest.skip("a loop that waits does nothing else")
+    queue = client.queue(context, "work")
+    queue.declare()
+    late = threading.Timer(0.2, lambda: other.append(context, "s", some(2)))
+    late.start()
+    with queue.next(wait=20) as batch:
+        assert numbers(batch) == [1, 2]
+    late.join()
+
+
+def test_a_queue_begins_at_a_time(client: Client, context: str) -> None:
+    start = datetime(2020, 1, 1, tzinfo=UTC)
+    client.append(context, "s", [penstock.event("T", n, time=start + timedelta(days=n)) for n in range(5)])
+    assert numbers(client.queue(context, "late", start=start + timedelta(days=3)).take()) == [3, 4]
+
+
+def test_a_queue_has_one_filter(client: Client, context: str) -> None:
+    client.queue(context, "work", filter="order-").declare()
+    with pytest.raises(QueueFilterMismatch):
+        client.queue(context, "work", filter="cart-").take()
+
+
+def test_queues_are_listed(client: Client, context: str) -> None:
+    fill(client, context, "s", 5)
+    client.queue(context, "work", count=3).take()
+    found = next(each for each in client.queues() if each.context == context)
+    assert (found.name, found.filter, found.allocated, found.allocations) == ("work", "", 3, 1)
+
+
+@pytest.mark.parametrize("options", [{"count": 0}, {"ttl": 0}, {"ttl": 8 * 24 * 3600}, {"subscriber": "x" * 513}])
+def test_a_queue_that_cannot_be_is_refused(client: Client, context: str, options: dict[str, object]) -> None:
+    with pytest.raises(PenstockError):
+        client.queue(context, "work", **options).take()  # type: ignore[arg-type]

@@ -1,0 +1,34 @@
+"""A store of the test's own in this process, and as many datastores on it as are asked for."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from penstock.integrations.eventsourcing import PenstockDatastore
+
+Opener = Callable[[], PenstockDatastore]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'data'}"
+
+
+@pytest.fixture
+def another(url: str) -> Iterator[Opener]:
+    """Opens datastores, each as another process would have it."""
+    with ExitStack() as stack:
+
+        def opened() -> PenstockDatastore:
+            datastore = PenstockDatastore(url)
+            stack.callback(datastore.close)
+            return datastore
+
+        yield opened
+
+
+@pytest.fixture
+def datastore(another: Opener) -> PenstockDatastore:
+    return another()
