@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from penstock.engine import Engine
+from penstock.engine.sources import BODY_DEPTH_MAX
 from penstock.errors import (
     FunctionFailed,
     InvalidRequest,
@@ -123,6 +124,21 @@ async def test_numbers_that_cannot_be_are_refused(remits: Remits, indexed: bool)
     for ordinal, number in ((-2, 1), (0, -1), (1 << 63, 1)):
         with pytest.raises(InvalidRequest):
             await remits.next("it", ordinal, number)
+
+
+@both_ways
+@all_kinds
+@pytest.mark.parametrize("over", ["log", "it", "shop/nothing"])
+async def test_any_ordinal_beyond_the_end_is_an_empty_page(
+    remits: Remits, kind: Any, function: str, indexed: bool, over: str
+) -> None:
+    await remits.create("log", 3)
+    await remits.drop("log")
+    await remits.create("log", 3)
+    await remits.iterator("it", indexed=True)
+    await remits.iterator("other", kind, function, over, indexed=indexed)
+    for ordinal in (1, (1 << 62) - 1, 1 << 62, (1 << 63) - 1):
+        assert await remits.next("other", ordinal, 1000) == []
 
 
 @both_ways
@@ -268,6 +284,32 @@ async def test_an_iterator_over_a_map_that_failed_fails_at_the_same_message(remi
 
 
 # --- what they read -------------------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize("kind", [FILTER, REDUCE], ids=str)
+async def test_an_event_nested_deeper_than_lua_can_hold_is_given_as_text(
+    engine: Engine, remits: Remits, kind: Any, indexed: bool
+) -> None:
+    stream = f"deep-{next(_numbers)}"
+    function = {FILTER: "return type(msg.body) == 'table'", REDUCE: "return (acc or '') .. type(msg.body) .. ' '"}[kind]
+    await remits.iterator("it", kind, function, f"shop/{stream}", indexed=indexed)
+    large, deep = str(1 << 70), BODY_DEPTH_MAX
+    bodies = ["[" * deep + "]" * deep, "[" * (deep + 1) + "]" * (deep + 1)]
+    bodies += ["[" * deep + large + "]" * deep, "[" * (deep - 1) + large + "]" * (deep - 1)]
+    bodies += [
+        '{"a":' * deep + "1" + "}" * deep,
+        '{"a":' * (deep + 1) + "1" + "}" * (deep + 1),
+        "[[]," * 40 + "1" + "]" * 40,
+    ]
+    events = tuple(new_event("E", body.encode()) for body in bodies)
+    await engine.execute(ANONYMOUS, Append("shop", stream, events, -1))
+    right = ["table", "string", "string", "table", "table", "string", "table"]
+    if kind == REDUCE:
+        assert await remits.next("it", -1) == ["".join(f"{name} " for name in right)]
+    else:
+        found = await remits.everything("it")
+        assert [one["sequence"] for one in found] == [n for n, name in enumerate(right, 1) if name == "table"]
 
 
 async def test_iterators_over_iterators_see_an_acknowledged_message(remits: Remits) -> None:

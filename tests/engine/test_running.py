@@ -9,11 +9,11 @@ from typing import Any
 import cbor2
 import pytest
 
-from penstock.engine import parting, running, sources
-from penstock.engine.building import build
-from penstock.engine.checkpoints import POINT_BYTES, START, Checkpoints
+from penstock.engine import last_words, running, sources
+from penstock.engine.build_step import build
 from penstock.engine.frames import Unframer
 from penstock.engine.paging import LAST, Wanted, kept, page
+from penstock.engine.points import POINT_BYTES, START, Points
 from penstock.engine.running import Point, Step
 from penstock.errors import FunctionFailed, IteratorNotFound
 from penstock.lua import LuaLimits, Program, Ran
@@ -126,7 +126,7 @@ def test_a_stuck_step_answers_what_it_had_and_says_that_its_worker_leaves(
 
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(Program, "run", stuck_at_the_third)
-    parting.connected(sent.append)
+    last_words.connected(sent.append)
     with pytest.raises(Left):
         build(store, "it", made.id, STEP)
     (data,) = sent
@@ -146,7 +146,7 @@ def test_a_stuck_step_answers_what_it_had_and_says_that_its_worker_leaves(
 
 
 def test_the_nearest_point_before_an_item_is_found() -> None:
-    points = Checkpoints(100, 1 << 20)
+    points = Points(100, 1 << 20)
     assert points.best(1, 5) == points.best(1, None) == START
     points.add(1, [Point(10, 3), Point(20, 6), Point(15, 6), Point(40, 9)])
     assert [points.best(1, ordinal).source for ordinal in (0, 2, 3, 5, 6, 8, 9, 100)] == [0, 0, 10, 10, 20, 20, 40, 40]
@@ -161,12 +161,12 @@ def test_the_nearest_point_before_an_item_is_found() -> None:
 
 
 def test_points_are_bounded_in_number_and_bytes_and_the_oldest_go_first() -> None:
-    points = Checkpoints(3, 1 << 20)
+    points = Points(3, 1 << 20)
     points.add(1, [Point(n, n) for n in range(1, 4)])
     assert points.best(1, 1).source == 1, "using it makes it young again"
     points.add(2, [Point(7, 7)])
     assert [points.best(1, n).source for n in (1, 2, 3)] == [1, 1, 3]
-    small = Checkpoints(100, 2 * POINT_BYTES + 100)
+    small = Points(100, 2 * POINT_BYTES + 100)
     small.add(1, [Point(1, 1, b"x" * 90), Point(2, 2, b"x" * 10)])
     assert len(small) == 2
     small.add(1, [Point(2, 2, b"x" * 9), Point(3, 3)])

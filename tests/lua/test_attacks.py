@@ -104,9 +104,9 @@ def test_a_memory_bomb_is_stopped(body: str) -> None:
     [
         "local function f() return 1 + f() end return f()",
         "local function f(...) return f(1, ...) + 1 end return f()",
-        "local t = setmetatable({}, {}) getmetatable(t).__index = function(_, k) return t[k] end return t.x",
+        "return setmetatable({}, {__index = function(t, k) return t[k] end}).x",
         "local function f() return coroutine.wrap(f)() end return f()",
-        "local t = setmetatable({}, {}) getmetatable(t).__index = t return t.x",
+        "local t = {} return setmetatable(t, {__index = t}).x",
         "return ('x'):find(('('):rep(40))",
     ],
 )
@@ -168,6 +168,23 @@ def test_a_hostile_key_or_result_is_not_run() -> None:
 @pytest.mark.parametrize("name", ["__gc", "__mode"])
 def test_metatables_cannot_watch_the_collector(name: str) -> None:
     assert failure(f"setmetatable({{}}, {{{name} = 'k'}})").reason == "function:1: __gc and __mode are not available"
+
+
+@pytest.mark.parametrize(
+    "put_in", ["metatable.__mode = 'v'", "getmetatable(t).__mode = 'v'", "rawset(t, '__mode', 'v')"]
+)
+@pytest.mark.parametrize("metatable", ["{}", "t"])
+def test_a_table_cannot_be_made_weak_later(put_in: str, metatable: str) -> None:
+    function = f"""
+        local t = {{}}
+        local metatable = {metatable}
+        setmetatable(t, metatable)
+        {put_in}
+        t[1] = {{}}
+        for i = 1, 200000 do local garbage = {{}} end
+        return t[1] ~= nil and getmetatable(t) == metatable
+    """
+    assert mapped(function) is True
 
 
 def test_a_finalizer_that_is_put_in_later_never_runs() -> None:

@@ -181,6 +181,9 @@ class ReferenceStore:
                 return self._first_results(operations, results)
         commits = [op for op in operations if isinstance(op, contract.Commit)]
         if commits and all(1 <= op.expected <= len(self.stream(op.context, op.stream)) for op in commits):
+            for op in operations:
+                if isinstance(op, contract.RequireLog):
+                    self._apply(op)
             answers = self._first_results(operations, [self._repeat(op) for op in commits])
             for op in operations:
                 if isinstance(op, contract.Acknowledge | contract.Progress):

@@ -26,11 +26,12 @@ from penstock.store.contract import (
     Transaction,
     WriteOutput,
 )
-from penstock.store.sqlite import SqliteReader, SqliteStore, checkpointer, consumers
+from penstock.store.record import Record, Run
+from penstock.store.sqlite import SqliteReader, SqliteStore, checkpointer, consumers, logs
 from penstock.store.sqlite.schema import SCHEMA_VERSION
 from tests.store.contract import StoreContract
 from tests.store.contract.queues import declare, marker_of, take
-from tests.store.kit import Clock, append, commit, do, do_one, everything, findings, some
+from tests.store.kit import Clock, append, attempt, commit, do, do_one, everything, findings, some, stream_of
 
 FILE = "penstock.db"
 WAL_BYTES_MAX = 1 << 20
@@ -304,6 +305,83 @@ def test_an_erasure_that_was_not_finished_is_finished_after_opening_again(tmp_pa
             if not do_one(store, Erase(2)) or not do_one(store, Erase(2)):
                 break
     assert holders(tmp_path, b"top-secret") == []
+
+
+def unerased(store: SqliteStore) -> list[int]:
+    """Of how many events each erasure still has records to rewrite."""
+    return [last - done for *_, last, done in store.db.rows("unerased", {"limit": 1000})]
+
+
+def test_one_step_takes_many_small_erasures_and_no_more_records_than_it_may(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        for number in range(10):
+            do_one(store, AddLog(f"log{number}"))
+            for _ in range(3):
+                append(store, f"log{number}", some(1), context=LOG_CONTEXT)
+        do(store, *(DeleteLog(f"log{number}") for number in range(10)))
+        do_one(store, Erase(7))
+        assert unerased(store) == [2, *[3] * 7]
+        do_one(store, Erase(100))
+        assert unerased(store) == []
+
+
+def test_what_is_rewritten_leaves_the_files_while_others_are_still_being_erased(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        do(store, AddLog("small"), AddLog("large"))
+        append(store, "small", some(1, body=b"top-secret"), context=LOG_CONTEXT)
+        for _ in range(50):
+            append(store, "large", some(1), context=LOG_CONTEXT)
+        do(store, DeleteLog("small"), DeleteLog("large"))
+        assert [do_one(store, Erase(1)) for _ in range(2)] == [2, 1]
+        assert unerased(store) == [49]
+        assert holders(tmp_path, b"top-secret") == []
+
+
+def test_a_page_takes_a_record_apart_once_however_many_erasures_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_apart: list[int] = []
+    runs = Record.runs
+
+    def counted(record: Record) -> list[Run]:
+        taken_apart.append(record.position)
+        return runs(record)
+
+    with closing(SqliteStore(tmp_path)) as store:
+        for number in range(40):
+            do_one(store, AddLog(f"log{number}"))
+            append(store, f"log{number}", some(1), context=LOG_CONTEXT)
+        for _ in range(60):
+            append(store, "orders", some(1))
+        do(store, *(DeleteLog(f"log{number}") for number in range(40)))
+        monkeypatch.setattr(Record, "runs", counted)
+        assert len(everything(store)) == 60
+        # Once to see whether it is hidden, and those that are once more to hide it.
+        assert len(taken_apart) == 100 + 40
+        taken_apart.clear()
+        assert len(stream_of(store, "orders")) == 60
+        assert taken_apart == [], "other streams do not matter"
+
+
+def test_a_page_of_everything_ends_after_any_record_when_its_time_is_up(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        for _ in range(5):
+            append(store, "orders", some(2))
+        for wanted in (EventFilter(), EventFilter("shop"), EventFilter("shop", "ord")):
+            span = store.read_records(1, wanted, ReadLimits(scan_ms_max=0))
+            assert ([record.position for record in span.records], span.next, span.end) == ([1], 3, False)
+
+
+def test_there_is_a_limit_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LOGS_MAX", 2)
+    with closing(SqliteStore(tmp_path)) as store:
+        assert do(store, AddLog("a"), AddLog("b")) == [True, True]
+        refused = attempt(store, AddLog("c"))
+        assert isinstance(refused, LimitExceeded)
+        assert (refused.limit, refused.value, refused.maximum) == ("logs_max", 3, 2)
+        assert do_one(store, AddLog("a")) is False, "one that is there is fine"
+        do_one(store, DeleteLog("a"))
+        assert do_one(store, AddLog("c")) is True
 
 
 def test_a_queue_has_a_limit_of_allocations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

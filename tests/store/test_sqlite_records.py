@@ -18,7 +18,9 @@ from penstock.store.contract import (
     ReadLimits,
     Transaction,
 )
+from penstock.store.record import Record, with_checksum
 from penstock.store.sqlite import SqliteStore
+from tests.store.contract.logs import erase_all
 from tests.store.contract.reads import FILTERS, backward, fill
 from tests.store.contract.search import first_at
 from tests.store.kit import (
@@ -201,6 +203,30 @@ def test_a_damaged_record_is_never_served(store: SqliteStore, damage: str) -> No
     assert isinstance(outcome, DamagedRecord)
     assert isinstance(neighbour, list)
     assert [one.position for one in store.read_all(7, EventFilter(), ReadLimits()).events] == list(range(7, 14))
+
+
+@pytest.mark.parametrize("damage", ["a flipped byte", "a swapped record", "a lost record", "broken insides"])
+def test_a_damaged_record_does_not_keep_others_from_being_erased(
+    store: SqliteStore, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    do(store, AddLog("log"), AddLog("other"))
+    for _ in range(4):
+        append(store, "log", some(3, body=b"secret"), context=LOG_CONTEXT)
+    append(store, "other", some(1, body=b"secret"), context=LOG_CONTEXT)
+    if damage == "broken insides":
+        data: bytes = store.db.row("record_at", {"position": 4})[1]
+        text = Record(data, 4).at.text
+        broken = with_checksum(data[8:text] + b"\xff" + data[text + 1 :])
+        store.db.connection.execute("UPDATE records SET data = ? WHERE position = 4", (broken,))
+    else:
+        store.db.connection.execute(DAMAGE[damage][0])
+    do(store, DeleteLog("log"), DeleteLog("other"))
+    erase_all(store)
+    rows = store.db.connection.execute("SELECT position FROM records WHERE instr(data, x'736563726574')").fetchall()
+    assert [position for (position,) in rows] == ([] if damage == "a lost record" else [4])
+    assert [record.message.split(": ")[0] for record in caplog.records] == [
+        "what was deleted of remits/log cannot be erased there"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert store.claim(real, who, None) == self.reference.claim(number, who)
         assert store.logs("", 100) == sorted(state.logs.values(), key=lambda one: one.name)
         everyone = sorted(state.iterators.values(), key=lambda one: one.name)
-        assert self.same(store.iterators(None, "", 100)) == [replace(one, state=None) for one in everyone]
+        assert self.same(store.iterators(None, "", 100)) == [replace(one, function="", state=None) for one in everyone]
         assert [self.names.same(store.iterator(one.name), None) for one in everyone] == everyone
 
     def same(self, found: list[Any]) -> list[Any]:

@@ -6,7 +6,7 @@ Bytes are written out here, not made by the codec under test. The page docs/prot
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound, PenstockError
+from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound, NotCbor, PenstockError
 from penstock.model import (
     AddMessages,
     CreateIterator,
@@ -201,8 +201,8 @@ SAMPLES: Final = [
     Sample(
         "not CBOR",
         "000000200004 a2 686c6f675f6e616d65 666f7264657273 686d65737361676573 81 42a161",
-        None,
-        None,
+        AddMessages("orders", (b"\xa1a",)),
+        NotCbor(0, "it ends too soon"),
         "000000120303 6f4d73674e6f7456616c696443626f72",
     ),
     Sample(

@@ -10,7 +10,7 @@ from cbor2 import CBORTag, dumps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.wire.remits import DEPTH_MAX, ITEMS_MAX, cbor, check_message, first_invalid
+from penstock.wire.remits import DEPTH_MAX, ITEMS_MAX, cbor, check_message, first_invalid, plainly_valid
 from penstock.wire.remits.cbor import BUILT_BYTES_MAX, GROUP_MAX
 from penstock.wire.remits.scanning import TOO_MANY
 from tests.fuzz.remits import MESSAGES, check_cbor, mutations
@@ -253,6 +253,7 @@ def test_a_group_is_valid_when_each_of_it_is(messages: list[bytes]) -> None:
     wrong = [index for index, message in enumerate(messages) if not reference(message)]
     found = first_invalid(messages)
     assert (found and found[0]) == (wrong[0] if wrong else None)
+    assert not (wrong and plainly_valid(messages))
 
 
 def test_part_of_a_mark_is_never_taken_for_one() -> None:
@@ -281,6 +282,20 @@ def test_unusual_messages_among_usual_ones_are_fine() -> None:
     long = dumps("x" * (BUILT_BYTES_MAX + 1))
     assert first_invalid([usual, by_number, in_pieces, long, usual] * 30) is None
     assert first_invalid([usual, by_number, in_pieces, long, usual] * 30 + [b""]) == (150, "it ends too soon")
+
+
+def test_plain_messages_are_never_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scan(_data: bytes) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(cbor, "_scanned", scan)
+    usual, in_pieces, long = dumps({"a": [1, "b"]}), bytes.fromhex("bf61615f4100ffff"), dumps("x" * BUILT_BYTES_MAX)
+    assert plainly_valid([])
+    assert plainly_valid([usual] * 200)
+    assert plainly_valid([usual, in_pieces] * 40)
+    assert plainly_valid([dumps("x" * (BUILT_BYTES_MAX - 10))] * 3)
+    for other in (dumps({1: 2}), long, b"", b"\x81", b"\x00\x00"):
+        assert not plainly_valid([usual] * 70 + [other])
 
 
 # --- properties -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from cbor2 import CBORTag, dumps
 
 from penstock import errors
 from penstock.errors import FunctionFailed, PenstockError
+from penstock.model import AddMessages
 from penstock.wire.remits import (
     CODES,
     ERROR,
@@ -244,12 +245,13 @@ def test_messages_that_are_no_array_are_11(value: Any) -> None:
 
 @pytest.mark.parametrize("bad", [b"", b"\xff", b"\x00\x00", b"\xa1\x61", b"\x61\xff", b"\xa2\x01\x01\x01\x02"])
 @pytest.mark.parametrize("before", [0, 1, 63, 64, 65, 200])
-def test_one_message_that_is_not_cbor_is_3_wherever_it_is(bad: bytes, before: int) -> None:
-    exchange = asked(4, {"log_name": "l", "messages": [b"\x00"] * before + [bad] + [b"\x00"] * 70})
-    assert refusal(exchange) == 3
-    assert exchange.refused is not None
-    assert exchange.refused.startswith(f"message {before} is not one valid CBOR item: ")
-    assert refusal(asked(4, {"log_name": "l", "message": bad})) == 3
+def test_messages_are_passed_on_as_they_came_and_the_engine_says_that_one_is_not_cbor(bad: bytes, before: int) -> None:
+    messages = [b"\x00"] * before + [bad] + [b"\x00"] * 70
+    for exchange in (asked(4, {"log_name": "l", "messages": messages}), asked(4, {"log_name": "l", "message": bad})):
+        assert exchange.refused is None
+        assert isinstance(exchange.request, AddMessages)
+        assert exchange.request.messages in (tuple(messages), (bad,))
+        assert one_frame(exchange.answer(errors.NotCbor(before, "it ends too soon"))).code == 3
 
 
 # --- limits ---------------------------------------------------------------------------------------------------

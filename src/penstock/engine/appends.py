@@ -6,7 +6,7 @@ Both may write to logs, whose events must be messages: the same as those that co
 from collections.abc import Callable
 from typing import Final
 
-from penstock.engine.logs import check_foreign
+from penstock.engine.checks import Checks, bodies_of
 from penstock.engine.parts import Parts
 from penstock.engine.queues import Queues
 from penstock.engine.subscriptions import Subscriptions
@@ -21,8 +21,9 @@ TRANSACTION_OPERATIONS_MAX: Final = 1000
 class Appends:
     """What requests that add to the history mean."""
 
-    def __init__(self, parts: Parts, subscriptions: Subscriptions, queues: Queues) -> None:
+    def __init__(self, parts: Parts, checks: Checks, subscriptions: Subscriptions, queues: Queues) -> None:
         self._parts = parts
+        self._checks = checks
         self._subscriptions = subscriptions
         self._queues = queues
 
@@ -37,7 +38,13 @@ class Appends:
                 appended = outcome[-1]
                 answer(appended if isinstance(appended, Appended) else Unexpected(f"an append gave {appended!r}"))
 
-        self._parts.submit(Transaction(_placed(commit), request.mark), commit.columns.size, written)
+        def write() -> None:
+            self._parts.submit(Transaction(_placed(commit), request.mark), commit.columns.size, written)
+
+        if request.context == LOG_CONTEXT:
+            self._checks.enter(request.stream, bodies_of(request), write, answer)
+        else:
+            write()
 
     async def transact(self, request: Transact) -> Transacted:
         """Several commits with acknowledgements and progress: all or nothing."""
@@ -49,6 +56,7 @@ class Appends:
         if any(commit.mark for commit in request.commits):
             raise InvalidRequest("mark", "belongs to the whole transaction, not to one of its commits")
         commits = [self._commit(commit) for commit in request.commits]
+        await self._checks.check(request.commits)
         size = sum(commit.columns.size for commit in commits)
         receipts = [await self._queues.receipt(receipt) for receipt in request.acknowledge]
         async with self._subscriptions.progressing(request.progress) as progress:
@@ -68,8 +76,6 @@ class Appends:
             largest = max(len(e.body) + len((e.headers or "").encode()) + len(e.type.encode()) for e in request.events)
             if largest > settings.event_bytes_max:
                 raise LimitExceeded("event_bytes_max", largest, settings.event_bytes_max)
-        if request.context == LOG_CONTEXT:
-            check_foreign(request)
         return Commit(request.context, request.stream, request.expected, columns)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from penstock.engine import jobs
 from penstock.engine.appends import Appends
+from penstock.engine.checks import Checks
 from penstock.engine.eraser import Eraser
 from penstock.engine.iterators import Iterators
 from penstock.engine.jobs import Presenter
@@ -116,13 +117,6 @@ class Engine:
         self._store: Store = open_store(
             self.url, stream_cache_max=settings.stream_cache_max, wal_bytes_max=settings.wal_bytes_max
         )
-        try:
-            self.identity = self._store.identity()
-            open_erasures = self._store.open_erasures()
-            iterators = list(_iterators_of(self._store))
-        except BaseException:
-            self._store.close()
-            raise
         self._waiters = Waiters(settings.waiters_max, self.metrics)
         loop = asyncio.get_running_loop()
         self._writer = Writer(self._store, loop, settings, self.metrics, self._committed)
@@ -131,15 +125,23 @@ class Engine:
         parts = self._parts = Parts(settings, self._writer, self.pool, self._waiters)
         self._subscriptions = Subscriptions(parts)
         self._queues = Queues(parts)
-        self._appends = Appends(parts, self._subscriptions, self._queues)
+        self._checks = Checks(parts)
+        self._appends = Appends(parts, self._checks, self._subscriptions, self._queues)
         self._eraser = Eraser(parts)
         self._iterators = Iterators(parts, self.lua, self.metrics, self._eraser)
-        self._logs = Logs(parts, self._iterators, self._eraser)
+        self._logs = Logs(parts, self._checks, self._iterators, self._eraser)
         self._handlers: dict[type[Request], Handler] = self._table()
+        try:
+            # Before the writer starts: from then on the store is its own.
+            self.identity = self._store.identity()
+            open_erasures = self._store.open_erasures()
+            self._iterators.start(_iterators_of(self._store))
+        except BaseException:
+            self._store.close()
+            raise
         self._writer.start()
         self._housekeeper = loop.create_task(self._keep_house())
         self._eraser.start(open_erasures)
-        self._iterators.start(iterators)
         try:
             await self.pool.start()
         except BaseException:
@@ -155,8 +157,8 @@ class Engine:
         self._eraser.stop()
         self._iterators.stop()
         self._waiters.close()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self.settings.shutdown_ms_max / 1000)
+        if under_way := [*self._tasks, *self._checks.under_way]:
+            await asyncio.wait(under_way, timeout=self.settings.shutdown_ms_max / 1000)
         await self._writer.close()
         await self.pool.close()
         await self.lua.close()

@@ -1,6 +1,8 @@
 """An indexed iterator as its builder sees it: what it follows, how far it is, and who waits for it."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from penstock.errors import FunctionFailed, PenstockError
@@ -29,7 +31,7 @@ class Index:
         self.is_queued = False
         self.is_running = False
         self.is_gone = False
-        self._demands: list[Demand] = []
+        self._demands: set[Demand] = set()
 
     @property
     def above(self) -> str | None:
@@ -51,11 +53,15 @@ class Index:
         """Whether it failed so lately that it is not tried again yet."""
         return self.error is not None and now < self.not_before
 
-    def demand(self, loop: asyncio.AbstractEventLoop) -> "asyncio.Future[None]":
-        """Done when it has read what there is now, or failed at it."""
+    @contextmanager
+    def demand(self, loop: asyncio.AbstractEventLoop) -> "Iterator[asyncio.Future[None]]":
+        """Done when it has read what there is now, or failed at it. Whoever leaves waits no longer."""
         demand = Demand(loop.create_future())
-        self._demands.append(demand)
-        return demand.done
+        self._demands.add(demand)
+        try:
+            yield demand.done
+        finally:
+            self._demands.discard(demand)
 
     def ask(self) -> "Asked":
         """Those who wait and do not know yet for what: the step that begins now will say."""
@@ -66,17 +72,14 @@ class Index:
         self.read, self.head, self.error = read, head, error
         if read >= head:
             self.seen = max(self.seen, rings)
-        waiting = []
-        for demand in self._demands:
+        for demand in list(self._demands):
             if error is not None or UNKNOWN < demand.target <= read:
+                self._demands.discard(demand)
                 demand.settle(None)
-            elif not demand.done.done():
-                waiting.append(demand)
-        self._demands = waiting
 
     def fail_all(self, error: PenstockError) -> None:
         """Nobody shall wait any longer."""
-        demands, self._demands = self._demands, []
+        demands, self._demands = self._demands, set()
         for demand in demands:
             demand.settle(error)
 

@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.engine import jobs, paging, running
-from penstock.engine.builder import RETRY_S, Builder, again, passed_on
-from penstock.engine.checkpoints import START, Checkpoints
 from penstock.engine.eraser import Eraser
+from penstock.engine.index_builder import RETRY_S, Builder, again, passed_on
+from penstock.engine.keyed import KeyedLocks
 from penstock.engine.metrics import Metrics
-from penstock.engine.paging import LAST, ItemPresenter, Paged, Wanted
+from penstock.engine.paging import LAST, ItemPresenter, Kept, Paged, Wanted
 from penstock.engine.parts import Parts, check_names
-from penstock.engine.running import Step
+from penstock.engine.points import Points
+from penstock.engine.running import Point, Step
 from penstock.engine.workers import WorkerPool
 from penstock.errors import Closed, FunctionFailed, FunctionTimedOut, InvalidRequest, IteratorNotFound
 from penstock.lua import LuaLimits
@@ -51,7 +52,9 @@ BUILD_STEP_ITEMS_MAX: Final = 4096
 BUILD_STEP_BYTES_MAX: Final = 4 << 20
 TIMED_OUT_MAX: Final = 1000
 """Messages remembered at which a plain iterator timed out lately."""
-ORDINAL_MAX: Final = (1 << 62) - 1
+ORDINAL_MAX: Final = (1 << 63) - 1
+ORDINAL_USED_MAX: Final = 1 << 62
+"""Beyond the end of everything, and small enough that sums with it are numbers of 64 bits."""
 
 
 class Iterators:
@@ -66,9 +69,11 @@ class Iterators:
         self._limits = lua_limits(settings)
         build = Step(BUILD_STEP_S_MAX, BUILD_STEP_ITEMS_MAX, BUILD_STEP_BYTES_MAX, self._limits)
         self._builder = Builder(parts, lua, metrics, build)
-        self._points = Checkpoints(settings.iterator_points_max, settings.iterator_points_bytes_max)
+        self._points = Points(settings.iterator_points_max, settings.iterator_points_bytes_max)
         self._known: dict[str, IteratorState] = {}
         self._over: dict[tuple[str, str], set[str]] = {}
+        # One step of an iterator at a time: one that is slow and much asked for must not keep all workers busy.
+        self._turns = KeyedLocks(settings.reader_wait_ms_max)
         self._timed_out: dict[tuple[int, int], tuple[float, FunctionFailed]] = {}
         self._closing = False
 
@@ -158,7 +163,7 @@ class Iterators:
         iterator = self._find(request.iterator)
         if not request.count:
             return ItemPage([], None if present is None else Encoded(0, present([])))
-        wanted = Wanted(request.ordinal, None, present)
+        wanted = Wanted(min(request.ordinal, ORDINAL_USED_MAX), None, present)
         count = min(request.count, self._settings.page_events_max)
         return await (self._kept if iterator.indexed else self._plain)(iterator, wanted, count)
 
@@ -172,24 +177,26 @@ class Iterators:
         """A page of an indexed iterator."""
         if wanted.ordinal != LAST and not self._builder.is_current(iterator.name):
             # What is kept never changes: if it is enough, nobody has to wait for what is not built yet.
-            page = await self._read(iterator, wanted, count)
-            if page is not None and _length(page) >= count:
-                return page
+            kept = await self._read(iterator, wanted, count)
+            if not kept.end:
+                return await self._said(iterator, wanted, kept)
         error = await self._builder.bring_up(iterator.name)
         if error is not None and wanted.ordinal == LAST:
             raise error
-        page = await self._read(iterator, wanted, count)
-        if page is None:
-            # It begins with a message that a map failed at; running it again says why.
-            return await self._plain(iterator, wanted, 1)
+        kept = await self._read(iterator, wanted, count)
+        page = await self._said(iterator, wanted, kept)
         if error is not None and not _length(page):
             raise error
         return page
 
-    async def _read(self, iterator: IteratorState, wanted: Wanted, count: int) -> ItemPage | None:
+    async def _read(self, iterator: IteratorState, wanted: Wanted, count: int) -> Kept:
         limits = ReadLimits(count, self._settings.page_bytes_max)
-        page: ItemPage | None = await self._parts.run(paging.kept, iterator.name, iterator.id, wanted, limits)
-        return page
+        kept: Kept = await self._parts.run(paging.kept, iterator.name, iterator.id, wanted, limits)
+        return kept
+
+    async def _said(self, iterator: IteratorState, wanted: Wanted, kept: Kept) -> ItemPage:
+        """A kept page. If it would begin with a message that a map failed at, running it again says why."""
+        return await self._plain(iterator, wanted, 1) if kept.page is None else kept.page
 
     async def _plain(self, iterator: IteratorState, wanted: Wanted, count: int) -> ItemPage:
         """A page by running the function."""
@@ -204,24 +211,35 @@ class Iterators:
 
     async def _run(self, iterator: IteratorState, wanted: Wanted, step: Step) -> ItemPage:
         """Run step by step until there is a page, each from where the last one ended."""
-        is_map = iterator.kind == IteratorKind.MAP
-        start = START
-        if not is_map:
-            start = self._points.best(iterator.id, None if wanted.ordinal == LAST else wanted.ordinal)
-        self._check_timed_out(iterator.id, wanted.ordinal if is_map else start.source)
+        if iterator.kind == IteratorKind.MAP and wanted.ordinal == LAST:
+            wanted = await self._parts.run(paging.last_of_map, iterator.name, iterator.id, wanted)
+        start: Point | None = None
         while True:
-            paged: Paged = await self._lua.run(paging.page, iterator.name, iterator.id, start, wanted, step)
-            self._metrics.lua_messages += paged.messages
-            if not is_map and self._find(iterator.name).id == iterator.id:
-                self._points.add(iterator.id, paged.points)
+            async with self._turns.turn(iterator.id):
+                paged = await self._step(iterator, start or self._best(iterator, wanted.ordinal), wanted, step)
             if paged.error is not None:
-                self._failed(iterator.id, paged.error)
                 raise paged.error
             if paged.page is not None:
                 return paged.page
-            if self._closing:
-                raise Closed
             start, wanted = paged.points[-1], wanted._replace(target=paged.target)
+
+    def _best(self, iterator: IteratorState, ordinal: int) -> Point:
+        """Where to begin for an item, from what others came to meanwhile."""
+        if iterator.kind == IteratorKind.MAP:
+            return Point(ordinal, ordinal)
+        return self._points.best(iterator.id, None if ordinal == LAST else ordinal)
+
+    async def _step(self, iterator: IteratorState, start: Point, wanted: Wanted, step: Step) -> Paged:
+        if self._closing:
+            raise Closed
+        self._check_timed_out(iterator.id, start.source)
+        paged: Paged = await self._lua.run(paging.page, iterator.name, iterator.id, start, wanted, step)
+        self._metrics.lua_messages += paged.messages
+        if iterator.kind != IteratorKind.MAP and self._find(iterator.name).id == iterator.id:
+            self._points.add(iterator.id, paged.points)
+        if paged.error is not None:
+            self._failed(iterator.id, paged.error)
+        return paged
 
     def _failed(self, number: int, error: FunctionFailed) -> None:
         self._metrics.lua_errors += 1

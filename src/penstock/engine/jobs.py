@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.errors import EventNotFound, LogNotFound, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
+from penstock.errors import EventNotFound, LogNotFound, NotCbor, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
 from penstock.model import (
     ContextPage,
     DeadLetterPage,
@@ -43,6 +43,7 @@ from penstock.store.contract import (
     ReadLimits,
     Search,
 )
+from penstock.wire.remits import first_invalid
 
 TIES_MAX: Final = 10_000
 """Events with the same time as a batch's last that may be added to it."""
@@ -155,6 +156,14 @@ def show_log(store: Store, name: str) -> LogSummary:
         raise LogNotFound(name)
     messages = store.stream_head(LOG_CONTEXT, name) - found.base
     return LogSummary(name, found.created, messages, found.bytes, list_iterators(store, name))
+
+
+def check_messages(store: Store, log: str, messages: Sequence[bytes]) -> None:
+    """Raise LogNotFound or NotCbor if messages cannot be added to a log; whoever writes them asks for it once more."""
+    if store.log(log) is None:
+        raise LogNotFound(log)
+    if found := first_invalid(messages):
+        raise NotCbor(*found)
 
 
 def list_logs(store: Store) -> list[str]:

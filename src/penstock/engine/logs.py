@@ -1,22 +1,23 @@
 """Logs of messages: streams of the context `remits` that are made, filled, shown and deleted by name.
 
-A message is an event of type `cbor`. Whether a log is there is decided inside the transaction that adds to it, so that
-nothing is ever added to one that was just deleted. A deleted log can be read by nobody from the moment that is
-answered; its contents leave the store's files afterwards, in small steps that share group commits with everyone else.
+A message is an event of type `cbor`, and its body is one CBOR item (see `checks`). Whether a log is there is decided
+inside the transaction that adds to it, so that nothing is ever added to one that was just deleted. A deleted log can be
+read by nobody from the moment that is answered; its contents leave the store's files afterwards, in small steps that
+share group commits with everyone else.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 from penstock.engine import jobs
+from penstock.engine.checks import Checks
 from penstock.engine.eraser import Eraser
 from penstock.engine.iterators import Iterators
 from penstock.engine.parts import Parts, check_names
-from penstock.errors import LimitExceeded, NotCbor, PenstockError
+from penstock.errors import LimitExceeded, PenstockError
 from penstock.model import (
     ANY,
     AddMessages,
-    Append,
     CreateLog,
     Done,
     DropLog,
@@ -42,7 +43,6 @@ from penstock.store.contract import (
     Transaction,
 )
 from penstock.store.record import Columns, columns_of_bodies
-from penstock.wire.remits import check_message
 
 DONE: Final = Done()
 
@@ -50,13 +50,14 @@ DONE: Final = Done()
 class Logs:
     """What requests about logs mean."""
 
-    def __init__(self, parts: Parts, iterators: Iterators, eraser: Eraser) -> None:
+    def __init__(self, parts: Parts, checks: Checks, iterators: Iterators, eraser: Eraser) -> None:
         self._parts = parts
+        self._checks = checks
         self._iterators = iterators
         self._eraser = eraser
 
     def add(self, request: AddMessages, answer: Callable[[Reply | PenstockError], None]) -> None:
-        """Append messages. The way of most requests: no task, no future, only the writer's queue."""
+        """Append messages. The way of most requests: no task, no future, only a look and the writer's queue."""
         operations: tuple[Operation, ...] = (RequireLog(request.log),)
         size = 0
         if request.messages:
@@ -67,7 +68,10 @@ class Logs:
         def written(outcome: Outcome) -> None:
             answer(outcome if isinstance(outcome, PenstockError) else DONE)
 
-        self._parts.submit(Transaction(operations), size, written)
+        def write() -> None:
+            self._parts.submit(Transaction(operations), size, written)
+
+        self._checks.enter(request.log, request.messages, write, answer)
 
     async def create(self, request: CreateLog) -> Done:
         """Make a log unless it is there."""
@@ -106,12 +110,3 @@ def message_columns(messages: tuple[bytes, ...], settings: Settings) -> Columns:
     if columns.size > settings.event_bytes_max and (largest := max(map(len, messages))) > settings.event_bytes_max:
         raise LimitExceeded("event_bytes_max", largest, settings.event_bytes_max)
     return columns
-
-
-def check_foreign(request: Append) -> None:
-    """Refuse events of an append to a log that are not messages, whichever gate they came through."""
-    for index, event in enumerate(request.events):
-        if event.type != MESSAGE_TYPE:
-            raise NotCbor(index, f"its type is '{event.type}', and a log has events of type '{MESSAGE_TYPE}' only")
-        if reason := check_message(event.body):
-            raise NotCbor(index, reason)

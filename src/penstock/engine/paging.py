@@ -49,37 +49,55 @@ class Paged(NamedTuple):
     error: FunctionFailed | None
 
 
+class Kept(NamedTuple):
+    """A kept page, and whether it is short because no more is kept yet.
+
+    Without a page it would begin with a message that a map failed at.
+    """
+
+    page: ItemPage | None
+    end: bool
+
+
 def page(store: Store, name: str, number: int, start: Point, wanted: Wanted, step: Step) -> Paged:
     """A page of an iterator by running its function, or a step towards it."""
     iterator = find(store, name, number)
     target = sources.count(store, iterator) if wanted.target is None else wanted.target
-    ordinal = wanted.ordinal
-    if iterator.kind == IteratorKind.MAP:
-        ordinal = max(0, target - 1) if ordinal == LAST else ordinal
-        start = Point(ordinal, ordinal)
-    paged = _Paging(store, iterator, start, wanted._replace(ordinal=ordinal), target, step).go()
+    paged = _Paging(store, iterator, start, wanted, target, step).go()
     # What was read is this iterator's if it is still there now.
-    _still(store, name, number)
+    _count(store, name, number)
     return paged
 
 
-def kept(store: Store, name: str, number: int, wanted: Wanted, limits: ReadLimits) -> ItemPage | None:
-    """A page of an indexed iterator's kept output; None if it would begin with a message that failed."""
+def last_of_map(store: Store, name: str, number: int, wanted: Wanted) -> Wanted:
+    """The last item of a map by its ordinal, which is that of the last message."""
+    target = sources.count(store, find(store, name, number))
+    return wanted._replace(ordinal=max(0, target - 1), target=target)
+
+
+def kept(store: Store, name: str, number: int, wanted: Wanted, limits: ReadLimits) -> Kept:
+    """A page of an indexed iterator's kept output."""
+    # Asked first: what is added meanwhile must not make the end look like something else.
+    count = _count(store, name, number)
     ordinal = wanted.ordinal
     if ordinal == LAST:
-        ordinal, limits = max(0, find(store, name, number).outputs - 1), limits._replace(events_max=1)
+        ordinal, limits = max(0, count - 1), limits._replace(events_max=1)
     items = store.read_output(number, ordinal, limits)
-    _still(store, name, number)
+    _count(store, name, number)
+    end = len(items) < limits.events_max and ordinal + len(items) >= count
     if FAILED in items:
-        items = items[: items.index(FAILED)]
+        items, end = items[: items.index(FAILED)], False
         if not items:
-            return None
-    return _presented(items, wanted.present)
+            return Kept(None, end)
+    return Kept(_presented(items, wanted.present), end)
 
 
-def _still(store: Store, name: str, number: int) -> None:
-    if not store.has_iterator(number):
+def _count(store: Store, name: str, number: int) -> int:
+    """How many items are kept, or IteratorNotFound."""
+    count = store.output_count(number)
+    if count is None:
         raise IteratorNotFound(name)
+    return count
 
 
 def _presented(items: list[bytes], present: ItemPresenter | None) -> ItemPage:

@@ -53,6 +53,10 @@ class Parts:
         """Have a worker do a job."""
         return await self._pool.run(job, *arguments)
 
+    def begin(self, job: Job, *arguments: Any) -> "asyncio.Future[Any]":
+        """Have a worker do a job; what comes of it comes later."""
+        return self._pool.run(job, *arguments)
+
     async def write(self, transaction: Transaction, size: int = 0, written: Written | None = None) -> list[Result]:
         """Have a transaction written; its results when it is on disk.
 

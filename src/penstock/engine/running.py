@@ -9,10 +9,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple
 
 from penstock.engine import sources
-from penstock.engine.parting import answer_and_leave
+from penstock.engine.last_words import answer_and_leave
 from penstock.errors import FunctionFailed, IteratorNotFound
 from penstock.lua import LuaLimits, Program, Ran
 from penstock.model import IteratorKind
@@ -113,7 +113,7 @@ class Running(ABC):
             program = program_of(IteratorKind(self.iterator.kind), self.iterator.function, self.step.lua)
         except FunctionFailed as error:
             return self.take(Ran([], state, error))
-        return self.take(program.run(_InTime(messages, self._deadline), state, self._stuck))
+        return self.take(program.run(_in_time(messages, self._deadline), state, self._stuck))
 
     def _of_erased(self) -> bytes | None:
         """What an erased message gives: a map null, a filter nothing, a reduce the accumulator that it had."""
@@ -145,25 +145,9 @@ def _count(messages: list[bytes | None], is_it: Any) -> int:
     return next((index for index, message in enumerate(messages) if not is_it(message)), len(messages))
 
 
-class _InTime(Sequence[bytes]):
+def _in_time(messages: Sequence[bytes], deadline: float) -> Iterator[bytes]:
     """Messages that come to an end when time is up; the first one always comes."""
-
-    def __init__(self, messages: Sequence[bytes], deadline: float) -> None:
-        self._messages = messages
-        self._deadline = deadline
-
-    def __iter__(self) -> Iterator[bytes]:
-        for message in self._messages:
-            yield message
-            if time.monotonic() > self._deadline:
-                return
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
-        return self._messages[index]
+    for message in messages:
+        yield message
+        if time.monotonic() > deadline:
+            return

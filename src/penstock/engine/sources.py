@@ -10,11 +10,14 @@ from typing import Any, Final
 import cbor2
 
 from penstock.errors import IteratorNotFound
+from penstock.lua import LuaLimits
 from penstock.model import Event
 from penstock.model.ticks import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
 from penstock.store import Store
 from penstock.store.contract import LOG_CONTEXT, IteratorState, Over, ReadLimits
 
+BODY_DEPTH_MAX: Final = LuaLimits().depth_max - 1
+"""Levels of a body that functions can be given; the event around it is one more."""
 FAILED: Final = b""
 """In an iterator's kept output, the item of a message that its function failed at."""
 
@@ -70,15 +73,27 @@ def event_message(event: Event) -> bytes:
     try:
         return cbor2.dumps({**fields, "body": _parsed(event.body)})
     except (ValueError, RecursionError, cbor2.CBOREncodeError):
-        # Not JSON, or JSON that CBOR cannot say, such as half a surrogate pair.
+        # Not JSON, or JSON that CBOR cannot say, such as half a surrogate pair, or Lua cannot hold.
         return cbor2.dumps({**fields, "body": _text(event.body)})
 
 
 def _parsed(body: bytes) -> Any:
-    """The value of a JSON object or array; raises ValueError if it is neither."""
+    """The value of a JSON object or array; raises ValueError if it is neither, or nested too deep."""
     if body.lstrip()[:1] not in (b"{", b"["):
         raise ValueError
-    return json.loads(body.decode())
+    value = json.loads(body.decode())
+    # Every level has its bracket. Most bodies have so few that there is nothing to look for.
+    if body.count(b"[") + body.count(b"{") >= BODY_DEPTH_MAX and _is_deeper(value, BODY_DEPTH_MAX):
+        raise ValueError
+    return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether there are more levels than so many. An integer beyond 64 bits is one too: CBOR has it as a tag."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if not isinstance(value, dict | list) and not (isinstance(value, int) and value.bit_length() > 64):
+        return False
+    return not levels or any(_is_deeper(one, levels - 1) for one in inner)
 
 
 def _text(body: bytes) -> str | bytes:

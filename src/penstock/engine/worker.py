@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from typing import Any, Final
 
-from penstock.engine import parting
+from penstock.engine import last_words
 from penstock.engine.frames import Unframer, frame
 from penstock.errors import PenstockError, StoreError, Unexpected
 from penstock.store import Store, open_reader
@@ -35,7 +35,7 @@ def main(descriptor: int) -> None:
     gc.set_threshold(100_000, 20, 100)
     # A server that was killed cannot close the socket as it should.
     with socket.socket(fileno=descriptor) as connection, suppress(ConnectionError):
-        parting.connected(connection.sendall)
+        last_words.connected(connection.sendall)
         worker = Worker()
         unframer = Unframer()
         while count := connection.recv_into(unframer.space):

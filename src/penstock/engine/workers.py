@@ -74,13 +74,18 @@ class WorkerPool:
         """Have a worker do a job; the result comes as a future."""
         if self._closing:
             raise Closed
-        if len(self._waiting) >= self._settings.reader_queue_max:
+        if len(self._waiting) >= self._settings.reader_queue_max and not self._has_room():
             self._counts.refused += 1
             raise ReaderBusy(len(self._waiting))
         answer = self._loop.create_future()
         self._waiting.append(_Waiting(frame((job, arguments)), time.monotonic(), answer))
         self._dispatch()
         return answer
+
+    def _has_room(self) -> bool:
+        """Whether there is room once those are gone who have given up."""
+        self._waiting = deque(item for item in self._waiting if not item.answer.done())
+        return len(self._waiting) < self._settings.reader_queue_max
 
     async def close(self) -> None:
         """End all workers. What still waits is told."""
@@ -113,6 +118,8 @@ class WorkerPool:
         self._dispatch()
 
     async def _spawn(self) -> None:
+        if self._closing:
+            return
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -127,7 +134,16 @@ class WorkerPool:
         worker = _Worker(self, process)
         # From here on it must end before the pool does.
         self._workers.add(worker)
-        await self._loop.create_connection(lambda: worker, sock=ours)
+        try:
+            await self._loop.create_connection(lambda: worker, sock=ours)
+        except BaseException:
+            ours.close()
+            process.kill()
+            self._reap(worker)
+            raise
+        await self._open(worker)
+
+    async def _open(self, worker: "_Worker") -> None:
         if self._closing:
             return
         ready: asyncio.Future[Any] = self._loop.create_future()

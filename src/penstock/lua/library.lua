@@ -117,6 +117,24 @@ local function next(value, after)
     return nil
 end
 
+-- Under this key a metatable that is in use has the one that it was made from.
+local function ORIGINAL() end
+
+local function getmetatable(value)
+    local metatable = raw_getmetatable(value)
+    if metatable == nil then return nil end
+    local instead = raw_get(metatable, "__metatable")
+    if instead ~= nil then return instead end
+    return raw_get(metatable, ORIGINAL)
+end
+
+-- A table gets a copy of its metatable that nobody else has: a __mode that is put in later would make it weak.
+local function in_use(metatable)
+    local made = {[ORIGINAL] = metatable}
+    for key, item in raw_next, metatable do made[key] = item end
+    return made
+end
+
 local function setmetatable(value, metatable)
     if type(value) ~= "table" then bad_argument("setmetatable", "table", value) end
     if metatable ~= nil and type(metatable) ~= "table" then
@@ -127,7 +145,7 @@ local function setmetatable(value, metatable)
     if metatable and (raw_get(metatable, "__gc") ~= nil or raw_get(metatable, "__mode") ~= nil) then
         error("__gc and __mode are not available", 2)
     end
-    return raw_setmetatable(value, metatable)
+    return raw_setmetatable(value, metatable and in_use(metatable))
 end
 
 local function rawset(value, key, item)

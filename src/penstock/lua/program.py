@@ -14,7 +14,7 @@ thread inside Lua cannot be stopped otherwise. `run` does not return while `stuc
 Times are CPU time of the whole process. Run one program at a time in a process, or they pay for each other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from lupa.lua54 import LuaError  # type: ignore[import-untyped]
@@ -44,7 +44,7 @@ class Program:
 
     def run(
         self,
-        messages: Sequence[bytes],
+        messages: Iterable[bytes],
         state: bytes | None = None,
         stuck: Callable[[Ran], object] | None = None,
     ) -> Ran:
@@ -59,7 +59,7 @@ class Program:
         with WATCHDOG.watching(Watch(work, self._limits, stuck)):
             return self._run(messages, work)
 
-    def _run(self, messages: Sequence[bytes], work: Work) -> Ran:
+    def _run(self, messages: Iterable[bytes], work: Work) -> Ran:
         if not self._sandbox.usable:
             self._sandbox = Sandbox(self._kind, self._source, self._limits)
         try:
@@ -97,7 +97,7 @@ def _too_large(what: str, limits: LuaLimits) -> FunctionFailed:
 # The loops below are the hot ones: `make bench` measures them. Each ends with None or with a failure.
 
 
-def _run_map(step: Step, messages: Sequence[bytes], work: Work, limits: LuaLimits) -> Failure:
+def _run_map(step: Step, messages: Iterable[bytes], work: Work, limits: LuaLimits) -> Failure:
     input_max, room = limits.input_bytes_max, limits.outputs_bytes_max
     for message in messages:
         if len(message) > input_max:
@@ -112,7 +112,7 @@ def _run_map(step: Step, messages: Sequence[bytes], work: Work, limits: LuaLimit
     return None
 
 
-def _run_filter(step: Step, messages: Sequence[bytes], work: Work, limits: LuaLimits) -> Failure:
+def _run_filter(step: Step, messages: Iterable[bytes], work: Work, limits: LuaLimits) -> Failure:
     input_max, keep = limits.input_bytes_max, work.outputs.append
     for message in messages:
         if len(message) > input_max:
@@ -127,7 +127,7 @@ def _run_filter(step: Step, messages: Sequence[bytes], work: Work, limits: LuaLi
     return None
 
 
-def _run_reduce(step: Step, messages: Sequence[bytes], work: Work, limits: LuaLimits) -> Failure:
+def _run_reduce(step: Step, messages: Iterable[bytes], work: Work, limits: LuaLimits) -> Failure:
     input_max, room = limits.input_bytes_max, limits.outputs_bytes_max
     if work.state is not None and len(work.state) > input_max:
         return _too_large("accumulator", limits)

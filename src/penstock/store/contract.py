@@ -53,6 +53,7 @@ from penstock.store.record import Record
 
 __all__ = [
     "ITERATOR_CHAIN_MAX",
+    "LOGS_MAX",
     "LOG_CONTEXT",
     "MESSAGE_TYPE",
     "STALE",
@@ -98,6 +99,8 @@ LOG_CONTEXT: Final = "remits"
 """Logs are streams of this context."""
 MESSAGE_TYPE: Final = "cbor"
 """The type of the events that are messages of logs."""
+LOGS_MAX: Final = 100_000
+"""Logs in one store."""
 ITERATOR_CHAIN_MAX: Final = 16
 """Iterators that may read one another in a row."""
 
@@ -327,11 +330,11 @@ class Store(ABC):
 
     @abstractmethod
     def iterators(self, log: str | None, after: str, limit: int) -> list[IteratorState]:
-        """Iterators of a log, or of all, by name, after one; without their accumulators."""
+        """Iterators of a log, or of all, by name, after one; without their functions and accumulators."""
 
     @abstractmethod
-    def has_iterator(self, number: int) -> bool:
-        """Whether an iterator is still there, by its id."""
+    def output_count(self, number: int) -> int | None:
+        """How many items the output of an iterator has, by its id; None if it is gone."""
 
     @abstractmethod
     def open_erasures(self) -> int:

@@ -149,7 +149,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class AddLog:
-    """Make a log unless it is there. Answers whether it was made."""
+    """Make a log unless it is there. Answers whether it was made; LimitExceeded when there are `LOGS_MAX` already."""
 
     name: str
 
@@ -174,10 +174,10 @@ class DeleteLog:
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """One step of the oldest open erasure: turn up to `records_max` records into tombstones, or drop as much output.
+    """One step of the oldest open erasures: up to `records_max` records become tombstones, or as much output goes.
 
-    Answers how many erasures are open: one is until its contents are in none of the store's files any more, and the
-    last of that may have to wait for those who read.
+    A damaged record is passed over; nobody can read it anyway. Answers how many erasures are open: one is until its
+    contents are in none of the store's files any more, and the last of that may have to wait for those who read.
     """
 
     records_max: int

@@ -240,7 +240,7 @@ class Record:
 
     def runs(self) -> list[Run]:
         """The runs, in order."""
-        with self._sound():
+        with self.sound():
             names = [name.decode() for name in self.texts()[: self.name_count]]
             cut = self.data[self.at.runs : self.at.ids]
             return [
@@ -249,11 +249,11 @@ class Record:
             ]
 
     @contextmanager
-    def _sound(self) -> Iterator[None]:
+    def sound(self) -> Iterator[None]:
         """A checksum tells that a record is as it was written, not that it was written well."""
         try:
             yield
-        except (IndexError, UnicodeDecodeError, struct.error) as error:
+        except (IndexError, ValueError, struct.error) as error:
             raise DamagedRecord(self.position, f"its insides do not fit together: {error}") from error
 
     def ids(self) -> list[bytes]:
@@ -263,7 +263,7 @@ class Record:
 
     def events(self, wanted: EventFilter = _EVERYTHING) -> list[Event]:
         """The events that pass a filter, tombstones left out."""
-        with self._sound():
+        with self.sound():
             texts = self.texts()
             types = [name.decode() for name in texts[self.name_count :]]
             rows = self._rows(texts, types, wanted)

@@ -7,7 +7,12 @@ from penstock.store.record import CHECKSUM_BYTES, HEADER, VERSION, Record, with_
 
 
 def entomb(record: Record, context: str, stream: str, last: int) -> bytes:
-    """The record with the events of a stream up to a sequence turned into tombstones."""
+    """The record with the events of a stream up to a sequence turned into tombstones; DamagedRecord if it is broken."""
+    with record.sound():
+        return _entombed(record, context, stream, last)
+
+
+def _entombed(record: Record, context: str, stream: str, last: int) -> bytes:
     data, at, events = record.data, record.at, record.count
     gone = list(_gone(record, context, stream, last))
     texts = record.texts()

@@ -62,7 +62,7 @@ class History(Store):
         budget = limits.bytes_max
         following = first
         deadline = time.monotonic() + limits.scan_ms_max / 1000
-        gone = erasing.hidden(self.db, wanted.context)
+        gone = erasing.hidden_of_stream(self.db, wanted.context or "", stream)
         for stored in self._records_of_stream(stream_id, first):
             record = erasing.shown(stored, gone) if gone else stored
             for event in record.events(wanted):
@@ -117,7 +117,7 @@ class History(Store):
         budget = limits.bytes_max
         following = first
         deadline = time.monotonic() + limits.scan_ms_max / 1000
-        gone = erasing.hidden(self.db, wanted.context)
+        gone = erasing.hidden_of_stream(self.db, wanted.context or "", stream)
         for stored in self._records_of_stream_backward(stream_id, first):
             record = erasing.shown(stored, gone) if gone else stored
             for event in reversed(record.events(wanted)):
@@ -198,7 +198,7 @@ class History(Store):
                     records.append(erasing.shown(record, gone) if gone else record)
                     events += record.count
                     size += len(data)
-                    if events >= limits.events_max or size >= limits.bytes_max:
+                    if events >= limits.events_max or size >= limits.bytes_max or time.monotonic() > deadline:
                         return span(record.last)
                 # The last record may reach beyond what the query passed over.
                 reached = max(values["high"], records[-1].last if records else 0)

@@ -19,6 +19,7 @@ from penstock.model import check_context, check_name, check_stream
 from penstock.store.contract import (
     ITERATOR_CHAIN_MAX,
     LOG_CONTEXT,
+    LOGS_MAX,
     AddIterator,
     AddLog,
     DeleteIterator,
@@ -56,8 +57,9 @@ class Logs(Store):
             return [_iterator(row) for row in self.db.rows("iterators", values)]
         return [_iterator(row) for row in self.db.rows("iterators_of_log", {**values, "log": log})]
 
-    def has_iterator(self, number: int) -> bool:
-        return self.db.row("iterator_place", {"id": number}) is not None
+    def output_count(self, number: int) -> int | None:
+        place = self.db.row("iterator_place", {"id": number})
+        return place[1] if place else None
 
     def open_erasures(self) -> int:
         return int(self.db.value("open_erasures"))
@@ -114,10 +116,15 @@ class KnownLogs:
 
 
 def add_log(db: Database, op: AddLog, appender: Appender, now: int) -> bool:
-    """Make a log that begins after whatever its stream holds already."""
+    """Make a log that begins after whatever its stream holds already, unless it is there."""
+    if db.row("log", {"name": op.name}) is not None:
+        return False
+    if (count := db.value("log_count")) >= LOGS_MAX:
+        raise LimitExceeded("logs_max", count + 1, LOGS_MAX)
     appender.flush()
     base = appender.stream_head(LOG_CONTEXT, op.name)
-    return bool(db.run("add_log", {"name": op.name, "created": now, "base": base}))
+    db.run("add_log", {"name": op.name, "created": now, "base": base})
+    return True
 
 
 def delete_log(db: Database, op: DeleteLog, appender: Appender, now: int) -> bool:

@@ -210,7 +210,7 @@ ON CONFLICT (name) DO UPDATE SET number = excluded.number, result = excluded.res
 DELETE FROM producers WHERE name IN (SELECT name FROM producers WHERE used < :before LIMIT :limit);
 
 -- name: add_log
-INSERT INTO logs (name, created, base, bytes) VALUES (:name, :created, :base, 0) ON CONFLICT DO NOTHING;
+INSERT INTO logs (name, created, base, bytes) VALUES (:name, :created, :base, 0);
 
 -- name: grow_log
 UPDATE logs SET bytes = bytes + ? WHERE name = ?;
@@ -220,6 +220,9 @@ SELECT name, created, base, bytes FROM logs WHERE name = :name;
 
 -- name: logs
 SELECT name, created, base, bytes FROM logs WHERE name > :after ORDER BY name LIMIT :limit;
+
+-- name: log_count
+SELECT count(*) FROM logs;
 
 -- name: delete_log
 DELETE FROM logs WHERE name = :name;
@@ -234,11 +237,11 @@ SELECT id, name, log, over, kind, function, indexed, created, base, source, outp
 FROM iterators WHERE name = :name;
 
 -- name: iterators
-SELECT id, name, log, over, kind, function, indexed, created, base, source, outputs, NULL FROM iterators
+SELECT id, name, log, over, kind, '', indexed, created, base, source, outputs, NULL FROM iterators
 WHERE name > :after ORDER BY name LIMIT :limit;
 
 -- name: iterators_of_log
-SELECT id, name, log, over, kind, function, indexed, created, base, source, outputs, NULL FROM iterators
+SELECT id, name, log, over, kind, '', indexed, created, base, source, outputs, NULL FROM iterators
 WHERE log = :log AND name > :after ORDER BY name LIMIT :limit;
 
 -- name: iterator_count
@@ -288,12 +291,16 @@ INSERT INTO erasures (context, stream, iterator_id, last, done, requested)
 VALUES (:context, :stream, :iterator_id, :last, :done, :requested);
 
 -- name: hidden
-SELECT context, stream, last FROM erasures
-WHERE finished IS NULL AND done < last AND context IS NOT NULL AND context = coalesce(:context, context);
+SELECT context, stream, max(last) FROM erasures
+WHERE finished IS NULL AND done < last AND context IS NOT NULL AND context = coalesce(:context, context)
+GROUP BY context, stream;
 
--- name: open_erasure
+-- name: hidden_of_stream
+SELECT max(last) FROM erasures WHERE finished IS NULL AND done < last AND context = :context AND stream = :stream;
+
+-- name: unerased
 SELECT id, context, stream, iterator_id, last, done FROM erasures INDEXED BY erasures_open
-WHERE finished IS NULL AND done < last ORDER BY id LIMIT 1;
+WHERE finished IS NULL AND done < last ORDER BY id LIMIT :limit;
 
 -- name: open_erasures
 SELECT count(*) FROM erasures WHERE finished IS NULL;

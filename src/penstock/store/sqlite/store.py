@@ -219,6 +219,10 @@ class SqliteStore(SqliteReader):
         """Several operations in order, all or nothing. If its commits were made before, all was done before."""
         commits = [op for op in operations if isinstance(op, Commit)]
         if commits and all(map(self._appender.is_behind, commits)):
+            # What went into a log that is gone is gone with it: who repeats it must not believe that it is there.
+            for op in operations:
+                if isinstance(op, RequireLog):
+                    self._apply(op)
             results = self._first_results(operations, [self._appender.place(commit) for commit in commits])
             self._finish_receipts(operations)
             return results

@@ -1,7 +1,7 @@
 """Remits: bytes to requests on logs and iterators, replies to bytes. `docs/protocols/remits.md` is its page."""
 
 from penstock.wire.remits.answers import Failure, parse_data, parse_error, parse_info, request
-from penstock.wire.remits.cbor import check_message, first_invalid
+from penstock.wire.remits.cbor import check_message, first_invalid, plainly_valid
 from penstock.wire.remits.codes import CODES, NAMES, Refused, code_of
 from penstock.wire.remits.decoding import MESSAGES_MAX, OPERATIONS, decode
 from penstock.wire.remits.encoding import error_frame, item_payload, refusal_frame
@@ -35,6 +35,7 @@ __all__ = [
     "parse_data",
     "parse_error",
     "parse_info",
+    "plainly_valid",
     "refusal_frame",
     "request",
 ]

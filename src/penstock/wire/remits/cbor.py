@@ -59,22 +59,34 @@ _read = partial(
 
 def check_message(data: bytes) -> str | None:
     """Why this is not exactly one valid CBOR item within the limits, or None if it is."""
-    if not _is_unusual(data) and _are_valid([data], allow_indefinite=True):
-        return None
-    return _scanned(data)
+    return None if _is_plain(data) else _scanned(data)
 
 
 def first_invalid(messages: Sequence[bytes]) -> tuple[int, str] | None:
     """The first of these that is not one valid CBOR item: its number from 0 on, and why. None if all are."""
     for start in range(0, len(messages), GROUP_MAX):
         group = messages[start : start + GROUP_MAX]
-        # A string in pieces could swallow a mark and end in the next message: in groups there must be none.
-        if sum(map(len, group)) <= BUILT_BYTES_MAX and _are_valid(group, allow_indefinite=False):
+        if _is_plain_group(group):
             continue
         for index, message in enumerate(group, start):
             if reason := check_message(message):
                 return index, reason
     return None
+
+
+def plainly_valid(messages: Sequence[bytes]) -> bool:
+    """Whether cbor2 takes all of these, so that nobody has to scan them. If not, `first_invalid` knows."""
+    groups = (messages[start : start + GROUP_MAX] for start in range(0, len(messages), GROUP_MAX))
+    return all(_is_plain_group(group) or all(map(_is_plain, group)) for group in groups)
+
+
+def _is_plain_group(group: Sequence[bytes]) -> bool:
+    # A string in pieces could swallow a mark and end in the next message: in groups there must be none.
+    return sum(map(len, group)) <= BUILT_BYTES_MAX and _are_valid(group, allow_indefinite=False)
+
+
+def _is_plain(data: bytes) -> bool:
+    return not _is_unusual(data) and _are_valid([data], allow_indefinite=True)
 
 
 def _is_unusual(data: bytes) -> bool:

@@ -21,9 +21,7 @@ from penstock.model import (
     ShowLog,
 )
 from penstock.wire.remits import encoding
-from penstock.wire.remits.cbor import first_invalid
 from penstock.wire.remits.codes import (
-    NOT_CBOR,
     REQUESTS_ONLY,
     UNKNOWN_KIND,
     UNKNOWN_REQUEST,
@@ -85,12 +83,8 @@ def _fields(payload: bytes, operation: Operation, messages_max: int) -> Fields:
 
 
 def add_messages(fields: Fields) -> Request:
-    """Message Add: all messages must be CBOR, or none is added."""
-    log, messages = fields.text("log_name"), fields.messages()
-    if found := first_invalid(messages):
-        index, reason = found
-        raise Refused(NOT_CBOR, f"message {index} is not one valid CBOR item: {reason}")
-    return AddMessages(log, tuple(messages))
+    """Message Add. The messages stay as they came; whether they are CBOR is for the engine to say."""
+    return AddMessages(fields.text("log_name"), tuple(fields.messages()))
 
 
 def add_iterator(fields: Fields) -> Request:

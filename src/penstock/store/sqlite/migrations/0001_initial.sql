@@ -137,8 +137,8 @@ CREATE TABLE outputs (
     PRIMARY KEY (iterator_id, ordinal)
 );
 
--- What was erased, or is still being erased: a stream's events up to a sequence, done being how far it has come; or
--- the output of an iterator, done being 1 when all of it is gone. finished is set when no file holds any of it.
+-- What was erased, or is still being erased: a stream's events up to a sequence, or the output of an iterator up to a
+-- number of items. done is how far it has come, last when all is rewritten. finished is set when no file holds any of it.
 CREATE TABLE erasures (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     context TEXT,

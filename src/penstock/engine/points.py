@@ -16,7 +16,7 @@ POINT_BYTES: Final = 256
 START: Final = Point()
 
 
-class Checkpoints:
+class Points:
     """The points of all iterators, by the iterator's number."""
 
     def __init__(self, points_max: int, bytes_max: int) -> None:

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.engine import building
-from penstock.engine.building import Built
+from penstock.engine import build_step
+from penstock.engine.build_step import Built
 from penstock.engine.indices import Index, Source
 from penstock.engine.metrics import Lag, Metrics
 from penstock.engine.parts import Parts
@@ -45,6 +45,7 @@ class Builder:
         self._queue: deque[Index] = deque()
         self._bell = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._closing = False
         metrics.lag = self._lag
 
     def start(self, tasks: int) -> None:
@@ -52,7 +53,8 @@ class Builder:
         self._tasks = [self._loop.create_task(self._work()) for _ in range(tasks)]
 
     def stop(self) -> None:
-        """Build no further, and tell those who wait."""
+        """Build no further, and tell those who wait; nobody shall wait from now on."""
+        self._closing = True
         for task in self._tasks:
             task.cancel()
         for index in self._indices.values():
@@ -102,14 +104,16 @@ class Builder:
         return None if error is None else passed_on(index.above, error)
 
     async def _demand(self, index: Index) -> None:
-        done = index.demand(self._loop)
-        self._enqueue(index)
+        if self._closing:
+            raise Closed
         wait_ms_max = self._parts.settings.reader_wait_ms_max
-        try:
-            async with asyncio.timeout(wait_ms_max / 1000):
-                await done
-        except TimeoutError:
-            raise ReaderTimeout(wait_ms_max) from None
+        with index.demand(self._loop) as done:
+            self._enqueue(index)
+            try:
+                async with asyncio.timeout(wait_ms_max / 1000):
+                    await done
+            except TimeoutError:
+                raise ReaderTimeout(wait_ms_max) from None
 
     def _ring(self, source: Source) -> None:
         for index in self._by_source.get(source, {}).values():
@@ -166,7 +170,7 @@ class Builder:
         """One step: what is new is run, and what comes of it is written."""
         rings = index.rings
         asked = index.ask()
-        built: Built | None = await self._lua.run(building.build, index.name, index.id, self._step)
+        built: Built | None = await self._lua.run(build_step.build, index.name, index.id, self._step)
         if built is None:
             # It was deleted, and whoever did that is about to be told.
             return

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from penstock.engine import Engine, iterators
-from penstock.engine.building import Built
+from penstock.engine.build_step import Built, build
 from penstock.engine.workers import Job
 from penstock.errors import (
     Closed,
+    FunctionFailed,
     FunctionTimedOut,
     IteratorNotFound,
     LimitExceeded,
@@ -211,6 +212,101 @@ async def test_whoever_waits_when_the_server_stops_is_told(
         await waiting
 
 
+async def test_nobody_begins_to_wait_for_a_build_when_the_server_stops(engine: Engine, remits: Remits) -> None:
+    await remits.create()
+    await remits.iterator("it", indexed=True)
+    await built(engine)
+    builder = engine._iterators._builder
+    builder.stop()
+    await remits.add("log", 1)
+    with pytest.raises(Closed):
+        await builder.bring_up("it")
+
+
+async def test_whoever_gives_up_waiting_leaves_nothing_behind(
+    engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await remits.create()
+    await remits.iterator("it", indexed=True)
+    await built(engine)
+    demands = engine._iterators._builder._indices["it"]
+
+    def dead(*_: object) -> "asyncio.Future[Any]":
+        raise WorkerDied("died")
+
+    monkeypatch.setattr(engine.lua, "run", dead)
+    await remits.add("log", 1)
+    waiting = [asyncio.ensure_future(remits.next("it")) for _ in range(20)]
+    await until(lambda: len(demands._demands) == 20)
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await until(lambda: not demands._demands)
+
+
+class NoBuild:
+    """Lua workers that build nothing: what is kept stays as it is."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = engine.lua.run
+
+        def held(job: Job, *arguments: Any) -> "asyncio.Future[Any]":
+            return asyncio.get_running_loop().create_future() if job is build else run(job, *arguments)
+
+        monkeypatch.setattr(engine.lua, "run", held)
+
+
+class TestSmallPages:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(page_bytes_max=1024)
+
+    async def test_a_kept_page_waits_for_a_build_only_if_it_needs_more(
+        self, engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await remits.create("log", *(number if number == 7 else f"{number}" * 300 for number in range(10)))
+        await remits.iterator("it", MAP, "if msg == 7 then error('no sevens') end return msg", indexed=True)
+        await built(engine)
+        NoBuild(engine, monkeypatch)
+        await remits.add("log", "more")
+        assert len(await remits.next("it", 0)) == 3, "no more fit into a page"
+        assert len(await remits.next("it", 5)) == 2, "the next one failed"
+        with pytest.raises(FunctionFailed, match="at message 7"):
+            await remits.next("it", 7)
+        assert len(await remits.next("it", 8, 2)) == 2, "that was all that was asked for"
+        waiting = asyncio.ensure_future(remits.next("it", 8, 3))
+        await until(lambda: len(engine._iterators._builder._indices["it"]._demands) == 1)
+        assert not waiting.done()
+        waiting.cancel()
+
+
+async def test_one_iterator_has_one_step_at_a_time_and_others_go_on(
+    engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await remits.create("log", 1, 2, 3)
+    await remits.iterator("slow", FILTER, "return msg > 1")
+    await remits.iterator("other")
+    run = engine.lua.run
+    steps: list[asyncio.Future[Any]] = []
+
+    def held(job: Job, name: str, *arguments: Any) -> "asyncio.Future[Any]":
+        if name != "slow":
+            return run(job, name, *arguments)
+        steps.append(asyncio.get_running_loop().create_future())
+        return steps[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.lua, "run", held)
+        waiting = [asyncio.ensure_future(remits.next("slow")) for _ in range(50)]
+        await until(lambda: len(steps) == 1)
+        assert await remits.next("other") == [1, 2, 3]
+        assert len(steps) == 1
+    steps[0].set_exception(WorkerDied("died"))
+    told = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(one) for one in told[:1]] == [WorkerDied]
+    assert told[1:] == [[2, 3]] * 49
+
+
 class TestShortPatience:
     """Little time for a message, for a step, and for those who wait."""
 
@@ -275,6 +371,30 @@ class TestShortPatience:
                 await remits.next(name, 3)
         assert engine.metrics.lua_messages == ran + 2, "but later"
         assert engine.metrics.lua.replaced == 0
+
+    async def test_the_last_message_of_a_map_is_not_run_again_at_once_either(
+        self, engine: Engine, remits: Remits
+    ) -> None:
+        await remits.create("log", 1, 2)
+        await remits.iterator("map", MAP, f"if msg == 2 then {HANG} end return msg")
+        with pytest.raises(FunctionTimedOut, match="at message 1"):
+            await remits.next("map", -1)
+        ran = engine.metrics.lua_messages
+        asking = [remits.next("map", ordinal) for ordinal in (-1, 1) * 10]
+        told = await asyncio.gather(*asking, return_exceptions=True)
+        assert {type(one) for one in told} == {FunctionTimedOut}
+        assert engine.metrics.lua_messages == ran
+        await remits.add("log", 3)
+        assert await remits.next("map", -1) == [3]
+
+    async def test_those_who_wait_for_a_message_that_hangs_do_not_run_it_one_after_the_other(
+        self, engine: Engine, remits: Remits
+    ) -> None:
+        await remits.create("log", 2)
+        await remits.iterator("filter", FILTER, HANG)
+        told = await asyncio.gather(*(remits.next("filter") for _ in range(20)), return_exceptions=True)
+        assert {type(one) for one in told} == {FunctionTimedOut}
+        assert engine.metrics.lua_messages == 1
 
     async def test_a_worker_that_is_stuck_leaves_and_keeps_what_it_had_done(
         self, engine: Engine, remits: Remits
