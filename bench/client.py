@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+
 import penstock
 from bench import load
 from bench.mqgate import _server as server
@@ -28,6 +30,7 @@ def run(report: Report, data: Path, scale: float) -> None:
     with server(load.fresh(data)) as port, penstock.connect(f"penstock://127.0.0.1:{port}") as client:
         events, history = load.some_events(EVENTS), int(HISTORY_EVENTS * scale)
         client.append_many(("bench", "history", events) for _ in range(history // EVENTS))
+        report.note(f"pyarrow {pa.__version__}, which takes its time to load, is loaded")
         report.figure("read_all as events", _reading(client, arrow=False), "events/s", goal=400_000)
         report.figure("read_all as Arrow", _reading(client, arrow=True), "events/s", goal=1_500_000)
         _following(report, port, int(FOLLOWED * scale))

@@ -199,6 +199,7 @@ def test_a_token_is_taken_and_means_nothing(remits: Remits, log: str) -> None:
 # ---------------------------------------------------------------- mistakes
 
 NOWHERE = "nowhere"
+SOMEWHERE = "somewhere"
 ADDING = {"log_name": NOWHERE, "iterator_name": "i", "iterator_type": "map", "iterator_func": "return msg"}
 NEXT = {"iterator_name": NOWHERE, "message_id": 0, "count": 1}
 ADD_ONE = {"log_name": NOWHERE, "messages": [b"\x01"]}
@@ -227,10 +228,11 @@ MISTAKES: dict[str, tuple[int, bytes]] = {
     # 2: no such iterator
     "read no iterator": (2, request(ITERATOR_NEXT, **NEXT)),
     "delete no iterator": (2, request(ITERATOR_DELETE, log_name=NOWHERE, iterator_name=NOWHERE)),
-    # 3: no CBOR, which is seen before the log is looked for
-    "no CBOR": (3, request(MESSAGE_ADD, log_name=NOWHERE, messages=[b"\xff"])),
-    "two items": (3, request(MESSAGE_ADD, log_name=NOWHERE, message=b"\x01\x01")),
-    "no item": (3, request(MESSAGE_ADD, log_name=NOWHERE, message=b"")),
+    # 3: no CBOR, which is looked at once the log is found
+    "no CBOR": (3, request(MESSAGE_ADD, log_name=SOMEWHERE, messages=[b"\xff"])),
+    "two items": (3, request(MESSAGE_ADD, log_name=SOMEWHERE, message=b"\x01\x01")),
+    "no item": (3, request(MESSAGE_ADD, log_name=SOMEWHERE, message=b"")),
+    "no CBOR for no log": (0, request(MESSAGE_ADD, log_name=NOWHERE, messages=[b"\xff"])),
     # 4: no Lua
     "no Lua": (4, request(ITERATOR_ADD, **{**ADDING, "iterator_func": "return ("})),
     # 7, 8, 10: not a request
@@ -285,6 +287,7 @@ MISTAKES: dict[str, tuple[int, bytes]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_answered_with_its_code_and_the_connection_goes_on(remits: Remits, mistake: str) -> None:
+    remits.log_add(SOMEWHERE)
     code, sent = MISTAKES[mistake]
     assert refused(remits.ask_frame(sent)) == code
     assert isinstance(remits.log_list(), list)
@@ -302,5 +305,6 @@ def test_a_name_may_have_512_bytes(remits: Remits) -> None:
 
 
 def test_all_mistakes_pipelined_are_answered_in_their_order(remits: Remits) -> None:
+    remits.log_add(SOMEWHERE)
     remits.send(b"".join(sent for _, sent in MISTAKES.values()))
     assert [refused(remits.receive()) for _ in MISTAKES] == [code for code, _ in MISTAKES.values()]

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 SCANNED_BYTES_MAX: Final = 4 * 1024
 """Messages of one request that are looked at in any case before it goes on: it takes a millisecond at most."""
-CHECKED_BYTES_MAX: Final = 128 * 1024
+CHECKED_BYTES_MAX: Final = 256 * 1024
 """Messages of one request that are looked at before it goes on, if they are plain ones."""
 
 Answer = Callable[[Reply | PenstockError], None]

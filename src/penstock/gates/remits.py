@@ -5,7 +5,6 @@ connection are answered, except that messages are added, and things read, while 
 pipelined behind something slow waits, and when there is too much of it the connection is not read from.
 """
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -37,9 +36,6 @@ OUTSTANDING_BYTES_MAX: Final = 4 << 20
 """Bytes of them; the one that goes beyond is still taken."""
 READS_MAX: Final = 4
 """Reads that are under way for one connection."""
-
-DECODED_BYTES_MAX: Final = 256 * 1024
-"""Payloads up to this size are taken apart at once; what takes longer is left to a thread, so that others go on."""
 
 LOST: Final = {LIMIT: "a frame was too long", UNREADABLE_BYTES: "a frame was too short"}
 """Why a connection ends whose frames cannot be told apart any more, by the code that its peer is told. They are counted
@@ -124,48 +120,39 @@ class _Server(TcpServer["_Session"]):
 class _Asked:
     """A request that is not answered yet, and its answer once it is there."""
 
-    __slots__ = ("_abandon", "_exchange", "_frame", "answer", "session", "size")
+    __slots__ = ("_abandon", "_exchange", "_session", "answer", "size")
 
-    def __init__(self, session: "_Session", frame: Frame) -> None:
-        self.session = session
-        self.size = len(frame.payload)
+    def __init__(self, session: "_Session", exchange: Exchange, size: int) -> None:
+        self._session = session
+        self._exchange = exchange
+        self.size = size
         self.answer: bytes | None = None
-        self._frame = frame
-        self._exchange = None if self.size > DECODED_BYTES_MAX else session.decode(frame)
         self._abandon: Callable[[], object] | None = None
 
     @property
     def group(self) -> type[Request] | None:
         """Those of one group may be under way together; without a group it is alone."""
-        request = None if self._exchange is None else self._exchange.request
+        request = self._exchange.request
         if isinstance(request, AddMessages):
             return AddMessages
         return NextItems if isinstance(request, READS) else None
 
     def begin(self, engine: Engine) -> None:
         """Have it carried out."""
-        if self._exchange is None:
-            decoding = asyncio.get_running_loop().run_in_executor(None, self.session.decode, self._frame)
-            decoding.add_done_callback(lambda done: self._submit(engine, done.result()))
+        request = self._exchange.request
+        if request is None:
+            self.answer = self._exchange.answer()
         else:
-            self._submit(engine, self._exchange)
+            self._abandon = engine.submit(ANONYMOUS, request, self._replied, item_payload)
 
-    def _submit(self, engine: Engine, exchange: Exchange) -> None:
-        self._exchange = exchange
-        if exchange.request is None:
-            self._replied(None)
-        else:
-            self._abandon = engine.submit(ANONYMOUS, exchange.request, self._replied, item_payload)
-
-    def _replied(self, reply: Reply | PenstockError | None) -> None:
-        assert self._exchange is not None
+    def _replied(self, reply: Reply | PenstockError) -> None:
         try:
             self.answer = self._exchange.answer(reply)
         except Exception as error:
             # Others wait behind this one: it has an answer, whatever happens.
             log.exception("an answer could not be composed")
             self.answer = error_frame(Unexpected(repr(error)))
-        self.session.go_on()
+        self._session.go_on()
 
     def abandon(self) -> None:
         """Nobody is there for the answer."""
@@ -201,12 +188,9 @@ class _Session(TcpSession):
             self.go_on()
         return self._parser.pending_bytes
 
-    def decode(self, frame: Frame) -> Exchange:
-        """What a frame asks for."""
-        return decode(frame, self._engine.settings.commit_events_max)
-
     def _take(self, frame: Frame) -> None:
-        asked = _Asked(self, frame)
+        exchange = decode(frame, self._engine.settings.commit_events_max)
+        asked = _Asked(self, exchange, len(frame.payload))
         self._waiting.append(asked)
         self._size += asked.size
         if self._is_crowded:
