@@ -53,8 +53,6 @@ BUILD_STEP_BYTES_MAX: Final = 4 << 20
 TIMED_OUT_MAX: Final = 1000
 """Messages remembered at which a plain iterator timed out lately."""
 ORDINAL_MAX: Final = (1 << 63) - 1
-ORDINAL_USED_MAX: Final = 1 << 62
-"""Beyond the end of everything, and small enough that sums with it are numbers of 64 bits."""
 
 
 class Iterators:
@@ -163,7 +161,7 @@ class Iterators:
         iterator = self._find(request.iterator)
         if not request.count:
             return ItemPage([], None if present is None else Encoded(0, present([])))
-        wanted = Wanted(min(request.ordinal, ORDINAL_USED_MAX), None, present)
+        wanted = Wanted(request.ordinal, None, present)
         count = min(request.count, self._settings.page_events_max)
         return await (self._kept if iterator.indexed else self._plain)(iterator, wanted, count)
 

@@ -33,6 +33,9 @@ GROUP_MAX: Final = 64
 """Messages that are read as one."""
 
 # Without the byte that stands before it: so no bytes that lie partly before a mark can be the mark.
+TAGS_MAX: Final = 1024
+"""Tags in messages that are read as one; those with more go to the scanner."""
+
 _MARK: Final = token_bytes(16).replace(b"\x50", b"\x51")
 _MARK_ITEM: Final = b"\x50" + _MARK
 _ARRAY: Final = Struct(">BI")
@@ -43,18 +46,20 @@ _TAGS: Final = (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 
 """Those that cbor2 interprets by itself."""
 
 
-def _tagged(_value: object, _immutable: bool) -> str:
-    return ""
+class _Tags:
+    """Takes tags for texts, and not too many of them: for each, cbor2 has to call Python."""
+
+    def __init__(self) -> None:
+        self._left = TAGS_MAX
+
+    def __call__(self, _value: object, _immutable: bool) -> str:
+        self._left -= 1
+        if self._left < 0:
+            raise CBORDecodeError("too many tags")
+        return ""
 
 
-_read = partial(
-    loads,
-    max_depth=DEPTH_MAX + 1,
-    allow_duplicate_keys=False,
-    strict_hashable_types=True,
-    tag_hook=_tagged,
-    semantic_decoders=dict.fromkeys(_TAGS, _tagged),
-)
+_read = partial(loads, max_depth=DEPTH_MAX + 1, allow_duplicate_keys=False, strict_hashable_types=True)
 
 
 def check_message(data: bytes) -> str | None:
@@ -96,9 +101,14 @@ def _is_unusual(data: bytes) -> bool:
 
 def _are_valid(group: Sequence[bytes], *, allow_indefinite: bool) -> bool:
     """Whether cbor2 finds nothing wrong with any of these; not that something is wrong if it does."""
-    head = _ARRAY.pack(_ARRAY_HEAD, 2 * len(group))
+    head, tagged = _ARRAY.pack(_ARRAY_HEAD, 2 * len(group)), _Tags()
     try:
-        items = _read(head + _MARK_ITEM.join(group) + _MARK_ITEM, allow_indefinite=allow_indefinite)
+        items = _read(
+            head + _MARK_ITEM.join(group) + _MARK_ITEM,
+            allow_indefinite=allow_indefinite,
+            tag_hook=tagged,
+            semantic_decoders=dict.fromkeys(_TAGS, tagged),
+        )
     except CBORDecodeError:
         return False
     marks: int = items[1::2].count(_MARK)
