@@ -38,8 +38,9 @@ _OPTIONS: Final = {
     zmq.LINGER: 0,
     zmq.SNDHWM: UNSENT_MAX,
     zmq.RCVHWM: UNSENT_MAX,
-    zmq.IMMEDIATE: 1,
-    zmq.RECONNECT_IVL: -1,
+    # Longer than a socket lives that has lost its connection. Not "never", and not with IMMEDIATE: then ZeroMQ drops
+    # what has arrived between two frames of a message, and ends the process when the second is asked for.
+    zmq.RECONNECT_IVL: 3_600_000,
     zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
     zmq.HEARTBEAT_TIMEOUT: SILENCE_MS_MAX,
     zmq.IPV6: 1,
