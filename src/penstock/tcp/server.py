@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
@@ -35,6 +36,7 @@ class TcpServer(ABC, Generic[S]):
         self._pending_bytes = 0
         self._server: asyncio.Server | None = None
         self._stopping = False
+        self._clock: Callable[[], float] = time.monotonic
 
     @abstractmethod
     def new_session(self) -> S:
@@ -45,6 +47,7 @@ class TcpServer(ABC, Generic[S]):
     async def listen(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Take connections from a bound socket, which is closed in the end."""
         loop = asyncio.get_running_loop()
+        self._clock = loop.time
         patience_s = self.limits.idle_ms_max / 1000 if tls else None
         self._server = await loop.create_server(
             self.new_session, sock=bound, backlog=BACKLOG_MAX, ssl=tls, ssl_handshake_timeout=patience_s
@@ -73,7 +76,8 @@ class TcpServer(ABC, Generic[S]):
 
     def sessions(self) -> list[SessionInfo]:
         """All sessions, the oldest first."""
-        return [session.info() for session in self._sessions.values()]
+        now = self._clock()
+        return [session.info(now) for session in self._sessions.values()]
 
     def session(self, number: str) -> S | None:
         """A session by its id."""

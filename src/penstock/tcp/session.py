@@ -298,9 +298,9 @@ class TcpSession(asyncio.Protocol):
         elif still_ms >= self._limits.unread_ms_max and unsent > self._limits.unsent_bytes_max:
             self.end(Why.UNREAD)
 
-    def info(self) -> SessionInfo:
-        """What is known of it now."""
-        now, unsent = self._loop.time(), self.unsent_bytes
+    def info(self, now: float | None = None) -> SessionInfo:
+        """What is known of it now, by the loop's clock."""
+        now, unsent = self._loop.time() if now is None else now, self.unsent_bytes
         return SessionInfo(
             id=self.id,
             peer=self.peer,
