@@ -9,7 +9,6 @@ import pyarrow as pa
 
 import penstock
 from bench import load
-from bench.mqgate import _server as server
 from bench.report import Report
 from penstock import Client, NewEvent
 from penstock.client.many import Commit
@@ -22,18 +21,18 @@ FOLLOWED = 1000
 
 def run(report: Report, data: Path, scale: float) -> None:
     """Appends in one process, then the history read back, then how soon a follower has an event."""
-    with server(load.fresh(data)) as port, penstock.connect(f"penstock://127.0.0.1:{port}") as client:
+    with load.server(load.fresh(data)) as gates, penstock.connect(f"penstock://{gates['mq']}") as client:
         rate = _appending(client, load.some_events(1), 3 * scale)
         report.figure("append_many, 1-event commits", rate, "commits/s", goal=20_000)
         rate = _appending(client, load.some_events(EVENTS), 3 * scale)
         report.figure("append_many, 1,000-event commits", rate * EVENTS, "events/s", goal=200_000)
-    with server(load.fresh(data)) as port, penstock.connect(f"penstock://127.0.0.1:{port}") as client:
+    with load.server(load.fresh(data)) as gates, penstock.connect(f"penstock://{gates['mq']}") as client:
         events, history = load.some_events(EVENTS), int(HISTORY_EVENTS * scale)
         client.append_many(("bench", "history", events) for _ in range(history // EVENTS))
         report.note(f"pyarrow {pa.__version__}, which takes its time to load, is loaded")
         report.figure("read_all as events", _reading(client, arrow=False), "events/s", goal=400_000)
         report.figure("read_all as Arrow", _reading(client, arrow=True), "events/s", goal=1_500_000)
-        _following(report, port, int(FOLLOWED * scale))
+        _following(report, gates["mq"], int(FOLLOWED * scale))
 
 
 def _appending(client: Client, events: list[NewEvent], seconds: float) -> float:
@@ -59,12 +58,12 @@ def _reading(client: Client, *, arrow: bool) -> float:
     return count / (time.perf_counter() - started)
 
 
-def _following(report: Report, port: int, events: int) -> None:
+def _following(report: Report, address: str, events: int) -> None:
     """Times from an acknowledged append to the event in the hands of a follower."""
     acknowledged: list[float] = []
     seen: list[float] = []
     arrived = threading.Event()
-    url = f"penstock://127.0.0.1:{port}"
+    url = f"penstock://{address}"
     with penstock.connect(url) as writer, penstock.connect(url) as reader:
         position = writer.stats().head + 1
 

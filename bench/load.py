@@ -3,8 +3,11 @@
 import asyncio
 import itertools
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +32,24 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def fresh(data: Path) -> Path:
     """A directory that is not there yet."""
     return data / f"store-{next(_numbers)}"
+
+
+@contextmanager
+def server(directory: Path) -> Iterator[dict[str, str]]:
+    """A server process on free ports; the addresses of its gates by name."""
+    command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory), "--res", "tcp://127.0.0.1:0"]
+    command += ["--mq", "127.0.0.1:0", "--remits", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield dict(pair.split("=", 1) for pair in process.stdout.readline().split()[2:])
+        finally:
+            process.terminate()
+
+
+def port_of(address: str) -> int:
+    """The port of an address."""
+    return int(address.rpartition(":")[2])
 
 
 def engine(directory: Path) -> Engine:

@@ -7,12 +7,9 @@ is what is measured.
 import os
 import selectors
 import socket
-import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench import load
@@ -31,27 +28,16 @@ HISTORY_EVENTS = 1_000_000
 def run(report: Report, data: Path, scale: float) -> None:
     """Appends in the ways of the issue, then the whole history read back."""
     seconds = 3 * scale
-    with _server(load.fresh(data)) as port:
+    with load.server(load.fresh(data)) as gates:
+        port = load.port_of(gates["mq"])
         for connections, flight, events, goal in ((64, 1, 1, 15_000), (64, 16, 1, 30_000), (1, 4, 1000, 250_000)):
             rate = _appending(port, connections, flight, events, seconds)
             what = f"{connections} connection(s) x {flight} in flight x {events} event(s)"
             report.figure(what, rate, "events/s", goal=goal)
-    with _server(load.fresh(data)) as port:
+    with load.server(load.fresh(data)) as gates:
+        port = load.port_of(gates["mq"])
         _fill(port, int(HISTORY_EVENTS * scale))
         report.figure("reading everything, stored records", _reading(port), "events/s", goal=1_000_000)
-
-
-@contextmanager
-def _server(directory: Path) -> Iterator[int]:
-    command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory)]
-    command += ["--res", "tcp://127.0.0.1:0", "--mq", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        pairs = dict(pair.split("=", 1) for pair in server.stdout.readline().split()[2:])
-        try:
-            yield int(pairs["mq"].rpartition(":")[2])
-        finally:
-            server.terminate()
 
 
 def _append(stream: int, events: int) -> bytes:

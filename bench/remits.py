@@ -7,11 +7,7 @@ message is on disk before its answer.
 import selectors
 import socket
 import struct
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -33,30 +29,18 @@ FRAME_BYTES_MAX = 1 << 30
 def run(report: Report, data: Path, scale: float) -> None:
     """Adding, in two ways; then iterators of two kinds over what was added."""
     seconds = 3 * scale
-    with _server(load.fresh(data)) as port:
+    with load.server(load.fresh(data)) as gates:
+        port = load.port_of(gates["remits"])
         for connections, messages, goal in ((64, 1, 20_000), (1, 1000, 300_000)):
             rate = _adding(port, connections, messages, seconds)
             report.figure(
                 f"{connections} connection(s) x {messages} message(s) a request", rate, "messages/s", goal=goal
             )
-    with _server(load.fresh(data)) as port, _Client(port) as client:
+    with load.server(load.fresh(data)) as gates, _Client(load.port_of(gates["remits"])) as client:
         total = int(HISTORY_MESSAGES * scale)
         _fill(client, total)
         _filtering(report, client, total)
         _indexed(report, client, total)
-
-
-@contextmanager
-def _server(directory: Path) -> Iterator[int]:
-    command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory), "--res", "tcp://127.0.0.1:0"]
-    command += ["--mq", "127.0.0.1:0", "--remits", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        pairs = dict(pair.split("=", 1) for pair in server.stdout.readline().split()[2:])
-        try:
-            yield int(pairs["remits"].rpartition(":")[2])
-        finally:
-            server.terminate()
 
 
 class _Client:

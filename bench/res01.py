@@ -42,7 +42,8 @@ while True:
 def run(report: Report, data: Path, scale: float) -> None:
     """Appends of several sizes, catch-up and queue drain, each beside the echo."""
     seconds = 3 * scale
-    with _server(load.fresh(data)) as address, _echo() as echo:
+    with load.server(load.fresh(data)) as gates, _echo() as echo:
+        address = gates["res"]
         for clients, events in ((64, 1), (1, 100), (1, 1000)):
             ours = _appending(address, clients, events, seconds)
             bare = _appending(echo, clients, events, seconds)
@@ -55,19 +56,6 @@ def run(report: Report, data: Path, scale: float) -> None:
 
 
 # --- processes ------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _server(directory: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory)]
-    command += ["--res", "tcp://127.0.0.1:0", "--mq", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        pairs = dict(pair.split("=", 1) for pair in server.stdout.readline().split()[2:])
-        try:
-            yield pairs["res"]
-        finally:
-            server.terminate()
 
 
 @contextmanager
