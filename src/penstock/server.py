@@ -19,6 +19,7 @@ from penstock.errors import PenstockError, StorageFailure, StoreError
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, SessionKeeper, ZeromqGate
 from penstock.settings import BadSetting, Settings
 from penstock.store import store_url
+from penstock.tcp import new_loop
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def run(settings: Settings, ready: Ready) -> int:
     """Serve until a signal comes; the exit code."""
     log_to_stderr(settings.log_level)
     try:
-        with asyncio.Runner(loop_factory=_new_loop) as runner:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(serve(settings, ready))
     except BadSetting as error:
         return complain(wrong_use(error), 2)
@@ -87,15 +88,6 @@ def store_address(settings: Settings) -> str:
     if not settings.store.startswith("sqlite:"):
         raise BadSetting("store", settings.store, "--store", "this version has the embedded store only: sqlite:///DIR")
     return settings.store
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, which is much faster, where there is one."""
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415
-    except ImportError:
-        return asyncio.new_event_loop()
-    return new_event_loop()
 
 
 # --- start and stop -------------------------------------------------------------------------------------------

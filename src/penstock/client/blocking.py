@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from penstock.errors import ClientClosed
+from penstock.tcp import new_loop
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,7 +28,7 @@ class Portal:
     """An event loop in a thread of its own. It is of no use to a process that was forked off."""
 
     def __init__(self) -> None:
-        self._loop = _new_loop()
+        self._loop = new_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
         self._lock = threading.Lock()
         self._closed = False
@@ -86,14 +87,6 @@ async def _end_others() -> None:
         await asyncio.gather(*pending, return_exceptions=True)
     await loop.shutdown_asyncgens()
     await loop.shutdown_default_executor()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415
-    except ImportError:
-        return asyncio.new_event_loop()
-    return new_event_loop()
 
 
 async def _coroutine_of(work: Awaitable[R]) -> R:

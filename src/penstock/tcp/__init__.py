@@ -3,7 +3,8 @@
 What is said on them is up to whoever builds on this: `penstock.mq` and the gates.
 """
 
+from penstock.tcp.loops import new_loop
 from penstock.tcp.server import TcpServer
 from penstock.tcp.session import Hold, SessionInfo, TcpLimits, TcpSession, Why
 
-__all__ = ["Hold", "SessionInfo", "TcpLimits", "TcpServer", "TcpSession", "Why"]
+__all__ = ["Hold", "SessionInfo", "TcpLimits", "TcpServer", "TcpSession", "Why", "new_loop"]
