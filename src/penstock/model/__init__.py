@@ -88,6 +88,7 @@ from penstock.model.ticks import (
     ticks_of_unix_ns,
     unix_ns_of,
 )
+from penstock.model.upkeep import Erased, EraseStream, EraseSubject, ErasureInfo, ErasurePage, ListErasures
 
 __all__ = [
     "ANONYMOUS",
@@ -113,6 +114,11 @@ __all__ = [
     "DropIterator",
     "DropLog",
     "Encoded",
+    "EraseStream",
+    "EraseSubject",
+    "Erased",
+    "ErasureInfo",
+    "ErasurePage",
     "Event",
     "EventFilter",
     "EventPage",
@@ -124,6 +130,7 @@ __all__ = [
     "IteratorKind",
     "ListContexts",
     "ListDeadLetters",
+    "ListErasures",
     "ListIterators",
     "ListLogs",
     "ListQueues",

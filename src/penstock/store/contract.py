@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.model import (
@@ -36,6 +36,9 @@ from penstock.store.operations import (
     DeleteLog,
     Erase,
     ExpireProducers,
+    GiveBack,
+    HideEvents,
+    HideStream,
     MoveQueue,
     Operation,
     Progress,
@@ -44,6 +47,7 @@ from penstock.store.operations import (
     Release,
     Requeue,
     RequireLog,
+    Seal,
     SetBookmark,
     SetDeadRule,
     Transaction,
@@ -57,6 +61,7 @@ __all__ = [
     "LOG_CONTEXT",
     "MESSAGE_TYPE",
     "STALE",
+    "STATE_TABLES",
     "Acknowledge",
     "AddIterator",
     "AddLog",
@@ -66,8 +71,13 @@ __all__ = [
     "DeleteIterator",
     "DeleteLog",
     "Erase",
+    "Erasure",
     "ExpireProducers",
     "Finding",
+    "GiveBack",
+    "Hid",
+    "HideEvents",
+    "HideStream",
     "IteratorState",
     "LogInfo",
     "MoveQueue",
@@ -86,12 +96,16 @@ __all__ = [
     "Requeue",
     "RequireLog",
     "Result",
+    "Seal",
     "Search",
     "SetBookmark",
     "SetDeadRule",
     "Store",
     "StoreIdentity",
+    "StoreImport",
+    "StoreState",
     "Transaction",
+    "Unsealed",
     "WriteOutput",
 ]
 
@@ -195,7 +209,71 @@ class IteratorState:
     state: bytes | None
 
 
-Result = Appended | SubscriptionInfo | QueueState | IteratorState | Allocation | bool | int | str | None
+class Unsealed(NamedTuple):
+    """The next records to be sealed: small ones in a row that are closed, which means that none comes between them.
+
+    `next` is where the mark goes; there may be nothing to merge before it. `ledger` says how the ledger of erasures
+    stood; see `Seal`.
+    """
+
+    records: list[Record]
+    next: int
+    ledger: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """An entry in the ledger: a stream's events up to a sequence, events by position, or an iterator's output.
+
+    `ranges` are (first, last). `timeline` is the one that positions are of. `damaged` counts records that could not be
+    rewritten. It is finished when no file of the store holds any of it.
+    """
+
+    id: int
+    context: str | None
+    stream: str | None
+    last: int
+    ranges: tuple[tuple[int, int], ...]
+    iterator: int | None
+    timeline: int
+    events: int
+    requested: int
+    finished: int | None
+    damaged: int
+
+
+class Hid(NamedTuple):
+    """Events that nobody can read any more: how many, and which iterators begin anew because they had seen them."""
+
+    events: int
+    rebuilt: list[IteratorState]
+
+
+STATE_TABLES: Final = {
+    "timelines": ("timeline", "after_position", "started"),
+    "contexts": ("name", "events", "commits", "streams", "bytes", "top"),
+    "subscriptions": ("id", "subscriber", "context", "filter", "position", "last_ticks"),
+    "queues": ("id", "name", "context", "filter", "position", "dead_after"),
+    "allocations": ("queue_id", "first", "last", "count", "subscriber", "expires", "deliveries"),
+    "producers": ("name", "number", "result", "used"),
+    "logs": ("name", "created", "base", "bytes"),
+    "iterators": ("id", "name", "log", "over", "kind", "function", "indexed", "created", "base"),
+    "erasures": ("id", "context", "stream", "last", "ranges", "timeline", "events", "requested", "finished", "damaged"),
+}
+"""All that a store holds beside its records, by table and column. Outputs of iterators are not among it: they are made
+from the records. Of erasures, those of events."""
+
+
+class StoreState(NamedTuple):
+    """A store at one moment, but for its records up to `head`; `sealed` is its mark. Rows are as in STATE_TABLES."""
+
+    identity: StoreIdentity
+    head: int
+    sealed: int
+    tables: dict[str, list[tuple[Any, ...]]]
+
+
+Result = Appended | Hid | SubscriptionInfo | QueueState | IteratorState | Allocation | bool | int | str | None
 Outcome = list[Result] | PenstockError
 """One result per operation, or why the transaction did not happen."""
 
@@ -347,9 +425,52 @@ class Store(ABC):
     # -- looking after it
 
     @abstractmethod
+    def sealed(self) -> int:
+        """The mark: all records that begin before this position are sealed."""
+
+    @abstractmethod
+    def unsealed(self) -> Unsealed | None:
+        """The next records to be sealed, from the mark on; None if none are closed yet."""
+
+    @abstractmethod
+    def erasures(self, after: int, limit: int) -> list[Erasure]:
+        """The ledger of erasures by id, after one."""
+
+    @abstractmethod
+    def state(self) -> StoreState:
+        """All that is not records, at one moment."""
+
+    @abstractmethod
+    def free_bytes(self) -> int | None:
+        """Free space where the store's files grow; None if that cannot be known. May be asked from any thread."""
+
+    @abstractmethod
     def stats(self) -> StoreStats:
         """Counts of the whole store."""
 
     @abstractmethod
     def verify(self, progressed: Progressed) -> Iterator[Finding]:
         """Check everything, record by record; yields what is wrong."""
+
+
+class StoreImport(ABC):
+    """A new store that is being filled with the records and the state of another. Nobody can open it before `finish`.
+
+    An import that was interrupted goes on where it was.
+    """
+
+    @abstractmethod
+    def head(self) -> int:
+        """The last position that is in and safe; 0 at first."""
+
+    @abstractmethod
+    def add(self, records: Sequence[Record]) -> None:
+        """Add the next records, which begin right after `head`. They are safe when this returns."""
+
+    @abstractmethod
+    def finish(self, state: StoreState) -> None:
+        """Make a store of it, with this identity, state and timelines. Outputs of iterators are built by its server."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything."""

@@ -230,7 +230,54 @@ class ExpireProducers:
     limit: int
 
 
-LogOperation = AddLog | DeleteLog | Erase | AddIterator | DeleteIterator | WriteOutput
+@dataclass(frozen=True, slots=True)
+class HideStream:
+    """Enter all events that a stream has now in the ledger of erasures, if it has any. Answers Hid.
+
+    Nobody can read them from then on, and iterators over them begin anew; `Erase` steps do the rest. A log's stream is
+    refused with InvalidRequest: logs are deleted, not erased.
+    """
+
+    context: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class HideEvents:
+    """The same for events by position: disjoint ranges (first, last) in order. Answers Hid.
+
+    `streams` are the context and stream of all of them, so that iterators over them begin anew.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    streams: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Put one record in the place of those that lie between two positions, and move the mark up to which all is sealed.
+
+    Made by `penstock.store.sealing` from `Store.unsealed`. Without `data` only the mark moves. Answers whether it was
+    done: it is not if the mark or the ledger of erasures is another one by now, because the record may hold what was
+    erased meanwhile.
+    """
+
+    first: int
+    last: int
+    data: bytes | None
+    next: int
+    ledger: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Give free space back to the file system, up to so many bytes. Answers how many are left that are worth it."""
+
+    bytes_max: int
+
+
+LogOperation = AddLog | DeleteLog | AddIterator | DeleteIterator | WriteOutput
+UpkeepOperation = HideStream | HideEvents | Erase | Seal | GiveBack
 Operation = (
     Commit
     | Register
@@ -246,6 +293,7 @@ Operation = (
     | ExpireProducers
     | RequireLog
     | LogOperation
+    | UpkeepOperation
 )
 
 
