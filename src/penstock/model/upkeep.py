@@ -49,7 +49,7 @@ class Erased(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ErasureInfo:
-    """An entry of the ledger. Context and stream are None if events were erased one by one, or an iterator's output was.
+    """An entry of the ledger. Context and stream are None if events were erased one by one, or an iterator's output.
 
     It is finished (ticks) when no file of the store holds any of it. `damaged` counts records that nobody can read and
     that could not be rewritten.
