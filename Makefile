@@ -24,7 +24,8 @@ run: $(VENV)/.run ## a server on ./penstock-data
 	@exec $(BIN)/penstock serve --data ./penstock-data $(ARGS)
 
 test: $(VENV)/.dev ## all tests, with branch coverage
-	$(BIN)/python -m pytest -n 2 --cov --cov-branch --cov-report=term $(ARGS)
+	@scripts/java
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-branch --cov-report=term $(ARGS)
 
 check: lint types imports test ## everything CI asks for
 
@@ -75,6 +76,7 @@ $(VENV)/.run: requirements/run.lock pyproject.toml scripts/venv
 	$(PIP_INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.lock $(VENV)/.run
+$(VENV)/.dev: requirements/dev.lock $(VENV)/.run scripts/spark-env
 	$(PIP_INSTALL) --require-hashes -r requirements/dev.lock
+	@scripts/spark-env $(VENV)
 	@touch $@

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import appends, client, disk, growth, mixed, mq, mqgate, reads, remits, res01
+from bench import appends, client, disk, growth, mixed, mq, mqgate, reads, remits, res01, seal
 from bench.report import Report
 
 SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
@@ -19,6 +19,7 @@ SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
     "mixed": mixed.run,
     "reads": reads.run,
     "growth": growth.run,
+    "seal": seal.run,
     "res01": res01.run,
     "mq": mq.run,
     "mqgate": mqgate.run,

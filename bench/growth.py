@@ -38,7 +38,7 @@ REPEATS = 200
 
 def run(report: Report, data: Path, scale: float) -> None:
     """The figures of each size, and the large as a multiple of the small."""
-    small, large = (_measure(load.fresh(data), int(size * scale)) for size in SIZES)
+    small, large = (_filled(load.fresh(data), int(size * scale)) for size in SIZES)
     for name, value in large.items():
         unit = "MiB" if name == "peak memory" else "ms"
         report.figure(f"{name}, {int(SIZES[0] * scale):,} events", small[name], unit)
@@ -46,8 +46,13 @@ def run(report: Report, data: Path, scale: float) -> None:
         report.figure(f"  {name}: large / small", value / small[name], "times")
 
 
-def _measure(directory: Path, events: int) -> dict[str, float]:
+def _filled(directory: Path, events: int) -> dict[str, float]:
     _fill(directory, events)
+    return measure(directory)
+
+
+def measure(directory: Path) -> dict[str, float]:
+    """The figures of a store, by name: milliseconds, and MiB of memory."""
     command = [sys.executable, "-m", "bench.growth", str(directory)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     figures: dict[str, float] = json.loads(done.stdout)

@@ -52,9 +52,9 @@ def port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def engine(directory: Path) -> Engine:
-    """An engine with the default settings."""
-    return Engine(store_url(directory), Settings())
+def engine(directory: Path, **settings: Any) -> Engine:
+    """An engine with the default settings, but for those that are given."""
+    return Engine(store_url(directory), Settings(**settings))
 
 
 def some_events(count: int) -> list[NewEvent]:

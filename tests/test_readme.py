@@ -23,6 +23,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SESSIONS = [ROOT / "docs" / name for name in ("client.md", "quickstart.md")]
 """Pages whose examples are one session: each goes on where the one before it ended."""
+SPARK = ROOT / "docs" / "spark.md"
+"""Run by tests/spark, in the session that all its tests share."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"^```python\n(?:[^`]|`[^`])*?^```\n\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -34,7 +36,7 @@ def blocks(page: Path) -> list[str]:
 EXAMPLES = [
     pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
-    if page not in SESSIONS
+    if page not in (*SESSIONS, SPARK)
     for number, code in enumerate(blocks(page), 1)
 ]
 

@@ -269,11 +269,11 @@ async def test_one_connection_too_many_costs_the_oldest_its_place(
 async def test_health_is_503_with_a_reason_while_the_store_cannot_be_written(
     gate: HttpGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Engine, "is_healthy", False)
+    monkeypatch.setattr(Engine, "trouble", "the disk is gone")
     async with httpx.AsyncClient() as client:
         answer = await client.get(f"http://{gate.address}/health")
     assert answer.status_code == 503
-    assert (answer.json()["status"], bool(answer.json()["reason"])) == ("unavailable", True)
+    assert (answer.json()["status"], answer.json()["reason"]) == ("unavailable", "the disk is gone")
 
 
 @pytest.mark.asyncio

@@ -94,6 +94,9 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "iterator_points_bytes_max": 64 * MIB,
         "producer_idle_ms_max": 604_800_000,
         "wal_bytes_max": 32 * MIB,
+        "seal": True,
+        "disk_warn_bytes": 1024 * MIB,
+        "disk_refuse_bytes": 128 * MIB,
         "stream_cache_max": 100_000,
         "shutdown_ms_max": 10_000,
         "log_level": "info",
@@ -403,6 +406,7 @@ EXAMPLES: dict[str, object] = {
     "mq": "[::1]:1",
     "remits": "[::1]:1",
     "insecure": True,
+    "seal": False,
     "log_level": "error",
 }
 

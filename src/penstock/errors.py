@@ -472,6 +472,39 @@ class NotAStore(PenstockError):
         return f"{self.path} is not a Penstock store: {self.reason}"
 
 
+@dataclass(eq=False)
+class StoreUnfinished(PenstockError):
+    """A store that was being filled by a restore or a copy, and is not whole."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"the store in {self.path} is not whole: a restore or copy into it was not finished; run that again"
+
+
+@dataclass(eq=False)
+class PlaceRefused(PenstockError):
+    """A place for backups, or a directory to restore into, that cannot be used for that. Nothing was changed there."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be used: {self.reason}"
+
+
+@dataclass(eq=False)
+class BackupDamaged(PenstockError):
+    """A backup is not what was written. Nothing is restored from it."""
+
+    path: str
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the backup in {self.path} is damaged: {self.what} {self.reason}"
+
+
 # --- the client -----------------------------------------------------------------------------------------------
 
 

@@ -57,6 +57,12 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "stream_infos": lambda: list(client.stream_infos("c")),
         "queues": client.queues,
         "subscriptions": client.subscriptions,
+        "erase_stream": lambda: client.erase_stream("c", "s"),
+        "erase_subject": lambda: client.erase_subject("ann"),
+        "erase_subject_steps": lambda: list(client.erase_subject_steps("ann")),
+        "wait_erased": client.wait_erased,
+        "erasure_pages": lambda: list(client.erasure_pages()),
+        "erasures": lambda: list(client.erasures()),
         "Transaction.commit": transaction.commit,
         "Subscription.id": subscription.id,
         "Subscription.fetch": subscription.fetch,
@@ -95,7 +101,8 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
     tried = (
         "append append_many stream_pages read_stream read_event read_page event_pages read_all arrow_batches "
         "followed_pages follow position_of transaction subscription queue log iterator logs iterators stats contexts "
-        "streams stream_infos queues subscriptions"
+        "streams stream_infos queues subscriptions erase_stream erase_subject erase_subject_steps wait_erased "
+        "erasure_pages erasures"
     )
     names = {name for name in vars(Client) if not name.startswith("_")} - {"close", "url"}
     assert names == set(tried.split())

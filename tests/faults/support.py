@@ -111,6 +111,11 @@ class FailingDisk:
         self.fails_with: str | None = None
         self.files: tuple[str, ...] = (".db", "-wal")
         self.failures = 0
+        self._after: tuple[int, str] | None = None
+
+    def fails_after(self, number: int, kind: str) -> None:
+        """Fail like that from then on when so many writes, or so many syncs, have succeeded."""
+        self._after = number, kind
 
     def __enter__(self) -> Self:
         self._registered = _FailingVFS(self)
@@ -122,6 +127,10 @@ class FailingDisk:
         self._registered.unregister()
 
     def check(self, name: str, *, is_sync: bool) -> None:
+        if name.endswith(self.files) and self._after is not None and is_sync is (self._after[1] == self.SYNC):
+            number, kind = self._after
+            self._after = (number - 1, kind) if number > 0 else None
+            self.fails_with = None if number > 0 else kind
         if not name.endswith(self.files) or self.fails_with is None:
             return
         if is_sync is (self.fails_with == self.SYNC):

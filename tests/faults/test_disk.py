@@ -222,7 +222,7 @@ def test_a_full_file_system_is_told_survived_and_left_again(small_disk: Path) ->
     async def scenario() -> None:
         ballast = small_disk / "ballast"
         ballast.write_bytes(bytes(2 << 20))
-        async with engine_on(small_disk / "store", wal_bytes_max=64 * 4096) as engine:
+        async with engine_on(small_disk / "store", wal_bytes_max=64 * 4096, disk_refuse_bytes=0) as engine:
             assert isinstance(await _fill(engine), StorageFull)
             await until(lambda: not engine.is_healthy)
             full = await read_everything(engine)

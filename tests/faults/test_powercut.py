@@ -40,6 +40,8 @@ def test_the_cuts_reach_checkpoints_failed_syncs_and_batches_in_flight(tmp_path:
     assert any(cut.survived for cut in cuts)
     assert any(cut.batches > 20 for cut in cuts)
     assert any(cut.failed_syncs > 1 for cut in cuts)
+    assert any(cut.seals > 3 for cut in cuts)
+    assert any(cut.erased > 20 for cut in cuts)
 
 
 def test_a_store_that_does_not_sync_is_caught(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 Each cut runs a random load on a store whose disk forgets what was not synced (`tests.faults.powercut`), cuts it at a
 random step, and opens what is left with a plain store. All that was answered must be there, and nothing else but,
-wholly or not at all, the batch that was being written. Some runs have failing syncs before the cut, after which the
-store is recovered as the engine does it. A run depends on its seed alone, but for the checkpointer's thread.
+wholly or not at all, the batch that was being written. Among the steps are seals, erasures and giving back: they change
+nothing that can be read but what is erased, and what the store said is gone from its files does not come back. Some
+runs have failing syncs before the cut, after which the store is recovered as the engine does it. A run depends on its
+seed alone, but for the checkpointer's thread.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from penstock.model import ANY, EventFilter, NewEvent, ProducerMark, stamp_of
 from penstock.store import contract
 from penstock.store.contract import LOG_CONTEXT, Operation, Proposal, ReadLimits, Transaction
 from penstock.store.record import columns_of
+from penstock.store.sealing import checked, merge
 from penstock.store.sqlite import SqliteStore
 from tests.faults.powercut import Disk
 
@@ -33,6 +36,7 @@ SUBSCRIBER: Final = "reader"
 QUEUE: Final = "work"
 CONTEXT: Final = "orders"
 EVERYTHING: Final = ReadLimits(events_max=1 << 30, bytes_max=1 << 40, scan_ms_max=60_000)
+SECRET_BYTES_MIN: Final = 16
 TTL_MS: Final = 3_600_000
 UNREADABLE: Final = (PenstockError, TypeError, ValueError)
 """What reading a damaged file may raise: it can hold any value in any column."""
@@ -58,6 +62,14 @@ class Model:
     allocations: frozenset[tuple[int, int]] = frozenset()
     producer: int = 0
     logs: frozenset[str] = frozenset()
+    hidden: frozenset[int] = frozenset()
+
+    def bodies(self) -> list[bytes]:
+        """Of what is hidden, all bodies that cannot be anywhere by chance."""
+        return [self.history[position - 1].body for position in self.hidden if self.is_secret(position)]
+
+    def is_secret(self, position: int) -> bool:
+        return len(self.history[position - 1].body) >= SECRET_BYTES_MIN
 
 
 @dataclass(slots=True)
@@ -67,6 +79,8 @@ class Load:
     rng: random.Random
     model: Model = field(default_factory=Model)
     after: Model = field(default_factory=Model)
+    gone: list[bytes] = field(default_factory=list)
+    seals: int = 0
 
     def batch(self) -> list[Transaction]:
         """The next batch; `after` is what it leads to."""
@@ -80,9 +94,24 @@ class Load:
         """The batch is on disk, says the store."""
         self.model = self.after
 
+    def erased(self) -> None:
+        """All that was hidden is in no file any more, says the store."""
+        self.gone = self.model.bodies()
+
+    def upkeep(self, store: SqliteStore) -> list[Transaction]:
+        """What is to be done beside the batch; it comes last."""
+        steps: list[Operation] = []
+        if self.rng.random() < 0.3 and (seal := _next_seal(store, self.rng.choice((2, 10, 300)))):
+            steps.append(seal)
+        if self.rng.random() < 0.2:
+            steps.append(contract.GiveBack(1 << 20))
+        if self.rng.random() < 0.5:
+            steps.append(contract.Erase(self.rng.choice((1, 20, 1000))))
+        return [Transaction((step,)) for step in steps]
+
     def _transaction(self) -> Transaction:
         kinds = (self._plain, self._plain, self._marked, self._progress, self._queue, self._log, self._conflict)
-        return self.rng.choice(kinds)()
+        return self.rng.choice((*kinds, self._hide))()
 
     def _plain(self) -> Transaction:
         return Transaction((self._commit(),))
@@ -153,6 +182,31 @@ class Load:
             return Transaction((contract.DeleteLog(name), contract.Erase(20)))
         return Transaction((self._commit(LOG_CONTEXT, name),))
 
+    def _hide(self) -> Transaction:
+        context, stream = self.rng.choice((CONTEXT, "people")), f"s{self.rng.randrange(30)}"
+        events = enumerate(self.after.history, start=1)
+        mine = [position for position, one in events if (one.context, one.stream) == (context, stream)]
+        if self.rng.random() < 0.5:
+            mine = [position for position in mine if self.rng.random() < 0.3]
+            ranges = tuple((position, position) for position in mine)
+            hide: Operation = contract.HideEvents(ranges, ((context, stream),))
+        else:
+            hide = contract.HideStream(context, stream)
+        self.after = replace(self.after, hidden=self.after.hidden | set(mine))
+        return Transaction((hide,))
+
+
+def _next_seal(store: SqliteStore, number: int) -> contract.Seal | None:
+    """A seal of so many records, whether their block is closed or not: few runs last long enough to close one."""
+    mark = store.sealed()
+    rows = store.db.rows("unsealed_records", {"low": mark, "high": mark + 4095})[:number]
+    records, _ = checked(rows)
+    if len(records) < 2:
+        return None
+    ledger = store.db.value("last_erasure"), int(store.db.value("meta", {"key": "rewrites"}))
+    last = records[-1].last
+    return contract.Seal(mark, last, merge(records), last + 1, ledger)
+
 
 class Cut(NamedTuple):
     """What happened in one run."""
@@ -161,6 +215,8 @@ class Cut(NamedTuple):
     steps: int
     failed_syncs: int
     survived: bool
+    seals: int
+    erased: int
     violations: list[str]
 
 
@@ -173,8 +229,15 @@ def power_cut(seed: int, directory: Path, *, synchronous: str = "full") -> Cut:
     with disk:
         batches, in_flight = _until_cut(disk, load, directory / "before", synchronous)
         disk.leave(directory / "after")
+    back = _holders(directory / "after", load.gone)
     violations, survived = check(directory / "after", load.model, load.after if in_flight else None)
-    return Cut(batches, disk.steps, disk.failed_syncs, survived, violations)
+    return Cut(batches, disk.steps, disk.failed_syncs, survived, load.seals, len(load.gone), back + violations)
+
+
+def _holders(directory: Path, gone: list[bytes]) -> list[str]:
+    """Which files have what was said to be gone."""
+    files = {path.name: path.read_bytes() for path in directory.iterdir()}
+    return sorted({f"{name} has something that was erased" for name in files for body in gone if body in files[name]})
 
 
 def _until_cut(disk: Disk, load: Load, directory: Path, synchronous: str) -> tuple[int, bool]:
@@ -191,12 +254,14 @@ def _until_cut(disk: Disk, load: Load, directory: Path, synchronous: str) -> tup
         while answered < BATCHES_MAX and not in_flight:
             transactions = load.batch()
             try:
+                transactions += load.upkeep(store)
                 outcomes = store.write(transactions)
             except PenstockError:
                 in_flight = not _recovered(disk, store, load)
                 continue
             _check_outcomes(transactions, outcomes)
             load.answered()
+            _note_upkeep(load, transactions, outcomes)
             answered += 1
     finally:
         disk.cut()
@@ -226,6 +291,15 @@ def _check_outcomes(transactions: list[Transaction], outcomes: list[contract.Out
             raise AssertionError(f"{transaction} was answered with {outcome}")
 
 
+def _note_upkeep(load: Load, transactions: list[Transaction], outcomes: list[contract.Outcome]) -> None:
+    load.seals += sum(
+        isinstance(transaction.operations[0], contract.Seal) and outcome == [True]
+        for transaction, outcome in zip(transactions, outcomes, strict=True)
+    )
+    if isinstance(transactions[-1].operations[-1], contract.Erase) and outcomes[-1] == [0]:
+        load.erased()
+
+
 def _close(store: SqliteStore) -> None:
     with suppress(PenstockError):  # The power is cut.
         store.close()
@@ -251,7 +325,8 @@ def _violations(store: SqliteStore, model: Model) -> list[str]:
     wrong = [f"verify: {finding.where}: {finding.what}" for finding in findings(store, lambda done, total: None)]
     events = store.read_all(1, EventFilter(), EVERYTHING).events
     found = [Written(e.context, e.stream, e.id, e.body) for e in events if e.context != LOG_CONTEXT]
-    wanted = [written for written in model.history if written.context != LOG_CONTEXT]
+    visible = [one for position, one in enumerate(model.history, start=1) if position not in model.hidden]
+    wanted = [written for written in visible if written.context != LOG_CONTEXT]
     subscription = store.find_subscription(SUBSCRIBER, CONTEXT, "")
     queues = store.find_queues(QUEUE)
     allocations = frozenset((a.first, a.last) for a in store.allocations(1, 0, 1 << 20))
@@ -279,13 +354,15 @@ def main() -> int:
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     started = time.monotonic()
-    batches = survived = failed_syncs = broken = 0
+    batches = survived = failed_syncs = seals = erased = broken = 0
     for seed in range(options.seed, options.seed + options.cuts):
         with tempfile.TemporaryDirectory(prefix="penstock-power-") as directory:
             result = power_cut(seed, Path(directory))
         batches += result.batches
         survived += result.survived
         failed_syncs += result.failed_syncs
+        seals += result.seals
+        erased += result.erased
         if result.violations:
             broken += 1
             print(f"seed {seed}: {'; '.join(result.violations)}", flush=True)
@@ -293,8 +370,8 @@ def main() -> int:
             print(f"{seed - options.seed + 1} cuts, {batches} batches, {broken} broken", flush=True)
     print(
         f"power: {options.cuts} cuts from seed {options.seed} in {time.monotonic() - started:.0f} s: {batches} batches "
-        f"answered, {failed_syncs} failed syncs, {survived} batches in flight survived whole, {broken} cuts broke a "
-        "promise"
+        f"answered, {seals} seals, {erased} events erased, {failed_syncs} failed syncs, {survived} batches in flight "
+        f"survived whole, {broken} cuts broke a promise"
     )
     return 1 if broken else 0
 

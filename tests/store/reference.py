@@ -40,6 +40,7 @@ from penstock.store import contract
 from penstock.store.contract import (
     LOG_CONTEXT,
     STALE,
+    Hid,
     IteratorState,
     LogInfo,
     Operation,
@@ -74,7 +75,8 @@ class State:
     dead_after: dict[int, int | None] = field(default_factory=dict)
     producers: dict[str, tuple[int, list[Appended], int]] = field(default_factory=dict)
     logs: dict[str, LogInfo] = field(default_factory=dict)
-    to_erase: list[tuple[str, int]] = field(default_factory=list)
+    to_erase: set[int] = field(default_factory=set)
+    erased_up_to: dict[tuple[str, str], int] = field(default_factory=dict)
     iterators: dict[str, IteratorState] = field(default_factory=dict)
     outputs: dict[int, list[bytes]] = field(default_factory=dict)
     number: int = 0
@@ -122,7 +124,7 @@ class ReferenceStore:
 
     def is_erased(self, one: Event) -> bool:
         """Whether nobody may see it any more, wherever its bytes still are."""
-        return one.position in self.state.erased or (one.stream, one.position) in self.state.to_erase
+        return one.position in self.state.erased or one.position in self.state.to_erase
 
     def find(self, wanted: EventFilter, ticks: int) -> int | None:
         """The first position at or after a time."""
@@ -350,14 +352,49 @@ class ReferenceStore:
         log = self.state.logs.pop(op.name, None)
         if log is None:
             return False
-        self.state.to_erase += [(op.name, one.position) for one in self.stream(LOG_CONTEXT, op.name)[log.base :]]
+        self.state.to_erase |= {one.position for one in self.stream(LOG_CONTEXT, op.name)[log.base :]}
         self._drop_below(op.name, Over.LOG)
         return True
 
     def erase_all(self) -> None:
         """What `Erase` has done when it answers 0."""
-        self.state.erased |= {position for _, position in self.state.to_erase}
+        self.state.erased |= self.state.to_erase
         self.state.to_erase.clear()
+
+    def _do_hidestream(self, op: contract.HideStream) -> Hid:
+        if op.context == LOG_CONTEXT:
+            raise InvalidRequest("context", "is that of logs")
+        place, events = (op.context, op.stream), self.stream(op.context, op.stream)
+        before = self.state.erased_up_to.get(place, 0)
+        if before == len(events):
+            return Hid(0, [])
+        self.state.erased_up_to[place] = len(events)
+        self.state.to_erase |= {one.position for one in events}
+        return Hid(len(events) - before, self._begin_anew(f"{op.context}/{op.stream}", Over.STREAM))
+
+    def _do_hideevents(self, op: contract.HideEvents) -> Hid:
+        positions = [position for first, last in op.ranges for position in range(first, last + 1)]
+        bounds = [bound for each in op.ranges for bound in each]
+        if bounds != sorted(bounds) or len(positions) != len(set(positions)) or any(a > b for a, b in op.ranges):
+            raise InvalidRequest("ranges", "are not in order")
+        if not set(positions) <= set(range(1, len(self.state.history) + 1)):
+            raise InvalidRequest("ranges", "lie outside")
+        self.state.to_erase |= set(positions)
+        rebuilt: list[IteratorState] = []
+        for context, stream in op.streams if positions else ():
+            over = (stream, Over.LOG) if context == LOG_CONTEXT else (f"{context}/{stream}", Over.STREAM)
+            rebuilt += self._begin_anew(*over)
+        return Hid(len(positions), sorted(rebuilt, key=lambda one: one.name))
+
+    def _begin_anew(self, log: str, over: Over) -> list[IteratorState]:
+        again: list[IteratorState] = []
+        for one in [one for one in self.state.iterators.values() if (one.log, one.over) == (log, over)]:
+            del self.state.outputs[one.id]
+            fresh = replace(one, id=self._number(), source=one.base, outputs=0, state=None)
+            self.state.iterators[one.name] = fresh
+            self.state.outputs[fresh.id] = []
+            again += [fresh, *self._begin_anew(one.name, Over.ITERATOR)]
+        return sorted(again, key=lambda one: one.name)
 
     def _do_additerator(self, op: contract.AddIterator) -> IteratorState:
         found = self.state.iterators.get(op.name)
@@ -440,6 +477,9 @@ class Names:
             self._commits.setdefault(real.commit, reference.commit)
         elif isinstance(real, self.NUMBERED) and type(real) is type(reference):
             self._real.setdefault((type(real).__name__, reference.id), real.id)
+        elif isinstance(real, Hid) and isinstance(reference, Hid):
+            for one, two in zip(self._sorted(real), reference.rebuilt, strict=False):
+                self.learn(one, two)
 
     def number(self, kind: type, reference: int) -> int:
         """The real number of something; one that nothing has if there is no such thing."""
@@ -461,7 +501,13 @@ class Names:
             return replace(real, id=known[real.id])
         if isinstance(real, Appended):
             return replace(real, commit=self._commits[real.commit])
+        if isinstance(real, Hid):
+            return real._replace(rebuilt=[self.same(one, None) for one in self._sorted(real)])
         return real
+
+    @staticmethod
+    def _sorted(hid: Hid) -> list[IteratorState]:
+        return sorted(hid.rebuilt, key=lambda one: one.name)
 
     def events(self, found: Sequence[Event]) -> list[Event]:
         """Real events in the reference's words."""

@@ -12,8 +12,7 @@ from penstock.errors import DamagedRecord, InvalidRequest
 from penstock.model import TICKS_MAX, EventFilter, NewEvent
 from penstock.store.arrow import SCHEMA, record_batch
 from penstock.store.record import Record, columns_of
-from penstock.store.tombstones import entomb
-from tests.store.kit import event, passes, some
+from tests.store.kit import event, passes
 from tests.store.strategies import (
     Run,
     arrow_rows,
@@ -26,6 +25,7 @@ from tests.store.strategies import (
     sealed_record,
 )
 
+GOOD = event(body=b"good")
 SMALL = Run(b"c" * 16, 3, 99, "shop", "orders", [event(5, "made", "h", b"one"), event(6, "paid", None, b"")])
 
 
@@ -100,6 +100,94 @@ def test_sealed_and_unsealed_records_read_together(groups: list[list[Run]], want
     assert arrow_rows(record_batch(records, wanted)) == event_rows(right)
 
 
+# --- a part of a record ---------------------------------------------------------------------------------------
+
+several_runs = st.lists(runs, min_size=1, max_size=6) | st.lists(runs, min_size=1, max_size=1)
+near = st.integers(-3, 130)
+
+
+@given(several_runs, filters, near, st.none() | near, st.none() | st.integers(0, 130), st.integers(0, 1 << 62))
+def test_a_part_of_a_record_is_what_a_filter_of_all_gives(
+    several: list[Run], wanted: EventFilter, first: int, last: int | None, limit: int | None, since: int
+) -> None:
+    record = Record(sealed_record(several, 7), 7)
+    right = [one for one in record.events() if passes(wanted, one) and one.position >= first + 7]
+    right = [one for one in right if last is None or one.position <= last + 7]
+    last = None if last is None else last + 7
+    assert record.events(wanted, first + 7, last) == right
+    assert record.events(wanted, first + 7, last, limit=limit) == right[:limit]
+    recent = [one for one in right if one.ticks >= since]
+    assert record.events(wanted, first + 7, last, since=since, limit=limit) == recent[:limit]
+    places = {one.position for one in right}
+    rows = [row for row in arrow_rows(record_batch([record], wanted)) if row[0] in places]
+    assert arrow_rows(record_batch([record], wanted, first=first + 7, last=last)) == rows
+
+
+@given(several_runs, st.data())
+def test_a_stream_is_found_by_any_of_its_positions(several: list[Run], data: st.DataObject) -> None:
+    several = [run._replace(sequence=1 + n * 21) for n, run in enumerate(several)]
+    record = Record(sealed_record(several, 7), 7)
+    one = data.draw(st.sampled_from(record.events()))
+    low, high = sorted((one.sequence + data.draw(near), one.sequence + data.draw(near)))
+    limit = data.draw(st.none() | st.integers(0, 30))
+    mine = [e for e in record.events() if (e.context, e.stream) == (one.context, one.stream)]
+    mine = [e for e in mine if low <= e.sequence <= high]
+    place = one.position, one.context, one.stream, low, high
+    assert record.events_of_stream(*place, limit) == mine[:limit]
+    assert record.events_of_stream(*place, limit, backward=True) == mine[::-1][:limit]
+    begin = (mine[0].commit, mine[0].position) if mine else (b"", 0)
+    assert record.stretch(*place) == ([e.id for e in mine], *begin)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_stream_that_is_not_at_the_position_is_not_found(number: int) -> None:
+    record = Record(sealed_record([SMALL] * number, 7), 7)
+    for context, stream in (("shop", "order"), ("shop", "shop"), ("orders", "orders"), ("shops", "orders")):
+        assert record.events_of_stream(7, context, stream, 0, 99, None) == []
+        assert record.stretch(7, context, stream, 0, 99) == ([], b"", 0)
+
+
+@pytest.mark.parametrize("several", [[1000], [1] * 300, [5, 1, 700, 2]])
+def test_a_few_events_of_a_large_record_are_the_right_ones(several: list[int]) -> None:
+    sequence, made = 1, []
+    for length in several:
+        events = [event(n, f"t{n % 3}", "h" * (n % 4) or None, b"b" * (n % 9)) for n in range(length)]
+        made.append(SMALL._replace(sequence=sequence, events=events))
+        sequence += length
+    record = Record(sealed_record(made, 50), 50)
+    right = [one for run, position in place(made, 50) for one in run.rows(position)]
+    assert record.events() == right
+    for at in (0, 1, 5, 6, len(right) // 2, len(right) - 1):
+        assert record.events(first=50 + at, last=50 + at) == [right[at]]
+        assert record.events(first=50 + at, limit=3) == right[at : at + 3]
+        assert (
+            record.events(EventFilter("shop", "", ["t1"]), 50 + at, limit=2)
+            == [one for one in right[at:] if one.type == "t1"][:2]
+        )
+        assert record.events_of_stream(50, "shop", "orders", at + 1, at + 1, None) == [right[at]]
+        assert record.events_of_stream(50, "shop", "orders", 0, at + 1, 2, backward=True) == right[: at + 1][::-1][:2]
+
+
+@pytest.mark.parametrize("several", [[SMALL], [SMALL, SMALL], [SMALL._replace(events=[GOOD] * 100)]])
+@pytest.mark.parametrize("huge", [1 << 62, (1 << 63) - 1, 1 << 63, 1 << 64, 1 << 80])
+def test_no_bound_is_too_large(several: list[Run], huge: int) -> None:
+    record = Record(sealed_record(several, 7), 7)
+    everything = record.events()
+    assert record.events(last=huge) == record.events(first=-huge) == everything
+    assert record.events(first=huge) == record.events(last=-huge) == record.events(since=huge) == []
+    mine = [one for one in everything if one.stream == "orders"]
+    assert record.events_of_stream(7, "shop", "orders", -huge, huge, None) == mine
+    assert record.events_of_stream(7, "shop", "orders", huge, huge, None) == []
+    assert record.stretch(7, "shop", "orders", -huge, huge)[0] == [one.id for one in mine]
+
+
+@given(st.lists(runs, min_size=1, max_size=3), st.lists(st.sampled_from(SCHEMA.names), unique=True, min_size=1))
+def test_some_columns_are_the_same_as_of_all(several: list[Run], columns: list[str]) -> None:
+    records = [Record(commit_record(run, position), position) for run, position in place(several)]
+    assert record_batch(records, columns=columns) == record_batch(records).select(columns)
+    assert record_batch([], columns=columns) == record_batch([]).select(columns)
+
+
 def test_a_large_record_comes_back_in_both_ways() -> None:
     events = [event(n, f"t{n % 300}", "h" * (n % 5) or None, bytes([n % 256]) * (n % 700)) for n in range(20_000)]
     run = SMALL._replace(events=[*events, event(body=bytes(5_000_000))])
@@ -165,7 +253,6 @@ def test_an_unknown_version_is_not_read(version: int) -> None:
 
 # --- what cannot be stored ------------------------------------------------------------------------------------
 
-GOOD = event(body=b"good")
 BAD: dict[str, list[Any]] = {
     "id": [b"", b"x" * 15, b"x" * 17, "x" * 16, None, 7, array("i", [1] * 16), array("i", [1] * 4)],
     "stamp": [-1, 1 << 64, TICKS_MAX + 1, 1 << 62 | TICKS_MAX + 1, None, "1", 1.0, b"1", []],
@@ -238,48 +325,3 @@ def test_anything_at_all_is_refused_in_the_same_way(events: list[Any]) -> None:
     except InvalidRequest:
         return
     assert events
-
-
-# --- tombstones -----------------------------------------------------------------------------------------------
-
-
-@given(st.lists(runs, min_size=1, max_size=5), st.integers(0, 4), st.integers(0, 25))
-def test_tombstones_keep_their_place_and_lose_their_contents(several: list[Run], which: int, many: int) -> None:
-    target = several[which % len(several)]
-    last = target.sequence + many
-    several = [run._replace(sequence=target.sequence + n * 7) for n, run in enumerate(several)]
-    before = Record(sealed_record(several, 5), 5)
-    after = Record(entomb(before, target.context, target.stream, last), 5)
-
-    def erased(context: str, stream: str, sequence: int) -> bool:
-        return (context, stream) == (target.context, target.stream) and sequence <= last
-
-    kept = [one for one in before.events() if not erased(one.context, one.stream, one.sequence)]
-    assert after.events() == kept
-    assert arrow_rows(record_batch([after])) == event_rows(kept)
-    assert (after.ids(), after.runs(), after.last) == (before.ids(), before.runs(), before.last)
-    assert entomb(after, target.context, target.stream, last) == after.data
-
-
-def test_the_bytes_of_erased_events_are_gone() -> None:
-    secret = [event(9, "secret-type", "secret-head", b"secret-body"), event(9, "other-secret", None, b"secret-too")]
-    mine = SMALL._replace(context="remits", stream="log", sequence=1, events=secret)
-    for data in (commit_record(mine, 1), sealed_record([SMALL, mine, SMALL], 1)):
-        assert b"secret" in data
-        record = Record(entomb(Record(data, 1), "remits", "log", 2), 1)
-        assert b"secret" not in record.data
-        assert [one.id for one in secret] == [number for number in record.ids() if number in {s.id for s in secret}]
-        assert [one.stream for one in record.events()] == [] if record.run_count == 1 else ["orders"] * 4
-
-
-def test_an_erasure_ends_at_its_sequence() -> None:
-    run = SMALL._replace(sequence=10, events=some(5))
-    for last in range(9, 16):
-        record = Record(entomb(Record(commit_record(run, 1), 1), "shop", "orders", last), 1)
-        assert [one.sequence for one in record.events()] == list(range(last + 1, 15))
-
-
-def test_only_the_stream_of_the_context_is_erased() -> None:
-    data = sealed_record([SMALL, SMALL._replace(context="other"), SMALL._replace(stream="orders2")], 1)
-    left = Record(entomb(Record(data, 1), "shop", "orders", 99), 1).events()
-    assert {(one.context, one.stream) for one in left} == {("other", "orders"), ("shop", "orders2")}

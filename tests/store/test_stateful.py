@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.errors import MarkSuperseded, PenstockError, VersionConflict
 from penstock.model import EventFilter, NewEvent, ProducerMark, StreamInfo, stamp_of
@@ -24,6 +24,9 @@ from penstock.store.contract import (
     DeleteLog,
     Erase,
     ExpireProducers,
+    GiveBack,
+    HideEvents,
+    HideStream,
     IteratorState,
     MoveQueue,
     Operation,
@@ -35,6 +38,8 @@ from penstock.store.contract import (
     Release,
     Requeue,
     RequireLog,
+    Result,
+    Seal,
     SetBookmark,
     SetDeadRule,
     Store,
@@ -42,6 +47,7 @@ from penstock.store.contract import (
     WriteOutput,
 )
 from penstock.store.record import columns_of
+from penstock.store.sealing import next_seal
 from penstock.store.sqlite import SqliteStore
 from tests.store.kit import Clock, commit, do_one, everything, find, findings, some
 from tests.store.reference import Names, ReferenceStore
@@ -82,6 +88,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.reference = ReferenceStore(self.clock)
         self.names = Names()
         self.proposals: list[tuple[int, Proposal]] = []
+        self.prepared: Seal | None = None
         self.store = self.open(100)
 
     def open(self, cache: int) -> Store:
@@ -110,7 +117,7 @@ class StoreMachine(RuleBasedStateMachine):
     def operation(self, data: st.DataObject) -> Operation:
         """Something that may or may not be possible now."""
         makers = [self.commit] * 4 + [self.again, self.consumer, self.consumer, self.queue, self.queue, self.log]
-        return data.draw(st.sampled_from(makers), label="kind")(data)
+        return data.draw(st.sampled_from([*makers, self.hide]), label="kind")(data)
 
     def commit(self, data: st.DataObject) -> Operation:
         context, stream = data.draw(contexts), data.draw(streams)
@@ -199,12 +206,27 @@ class StoreMachine(RuleBasedStateMachine):
             choices += [WriteOutput(one.id, start, start + len(items) + 1, items, b"state")] * 3
         return data.draw(st.sampled_from(choices), label="operation")
 
+    def hide(self, data: st.DataObject) -> Operation:
+        """Erase a stream, or events here and there."""
+        if data.draw(st.booleans()):
+            return HideStream(data.draw(contexts), data.draw(streams))
+        bounds = sorted(self.position(data) for _ in range(2 * data.draw(st.integers(0, 2))))
+        ranges = tuple(zip(bounds[::2], bounds[1::2], strict=True))
+        hit = [one for one in self.reference.state.history if any(a <= one.position <= b for a, b in ranges)]
+        return HideEvents(ranges, tuple({(one.context, one.stream): None for one in hit}))
+
     @rule(data=st.data())
     def append(self, data: st.DataObject) -> None:
         self.write(Transaction((data.draw(st.sampled_from([self.commit, self.again]))(data),), data.draw(marks)))
 
+    @initialize(size=st.sampled_from([0, 4040, 4085]))
+    def begin(self, size: int) -> None:
+        """With nothing, or near the end of a block, so that small commits close it."""
+        for number in range(0, size, 500):
+            self.write(Transaction((commit("ab", some(min(500, size - number), ticks=5)),)))
+
     @rule(size=st.integers(4080, 4100))
-    @precondition(lambda self: self.head < 200)
+    @precondition(lambda self: self.head % 4096 < 200 and self.head < 5000)
     def append_a_lot(self, size: int) -> None:
         """Up to where a backend's blocks of positions may end."""
         self.write(Transaction((commit("a", some(size, ticks=5)),)))
@@ -221,13 +243,46 @@ class StoreMachine(RuleBasedStateMachine):
     def do_a_batch_of_things(self, data: st.DataObject, sizes: list[int]) -> None:
         self.write(*(Transaction(tuple(self.operation(data) for _ in range(n)), data.draw(marks)) for n in sizes))
 
+    # -- what nobody can see
+
+    def upkeep(self, operation: Operation) -> Result:
+        """Something that the reference need not know of; but it is a batch like others."""
+        self.reference.recorded = max(self.reference.recorded, self.reference.now())
+        return do_one(self.store, operation)
+
     @rule(records_max=st.integers(1, 5))
-    @precondition(lambda self: self.reference.state.to_erase)
+    @precondition(lambda self: self.store.open_erasures())
     def erase(self, records_max: int) -> None:
-        self.reference.recorded = self.reference.now()
-        while do_one(self.store, Erase(records_max)):
+        while self.upkeep(Erase(records_max)):
             pass
         self.reference.erase_all()
+
+    @rule(records_max=st.integers(1, 5))
+    @precondition(lambda self: self.store.open_erasures())
+    def erase_some(self, records_max: int) -> None:
+        self.upkeep(Erase(records_max))
+
+    @rule(steps=st.sampled_from([1, 2, 100]))
+    @precondition(lambda self: self.head >= 4095)
+    def seal(self, steps: int) -> None:
+        for _ in range(steps):
+            step = next_seal(self.store)
+            if step is None:
+                break
+            assert self.upkeep(step) is True
+        self.upkeep(GiveBack(1 << 20))
+
+    @rule()
+    @precondition(lambda self: self.head >= 4095)
+    def prepare_a_seal(self) -> None:
+        self.prepared = next_seal(self.store)
+
+    @rule()
+    @precondition(lambda self: self.prepared is not None)
+    def seal_what_was_prepared(self) -> None:
+        """It may have been sealed, or have been erased, since then."""
+        assert self.prepared is not None
+        self.upkeep(self.prepared)
 
     # -- time and crashes
 

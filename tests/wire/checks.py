@@ -21,6 +21,11 @@ from penstock.model import (
     DropIterator,
     DropLog,
     Encoded,
+    Erased,
+    EraseStream,
+    EraseSubject,
+    ErasureInfo,
+    ErasurePage,
     EventPage,
     FetchSubscription,
     FindPosition,
@@ -29,6 +34,7 @@ from penstock.model import (
     ItemPage,
     ListContexts,
     ListDeadLetters,
+    ListErasures,
     ListIterators,
     ListLogs,
     ListQueues,
@@ -107,6 +113,9 @@ _REPLIES: Final[dict[type[Request], Reply]] = {
     DropIterator: Done(),
     ListIterators: Names([]),
     NextItems: ItemPage([b"\x05", b""]),
+    EraseStream: Erased(4, 0, True),
+    EraseSubject: Erased(3, 70001, False),
+    ListErasures: ErasurePage([ErasureInfo(1, "shop", "order-1", 4, NOW, None, 0)], True),
 }
 
 

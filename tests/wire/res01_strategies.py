@@ -85,6 +85,9 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = {
     model.DropIterator: st.builds(model.DropIterator, texts, texts),
     model.ListIterators: st.builds(model.ListIterators, optional_names),
     model.NextItems: st.builds(model.NextItems, texts, numbers, numbers),
+    model.EraseStream: st.builds(model.EraseStream, texts, texts),
+    model.EraseSubject: st.builds(model.EraseSubject, texts, optional_names, numbers),
+    model.ListErasures: st.builds(model.ListErasures, numbers, optional_numbers),
 }
 
 
@@ -102,6 +105,7 @@ appended = st.builds(model.Appended, guids, numbers, numbers, numbers, flags)
 allocations = st.builds(model.Allocation, numbers, numbers, numbers, texts, ticks, numbers)
 pages = st.builds(model.EventPage, event_lists, numbers, flags)
 done = st.just(model.Done())
+erased = st.builds(model.Erased, numbers, numbers, flags)
 name_lists = st.builds(model.Names, st.lists(texts, max_size=4))
 
 
@@ -136,7 +140,7 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = {
     ),
     model.ListContexts: page(model.ContextInfo, texts, *[numbers] * 4, of=model.ContextPage),
     model.ListStreams: page(model.StreamInfo, texts, numbers, of=model.StreamPage),
-    model.GetStats: st.builds(model.StoreStats, texts, *[numbers] * 12),
+    model.GetStats: st.builds(model.StoreStats, texts, *[numbers] * 13),
     model.CreateLog: done,
     model.DropLog: done,
     model.ShowLog: st.builds(model.LogSummary, texts, ticks, numbers, numbers, st.lists(texts, max_size=3)),
@@ -146,4 +150,11 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = {
     model.DropIterator: done,
     model.ListIterators: name_lists,
     model.NextItems: st.builds(model.ItemPage, st.lists(bodies, max_size=4)),
+    model.EraseStream: erased,
+    model.EraseSubject: erased,
+    model.ListErasures: page(
+        model.ErasureInfo,
+        *(numbers, optional_names, optional_names, numbers, ticks, st.none() | ticks, numbers),
+        of=model.ErasurePage,
+    ),
 }

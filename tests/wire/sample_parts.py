@@ -64,11 +64,11 @@ APPENDED: Final = Appended(COMMIT_ID.bytes, 7, 1, 1)
 ALLOCATION: Final = Allocation(7, 9, 1, "worker-1", NOW, 1)
 DELIVERY: Final = Delivery("shop", "mail", "worker-1", NOW, ALLOCATION, [EVENT])
 NOTHING: Final = Delivery("shop", "mail", "worker-1", NOW, None, [])
-STATS: Final = StoreStats("8f3a", 1, 2, 7, 5, 1, 2, 3, 4, 0, 0, 77, 4096)
+STATS: Final = StoreStats("8f3a", 1, 2, 7, 5, 1, 2, 3, 4, 0, 0, 77, 4096, 6)
 STATS_FRAMES: Final = [
     *(b"store_id", b"8f3a", b"timeline", b"1", b"schema", b"2", b"head", b"7", b"commits", b"5", b"contexts", b"1"),
     *(b"streams", b"2", b"subscriptions", b"3", b"queues", b"4", b"logs", b"0", b"iterators", b"0"),
-    *(b"body_bytes", b"77", b"file_bytes", b"4096"),
+    *(b"body_bytes", b"77", b"file_bytes", b"4096", b"sealed", b"6"),
 ]
 
 

@@ -83,6 +83,7 @@ from tests.wire.sample_parts import (
 )
 from tests.wire.samples_full import FULL
 from tests.wire.samples_logs import LOGS
+from tests.wire.samples_upkeep import UPKEEP
 
 __all__ = [
     "ALLOCATION",
@@ -339,7 +340,7 @@ EXTENSIONS: Final = [
         [SubscriptionPage([SubscriptionInfo(4, "mailer", "shop", "order-", 8, TICKS)], True)],
         [[b"UL", b"1", b"1", b"4", b"mailer", b"shop", b"order-", b"8", time(TICKS)]],
     ),
-    Sample(TEXT, "GS", [], (GetStats(),), [STATS], [[b"SG", b"13", *STATS_FRAMES]]),
+    Sample(TEXT, "GS", [], (GetStats(),), [STATS], [[b"SG", b"14", *STATS_FRAMES]]),
     Sample(
         TEXT,
         "DR",
@@ -366,7 +367,7 @@ EXTENSIONS: Final = [
     ),
 ]
 
-SAMPLES: Final = [*SEEDS, *EXTENSIONS, *FULL, *LOGS]
+SAMPLES: Final = [*SEEDS, *EXTENSIONS, *FULL, *LOGS, *UPKEEP]
 
 
 def sample(title: str) -> Sample:

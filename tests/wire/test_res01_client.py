@@ -225,13 +225,13 @@ def test_two_results_where_one_was_asked_for_are_malformed() -> None:
 
 def test_counts_that_a_client_does_not_know_are_passed_over() -> None:
     (answer,) = sample("GS").answers
-    more = [answer[0], b"14", b"moons", b"2", *answer[2:]]
+    more = [answer[0], b"15", b"moons", b"2", *answer[2:]]
     assert reply_of(model.GetStats(), more) == sample("GS").replies[0]
 
 
 def test_a_count_that_is_missing_is_malformed() -> None:
     (answer,) = sample("GS").answers
-    read = reply_of(model.GetStats(), [answer[0], b"12", *answer[4:]])
+    read = reply_of(model.GetStats(), [answer[0], b"13", *answer[4:]])
     assert isinstance(read, AnswerMalformed)
     assert read.reason == "store_id is missing among the counts"
 

@@ -9,6 +9,9 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
+from penstock.cli.backup import backup_command, backups_command
+from penstock.cli.erase import erase_command, erasures_command
+from penstock.cli.restore import restore_command
 from penstock.cli.serve import serve_command
 from penstock.cli.sessions import kick_command, sessions_command
 from penstock.cli.settings import settings_command, with_settings
@@ -28,6 +31,11 @@ app = typer.Typer(
 app.command("serve")(with_settings(serve_command))
 app.command("verify")(with_store(verify_command))
 app.command("stats")(with_store(stats_command))
+app.command("erase")(erase_command)
+app.command("erasures")(erasures_command)
+app.command("backup")(with_store(backup_command))
+app.command("backups")(backups_command)
+app.command("restore")(restore_command)
 app.command("sessions")(sessions_command)
 app.command("kick")(kick_command)
 app.command("settings")(with_settings(settings_command))

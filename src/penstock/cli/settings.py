@@ -90,7 +90,7 @@ def setting_annotation(row: Setting) -> Any:
 
 def metavar(name: str) -> str:
     """What stands for a setting's value in its command's help."""
-    if "_bytes_" in name:
+    if "_bytes" in name:
         return "BYTES"
     return "MS" if "_ms_" in name else "VALUE"
 
@@ -130,7 +130,7 @@ file, the file over the default. An empty environment variable counts as not set
 is an error. `penstock settings` shows what is in effect and where it comes from; `penstock settings --json`
 is for programs.
 
-Numbers may be grouped with underscores (`10_000`). Names with `_bytes_` take bytes, or KiB, MiB and GiB
+Numbers may be grouped with underscores (`10_000`). Names with `_bytes` take bytes, or KiB, MiB and GiB
 (`64MiB`, in quotes in TOML). Names with `_ms_` take milliseconds.
 
 ```toml

@@ -67,6 +67,7 @@ def store_table(stats: StoreStats) -> Table:
     values = {
         "store": f"{stats.store_id}, timeline {stats.timeline}, schema {stats.schema}",
         "events": f"{stats.head:,} in {stats.commits:,} commits",
+        "sealed": f"{stats.sealed:,} of {stats.head:,} events",
         "streams": f"{stats.streams:,} in {stats.contexts:,} contexts",
         "consumers": f"{stats.subscriptions:,} subscriptions, {stats.queues:,} queues",
         "logs": f"{stats.logs:,} with {stats.iterators:,} iterators",

@@ -79,10 +79,10 @@ def conclude(events: int, found: list[Finding], as_json: bool) -> None:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progressed]:
+def progress_bar(what: str = "events") -> Iterator[Progressed]:
     """A bar on standard error, if somebody looks at it."""
     console = Console(stderr=True)
-    columns = TextColumn("events"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("events", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

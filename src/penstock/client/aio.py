@@ -6,7 +6,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from penstock.client import reading
+from penstock.client import erasing, reading
 from penstock.client.calls import Calls
 from penstock.client.commits import append_of
 from penstock.client.consuming import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubscription, AsyncTransaction
@@ -20,6 +20,8 @@ from penstock.model import (
     Appended,
     ContextInfo,
     ContextPage,
+    Erased,
+    ErasureInfo,
     Event,
     EventPage,
     FindPosition,
@@ -296,6 +298,47 @@ class AsyncClient:
     async def iterators(self, log: str | None = None) -> list[str]:
         """The names of all iterators, or of those of a log."""
         return (await self._calls.ask(ListIterators(log), Names)).names
+
+    # -- erasing for good
+
+    async def erase_stream(self, context: str, stream: str, *, wait: bool = False) -> int:
+        """Erase all events that a stream has now; how many. Nobody can read them when this returns.
+
+        With `wait` it returns when no file of the store has anything of them. A log's stream is InvalidRequest.
+        """
+        events = await erasing.erase_stream(self._calls, context, stream)
+        if wait:
+            await self.wait_erased()
+        return events
+
+    async def erase_subject(self, subject: str, context: str | None = None, *, wait: bool = False) -> int:
+        """Erase all events, of one context or all, whose headers name a subject; how many.
+
+        Their headers are a JSON object in which `subject`, or `ce-subject`, is exactly this text. With `wait` it
+        returns when no file of the store has anything of them.
+        """
+        events = await erasing.erase_subject(self._calls, subject, context)
+        if wait:
+            await self.wait_erased()
+        return events
+
+    async def erase_subject_steps(self, subject: str, context: str | None = None) -> AsyncGenerator[Erased, None]:
+        """The same step by step: after each, how many it has erased, and the position up to which it has searched."""
+        async with aclosing(erasing.subject_steps(self._calls, subject, context)) as steps:
+            async for erased in steps:
+                yield erased
+
+    async def wait_erased(self) -> None:
+        """Return when no file of the store has anything of what was erased before this was called."""
+        await erasing.gone(self._calls)
+
+    async def erasure_pages(self, *, open: bool = False) -> AsyncGenerator[list[ErasureInfo], None]:
+        """The ledger of erasures, oldest first, or those of it that are not finished. In pages."""
+        async with aclosing(erasing.erasure_pages(self._calls)) as pages:
+            async for page in pages:
+                yield [info for info in page if not open or info.finished is None]
+
+    erasures = flattened(erasure_pages)
 
     # -- what there is
 

@@ -109,6 +109,13 @@ class Client(Blocking[AsyncClient]):
     follow = flattening(AsyncClient.followed_pages)
     position_of = blocking(AsyncClient.position_of)
 
+    erase_stream = blocking(AsyncClient.erase_stream)
+    erase_subject = blocking(AsyncClient.erase_subject)
+    erase_subject_steps = iterating(AsyncClient.erase_subject_steps)
+    wait_erased = blocking(AsyncClient.wait_erased)
+    erasure_pages = iterating(AsyncClient.erasure_pages)
+    erasures = flattening(AsyncClient.erasure_pages)
+
     logs = blocking(AsyncClient.logs)
     iterators = blocking(AsyncClient.iterators)
     stats = blocking(AsyncClient.stats)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.engine.checks import Checks, bodies_of
+from penstock.engine.disk import DiskWatch
 from penstock.engine.parts import Parts
 from penstock.engine.queues import Queues
 from penstock.engine.subscriptions import Subscriptions
@@ -21,14 +22,19 @@ TRANSACTION_OPERATIONS_MAX: Final = 1000
 class Appends:
     """What requests that add to the history mean."""
 
-    def __init__(self, parts: Parts, checks: Checks, subscriptions: Subscriptions, queues: Queues) -> None:
+    def __init__(
+        self, parts: Parts, disk: DiskWatch, checks: Checks, subscriptions: Subscriptions, queues: Queues
+    ) -> None:
         self._parts = parts
+        self._disk = disk
         self._checks = checks
         self._subscriptions = subscriptions
         self._queues = queues
 
     def append(self, request: Append, answer: Callable[[Reply | PenstockError], None]) -> None:
         """The way of most requests: no task, no future, only the writer's queue."""
+        if self._disk.is_refusing:
+            self._disk.check()
         commit = self._commit(request)
 
         def written(outcome: Outcome) -> None:
@@ -55,6 +61,8 @@ class Appends:
             raise LimitExceeded("transaction_operations_max", asked, TRANSACTION_OPERATIONS_MAX)
         if any(commit.mark for commit in request.commits):
             raise InvalidRequest("mark", "belongs to the whole transaction, not to one of its commits")
+        if request.commits:
+            self._disk.check()
         commits = [self._commit(commit) for commit in request.commits]
         await self._checks.check(request.commits)
         size = sum(commit.columns.size for commit in commits)

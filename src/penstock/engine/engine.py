@@ -15,16 +15,20 @@ from typing import Any, Final, Self
 from penstock.engine import jobs
 from penstock.engine.appends import Appends
 from penstock.engine.checks import Checks
+from penstock.engine.disk import DiskWatch
 from penstock.engine.eraser import Eraser
+from penstock.engine.erasures import Erasures
 from penstock.engine.iterators import Iterators
 from penstock.engine.jobs import Presenter
 from penstock.engine.logs import Logs
-from penstock.engine.metrics import Metrics
+from penstock.engine.metrics import Metrics, PoolCounts
 from penstock.engine.parts import Parts, Tried, check_names, settle
 from penstock.engine.queues import Queues
+from penstock.engine.sealer import Sealer
+from penstock.engine.space import SpaceKeeper
 from penstock.engine.subscriptions import Subscriptions
 from penstock.engine.waiters import Waiters
-from penstock.engine.workers import LuaPool, WorkerPool
+from penstock.engine.workers import LuaPool, SealerPool, WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import Closed, InvalidRequest, NotAllowed, PenstockError, ReaderBusy, Unexpected
 from penstock.model import (
@@ -35,6 +39,8 @@ from penstock.model import (
     CreateLog,
     DropIterator,
     DropLog,
+    EraseStream,
+    EraseSubject,
     EventFilter,
     EventPage,
     FetchSubscription,
@@ -43,6 +49,7 @@ from penstock.model import (
     GetStats,
     ListContexts,
     ListDeadLetters,
+    ListErasures,
     ListIterators,
     ListLogs,
     ListQueues,
@@ -83,7 +90,7 @@ RECORD_PAGE_EVENTS_MAX: Final = 16_384
 EXPIRE_MAX: Final = 1000
 """Idle producers forgotten in one go, so that nobody waits for it."""
 HOUSEKEEPING_S: Final = 600.0
-"""How often idle producers are looked for."""
+"""How often idle producers are looked for, and free space."""
 
 Answer = Callable[[Reply | PenstockError], None]
 Abandon = Callable[[], object]
@@ -126,23 +133,32 @@ class Engine:
         self._subscriptions = Subscriptions(parts)
         self._queues = Queues(parts)
         self._checks = Checks(parts)
-        self._appends = Appends(parts, self._checks, self._subscriptions, self._queues)
-        self._eraser = Eraser(parts)
+        self._disk = DiskWatch(self._store, settings, self.metrics)
+        self._appends = Appends(parts, self._disk, self._checks, self._subscriptions, self._queues)
+        self._space = SpaceKeeper(parts)
+        self._eraser = Eraser(parts, self._space)
+        self._sealer_pool = SealerPool(self.url, settings, PoolCounts())
+        self._sealer = Sealer(parts, self._sealer_pool, self.metrics, self._disk)
         self._iterators = Iterators(parts, self.lua, self.metrics, self._eraser)
-        self._logs = Logs(parts, self._checks, self._iterators, self._eraser)
+        self._logs = Logs(parts, self._disk, self._checks, self._iterators, self._eraser)
+        self._erasures = Erasures(parts, self._iterators, self._eraser)
         self._handlers: dict[type[Request], Handler] = self._table()
         try:
             # Before the writer starts: from then on the store is its own.
             self.identity = self._store.identity()
             open_erasures = self._store.open_erasures()
+            head, sealed = self._store.head(), self._store.sealed()
             self._iterators.start(_iterators_of(self._store))
         except BaseException:
             self._store.close()
             raise
         self._writer.start()
         self._housekeeper = loop.create_task(self._keep_house())
+        self._space.start()
         self._eraser.start(open_erasures)
+        self._sealer.start(head, sealed)
         try:
+            await self._disk.start()
             await self.pool.start()
         except BaseException:
             await self.stop()
@@ -154,7 +170,10 @@ class Engine:
             return
         self._closing = True
         self._housekeeper.cancel()
+        self._disk.stop()
+        self._sealer.stop()
         self._eraser.stop()
+        self._space.stop()
         self._iterators.stop()
         self._waiters.close()
         if under_way := [*self._tasks, *self._checks.under_way]:
@@ -162,13 +181,22 @@ class Engine:
         await self._writer.close()
         await self.pool.close()
         await self.lua.close()
+        await self._sealer_pool.close()
         # It may wait for a disk; the loop must not.
         await asyncio.to_thread(self._store.close)
 
     @property
     def is_healthy(self) -> bool:
         """Whether appends can succeed."""
-        return not self._closing and self._writer.is_healthy
+        return self.trouble is None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why appends cannot succeed at present, in a sentence for those who watch the server; None if they can."""
+        if self._closing or not self._writer.is_healthy:
+            return "the store cannot be written to at present, or the server is stopping; the server's log says more"
+        refusal = self._disk.refusal()
+        return None if refusal is None else f"appends are refused: {refusal.reason}"
 
     async def execute(self, principal: Principal, request: Request, present: AnyPresenter | None = None) -> Reply:
         """Carry out a request; its reply, or an exception. See `submit`."""
@@ -208,13 +236,15 @@ class Engine:
             answer(Unexpected(repr(error)))
         return _nothing_to_abandon
 
-    def _committed(self, streams: set[tuple[str, str]]) -> None:
+    def _committed(self, streams: set[tuple[str, str]], head: int) -> None:
         self._waiters.committed(streams)
         self._iterators.committed(streams)
+        self._sealer.committed(head)
 
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
+            self._space.ring()
             before = now_ticks() - self.settings.producer_idle_ms_max * TICKS_PER_MS
             expire = Transaction((ExpireProducers(before, EXPIRE_MAX),))
             try:
@@ -276,6 +306,9 @@ class Engine:
             DropIterator: _plain(iterators.drop),
             ListIterators: _plain(iterators.names),
             NextItems: iterators.next,
+            EraseStream: _plain(self._erasures.erase_stream),
+            EraseSubject: _plain(self._erasures.erase_subject),
+            ListErasures: self._listing(jobs.list_erasures),
         }
 
     def _listing(self, job: Callable[..., Any]) -> Handler:

@@ -1,4 +1,4 @@
-"""Erases what deleted logs and iterators held: in small steps that share group commits with everyone else.
+"""Erases what was deleted or is to be erased: in small steps that share group commits with everyone else.
 
 From the deletion on nobody can read it; here its bytes leave the store's files, also if the server was stopped
 meanwhile.
@@ -9,6 +9,7 @@ import logging
 from typing import Final
 
 from penstock.engine.parts import Parts
+from penstock.engine.space import SpaceKeeper
 from penstock.errors import PenstockError
 from penstock.store.contract import Erase, Transaction
 
@@ -25,8 +26,9 @@ AGAIN_S: Final = 1.0
 class Eraser:
     """A task that erases whenever there is something to erase."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, space: SpaceKeeper) -> None:
         self._parts = parts
+        self._space = space
         self._bell = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -60,4 +62,7 @@ class Eraser:
         except PenstockError as error:
             log.warning("what was deleted is not erased yet; trying again: %s", error)
             return AGAIN_S
-        return PAUSE_S if still_open else 0
+        if still_open:
+            return PAUSE_S
+        self._space.ring()
+        return 0

@@ -97,6 +97,9 @@ class Builder:
         if index is None:
             raise IteratorNotFound(name)
         error = await self.bring_up(index.above) if index.above is not None else None
+        if index.is_gone:
+            # While the one above was waited for; nobody will build this one.
+            raise IteratorNotFound(name)
         if not index.is_current and not index.rests(self._loop.time()):
             await self._demand(index)
         if index.error is not None:
@@ -160,6 +163,9 @@ class Builder:
             # Somebody else has written: read where it is now.
             index.seen = 0
         except PenstockError as error:
+            if self._indices.get(index.name) is not index:
+                # It was deleted or began anew meanwhile.
+                return
             log.warning("iterator %s could not be built further now: %s", index.name, error)
             self._pause(index)
         except Exception:

@@ -130,21 +130,33 @@ class Iterators:
         """A log is gone, and with it what is made from it."""
         self._remove_over(Over.LOG, log)
 
+    def rebuilt(self, iterators: Iterable[IteratorState]) -> None:
+        """These begin anew, under new numbers, because something that they had seen was erased."""
+        for iterator in iterators:
+            known = self._known.get(iterator.name)
+            if known is not None and known.id != iterator.id:
+                self._forget(known)
+            self._add(iterator)
+
     def _remove_over(self, over: Over, log: str) -> None:
         for name in list(self._over.get((over, log), ())):
             self._remove(name)
 
     def _remove(self, name: str) -> None:
-        iterator = self._known.pop(name, None)
-        if iterator is None:
-            return
+        iterator = self._known.get(name)
+        if iterator is not None:
+            self._forget(iterator)
+            self._remove_over(Over.ITERATOR, name)
+
+    def _forget(self, iterator: IteratorState) -> None:
+        """An iterator is gone; of those over it nothing is said."""
+        del self._known[iterator.name]
         together = self._over[iterator.over, iterator.log]
-        together.discard(name)
+        together.discard(iterator.name)
         if not together:
             del self._over[iterator.over, iterator.log]
-        self._builder.remove(name)
+        self._builder.remove(iterator.name)
         self._points.forget(iterator.id)
-        self._remove_over(Over.ITERATOR, name)
 
     async def names(self, request: ListIterators) -> Names:
         """The names of the iterators of a log, or of all."""
@@ -163,12 +175,26 @@ class Iterators:
             return ItemPage([], None if present is None else Encoded(0, present([])))
         wanted = Wanted(request.ordinal, None, present)
         count = min(request.count, self._settings.page_events_max)
-        return await (self._kept if iterator.indexed else self._plain)(iterator, wanted, count)
+        while True:
+            try:
+                return await (self._kept if iterator.indexed else self._plain)(iterator, wanted, count)
+            except IteratorNotFound:
+                # One that began anew meanwhile has another number. A page is of one of them, never of both.
+                iterator = await self._anew(iterator)
 
     def _find(self, name: str) -> IteratorState:
         iterator = self._known.get(name)
         if iterator is None:
             raise IteratorNotFound(name)
+        return iterator
+
+    async def _anew(self, gone: IteratorState) -> IteratorState:
+        """The iterator that has taken the place of one that is gone, or IteratorNotFound."""
+        # A worker may see what was written before it is told here. After a turn of the writer it is.
+        await self._parts.write(Transaction(()))
+        iterator = self._find(gone.name)
+        if iterator.id == gone.id:
+            raise IteratorNotFound(gone.name)
         return iterator
 
     async def _kept(self, iterator: IteratorState, wanted: Wanted, count: int) -> ItemPage:

@@ -12,11 +12,14 @@ from penstock.model import (
     ContextPage,
     DeadLetterPage,
     Encoded,
+    ErasureInfo,
+    ErasurePage,
     Event,
     EventFilter,
     EventPage,
     ListContexts,
     ListDeadLetters,
+    ListErasures,
     ListQueues,
     ListStreams,
     ListSubscriptions,
@@ -35,6 +38,7 @@ from penstock.model import (
 from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
+    Erasure,
     IteratorState,
     LogInfo,
     Page,
@@ -141,6 +145,25 @@ def list_dead_letters(store: Store, request: ListDeadLetters, limit: int) -> Dea
     return DeadLetterPage(found[:limit], len(found) <= limit)
 
 
+def list_erasures(store: Store, request: ListErasures, limit: int) -> ErasurePage:
+    """A page of the ledger of erasures."""
+    found = store.erasures(request.after, limit + 1)
+    return ErasurePage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
+
+
+def erasure_info(erasure: Erasure) -> ErasureInfo:
+    """What is told of an entry in the ledger."""
+    return ErasureInfo(
+        erasure.id,
+        erasure.context,
+        erasure.stream,
+        erasure.events,
+        erasure.requested,
+        erasure.finished,
+        erasure.damaged,
+    )
+
+
 def get_stats(store: Store) -> StoreStats:
     """Counts of the whole store."""
     return store.stats()
@@ -208,6 +231,20 @@ def read_batch(
 ) -> tuple[list[Event], Encoded | None]:
     """The events of a batch that was given out before."""
     return presented(_range(store, wanted, first, last), present)
+
+
+class Pending(NamedTuple):
+    """A batch that was fetched before, as it is now: some of it may have been erased. The time of its last event."""
+
+    events: list[Event]
+    encoded: Encoded | None
+    last_ticks: int | None
+
+
+def read_pending(store: Store, wanted: EventFilter, first: int, last: int, present: Presenter | None) -> Pending:
+    """The events of a subscription's batch that was fetched before and not progressed."""
+    events = _range(store, wanted, first, last)
+    return Pending(*presented(events, present), events[-1].ticks if events else None)
 
 
 def _range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Event]:

@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.engine import jobs
 from penstock.engine.checks import Checks
+from penstock.engine.disk import DiskWatch
 from penstock.engine.eraser import Eraser
 from penstock.engine.iterators import Iterators
 from penstock.engine.parts import Parts, check_names
@@ -50,14 +51,17 @@ DONE: Final = Done()
 class Logs:
     """What requests about logs mean."""
 
-    def __init__(self, parts: Parts, checks: Checks, iterators: Iterators, eraser: Eraser) -> None:
+    def __init__(self, parts: Parts, disk: DiskWatch, checks: Checks, iterators: Iterators, eraser: Eraser) -> None:
         self._parts = parts
+        self._disk = disk
         self._checks = checks
         self._iterators = iterators
         self._eraser = eraser
 
     def add(self, request: AddMessages, answer: Callable[[Reply | PenstockError], None]) -> None:
         """Append messages. The way of most requests: no task, no future, only a look and the writer's queue."""
+        if self._disk.is_refusing:
+            self._disk.check()
         operations: tuple[Operation, ...] = (RequireLog(request.log),)
         size = 0
         if request.messages:

@@ -64,6 +64,11 @@ class Metrics(Collector):
         self.lua_messages = 0
         self.lua_errors = 0
         self.lag: Callable[[], Lag] = Lag
+        self.seals = 0
+        self.sealed_events = 0
+        self.seal_lag: Callable[[], int] = int
+        self.disk_free_bytes: int | None = None
+        self.disk_refusing = False
         self.waiting_polls = 0
         self.store_up = True
         self.refused: Counter[str] = Counter()
@@ -90,6 +95,7 @@ class Metrics(Collector):
         yield CounterMetricFamily("penstock_reads", "Jobs done by worker processes", self.readers.jobs)
         yield CounterMetricFamily("penstock_workers_replaced", "Worker processes that died", self.readers.replaced)
         yield from self._iterators()
+        yield from self._upkeep()
         refused = CounterMetricFamily("penstock_refused", "Requests refused, by reason", labels=["reason"])
         pools = {"reader_busy": self.readers.refused, "lua_busy": self.lua.refused}
         for reason, times in {**self.refused, **{reason: times for reason, times in pools.items() if times}}.items():
@@ -122,6 +128,14 @@ class Metrics(Collector):
         yield CounterMetricFamily("penstock_lua_errors", "Messages that an iterator failed at", self.lua_errors)
         yield GaugeMetricFamily("penstock_index_lag_iterators", "Indexed iterators behind their logs", lag.iterators)
         yield GaugeMetricFamily("penstock_index_lag_messages", "Messages not yet in their indices", lag.messages)
+
+    def _upkeep(self) -> Iterator[Metric]:
+        yield CounterMetricFamily("penstock_seals", "Records made of many small ones", self.seals)
+        yield CounterMetricFamily("penstock_sealed_events", "Events in records made of many", self.sealed_events)
+        yield GaugeMetricFamily("penstock_seal_lag_events", "Closed events that are not sealed yet", self.seal_lag())
+        if self.disk_free_bytes is not None:
+            yield GaugeMetricFamily("penstock_disk_free_bytes", "Free space for the store", self.disk_free_bytes)
+        yield GaugeMetricFamily("penstock_disk_refusing", "1 while appends are refused for space", self.disk_refusing)
 
 
 def _by_gate(name: str, help: str, counts: Counter[str]) -> Metric:

@@ -177,6 +177,9 @@ class Queues:
             acknowledged = None
             if given == STALE:
                 stale += 1
+            elif _is_erased(found):
+                # It was taken and acknowledged in one go: there is nothing in it to deliver.
+                continue
             elif given is not None or found.end:
                 assert given is None or isinstance(given, Allocation)
                 return given, found
@@ -200,11 +203,14 @@ class Queues:
         acknowledged: Markers | None,
         found: jobs.Proposed,
     ) -> Result:
-        number = found.queue.id
-        operations: list[Operation] = [Allocate(number, request.subscriber, request.ttl_ms, found.proposal)]
+        number, proposal = found.queue.id, found.proposal
+        receipts: list[Operation] = []
         if acknowledged is not None:
-            operations.insert(0, Acknowledge(number, request.subscriber, *acknowledged))
-        return (await self._parts.write(Transaction(tuple(operations))))[-1]
+            receipts.append(Acknowledge(number, request.subscriber, *acknowledged))
+        operations = [*receipts, Allocate(number, request.subscriber, request.ttl_ms, proposal)]
+        if _is_erased(found):
+            operations.append(Acknowledge(number, request.subscriber, proposal.first, proposal.last))
+        return (await self._parts.write(Transaction(tuple(operations))))[len(receipts)]
 
 
 def _empty(queue: QueueState, subscriber: str) -> Delivery:
@@ -214,6 +220,11 @@ def _empty(queue: QueueState, subscriber: str) -> Delivery:
 def _is_worth_writing(proposal: Proposal) -> bool:
     """A short scan that found nothing is not worth an fsync; the next one will do it again."""
     return proposal.kind != Proposal.NOTHING or proposal.next - proposal.marker >= SCANNED_POSITIONS_MAX
+
+
+def _is_erased(found: jobs.Proposed) -> bool:
+    """Whether an allocation would be handed out of which all events were erased."""
+    return bool(found.proposal.first) and not (found.encoded.count if found.encoded else found.events)
 
 
 def _check_allocation(count: int, ttl_ms: int) -> None:

@@ -34,12 +34,18 @@ def read(store: Store, iterator: IteratorState, ordinal: int, limits: ReadLimits
     if iterator.over == Over.ITERATOR:
         return [*store.read_output(_above(store, iterator).id, ordinal, limits)]
     first = iterator.base + ordinal + 1
+    # Asked first: what comes meanwhile is not erased.
+    head = store.stream_head(*_stream(iterator))
     page = store.read_stream(*_stream(iterator), first, None, limits)
     events = page.events
+    following = page.next
+    if page.end:
+        # The page does not say what was erased behind its last event.
+        following = max(following, min(head + 1, first + limits.events_max))
     bodies = [event.body for event in events] if iterator.over == Over.LOG else list(map(event_message, events))
-    if len(events) == page.next - first:
+    if len(events) == following - first:
         return [*bodies]
-    found: list[bytes | None] = [None] * (page.next - first)
+    found: list[bytes | None] = [None] * (following - first)
     for event, body in zip(events, bodies, strict=True):
         found[event.sequence - first] = body
     return found

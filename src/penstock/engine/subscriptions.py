@@ -32,12 +32,20 @@ NOWHERE: Final = 0
 
 
 class _Pending(NamedTuple):
-    """A fetched batch that was not progressed yet."""
+    """A fetched batch that was not progressed yet.
+
+    `shown` is the time it ended on when it was last handed out, which is another one once its end was erased.
+    """
 
     wanted: EventFilter
     start: int
     next: int
     bounds: jobs.Bounds
+    shown: int
+
+    def ends_on(self, ticks: int) -> bool:
+        """Whether somebody who has the batch, as it was or as it is, means it by this time."""
+        return ticks in (self.bounds.last_ticks, self.shown)
 
 
 class Subscriptions:
@@ -85,11 +93,12 @@ class Subscriptions:
         async with self._locks.turn(number):
             if (pending := self._pending.get(number)) is not None:
                 wanted, first, last = pending.wanted, pending.bounds.first, pending.bounds.last
-                events, encoded = await self._parts.run(jobs.read_batch, wanted, first, last, present)
-                if events or (encoded and encoded.count):
-                    return Tried(Batch(number, events, encoded), True, wanted)
+                found: jobs.Pending = await self._parts.run(jobs.read_pending, wanted, first, last, present)
+                if found.last_ticks is not None:
+                    self._pending[number] = pending._replace(shown=found.last_ticks)
+                    return Tried(Batch(number, found.events, found.encoded), True, wanted)
                 # All of it was erased meanwhile: there is nothing left to acknowledge.
-                await self._move(number, pending)
+                await self._move(number, pending, pending.bounds.last_ticks)
             return await self._next(number, min(request.count, self._parts.limits.events_max), present)
 
     async def _next(self, number: int, count: int, present: Presenter | None) -> Tried[Batch]:
@@ -99,7 +108,8 @@ class Subscriptions:
             info = found.subscription
             wanted = EventFilter(info.context, info.filter)
             if found.bounds:
-                self._remember(info, _Pending(wanted, info.position, found.next, found.bounds))
+                last_ticks = found.bounds.last_ticks
+                self._remember(info, _Pending(wanted, info.position, found.next, found.bounds, last_ticks))
             elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
                 await self._parts.write(Transaction((Progress(number, info.position, found.next),)))
             if found.bounds or found.end:
@@ -115,12 +125,12 @@ class Subscriptions:
         number = request.subscription
         async with self._locks.turn(number):
             pending = self._pending.get(number)
-            if pending is not None and pending.bounds.last_ticks == request.last_ticks:
-                await self._move(number, pending)
+            if pending is not None and pending.ends_on(request.last_ticks):
+                await self._move(number, pending, request.last_ticks)
         return Done()
 
-    async def _move(self, number: int, pending: _Pending) -> None:
-        await self._parts.write(Transaction((_past(number, pending, strict=False),)))
+    async def _move(self, number: int, pending: _Pending, last_ticks: int) -> None:
+        await self._parts.write(Transaction((_past(number, pending, last_ticks, strict=False),)))
         self._forget(number, pending)
 
     def _forget(self, number: int, pending: _Pending | None) -> None:
@@ -137,7 +147,7 @@ class Subscriptions:
         async with self._locks.turn(*(receipt.subscription for receipt in receipts)):
             pending = [self._received(receipt) for receipt in receipts]
             yield [
-                _past(receipt.subscription, batch, strict=True)
+                _past(receipt.subscription, batch, receipt.last_ticks, strict=True)
                 if batch
                 else Progress(receipt.subscription, NOWHERE, NOWHERE, strict=True)
                 for receipt, batch in zip(receipts, pending, strict=True)
@@ -147,7 +157,7 @@ class Subscriptions:
 
     def _received(self, receipt: SubscriptionReceipt) -> _Pending | None:
         pending = self._pending.get(receipt.subscription)
-        return pending if pending is not None and pending.bounds.last_ticks == receipt.last_ticks else None
+        return pending if pending is not None and pending.ends_on(receipt.last_ticks) else None
 
     async def set(self, request: SetSubscription) -> Done:
         """Move a subscription to a time and forget its pending batch."""
@@ -165,5 +175,5 @@ class Subscriptions:
         return Done()
 
 
-def _past(number: int, pending: _Pending, *, strict: bool) -> Progress:
-    return Progress(number, pending.start, pending.next, pending.bounds.last_ticks, strict)
+def _past(number: int, pending: _Pending, last_ticks: int, *, strict: bool) -> Progress:
+    return Progress(number, pending.start, pending.next, last_ticks, strict)

@@ -1,7 +1,7 @@
 """A worker process: reads on behalf of the server, so that no read holds up an append.
 
 It is started by the pool with one end of a socket pair as its file descriptor, gets the store's URL, then jobs one
-at a time, and ends when the other end is closed. Run as `python -m penstock.engine.worker FD`.
+at a time, and ends when the other end is closed. Run as `python -m penstock.engine.worker FD NICENESS`.
 """
 
 import gc
@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from penstock.engine import last_words
 from penstock.engine.frames import Unframer, frame
@@ -20,16 +20,14 @@ from penstock.store import Store, open_reader
 
 log = logging.getLogger(__name__)
 
-NICENESS: Final = 5
 
-
-def main(descriptor: int) -> None:
+def main(descriptor: int, niceness: int) -> None:
     """Serve jobs until the server closes the socket."""
     # Ctrl-C and a stop reach the whole process group; the server decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Where cores are scarce, a catch-up read gives way to appends.
-    os.nice(NICENESS)
+    os.nice(niceness)
     # Events are many small objects without cycles: looking for cycles among them costs more than reading them.
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
@@ -84,4 +82,4 @@ class Worker:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s worker %(process)d %(levelname)s %(message)s")
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

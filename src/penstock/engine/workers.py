@@ -27,6 +27,10 @@ RESTART_PAUSE_S: Final = 0.2
 REAP_PAUSE_S: Final = 0.02
 JOB_CALLS: Final = 4
 """How many calls of a function a Lua worker may take longer for its job than other workers."""
+NICENESS: Final = 5
+"""How far workers stand back where cores are scarce."""
+SEALER_NICENESS: Final = 10
+"""How far the one that seals does: whoever reads waits for an answer, and nobody for a seal."""
 ALARM_S: Final = 0.001
 """How much later than a read's time is up it is told, so that it surely is."""
 
@@ -43,11 +47,12 @@ class _Waiting(NamedTuple):
 class WorkerPool:
     """Runs jobs in worker processes."""
 
-    def __init__(self, url: str, settings: Settings, size: int, counts: PoolCounts) -> None:
+    def __init__(self, url: str, settings: Settings, size: int, counts: PoolCounts, niceness: int = NICENESS) -> None:
         self._url = url
         self._settings = settings
         self._size = size
         self._counts = counts
+        self._niceness = niceness
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
         self._workers: set[_Worker] = set()
@@ -123,7 +128,7 @@ class WorkerPool:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                command = [sys.executable, "-m", "penstock.engine.worker", str(theirs.fileno())]
+                command = [sys.executable, "-m", "penstock.engine.worker", str(theirs.fileno()), str(self._niceness)]
                 # Starting takes a millisecond or two, and only when a worker starts.
                 process = subprocess.Popen(  # noqa: ASYNC220, S603
                     command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
@@ -188,15 +193,10 @@ class WorkerPool:
                 self._all_gone.set()
 
 
-class LuaPool(WorkerPool):
-    """Workers that run the functions of iterators. They start with the first job: many servers never have one."""
+class LatePool(WorkerPool):
+    """Workers that start with the first job: many servers never have one."""
 
-    def __init__(self, url: str, settings: Settings, counts: PoolCounts) -> None:
-        # A function that takes too long is stopped inside its worker, and what came before it is kept. Killing the
-        # worker is for what that cannot stop, and must not come first.
-        job_ms_max = settings.worker_job_ms_max + JOB_CALLS * settings.iterator_call_ms_max
-        super().__init__(url, replace(settings, worker_job_ms_max=job_ms_max), settings.lua_workers, counts)
-        self._has_started = False
+    _has_started = False
 
     def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
         """Have a worker do a job; the first one starts the workers."""
@@ -205,6 +205,23 @@ class LuaPool(WorkerPool):
             self._has_started = True
             self.start_soon()
         return answer
+
+
+class LuaPool(LatePool):
+    """Workers that run the functions of iterators."""
+
+    def __init__(self, url: str, settings: Settings, counts: PoolCounts) -> None:
+        # A function that takes too long is stopped inside its worker, and what came before it is kept. Killing the
+        # worker is for what that cannot stop, and must not come first.
+        job_ms_max = settings.worker_job_ms_max + JOB_CALLS * settings.iterator_call_ms_max
+        super().__init__(url, replace(settings, worker_job_ms_max=job_ms_max), settings.lua_workers, counts)
+
+
+class SealerPool(LatePool):
+    """The one worker that seals."""
+
+    def __init__(self, url: str, settings: Settings, counts: PoolCounts) -> None:
+        super().__init__(url, settings, 1, counts, SEALER_NICENESS)
 
 
 class _Worker(asyncio.BufferedProtocol):

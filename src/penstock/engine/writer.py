@@ -29,8 +29,8 @@ RECOVERY_PAUSE_S: Final = 0.1
 """How long requests gather between two attempts to bring a failed store back."""
 
 Answer = Callable[[Outcome], None]
-Committed = Callable[[set[tuple[str, str]]], None]
-"""Told on the loop's thread which streams (context, stream) have new events."""
+Committed = Callable[[set[tuple[str, str]], int], None]
+"""Told on the loop's thread which streams (context, stream) have new events, and the last position."""
 
 
 class _Item(NamedTuple):
@@ -218,7 +218,7 @@ class Writer:
 
     def _deliver(self, batch: list[_Item], outcomes: list[Outcome]) -> None:
         touched: set[tuple[str, str]] = set()
-        commits = events = 0
+        commits = events = head = 0
         for item, outcome in zip(batch, outcomes, strict=True):
             self._waiting -= 1
             self._waiting_bytes -= item.size
@@ -228,10 +228,12 @@ class Writer:
                         touched.add((op.context, op.stream))
                         commits += 1
                         events += result.count
+                        # Positions are given out in order, so that the last one is the highest.
+                        head = result.position + result.count - 1
         self._metrics.commits += commits
         self._metrics.events += events
         if touched:
-            self._committed(touched)
+            self._committed(touched, head)
         for item, outcome in zip(batch, outcomes, strict=True):
             try:
                 item.answer(outcome)

@@ -119,9 +119,9 @@ def application(engine: Engine, keepers: Sequence[SessionKeeper] = ()) -> Starle
     async def health(_request: Request) -> Response:
         identity = engine.identity
         about = {"store_id": identity.id, "timeline": identity.timeline, "version": __version__}
-        if engine.is_healthy:
+        reason = engine.trouble
+        if reason is None:
             return JSONResponse({"status": "ok", **about})
-        reason = "the store cannot be written to at present, or the server is stopping; the server's log says more"
         return JSONResponse({"status": "unavailable", "reason": reason, **about}, 503)
 
     async def metrics(_request: Request) -> Response:

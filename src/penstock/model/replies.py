@@ -214,7 +214,8 @@ class StoreStats(Reply):
     """Counts of the whole store.
 
     `head` is the last position; `body_bytes` the bytes of all events, with ids, times, types and headers; `file_bytes`
-    what the store takes on disk, its log included.
+    what the store takes on disk, its log included; `sealed` how many of the first events are in sealed records, or in
+    others that read as well.
     """
 
     store_id: str
@@ -230,3 +231,4 @@ class StoreStats(Reply):
     iterators: int
     body_bytes: int
     file_bytes: int
+    sealed: int = 0

@@ -152,6 +152,17 @@ class Settings:
         parse=size(64 * 1024),
         help="size of the write-ahead log that starts a checkpoint",
     )
+    seal: bool = setting(
+        default=True, parse=switch, help="merge small records into large ones in the background, for faster reads"
+    )
+    disk_warn_bytes: int = setting(
+        default=UNITS["GiB"], parse=size(0), help="free disk space below which the log has a warning; 0: never"
+    )
+    disk_refuse_bytes: int = setting(
+        default=128 * UNITS["MiB"],
+        parse=size(0),
+        help="free disk space below which appends are refused, and all else goes on; 0: never",
+    )
     stream_cache_max: int = setting(default=100_000, parse=count(0), help="stream heads kept in memory")
     shutdown_ms_max: int = setting(
         default=10_000, parse=count(0), help="how long a stop may take to finish what is under way"
@@ -191,7 +202,7 @@ def shown(name: str, value: object) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if "_bytes_" in name and isinstance(value, int):
+    if "_bytes" in name and isinstance(value, int):
         return shown_size(value)
     return str(value)
 

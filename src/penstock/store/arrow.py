@@ -1,19 +1,21 @@
 """Stored records to Arrow, many at a time and without a loop over events.
 
-The columns of all records are joined and then placed with NumPy: the loop here is over records. Text columns
-(context, stream, type) are looked up in one dictionary per batch.
+The columns of all records are joined with NumPy (`penstock.store.joining`); those of a single record are used where
+they are. Text columns (context, stream, type) are looked up in one dictionary per batch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import DamagedRecord, LimitExceeded
+from penstock.errors import LimitExceeded
 from penstock.model import EventFilter
 from penstock.model.ticks import TICKS_MASK
+from penstock.store.joining import Joined, Texts
+from penstock.store.picking import SEQUENCE_MAX, Ints
 from penstock.store.record import Record
 
 SCHEMA: Final = pa.schema(
@@ -36,169 +38,110 @@ SCHEMA: Final = pa.schema(
 BATCH_BYTES_MAX: Final = (1 << 31) - 1
 """Bytes of bodies, or of headers, in one batch: Arrow's offsets have 32 bits."""
 
-_RUN: Final = np.dtype(
-    [
-        ("commit", "V16"),
-        ("sequence", "<i8"),
-        ("recorded", "<i8"),
-        ("count", "<u4"),
-        ("context", "<u4"),
-        ("stream", "<u4"),
-    ]
-)
-_Ints = npt.NDArray[np.int64]
+_Mask = npt.NDArray[np.bool_]
 
 
-class _Dictionary:
-    """The distinct texts of a batch, and for each record's own indices where they are in it."""
+def record_batch(
+    records: Iterable[Record],
+    wanted: EventFilter | None = None,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+    columns: Sequence[str] | None = None,
+) -> pa.RecordBatch:
+    """The events of these records that pass a filter, between two positions, tombstones left out; all columns or some.
 
-    def __init__(self) -> None:
-        self.index: dict[bytes, int] = {}
-        self.lookup: list[int] = []
-
-    def add(self, texts: list[bytes]) -> int:
-        base = len(self.lookup)
-        index = self.index
-        self.lookup += [index.setdefault(text, len(index)) for text in texts]
-        return base
-
-    def array(self) -> Any:
-        return pa.array(list(self.index), pa.binary()).cast(pa.string())
-
-
-def record_batch(records: Iterable[Record], wanted: EventFilter | None = None) -> pa.RecordBatch:
-    """The events of these records that pass a filter, tombstones left out."""
-    columns = _Columns(records)
-    try:
-        return columns.batch(wanted or EventFilter())
-    except pa.ArrowInvalid as error:
-        raise DamagedRecord(int(columns.places[0, 0]), f"it or one after it has broken text: {error}") from error
-
-
-class _Columns:
-    """The columns of several records, joined."""
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        names, types = _Dictionary(), _Dictionary()
-        parts: list[tuple[Any, ...]] = []
-        places: list[tuple[int, ...]] = []
-        for record in records:
-            at, data = record.at, memoryview(record.data)
-            texts = record.texts()
-            name_base = names.add(texts[: record.name_count])
-            type_base = types.add(texts[record.name_count :])
-            places.append(
-                (
-                    *(record.position, record.count, record.run_count, name_base, type_base),
-                    *(record.name_count, record.type_count, at.bodies - at.headers, len(data) - at.bodies),
-                )
-            )
-            parts.append(
-                (
-                    data[at.runs : at.ids],
-                    data[at.ids : at.stamps],
-                    data[at.stamps : at.types],
-                    data[at.types : at.header_lengths],
-                    data[at.header_lengths : at.body_lengths],
-                    data[at.body_lengths : at.lengths],
-                    data[at.headers : at.bodies],
-                    data[at.bodies :],
-                )
-            )
-        columns = [b"".join(column) for column in zip(*parts, strict=True)] if parts else [b""] * 8
-        runs, self.ids, stamps, codes, header_lengths, body_lengths, self.headers, self.bodies = columns
-        self.runs = np.frombuffer(runs, _RUN)
-        self.stamps = np.frombuffer(stamps, "<i8")
-        self.codes = np.frombuffer(codes, "<u2")
-        self.header_lengths = np.frombuffer(header_lengths, "<u4")
-        self.body_lengths = np.frombuffer(body_lengths, "<u4")
-        self.places = np.array(places, np.int64).reshape(-1, 9)
-        self.names, self.types = names, types
-        if places:
-            self._check()
-
-    def _check(self) -> None:
-        """A checksum tells that a record is as it was written, not that it was written well."""
-        first, counts, run_counts, _, _, names, types, header_bytes, body_bytes = self.places.T
-        if len(self.headers) > BATCH_BYTES_MAX or len(self.bodies) > BATCH_BYTES_MAX:
-            raise LimitExceeded("batch_bytes_max", max(len(self.headers), len(self.bodies)), BATCH_BYTES_MAX)
-        bad = (counts < 1) | (run_counts < 1)
-        if not bad.any():
-            starts, run_starts = _starts(counts), _starts(run_counts)
-            bad |= np.add.reduceat(self.header_lengths.astype(np.int64), starts) != header_bytes
-            bad |= np.add.reduceat(self.body_lengths.astype(np.int64), starts) != body_bytes
-            bad |= np.add.reduceat(self.runs["count"].astype(np.int64), run_starts) != counts
-            named = np.maximum(self.runs["context"], self.runs["stream"])
-            bad |= np.maximum.reduceat(named, run_starts) >= names
-            bad |= np.maximum.reduceat(self.codes, starts) >= types
-        if bad.any():
-            raise DamagedRecord(int(first[int(bad.argmax())]), "its insides do not fit together")
-
-    def batch(self, wanted: EventFilter) -> pa.RecordBatch:
-        first, counts, run_counts, name_bases, type_bases = self.places.T[:5]
-        total = len(self.stamps)
-        order = np.arange(total, dtype=np.int64)
-        run_lengths = self.runs["count"].astype(np.int64)
-        run_names = np.repeat(name_bases, run_counts)
-        lookup = np.array(self.names.lookup, np.int64)
-        contexts = lookup[self.runs["context"] + run_names]
-        streams = lookup[self.runs["stream"] + run_names]
-        types = np.array(self.types.lookup, np.int64)[self.codes + np.repeat(type_bases, counts)]
-        names = self.names.array()
-
-        def per_run(values: Any) -> Any:
-            return np.repeat(values, run_lengths)
-
-        columns = [
-            pa.array(np.repeat(first - _starts(counts), counts) + order),
-            names.take(pa.array(per_run(contexts))),
-            names.take(pa.array(per_run(streams))),
-            pa.array(per_run(self.runs["sequence"] - _starts(run_lengths)) + order),
-            _fixed(self.ids, total),
-            pa.array(self.stamps & TICKS_MASK),
-            self.types.array().take(pa.array(types)),
-            self._headers(),
-            _variable(pa.binary(), self.body_lengths, self.bodies),
-            pa.array(per_run(self.runs["recorded"])),
-            _fixed(per_run(self.runs["commit"]).tobytes(), total),
-        ]
-        batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-        mask = self._mask(wanted, per_run, contexts, streams, types)
-        return batch if mask is None else batch.filter(pa.array(mask))
-
-    def _headers(self) -> Any:
-        nulls = self.header_lengths == 0
-        if nulls.all():
-            return pa.nulls(len(nulls), pa.string())
-        valid = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
-        return _variable(pa.string(), self.header_lengths, self.headers, valid)
-
-    def _mask(
-        self, wanted: EventFilter, per_run: Any, contexts: _Ints, streams: _Ints, types: _Ints
-    ) -> npt.NDArray[np.bool_] | None:
-        passing = [wanted.types is None or name.decode() in wanted.types for name in self.types.index]
-        living = [bool(name) and ok for name, ok in zip(self.types.index, passing, strict=True)]
-        mask = None if all(living) else np.array(living)[types]
-        if wanted.context is None and not wanted.prefix:
-            return mask
-        context = None if wanted.context is None else wanted.context.encode()
-        prefix = wanted.prefix.encode()
-        in_context = np.array([context in (None, name) for name in self.names.index], bool)
-        in_stream = np.array([name.startswith(prefix) for name in self.names.index], bool)
-        by_name: npt.NDArray[np.bool_] = per_run(in_context[contexts] & in_stream[streams])
-        return by_name if mask is None else mask & by_name
+    A record's damage raises DamagedRecord, in whichever column it is.
+    """
+    records = list(records)
+    schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
+    if not records:
+        return pa.RecordBatch.from_pylist([], schema)
+    joined = Joined(records)
+    joined.check_text()
+    size = max(len(joined.headers), len(joined.bodies))
+    if size > BATCH_BYTES_MAX:
+        raise LimitExceeded("batch_bytes_max", size, BATCH_BYTES_MAX)
+    made = pa.RecordBatch.from_arrays([_MAKERS[name](joined) for name in schema.names], schema=schema)
+    mask = _mask(joined, wanted or EventFilter(), first, last)
+    return made if mask is None else made.filter(pa.array(mask))
 
 
-def _starts(lengths: _Ints) -> _Ints:
-    starts: _Ints = np.cumsum(lengths) - lengths
-    return starts
+# -- columns
 
 
-def _fixed(data: bytes, total: int) -> Any:
-    return pa.Array.from_buffers(pa.binary(16), total, [None, pa.py_buffer(data)])
+def _headers(joined: Joined) -> Any:
+    nulls = joined.header_lengths == 0
+    if nulls.all():
+        return pa.nulls(len(nulls), pa.string())
+    valid = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+    return _variable(pa.string(), joined.header_lengths, joined.headers, valid)
 
 
-def _variable(kind: Any, lengths: npt.NDArray[np.uint32], data: bytes, valid: Any = None) -> Any:
+def _text(texts: Texts, indices: Ints) -> Any:
+    """The texts at these indices. Often it is the same text everywhere."""
+    if len(texts.index) == 1:
+        (text,) = texts.index
+        return _variable(pa.string(), np.full(len(indices), len(text), np.uint32), text * len(indices))
+    return pa.array(list(texts.index), pa.binary()).cast(pa.string()).take(pa.array(indices))
+
+
+def _fixed(data: npt.NDArray[Any]) -> Any:
+    return pa.Array.from_buffers(pa.binary(16), len(data), [None, pa.py_buffer(data)])
+
+
+def _variable(kind: Any, lengths: npt.NDArray[np.uint32], data: Any, valid: Any = None) -> Any:
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return pa.Array.from_buffers(kind, len(lengths), [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+_MAKERS: Final[dict[str, Callable[[Joined], Any]]] = {
+    "position": lambda joined: pa.array(joined.positions()),
+    "context": lambda joined: _text(joined.names, joined.per_event(joined.contexts)),
+    "stream": lambda joined: _text(joined.names, joined.per_event(joined.streams)),
+    "sequence": lambda joined: pa.array(joined.sequences()),
+    "id": lambda joined: _fixed(joined.ids),
+    "ticks": lambda joined: pa.array((joined.stamps & np.uint64(TICKS_MASK)).view(np.int64)),
+    "type": lambda joined: _text(joined.types, joined.codes),
+    "headers": _headers,
+    "body": lambda joined: _variable(pa.binary(), joined.body_lengths, joined.bodies),
+    "recorded": lambda joined: pa.array(joined.per_event(joined.runs["recorded"].astype(np.int64))),
+    "commit": lambda joined: _fixed(joined.per_event(joined.runs["commit"])),
+}
+
+
+# -- which events
+
+
+def _mask(joined: Joined, wanted: EventFilter, first: int | None, last: int | None) -> _Mask | None:
+    """Which events are wanted; None if all are."""
+    masks = [_by_type(joined, wanted), _by_name(joined, wanted), _by_position(joined, first, last)]
+    found = [mask for mask in masks if mask is not None]
+    return np.logical_and.reduce(found) if found else None
+
+
+def _by_type(joined: Joined, wanted: EventFilter) -> _Mask | None:
+    types = joined.types.index
+    living = [bool(name) and (wanted.types is None or name.decode() in wanted.types) for name in types]
+    return None if all(living) else np.array(living)[joined.codes]
+
+
+def _by_name(joined: Joined, wanted: EventFilter) -> _Mask | None:
+    if wanted.context is None and not wanted.prefix:
+        return None
+    context = None if wanted.context is None else wanted.context.encode()
+    prefix = wanted.prefix.encode()
+    in_context = np.array([context in (None, name) for name in joined.names.index], bool)
+    in_stream = np.array([name.startswith(prefix) for name in joined.names.index], bool)
+    return joined.per_event(in_context[joined.contexts] & in_stream[joined.streams])
+
+
+def _by_position(joined: Joined, first: int | None, last: int | None) -> _Mask | None:
+    first = 0 if first is None else first
+    last = SEQUENCE_MAX if last is None else last
+    if all(first <= record.position and record.last <= last for record in joined.records):
+        return None
+    positions = joined.positions()
+    found: _Mask = (positions >= first) & (positions <= last)
+    return found

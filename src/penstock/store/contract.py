@@ -56,6 +56,7 @@ from penstock.store.operations import (
 from penstock.store.record import Record
 
 __all__ = [
+    "EVERYTHING",
     "ITERATOR_CHAIN_MAX",
     "LOGS_MAX",
     "LOG_CONTEXT",
@@ -79,8 +80,10 @@ __all__ = [
     "HideEvents",
     "HideStream",
     "IteratorState",
+    "Listener",
     "LogInfo",
     "MoveQueue",
+    "Notice",
     "Operation",
     "Outcome",
     "Over",
@@ -285,6 +288,57 @@ class Finding(NamedTuple):
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a commit of some server changed, for those who wait for such changes on others.
+
+    `head` is the last position then. `streams` (context, stream) have new events, and `queues` may have something to
+    hand out again; None: perhaps all. `has_changed_logs`: logs or iterators came, went or begin anew.
+    """
+
+    is_own: bool
+    head: int
+    streams: tuple[tuple[str, str], ...] | None
+    has_changed_logs: bool
+    queues: tuple[int, ...] | None
+
+
+EVERYTHING: Final = Notice(False, 0, None, True, None)
+"""Notices may have been missed: look at everything again. Its head says nothing."""
+
+
+class Listener(ABC):
+    """What a server hears of others that write the same store, and what they share out among them.
+
+    It belongs to one thread, which need not be the store's, and has a connection of its own.
+    """
+
+    @abstractmethod
+    def wait(self, seconds: float) -> list[Notice]:
+        """Notices in the order of their commits, as soon as there is one; none when the time is up.
+
+        A connection that was lost is made anew, and then there is EVERYTHING. While that fails, it answers early, with
+        nothing.
+        """
+
+    @abstractmethod
+    def lease(self, name: str, ms: int) -> bool:
+        """Whether this server may do what a name stands for, alone, for so long from now on by the store's clock.
+
+        The holder asks again in good time. Nobody else gets it before it has run out or was ended. It saves work to do
+        something once; where it must not be done twice, the store compares (see WriteOutput, Seal). Raises
+        StorageFailure.
+        """
+
+    @abstractmethod
+    def end_lease(self, name: str) -> None:
+        """Let others have it, if this server does. Raises StorageFailure."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all leases, and release everything; never raises."""
+
+
 Progressed = Callable[[int, int], None]
 """Told done and total while a long job runs."""
 
@@ -305,6 +359,10 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release everything."""
+
+    def listener(self) -> Listener | None:
+        """A way to hear of others that write this store; None if nobody else can. May be asked from any thread."""
+        return None
 
     # -- the history
 

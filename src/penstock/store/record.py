@@ -15,7 +15,8 @@ Layout, little-endian, nothing aligned:
     headers     UTF-8, one after the other; length 0 is null
     bodies      one after the other
 
-An event whose type is empty is a tombstone: it keeps its place, and readers leave it out.
+A name is listed once, but for a commit whose context and stream have the same. An event whose type is empty is a
+tombstone: it keeps its place, and readers leave it out.
 """
 
 import struct
@@ -33,12 +34,17 @@ from penstock.errors import DamagedRecord, InvalidRequest
 from penstock.model import Event, EventFilter, NewEvent, check_type
 from penstock.model.events import random_id, random_ids
 from penstock.model.ticks import TICKS_MASK, TICKS_MAX
+from penstock.store import layout
+from penstock.store.picking import Bounds, Picker
 
 VERSION: Final = 1
 CHECKSUM_BYTES: Final = 8
-HEADER: Final = Struct("<QBBHIQIIII")
-RUN: Final = Struct("<16sQQIII")
+HEADER: Final = layout.HEADER
+RUN: Final = layout.RUN
 TYPES_MAX: Final = (1 << 16) - 1
+PICKED_EVENTS_MIN: Final = 64
+PICKED_PART: Final = 4
+"""In one run of fewer events, or if more than this part of them is wanted, it is quicker to decode all."""
 
 _EVERYTHING: Final = EventFilter()
 _make_event = partial(tuple.__new__, Event)
@@ -65,6 +71,9 @@ class Run(NamedTuple):
     length: int
     context: str
     stream: str
+
+
+_make_run = partial(tuple.__new__, Run)
 
 
 def columns_of(events: Sequence[NewEvent]) -> Columns:
@@ -131,7 +140,7 @@ def columns_of_bodies(name: str, stamp: int, bodies: Sequence[bytes]) -> Columns
         fixed = _ONE.pack(random_id(), stamp, 0, 0, len(body))
         return _columns(1, _type_of(name), fixed, b"", body, stamp & TICKS_MASK)
     lengths = _struct(f"<{events}I").pack(*map(len, bodies))
-    fixed = b"".join((random_ids(events), _STAMP.pack(stamp) * events, bytes(6 * events), lengths))
+    fixed = b"".join((random_ids(events), _U64.pack(stamp) * events, bytes(6 * events), lengths))
     return _columns(events, _type_of(name), fixed, b"", b"".join(bodies), stamp & TICKS_MASK)
 
 
@@ -181,13 +190,13 @@ def encode_commit(
 
 def with_checksum(rest: bytes) -> bytes:
     """A record from all that follows its checksum."""
-    return _CHECKSUM.pack(xxh3_64_intdigest(rest)) + rest
+    return _U64.pack(xxh3_64_intdigest(rest)) + rest
 
 
-_CHECKSUM: Final = Struct("<Q")
+_U64: Final = Struct("<Q")
 _COMMIT: Final = Struct("<BBHIQIIII16sQQIII")
 _ONE: Final = Struct("<16sQHII")
-_STAMP: Final = Struct("<Q")
+_THREE: Final = Struct("<HHH")
 
 
 class Record:
@@ -216,7 +225,7 @@ class Record:
         self.run_count = runs
         self.name_count = names
         self.type_count = types
-        self.at = _Offsets.of(runs, events, names + types, text_bytes, header_bytes)
+        self.at = layout.Offsets.of(runs, events, names + types, text_bytes, header_bytes)
         if self.at.bodies > len(data):
             raise DamagedRecord(position, "its columns are longer than it is")
 
@@ -233,27 +242,52 @@ class Record:
     def texts(self) -> list[bytes]:
         """Names, then types."""
         total = self.name_count + self.type_count
+        if total == 3:
+            return self._three_texts()
         lengths = _struct(f"<{total}H").unpack_from(self.data, self.at.lengths)
         if self.at.text + sum(lengths) != self.at.headers:
             raise DamagedRecord(self.position, "its names and types do not fill their place")
         return _cut(self.data, self.at.text, lengths)
 
+    def _three_texts(self) -> list[bytes]:
+        """The same in half the time: most commits are of one type."""
+        data, start = self.data, self.at.text
+        one, two, three = _THREE.unpack_from(data, self.at.lengths)
+        first, second = start + one, start + one + two
+        if second + three != self.at.headers:
+            raise DamagedRecord(self.position, "its names and types do not fill their place")
+        return [data[start:first], data[first:second], data[second : second + three]]
+
     def runs(self) -> list[Run]:
         """The runs, in order."""
         with self.sound():
+            if self.run_count == 1:
+                return [self._run(self.texts())]
             names = [name.decode() for name in self.texts()[: self.name_count]]
-            cut = self.data[self.at.runs : self.at.ids]
-            return [
-                Run(commit, sequence, recorded, events, names[context], names[stream])
-                for commit, sequence, recorded, events, context, stream in RUN.iter_unpack(cut)
-            ]
+            table = RUN.iter_unpack(self.data[self.at.runs : self.at.ids])
+            commits, sequences, recorded, lengths, contexts, streams = zip(*table, strict=True)
+            self.check_lengths(sum(lengths))
+            places = map(names.__getitem__, contexts), map(names.__getitem__, streams)
+            return list(map(_make_run, zip(commits, sequences, recorded, lengths, *places, strict=True)))
+
+    def _run(self, texts: list[bytes]) -> Run:
+        """The run, if there is only one."""
+        commit, sequence, recorded, length, context, stream = RUN.unpack_from(self.data, self.at.runs)
+        self.check_lengths(length)
+        names = texts[: self.name_count]
+        return Run(commit, sequence, recorded, length, names[context].decode(), names[stream].decode())
+
+    def check_lengths(self, events: int) -> None:
+        """Raise DamagedRecord unless its runs have as many events, together, as it has itself."""
+        if events != self.count:
+            raise DamagedRecord(self.position, f"its commits have {events} events, and it has {self.count}")
 
     @contextmanager
     def sound(self) -> Iterator[None]:
         """A checksum tells that a record is as it was written, not that it was written well."""
         try:
             yield
-        except (IndexError, ValueError, struct.error) as error:
+        except (IndexError, ValueError, OverflowError, struct.error) as error:
             raise DamagedRecord(self.position, f"its insides do not fit together: {error}") from error
 
     def ids(self) -> list[bytes]:
@@ -261,8 +295,36 @@ class Record:
         data = self.data
         return [data[at : at + 16] for at in range(self.at.ids, self.at.stamps, 16)]
 
-    def events(self, wanted: EventFilter = _EVERYTHING) -> list[Event]:
-        """The events that pass a filter, tombstones left out."""
+    def events(
+        self,
+        wanted: EventFilter = _EVERYTHING,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        since: int = 0,
+        limit: int | None = None,
+    ) -> list[Event]:
+        """The events that pass a filter, tombstones left out.
+
+        Only those between two positions, and whose time is at or after `since` (ticks), and at most `limit`. What is
+        not asked for is not decoded.
+        """
+        end = self.last if last is None else last
+        if self.run_count != 1 or self._is_few(min(end - first + 1, self.count if limit is None else limit)):
+            with self.sound():
+                picker = Picker(self)
+                return picker.events(picker.wanted(wanted, Bounds(first, last, since, limit)))
+        rows = self._plain(wanted)
+        if first > self.position or end < self.last or since > 0:
+            rows = [one for one in rows if first <= one.position <= end and one.stamp & TICKS_MASK >= since]
+        return rows if limit is None else rows[:limit]
+
+    def _is_few(self, events: int) -> bool:
+        """Whether so many of one run are found quicker than all are decoded."""
+        return self.count >= PICKED_EVENTS_MIN and events * PICKED_PART < self.count
+
+    def _plain(self, wanted: EventFilter) -> list[Event]:
+        """The events of a record with one run."""
         with self.sound():
             texts = self.texts()
             types = [name.decode() for name in texts[self.name_count :]]
@@ -272,6 +334,38 @@ class Record:
         if wanted.types is not None and not set(types) <= set(wanted.types):
             rows = [event for event in rows if event.type in wanted.types]
         return rows
+
+    def events_of_stream(
+        self, position: int, context: str, stream: str, low: int, high: int, limit: int | None, backward: bool = False
+    ) -> list[Event]:
+        """The events of a stream between two sequences, tombstones left out, from the last to the first if `backward`.
+
+        `position` is that of one of its events here, living or not; if there is an event of another stream, nothing
+        is found.
+        """
+        if self.run_count == 1 and not self._is_few(high - low + 1 if limit is None else limit):
+            rows = self._plain(_EVERYTHING)
+            if rows and (rows[0].context, rows[0].stream) != (context, stream):
+                return []
+            if rows and not (low <= rows[0].sequence and rows[-1].sequence <= high):
+                rows = [one for one in rows if low <= one.sequence <= high]
+            return (rows[::-1] if backward else rows)[:limit]
+        with self.sound():
+            picker = Picker(self)
+            picked = picker.living(picker.of_stream(position, context, stream, low, high))
+            return picker.events(picked.cut(limit, backward))
+
+    def stretch(self, position: int, context: str, stream: str, low: int, high: int) -> tuple[list[bytes], bytes, int]:
+        """The ids of a stream's events between two sequences, tombstones too; the commit and position of the first."""
+        with self.sound():
+            if self.run_count == 1:
+                (run,) = self.runs()
+                start, end = max(low - run.sequence, 0), min(high + 1 - run.sequence, run.length)
+                if start >= end or (run.context, run.stream) != (context, stream):
+                    return [], b"", 0
+                return self.ids()[start:end], run.commit, self.position + start
+            picker = Picker(self)
+            return picker.place(picker.of_stream(position, context, stream, low, high))
 
     def _rows(self, texts: list[bytes], types: list[str], wanted: EventFilter) -> list[Event]:
         # The hot loop of every read that yields events: one zip over the columns. See bench/reads.py.
@@ -290,54 +384,14 @@ class Record:
         bodies = _cut(data, at.bodies, fixed[3 * events :])
         if at.bodies + sum(fixed[3 * events :]) != len(data):
             raise DamagedRecord(self.position, "its bodies do not fill it")
-        rows: list[Event] = []
-        start = 0
-        places = texts[: self.name_count]
-        cut = data[at.runs : at.ids]
-        for commit, sequence, recorded, length, context_index, stream_index in RUN.iter_unpack(cut):
-            context, stream = places[context_index].decode(), places[stream_index].decode()
-            end = start + length
-            if wanted.wants_stream(context, stream):
-                columns: Any = (
-                    *(count(self.position + start), repeat(context), repeat(stream), count(sequence)),
-                    *(ids[start:end], stamps[start:end], names[start:end], headers[start:end]),
-                    *(bodies[start:end], repeat(recorded), repeat(commit)),
-                )
-                rows += map(_make_event, zip(*columns, strict=False))
-            start = end
-        if start != events:
-            raise DamagedRecord(self.position, f"its commits have {start} events, and it has {events}")
-        return rows
-
-
-class _Offsets(NamedTuple):
-    """Where each part of a record begins."""
-
-    runs: int
-    ids: int
-    stamps: int
-    types: int
-    header_lengths: int
-    body_lengths: int
-    lengths: int
-    text: int
-    headers: int
-    bodies: int
-
-    @classmethod
-    def of(cls, runs: int, events: int, texts: int, text_bytes: int, header_bytes: int) -> "_Offsets":
-        ids = HEADER.size + RUN.size * runs
-        stamps = ids + 16 * events
-        types = stamps + 8 * events
-        header_lengths = types + 2 * events
-        body_lengths = header_lengths + 4 * events
-        lengths = body_lengths + 4 * events
-        text = lengths + 2 * texts
-        headers = text + text_bytes
-        return cls(
-            *(HEADER.size, ids, stamps, types, header_lengths, body_lengths, lengths, text, headers),
-            headers + header_bytes,
+        commit, sequence, recorded, _, context, stream = self._run(texts)
+        if not wanted.wants_stream(context, stream):
+            return []
+        columns: Any = (
+            *(count(self.position), repeat(context), repeat(stream), count(sequence)),
+            *(ids, stamps, names, headers, bodies, repeat(recorded), repeat(commit)),
         )
+        return list(map(_make_event, zip(*columns, strict=False)))
 
 
 def _cut(data: bytes, start: int, lengths: Sequence[int]) -> list[bytes]:

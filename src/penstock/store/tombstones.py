@@ -1,60 +1,123 @@
 """Erasing events from a record: they keep id, sequence, position and time, and lose type, headers and body."""
 
-from collections.abc import Iterator
-from struct import Struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from penstock.store.record import CHECKSUM_BYTES, HEADER, VERSION, Record, with_checksum
+import numpy as np
+import numpy.typing as npt
+
+from penstock.store.joining import Joined
+from penstock.store.record import Record
+
+_Mask = npt.NDArray[np.bool_]
 
 
-def entomb(record: Record, context: str, stream: str, last: int) -> bytes:
-    """The record with the events of a stream up to a sequence turned into tombstones; DamagedRecord if it is broken."""
+class Gone(NamedTuple):
+    """What nobody shall see any more: of a (context, stream) all up to a sequence, and events by position.
+
+    `ranges` are (first, last) positions, disjoint and in order.
+    """
+
+    streams: Mapping[tuple[str, str], int] = MappingProxyType({})
+    ranges: Sequence[tuple[int, int]] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything."""
+        return bool(self.streams or self.ranges)
+
+
+def entomb(record: Record, gone: Gone) -> bytes:
+    """The record with what is gone turned into tombstones; DamagedRecord if it is broken.
+
+    Types that no event has any more are no longer in it. An event that is a tombstone already stays one.
+    """
     with record.sound():
-        return _entombed(record, context, stream, last)
+        dead = _dead(record, gone)
+        return _entombed(record, np.zeros(record.count, bool) if dead is None else dead)
 
 
-def _entombed(record: Record, context: str, stream: str, last: int) -> bytes:
-    data, at, events = record.data, record.at, record.count
-    gone = list(_gone(record, context, stream, last))
-    texts = record.texts()
-    names, types = texts[: record.name_count], texts[record.name_count :]
-    fixed = Struct(f"<{events}H{events}I{events}I").unpack_from(data, at.types)
-    type_names = [b"" if dead else types[code] for code, dead in zip(fixed[:events], gone, strict=True)]
-    kept_types = list(dict.fromkeys(type_names))
-    header_lengths, headers = _keep(data, at.headers, fixed[events : 2 * events], gone)
-    body_lengths, bodies = _keep(data, at.bodies, fixed[2 * events :], gone)
-    text = b"".join(names + kept_types)
-    codes = {name: code for code, name in enumerate(kept_types)}
-    rest = b"".join(
-        (
-            data[at.runs : at.types],
-            Struct(f"<{events}H{events}I{events}I").pack(
-                *(codes[name] for name in type_names), *header_lengths, *body_lengths
-            ),
-            Struct(f"<{len(names) + len(kept_types)}H").pack(*map(len, names + kept_types)),
-            text,
-            headers,
-            bodies,
-        )
-    )
-    header = HEADER.pack(
-        *(0, VERSION, 0, len(kept_types), events, record.position, record.run_count, record.name_count),
-        *(len(text), len(headers)),
-    )[CHECKSUM_BYTES:]
-    return with_checksum(header + rest)
+def is_hit(record: Record, gone: Gone) -> bool:
+    """Whether a record has events that are gone."""
+    with record.sound():
+        return _dead(record, gone) is not None
 
 
-def _gone(record: Record, context: str, stream: str, last: int) -> Iterator[bool]:
-    for run in record.runs():
-        hit = run.context == context and run.stream == stream
-        for sequence in range(run.sequence, run.sequence + run.length):
-            yield hit and sequence <= last
+def shown(record: Record, gone: Gone) -> Record:
+    """A record as readers see it: itself if nothing in it is gone."""
+    with record.sound():
+        dead = _dead(record, gone)
+        return record if dead is None else Record(_entombed(record, dead), record.position)
 
 
-def _keep(data: bytes, start: int, lengths: tuple[int, ...], gone: list[bool]) -> tuple[list[int], bytes]:
-    kept, parts = [], []
-    for length, dead in zip(lengths, gone, strict=True):
-        kept.append(0 if dead else length)
-        if not dead:
-            parts.append(data[start : start + length])
-        start += length
-    return kept, b"".join(parts)
+# -- what is gone
+
+
+def _dead(record: Record, gone: Gone) -> _Mask | None:
+    """Which events of a record are gone; None if none is."""
+    by_stream = _dead_of_streams(record, gone.streams) if gone.streams else None
+    low = bisect_left(gone.ranges, record.position, key=itemgetter(1))
+    high = bisect_right(gone.ranges, record.last, key=itemgetter(0))
+    if low >= high:
+        return by_stream
+    dead = np.zeros(record.count, bool) if by_stream is None else by_stream
+    for first, last in gone.ranges[low:high]:
+        dead[max(first - record.position, 0) : last + 1 - record.position] = True
+    return dead
+
+
+def _dead_of_streams(record: Record, streams: Mapping[tuple[str, str], int]) -> _Mask | None:
+    if len(streams) < record.run_count and not _may_name(record, streams):
+        return None
+    runs = record.runs()
+    _, sequences, _, lengths, contexts, names = zip(*runs, strict=True)
+    lasts = list(map(streams.get, zip(contexts, names, strict=True), repeat(0)))
+    if not any(lasts):
+        return None
+    left = np.array(lasts, np.int64) - np.array(sequences, np.int64)
+    dead = np.clip(left, -1, np.array(lengths) - 1) + 1
+    if not dead.any():
+        return None
+    # Of each run, so many at its beginning are gone and the others not.
+    return np.repeat(np.tile([True, False], len(runs)), np.column_stack((dead, lengths - dead)).ravel())
+
+
+def _may_name(record: Record, streams: Mapping[tuple[str, str], int]) -> bool:
+    """Whether the text of a record has any of these; quicker than to look at all its runs."""
+    text = record.data[record.at.text : record.at.headers]
+    return any(stream.encode() in text and context.encode() in text for context, stream in streams)
+
+
+# -- a record without it
+
+
+def _entombed(record: Record, dead: _Mask) -> bytes:
+    parts = Joined([record]).parts()
+    types = list(parts.types) if b"" in parts.types else [*parts.types, b""]
+    codes, kept = _renumbered(np.where(dead, types.index(b""), parts.codes))
+    header_lengths, headers = _keep(parts.headers, parts.header_lengths, dead)
+    body_lengths, bodies = _keep(parts.bodies, parts.body_lengths, dead)
+    return parts._replace(
+        codes=codes,
+        types=[types[code] for code in kept],
+        header_lengths=header_lengths,
+        headers=headers,
+        body_lengths=body_lengths,
+        bodies=bodies,
+    ).encode(record.position)
+
+
+def _renumbered(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], list[int]]:
+    """Indices anew in the order in which they are first used, and which those were."""
+    used, firsts, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    return np.argsort(order)[inverse], used[order].tolist()
+
+
+def _keep(data: Any, lengths: npt.NDArray[np.uint32], dead: _Mask) -> tuple[npt.NDArray[np.uint32], bytes]:
+    """The lengths and bytes of the living."""
+    living = np.repeat(~dead, lengths)
+    return np.where(dead, np.uint32(0), lengths), np.frombuffer(data, "u1")[living].tobytes()

@@ -12,6 +12,7 @@ A backend's test is a class and how to open it:
 
 from tests.store.contract.commits import CommitContract
 from tests.store.contract.dead_letters import DeadLetterContract
+from tests.store.contract.erasures import ErasureContract
 from tests.store.contract.iterators import IteratorContract
 from tests.store.contract.keeping import KeepingContract
 from tests.store.contract.logs import LogContract
@@ -19,6 +20,7 @@ from tests.store.contract.marks import MarkContract
 from tests.store.contract.queues import QueueContract
 from tests.store.contract.reads import ReadContract
 from tests.store.contract.records import RecordContract
+from tests.store.contract.seals import SealContract
 from tests.store.contract.search import SearchContract
 from tests.store.contract.subscriptions import SubscriptionContract
 from tests.store.contract.transactions import TransactionContract
@@ -38,6 +40,8 @@ class StoreContract(
     DeadLetterContract,
     LogContract,
     IteratorContract,
+    SealContract,
+    ErasureContract,
     KeepingContract,
 ):
     """Every promise of `penstock.store.contract`."""

@@ -14,8 +14,9 @@ from penstock.model import ANY, Appended, check_context, check_stream
 from penstock.model.events import random_id
 from penstock.store.contract import LOG_CONTEXT, Commit
 from penstock.store.record import encode_commit
+from penstock.store.sealing import BLOCK_BITS
 from penstock.store.sqlite.database import Database
-from penstock.store.sqlite.history import BLOCK_BITS, History
+from penstock.store.sqlite.history import History
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")

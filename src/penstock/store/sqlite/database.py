@@ -68,6 +68,8 @@ class Database:
         connection.pragma("cache_size", -CACHE_KIB)
         if write:
             connection.pragma("page_size", PAGE_BYTES)
+            # Of a file that has tables already this changes nothing; see `schema.migrate`.
+            connection.pragma("auto_vacuum", "incremental")
             if connection.pragma("journal_mode", "wal") != "wal":
                 raise StorageFailure("its file system cannot hold a write-ahead log")
             connection.pragma("synchronous", "full")
@@ -116,6 +118,24 @@ class Database:
         finally:
             cursor.close(True)
 
+    def overwrite(self, table: str, column: str, row: int, data: bytes) -> bytes:
+        """Put bytes over as many at the beginning of a value, which stays where it is; those that were there."""
+        try:
+            with self.connection.blob_open("main", table, column, row, True) as blob:
+                before = blob.read(len(data))
+                blob.seek(0)
+                blob.write(data)
+        except FOREIGN as error:
+            raise translate(error) from error
+        return before
+
+    def pragma(self, name: str) -> int:
+        """A number that SQLite keeps about its file."""
+        try:
+            return int(self.connection.pragma(name))
+        except apsw.Error as error:
+            raise translate(error) from error
+
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Reads inside see one state. Keep it short: it holds the WAL."""
@@ -129,9 +149,10 @@ class Database:
             self.command("COMMIT")
 
     def command(self, text: str) -> None:
-        """BEGIN, COMMIT and their like."""
+        """BEGIN, COMMIT, VACUUM and their like."""
         try:
-            self.connection.execute(text)
+            for _ in self.connection.execute(text):
+                pass
         except apsw.Error as error:
             raise translate(error) from error
 
@@ -167,6 +188,21 @@ class Database:
             redo.sync(self._path, self._vfs)
         except apsw.Error as error:
             raise translate(error) from error
+
+    def uncopied_pages(self) -> int:
+        """How many pages of the WAL are not in the file yet."""
+        try:
+            frames, copied = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        except apsw.Error as error:
+            raise translate(error) from error
+        return max(0, frames - copied)
+
+    def wal_bytes(self) -> int:
+        """How long the WAL's file is."""
+        try:
+            return self._path.with_name(f"{FILE_NAME}-wal").stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def restart_wal(self, wait_ms_max: int = BUSY_MS_MAX) -> bool:
         """Bring all of the WAL into the file and empty it; False if readers took longer than that."""

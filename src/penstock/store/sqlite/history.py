@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from penstock.errors import DamagedRecord
-from penstock.model import ContextInfo, Event, EventFilter, StreamInfo, ticks_of
+from penstock.model import ContextInfo, Event, EventFilter, StreamInfo
 from penstock.store.contract import Page, ReadLimits, RecordSpan, Search, Store
+from penstock.store.picking import SEQUENCE_MAX
 from penstock.store.record import Record
+from penstock.store.sealing import BLOCK_BITS
 from penstock.store.sqlite import erasing
 from penstock.store.sqlite.database import Database
 
-BLOCK_BITS: Final = 12
-"""A block is 4,096 positions: the grain of the index of contexts and times, and of seals."""
 SPAN_POSITIONS: Final = 1 << 16
 """How many positions one query may pass over, so that a sparse scan looks at the clock in between."""
 COMMITS_PER_QUERY: Final = 256
@@ -50,26 +50,23 @@ class History(Store):
             stream_id = self._stream_id(context, stream)
             if stream_id is None:
                 return Page([], max(first, 1), True)
-            wanted = EventFilter(context, stream)
             if backward:
-                return self._backward(stream_id, stream, wanted, first, last or 1, limits)
-            return self._forward(stream_id, stream, wanted, max(first, 1), last, limits)
+                return self._backward(stream_id, context, stream, first, last or 1, limits)
+            return self._forward(stream_id, context, stream, max(first, 1), last, limits)
 
     def _forward(
-        self, stream_id: int, stream: str, wanted: EventFilter, first: int, last: int | None, limits: ReadLimits
+        self, stream_id: int, context: str, stream: str, first: int, last: int | None, limits: ReadLimits
     ) -> Page:
         events: list[Event] = []
         budget = limits.bytes_max
         following = first
         deadline = time.monotonic() + limits.scan_ms_max / 1000
-        gone = erasing.hidden_of_stream(self.db, wanted.context or "", stream)
-        for stored in self._records_of_stream(stream_id, first):
+        gone = erasing.hidden_of_stream(self.db, context, stream)
+        end = SEQUENCE_MAX if last is None else last
+        for stored, position in self._records_of_stream(stream_id, first, end):
             record = erasing.shown(stored, gone) if gone else stored
-            for event in record.events(wanted):
-                if event.stream != stream or event.sequence < following:
-                    continue
-                if last is not None and event.sequence > last:
-                    return Page(events, following, True)
+            limit = limits.events_max - len(events) + 1
+            for event in record.events_of_stream(position, context, stream, following, end, limit):
                 if len(events) >= limits.events_max or budget <= 0:
                     return Page(events, following, False)
                 events.append(event)
@@ -77,27 +74,22 @@ class History(Store):
                 following = event.sequence + 1
             if time.monotonic() > deadline:
                 # Most of a long erased stream is passed over: go on after this record, with or without events.
-                return Page(events, max(following, _sequences(record, wanted.context, stream)[1] + 1), False)
+                return Page(events, max(following, _sequences(record, context, stream)[1] + 1), False)
         return Page(events, following, True)
 
     def place_of(self, context: str, stream: str, first: int, last: int) -> tuple[bytes, bytes, int]:
         """The ids of a stretch of a stream, erased events too, and the commit and position it begins with."""
         ids: list[bytes] = []
         commit, position = b"", 0
-        for record in self._records_of_stream(self._stream_id(context, stream) or 0, first):
-            start = 0
-            for run in record.runs():
-                low, high = max(first - run.sequence, 0), min(last + 1 - run.sequence, run.length)
-                if low < high and (run.context, run.stream) == (context, stream):
-                    if not ids:
-                        commit, position = run.commit, record.position + start + low
-                    ids += record.ids()[start + low : start + high]
-                start += run.length
-            if len(ids) > last - first:
-                break
+        for record, place in self._records_of_stream(self._stream_id(context, stream) or 0, first, last):
+            found = record.stretch(place, context, stream, first, last)
+            if not ids:
+                _, commit, position = found
+            ids += found[0]
         return b"".join(ids), commit, position
 
-    def _records_of_stream(self, stream_id: int, sequence: int) -> Iterator[Record]:
+    def _records_of_stream(self, stream_id: int, sequence: int, end: int) -> Iterator[tuple[Record, int]]:
+        """Each record that has events of a stream between two sequences, with the position of one of them."""
         previous = 0
         values = {"stream_id": stream_id, "sequence": sequence, "limit": COMMITS_PER_QUERY}
         while rows := self.db.rows("commits_forward", values):
@@ -105,37 +97,34 @@ class History(Store):
                 if position > previous:
                     record = self._record_at(position)
                     previous = record.last
-                    yield record
+                    yield record, position
+                if last >= end:
+                    return
                 values["sequence"] = last + 1
 
-    def _backward(
-        self, stream_id: int, stream: str, wanted: EventFilter, first: int, last: int, limits: ReadLimits
-    ) -> Page:
+    def _backward(self, stream_id: int, context: str, stream: str, first: int, last: int, limits: ReadLimits) -> Page:
         head = self.db.value("stream_head", {"stream_id": stream_id}) or 0
         first = min(first, head) if first > 0 else head
         events: list[Event] = []
         budget = limits.bytes_max
         following = first
         deadline = time.monotonic() + limits.scan_ms_max / 1000
-        gone = erasing.hidden_of_stream(self.db, wanted.context or "", stream)
-        for stored in self._records_of_stream_backward(stream_id, first):
+        gone = erasing.hidden_of_stream(self.db, context, stream)
+        for stored, position in self._records_of_stream_backward(stream_id, first, last):
             record = erasing.shown(stored, gone) if gone else stored
-            for event in reversed(record.events(wanted)):
-                if event.stream != stream or event.sequence > following:
-                    continue
-                if event.sequence < last:
-                    return Page(events, following, True)
+            limit = limits.events_max - len(events) + 1
+            for event in record.events_of_stream(position, context, stream, last, following, limit, backward=True):
                 if len(events) >= limits.events_max or budget <= 0:
                     return Page(events, following, False)
                 events.append(event)
                 budget -= _size(event)
                 following = event.sequence - 1
             if time.monotonic() > deadline:
-                before = min(following, _sequences(record, wanted.context, stream)[0] - 1)
+                before = min(following, _sequences(record, context, stream)[0] - 1)
                 return Page(events, before, before < last)
         return Page(events, following, True)
 
-    def _records_of_stream_backward(self, stream_id: int, sequence: int) -> Iterator[Record]:
+    def _records_of_stream_backward(self, stream_id: int, sequence: int, end: int) -> Iterator[tuple[Record, int]]:
         start = self.db.row("commits_forward", {"stream_id": stream_id, "sequence": sequence, "limit": 1})
         if start is None:
             return
@@ -143,10 +132,12 @@ class History(Store):
         values = {"stream_id": stream_id, "sequence": start[0], "limit": COMMITS_PER_QUERY}
         while rows := self.db.rows("commits_backward", values):
             for last, position in rows:
+                if last < end:
+                    return
                 if following is None or position < following:
                     record = self._record_at(position)
                     following = record.position
-                    yield record
+                    yield record, position
                 values["sequence"] = last - 1
 
     def _record_at(self, position: int) -> Record:
@@ -164,13 +155,10 @@ class History(Store):
         span = self._span(position, wanted, limits, end)
         events: list[Event] = []
         for record in span.records:
-            found = record.events(wanted)
-            if record.position < position:
-                found = [event for event in found if event.position >= position]
-            events += found
-        if end is not None:
-            while events and events[-1].position > end:
-                events.pop()
+            if len(events) > limits.events_max:
+                break
+            # One more than is asked for says where to read on.
+            events += record.events(wanted, position, end, limit=limits.events_max - len(events) + 1)
         if len(events) > limits.events_max:
             return Page(events[: limits.events_max], events[limits.events_max].position, False)
         return Page(events, span.next, span.end)
@@ -196,7 +184,7 @@ class History(Store):
                 for first, data in self.db.each(name, values):
                     record = Record(data, first)
                     records.append(erasing.shown(record, gone) if gone else record)
-                    events += record.count
+                    events += record.last + 1 - max(first, position)
                     size += len(data)
                     if events >= limits.events_max or size >= limits.bytes_max or time.monotonic() > deadline:
                         return span(record.last)
@@ -242,9 +230,8 @@ class History(Store):
             start = max(1, (block or 0) << BLOCK_BITS)
         span = self.read_records(start, wanted, limits)
         for record in span.records:
-            for event in record.events(wanted):
-                if event.position >= start and ticks_of(event.stamp) >= ticks:
-                    return Search(event.position, event.position + 1, False)
+            for event in record.events(wanted, start, since=ticks, limit=1):
+                return Search(event.position, event.position + 1, False)
         return Search(None, span.next, span.end)
 
     def contexts(self, after: str, limit: int) -> list[ContextInfo]:
@@ -277,7 +264,7 @@ def _after_prefix(prefix: str) -> str | bytes:
     return prefix[:-1] + chr(0xE000 if following == 0xD800 else following)
 
 
-def _sequences(record: Record, context: str | None, stream: str) -> tuple[int, int]:
+def _sequences(record: Record, context: str, stream: str) -> tuple[int, int]:
     """The first and last sequence of a stream's events in a record."""
     mine = [run for run in record.runs() if (run.context, run.stream) == (context, stream)]
     return mine[0].sequence, mine[-1].sequence + mine[-1].length - 1

@@ -1,7 +1,7 @@
 """Logs, iterators and their output."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import accumulate
 from struct import pack, unpack_from
 from typing import Any
@@ -31,6 +31,7 @@ from penstock.store.contract import (
     Store,
     WriteOutput,
 )
+from penstock.store.sqlite import guarded
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.database import Database
 
@@ -60,9 +61,6 @@ class Logs(Store):
     def output_count(self, number: int) -> int | None:
         place = self.db.row("iterator_place", {"id": number})
         return place[1] if place else None
-
-    def open_erasures(self) -> int:
-        return int(self.db.value("open_erasures"))
 
     def read_output(self, iterator: int, ordinal: int, limits: ReadLimits) -> list[bytes]:
         items: list[bytes] = []
@@ -135,8 +133,7 @@ def delete_log(db: Database, op: DeleteLog, appender: Appender, now: int) -> boo
     appender.flush()
     head = appender.stream_head(LOG_CONTEXT, op.name)
     if head > row[2]:
-        erasure = {"context": LOG_CONTEXT, "stream": op.name, "iterator_id": None, "last": head, "done": row[2]}
-        db.run("add_erasure", {**erasure, "requested": now})
+        enter(db, now, context=LOG_CONTEXT, stream=op.name, last=head, done=row[2], events=head - row[2])
     _delete_below(db, op.name, Over.LOG, now)
     db.run("delete_log", {"name": op.name})
     return True
@@ -207,9 +204,25 @@ def _delete_below(db: Database, log: str, over: Over, now: int) -> None:
 def _delete_iterator(db: Database, number: int, now: int) -> None:
     outputs = db.row("iterator_place", {"id": number})[1]
     if outputs:
-        erasure = {"context": None, "stream": None, "iterator_id": number, "last": outputs, "done": 0}
-        db.run("add_erasure", {**erasure, "requested": now})
+        enter(db, now, iterator_id=number, last=outputs)
     db.run("delete_iterator", {"id": number})
+
+
+def enter(db: Database, now: int, **entry: Any) -> None:
+    """Add to the ledger of erasures: of a context and stream, of an iterator, or of ranges of positions."""
+    whole = {"context": None, "stream": None, "iterator_id": None, "ranges": None, "done": 0, "events": 0, **entry}
+    db.run("add_erasure", {**whole, "requested": now})
+
+
+def begin_anew(db: Database, log: str, over: Over, now: int) -> list[IteratorState]:
+    """Let iterators over something, and those over them, begin anew under new numbers, and erase what they gave."""
+    again: list[IteratorState] = []
+    for (number,) in db.rows("iterators_below", {"log": log, "over": over}):
+        before = _iterator(db.row("iterator_numbered", {"id": number}))
+        _delete_iterator(db, number, now)
+        db.run("add_iterator_again", asdict(before))
+        again.append(_iterator(db.row("iterator", {"name": before.name})))
+    return again
 
 
 def write_output(db: Database, op: WriteOutput) -> int:
@@ -220,9 +233,16 @@ def write_output(db: Database, op: WriteOutput) -> int:
     outputs: int = place[1]
     if op.items:
         data = pack(f"<{len(op.items)}I", *map(len, op.items)) + b"".join(op.items)
-        db.run("forget_state", {"id": op.iterator})
+        _forget_state(db, op.iterator)
         row = {"id": op.iterator, "ordinal": outputs, "count": len(op.items), "data": data, "state": op.state}
         db.run("add_output", row)
     outputs += len(op.items)
     db.run("move_iterator", {"id": op.iterator, "source": op.next_source, "outputs": outputs})
     return outputs
+
+
+def _forget_state(db: Database, iterator: int) -> None:
+    """The accumulator is in the last row only."""
+    last = db.row("last_output", {"id": iterator})
+    if last is not None and last[2] is not None:
+        guarded.put_state_away(db, *last)

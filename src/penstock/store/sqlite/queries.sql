@@ -58,6 +58,9 @@ SELECT position, data FROM records WHERE position <= :position ORDER BY position
 -- name: record_start
 SELECT position FROM records WHERE position <= :position ORDER BY position DESC LIMIT 1;
 
+-- name: record_span
+SELECT position, count FROM records WHERE position <= :position ORDER BY position DESC LIMIT 1;
+
 -- name: records_between
 SELECT position, data FROM records WHERE position BETWEEN :low AND :high ORDER BY position;
 
@@ -272,10 +275,18 @@ SELECT source, outputs FROM iterators WHERE id = :id;
 -- name: move_iterator
 UPDATE iterators SET source = :source, outputs = :outputs WHERE id = :id;
 
+-- name: add_iterator_again
+INSERT INTO iterators (name, log, over, kind, function, indexed, created, base, source, outputs)
+VALUES (:name, :log, :over, :kind, :function, :indexed, :created, :base, :base, 0);
+
+-- name: iterator_numbered
+SELECT id, name, log, over, kind, function, indexed, created, base, source, outputs, NULL FROM iterators WHERE id = :id;
+
+-- name: last_output
+SELECT rowid, length(data), length(state) FROM outputs WHERE iterator_id = :id ORDER BY ordinal DESC LIMIT 1;
+
 -- name: forget_state
-UPDATE outputs SET state = NULL
-WHERE iterator_id = :id AND state IS NOT NULL
-  AND ordinal = (SELECT max(ordinal) FROM outputs WHERE iterator_id = :id);
+UPDATE outputs SET state = NULL WHERE rowid = :row;
 
 -- name: add_output
 INSERT INTO outputs (iterator_id, ordinal, count, data, state) VALUES (:id, :ordinal, :count, :data, :state);
@@ -287,8 +298,9 @@ WHERE iterator_id = :id AND EXISTS (SELECT 1 FROM iterators WHERE id = :id) AND 
 ORDER BY ordinal;
 
 -- name: add_erasure
-INSERT INTO erasures (context, stream, iterator_id, last, done, requested)
-VALUES (:context, :stream, :iterator_id, :last, :done, :requested);
+INSERT INTO erasures (context, stream, iterator_id, ranges, last, done, events, timeline, requested)
+VALUES (:context, :stream, :iterator_id, :ranges, :last, :done, :events, (SELECT max(timeline) FROM timelines),
+    :requested);
 
 -- name: hidden
 SELECT context, stream, max(last) FROM erasures
@@ -298,8 +310,24 @@ GROUP BY context, stream;
 -- name: hidden_of_stream
 SELECT max(last) FROM erasures WHERE finished IS NULL AND done < last AND context = :context AND stream = :stream;
 
+-- name: hidden_ranges
+SELECT done, ranges FROM erasures INDEXED BY erasures_open_of_ranges
+WHERE finished IS NULL AND ranges IS NOT NULL AND done < last;
+
+-- name: erased_up_to
+SELECT max(last) FROM erasures INDEXED BY erasures_of_streams
+WHERE context = :context AND stream = :stream AND damaged = 0
+  AND timeline = (SELECT max(timeline) FROM timelines);
+
+-- name: erasures
+SELECT id, context, stream, last, ranges, iterator_id, timeline, events, requested, finished, damaged FROM erasures
+WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- name: last_erasure
+SELECT coalesce(max(id), 0) FROM erasures;
+
 -- name: unerased
-SELECT id, context, stream, iterator_id, last, done FROM erasures INDEXED BY erasures_open
+SELECT id, context, stream, iterator_id, ranges, last, done FROM erasures INDEXED BY erasures_open
 WHERE finished IS NULL AND done < last ORDER BY id LIMIT :limit;
 
 -- name: open_erasures
@@ -309,19 +337,71 @@ SELECT count(*) FROM erasures WHERE finished IS NULL;
 SELECT id FROM erasures WHERE finished IS NULL AND done >= last;
 
 -- name: advance_erasure
-UPDATE erasures SET done = :done WHERE id = :id;
+UPDATE erasures SET done = :done, damaged = damaged + :damaged WHERE id = :id;
 
 -- name: finish_erasure
 UPDATE erasures SET finished = ? WHERE id = ?;
 
--- name: clear_output
-UPDATE outputs SET count = 0, data = x'', state = NULL WHERE iterator_id = :id AND ordinal = :ordinal;
+-- name: output_to_erase
+SELECT rowid FROM outputs WHERE iterator_id = :id AND ordinal >= :ordinal ORDER BY ordinal LIMIT 1;
 
--- name: outputs_to_clear
-SELECT ordinal, length(data) FROM outputs WHERE iterator_id = :id AND ordinal >= :ordinal ORDER BY ordinal LIMIT :limit;
+-- name: outputs_from_row
+SELECT iterator_id, ordinal, rowid, length(data), length(state) FROM outputs WHERE rowid >= :row ORDER BY rowid;
+
+-- name: blank_output
+UPDATE outputs SET data = zeroblob(length(data)), state = zeroblob(length(state)) WHERE rowid = ?;
+
+-- name: delete_output
+DELETE FROM outputs WHERE rowid = ?;
+
+-- name: outputs_before_row
+SELECT rowid, length(data), length(state) FROM outputs WHERE rowid < :row ORDER BY rowid DESC;
+
+-- name: outputs_after_row
+SELECT rowid, length(data), length(state) FROM outputs WHERE rowid > :row ORDER BY rowid;
+
+-- name: records_before_row
+SELECT position, length(data) FROM records WHERE position < :row AND typeof(data) = 'blob' ORDER BY position DESC;
+
+-- name: records_after_row
+SELECT position, length(data) FROM records WHERE position > :row AND typeof(data) = 'blob' ORDER BY position;
 
 -- name: replace_record
 UPDATE records SET data = :data WHERE position = :position;
+
+-- name: blank_record
+UPDATE records SET data = zeroblob(:size) WHERE position = :position;
+
+-- name: next_record_start
+SELECT position FROM records WHERE position > :position ORDER BY position LIMIT 1;
+
+-- name: rewritten
+UPDATE meta SET value = value + 1 WHERE key = 'rewrites';
+
+-- name: move_mark
+UPDATE meta SET value = :position WHERE key = 'sealed';
+
+-- name: unsealed_rows
+SELECT position, count, length(data) FROM records WHERE position BETWEEN :low AND :high ORDER BY position;
+
+-- name: unsealed_records
+SELECT position, count, data FROM records WHERE position BETWEEN :low AND :high ORDER BY position;
+
+-- name: seal_place
+SELECT min(position), coalesce(sum(count), 0),
+    CASE WHEN min(context_id) = max(context_id) AND count(context_id) = count(*) THEN min(context_id) END,
+    CASE WHEN min(stream_id) = max(stream_id) AND count(stream_id) = count(*) THEN min(stream_id) END
+FROM records WHERE position BETWEEN :first AND :last;
+
+-- name: blank_records
+UPDATE records SET data = zeroblob(length(data)) WHERE position BETWEEN :first AND :last;
+
+-- name: delete_records
+DELETE FROM records WHERE position BETWEEN :first AND :last;
+
+-- name: add_blank_record
+INSERT INTO records (position, count, context_id, stream_id, data)
+VALUES (:position, :count, :context_id, :stream_id, zeroblob(:size));
 
 -- name: stats
 SELECT
@@ -362,3 +442,80 @@ SELECT id, subscriber, position FROM subscriptions WHERE position < 1 OR positio
 -- name: stray_iterators
 SELECT name, outputs FROM iterators i
 WHERE outputs <> (SELECT coalesce(sum(count), 0) FROM outputs WHERE iterator_id = i.id) AND indexed;
+
+-- The whole state, out and in; columns as in STATE_TABLES.
+
+-- name: state_timelines
+SELECT timeline, after_position, started FROM timelines ORDER BY timeline;
+
+-- name: state_contexts
+SELECT name, events, commits, streams, bytes, top FROM contexts ORDER BY name;
+
+-- name: state_subscriptions
+SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions ORDER BY id;
+
+-- name: state_queues
+SELECT id, name, context, filter, position, dead_after FROM queues ORDER BY id;
+
+-- name: state_allocations
+SELECT queue_id, first, last, count, subscriber, expires, deliveries FROM allocations ORDER BY queue_id, first;
+
+-- name: state_producers
+SELECT name, number, result, used FROM producers ORDER BY name;
+
+-- name: state_logs
+SELECT name, created, base, bytes FROM logs ORDER BY name;
+
+-- name: state_iterators
+SELECT id, name, log, over, kind, function, indexed, created, base FROM iterators ORDER BY id;
+
+-- name: state_erasures
+SELECT id, context, stream, last, ranges, timeline, events, requested, finished, damaged FROM erasures
+WHERE iterator_id IS NULL ORDER BY id;
+
+-- name: import_timelines
+INSERT INTO timelines (timeline, after_position, started) VALUES (?, ?, ?);
+
+-- name: import_contexts
+UPDATE contexts SET events = ?2, commits = ?3, streams = ?4, bytes = ?5, top = ?6 WHERE name = ?1;
+
+-- name: import_subscriptions
+INSERT INTO subscriptions (id, subscriber, context, filter, position, last_ticks) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: import_queues
+INSERT INTO queues (id, name, context, filter, position, dead_after) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: import_allocations
+INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: import_producers
+INSERT INTO producers (name, number, result, used) VALUES (?, ?, ?, ?);
+
+-- name: import_logs
+INSERT INTO logs (name, created, base, bytes) VALUES (?, ?, ?, ?);
+
+-- name: import_iterators
+INSERT INTO iterators (id, name, log, over, kind, function, indexed, created, base, source, outputs)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, 0);
+
+-- name: import_erasures
+INSERT INTO erasures (id, context, stream, last, done, ranges, timeline, events, requested, finished, damaged)
+VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10);
+
+-- name: forget_timelines
+DELETE FROM timelines;
+
+-- name: replace_meta
+UPDATE meta SET value = :value WHERE key = :key;
+
+-- name: import_tops
+SELECT id, name, top, block FROM contexts;
+
+-- name: import_top
+INSERT INTO contexts (id, name, events, commits, streams, bytes, top, block) VALUES (?1, ?2, 0, 0, 0, 0, ?3, ?4)
+ON CONFLICT (id) DO UPDATE SET top = ?3, block = ?4;
+
+-- name: is_used
+SELECT EXISTS (SELECT 1 FROM records) OR EXISTS (SELECT 1 FROM subscriptions) OR EXISTS (SELECT 1 FROM queues)
+    OR EXISTS (SELECT 1 FROM producers) OR EXISTS (SELECT 1 FROM logs) OR EXISTS (SELECT 1 FROM iterators)
+    OR EXISTS (SELECT 1 FROM erasures);

@@ -5,7 +5,8 @@ after a failed sync the system may have dropped what it was to write, and the ne
 WAL would then be used again from its beginning while the file lacks pages. So after a failed checkpoint, and when a
 store is opened, the pages that count as copied are written once more, and synced, before anything else is copied.
 
-That disturbs nobody: each page gets what it has already, the newest version among the frames that were copied.
+That disturbs nobody: each page gets what it has already, the newest version among the frames that were copied. Pages
+beyond the file's end, which was given back meanwhile, are left out.
 """
 
 from pathlib import Path
@@ -17,7 +18,8 @@ import apsw
 # https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 HEADER_BYTES: Final = 32
 FRAME_HEADER_BYTES: Final = 24
-_PAGE_NUMBER: Final = Struct(">I")
+_FRAME: Final = Struct(">II")
+"""The page's number; in the last frame of a commit the file's size in pages, else 0."""
 
 
 def copy_again(path: Path, vfs: str | None, frames: int, page_bytes: int) -> None:
@@ -46,11 +48,13 @@ def sync(path: Path, vfs: str | None) -> None:
 def _newest(wal: apsw.VFSFile, frames: int, page_bytes: int) -> dict[int, int]:
     """Where in the WAL the newest version of each page begins, by the page's number."""
     newest: dict[int, int] = {}
+    pages = 0
     for frame in range(frames):
         offset = HEADER_BYTES + frame * (FRAME_HEADER_BYTES + page_bytes)
-        (number,) = _PAGE_NUMBER.unpack(wal.xRead(_PAGE_NUMBER.size, offset))
+        number, size = _FRAME.unpack(wal.xRead(_FRAME.size, offset))
         newest[number] = offset + FRAME_HEADER_BYTES
-    return newest
+        pages = size or pages
+    return {number: at for number, at in newest.items() if number <= pages}
 
 
 def _file(name: str, vfs: str | None, kind: int) -> apsw.VFSFile:

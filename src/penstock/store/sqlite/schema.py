@@ -1,5 +1,10 @@
-"""The schema's versions: each migration is a `.sql` file, carried out in one transaction, in order."""
+"""The schema's versions: each migration is a `.sql` file, carried out in one transaction, in order.
 
+From version 2 on a file gives free space back step by step (`auto_vacuum`). An older one has to be written anew for
+that once, which is one transaction too and comes first: if it fails, the store is as it was.
+"""
+
+import logging
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -9,8 +14,13 @@ from uuid import uuid4
 import apsw
 
 from penstock.errors import NotAStore, StoreTooNew
-from penstock.store.sqlite.database import APPLICATION_ID, Database, translate
+from penstock.store.sqlite.database import APPLICATION_ID, PAGE_BYTES, Database, translate
+from penstock.store.sqlite.unfinished import refuse_unfinished
 
+log = logging.getLogger(__name__)
+
+INCREMENTAL: Final = 2
+"""What SQLite calls an `auto_vacuum` in steps."""
 _FILE: Final = re.compile(r"(\d{4})_\w+\.sql")
 
 
@@ -34,6 +44,7 @@ def check(database: Database, directory: Path) -> int:
         raise NotAStore(str(directory), "its file is no SQLite database") from error
     except apsw.Error as error:
         raise translate(error) from error
+    refuse_unfinished(directory, application, version)
     if tables and application != APPLICATION_ID:
         raise NotAStore(str(directory), "its file is a database of some other program")
     if version > SCHEMA_VERSION:
@@ -44,8 +55,18 @@ def check(database: Database, directory: Path) -> int:
 def migrate(database: Database, directory: Path, now: int) -> None:
     """Bring a store to the present schema."""
     version = check(database, directory)
+    if version and database.pragma("auto_vacuum") != INCREMENTAL:
+        _write_anew(database, directory)
     for number, text in enumerate(migrations()[version:], start=version + 1):
         _step(database, number, text, now)
+
+
+def _write_anew(database: Database, directory: Path) -> None:
+    mib = database.pragma("page_count") * PAGE_BYTES / (1 << 20)
+    log.warning("the store in %s is from an older version: writing its %.1f MiB anew, this once", directory, mib)
+    database.command("VACUUM")
+    # All of it went through the WAL.
+    database.restart_wal()
 
 
 def _step(database: Database, number: int, text: str, now: int) -> None:

@@ -32,14 +32,18 @@ from penstock.store.contract import (
     Transaction,
 )
 from penstock.store.record import Record
-from penstock.store.sqlite import consumers, erasing, logs, schema
+from penstock.store.sqlite import consumers, erasing, ledger, logs, schema, sealing
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.checkpointer import Checkpointer
 from penstock.store.sqlite.consumers import Consumers
 from penstock.store.sqlite.database import FILE_NAME, Database
 from penstock.store.sqlite.history import History
+from penstock.store.sqlite.ledger import Ledger
 from penstock.store.sqlite.lock import make_directory, take_lock
 from penstock.store.sqlite.logs import KnownLogs, Logs
+from penstock.store.sqlite.sealing import Sealing
+from penstock.store.sqlite.space import GivingBack, free_bytes
+from penstock.store.sqlite.state import Stating
 from penstock.store.sqlite.verify import Verifying
 
 log = logging.getLogger(__name__)
@@ -52,7 +56,7 @@ Clock = Callable[[], int]
 """Nanoseconds since 1970."""
 
 
-class SqliteReader(History, Consumers, Logs, Verifying):
+class SqliteReader(History, Consumers, Logs, Ledger, Sealing, Stating, Verifying):
     """A store opened for reading, beside whoever writes it."""
 
     def __init__(self, directory: Path | str, *, clock: Clock = time.time_ns, vfs: str | None = None) -> None:
@@ -85,7 +89,11 @@ class SqliteReader(History, Consumers, Logs, Verifying):
                 self.head(),
                 *(commits, contexts, streams, subscriptions, queues, logs_, iterators, size),
                 self._bytes_on_disk(),
+                self.sealed() - 1,
             )
+
+    def free_bytes(self) -> int | None:
+        return free_bytes(self.directory)
 
     def _bytes_on_disk(self) -> int:
         files = (self.directory / name for name in (FILE_NAME, f"{FILE_NAME}-wal"))
@@ -151,6 +159,7 @@ class SqliteStore(SqliteReader):
     def _load(self) -> None:
         self._appender = Appender(self.db, self, self._stream_cache_max)
         self._known_logs = KnownLogs(self.db, self._stream_cache_max)
+        self._giving_back = GivingBack()
         self._erased = False
         self._emptied: list[int] = []
         self._recorded = self._last_recorded()
@@ -300,10 +309,23 @@ class SqliteStore(SqliteReader):
                 return consumers.requeue(self.db, op, self.now())
             case operations.ExpireProducers():
                 return consumers.expire_producers(self.db, op)
+            case operations.Erase() | operations.Seal() | operations.GiveBack():
+                return self._look_after(op)
             case _:
                 return self._apply_to_logs(op)
 
-    def _apply_to_logs(self, op: operations.LogOperation) -> Result:
+    def _look_after(self, op: operations.Erase | operations.Seal | operations.GiveBack) -> Result:
+        self._appender.flush()
+        match op:
+            case operations.Erase():
+                self._erased = True
+                return erasing.erase(self.db, op, self._recorded, self._emptied)
+            case operations.Seal():
+                return sealing.seal(self.db, op)
+            case operations.GiveBack():
+                return self._giving_back.step(self.db, op)
+
+    def _apply_to_logs(self, op: operations.LogOperation | operations.HideStream | operations.HideEvents) -> Result:
         match op:
             case operations.WriteOutput():
                 return logs.write_output(self.db, op)
@@ -312,10 +334,10 @@ class SqliteStore(SqliteReader):
             case operations.DeleteLog():
                 self._known_logs.forget()
                 return logs.delete_log(self.db, op, self._appender, self._recorded)
-            case operations.Erase():
-                self._erased = True
-                self._appender.flush()
-                return erasing.erase(self.db, op, self._recorded, self._emptied)
+            case operations.HideStream():
+                return ledger.hide_stream(self.db, op, self._appender, self._recorded)
+            case operations.HideEvents():
+                return ledger.hide_events(self.db, op, self._appender, self._recorded)
             case operations.AddIterator():
                 return logs.add_iterator(self.db, op, self._recorded)
             case operations.DeleteIterator():

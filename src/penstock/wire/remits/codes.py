@@ -53,6 +53,7 @@ NAMES: Final[dict[int, str]] = {
 CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.AllocationLost: INTERNAL,
     errors.AnswerMalformed: INTERNAL,
+    errors.BackupDamaged: INTERNAL,
     errors.BadUrl: INTERNAL,
     errors.Busy: BUSY,
     errors.CannotConnect: INTERNAL,
@@ -82,6 +83,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.NotLoopback: INTERNAL,
     errors.OutputMoved: INTERNAL,
     errors.PenstockError: INTERNAL,
+    errors.PlaceRefused: INTERNAL,
     errors.QueueAmbiguous: INTERNAL,
     errors.QueueContended: BUSY,
     errors.QueueFilterMismatch: INTERNAL,
@@ -96,6 +98,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.StoreError: INTERNAL,
     errors.StoreInUse: INTERNAL,
     errors.StoreTooNew: INTERNAL,
+    errors.StoreUnfinished: INTERNAL,
     errors.SubscriptionMoved: INTERNAL,
     errors.SubscriptionNotFound: INTERNAL,
     errors.TimedOut: BUSY,

@@ -102,4 +102,7 @@ ASKED: Final[dict[type[Request], Asking]] = {
     model.DropIterator: Asking(b"XI", writing.drop_iterator, b"OK", reading.done),
     model.ListIterators: Asking(b"LI", writing.list_iterators, b"LN", reading.names),
     model.NextItems: Asking(b"NX", writing.next_items, b"IP", reading.item_page),
+    model.EraseStream: Asking(b"ES", writing.erase_stream, b"SE", reading.erased),
+    model.EraseSubject: Asking(b"EJ", writing.erase_subject, b"SE", reading.erased),
+    model.ListErasures: Asking(b"EL", writing.listing, b"LE", reading.erasures),
 }

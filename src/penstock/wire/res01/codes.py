@@ -21,6 +21,7 @@ NOT_ALLOWED: Final = 12
 CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.AllocationLost: STORAGE,
     errors.AnswerMalformed: UNEXPECTED,
+    errors.BackupDamaged: UNEXPECTED,
     errors.BadUrl: UNEXPECTED,
     errors.Busy: READER_BUSY,
     errors.CannotConnect: UNEXPECTED,
@@ -50,6 +51,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.NotLoopback: UNEXPECTED,
     errors.OutputMoved: STORAGE,
     errors.PenstockError: UNEXPECTED,
+    errors.PlaceRefused: UNEXPECTED,
     errors.QueueAmbiguous: STORAGE,
     errors.QueueContended: READER_BUSY,
     errors.QueueFilterMismatch: QUEUE_FILTER,
@@ -64,6 +66,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.StoreError: STORAGE,
     errors.StoreInUse: STORAGE,
     errors.StoreTooNew: STORAGE,
+    errors.StoreUnfinished: STORAGE,
     errors.SubscriptionMoved: STORAGE,
     errors.SubscriptionNotFound: STORAGE,
     errors.TimedOut: READER_TIMEOUT,

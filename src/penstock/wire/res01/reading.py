@@ -17,6 +17,9 @@ from penstock.model import (
     DeadLetterPage,
     Delivery,
     Done,
+    Erased,
+    ErasureInfo,
+    ErasurePage,
     Event,
     EventPage,
     Found,
@@ -241,3 +244,30 @@ def item_page(fields: Fields) -> ItemPage:
 
 def _names(fields: Fields) -> list[str]:
     return [fields.text("Name") for _ in range(fields.count_to_end("Count", 1))]
+
+
+# --- erasing --------------------------------------------------------------------------------------------------
+
+
+def erased(fields: Fields) -> Erased:
+    """SE."""
+    return Erased(fields.number("Events"), fields.number("Next"), fields.flag("End"))
+
+
+def erasures(fields: Fields) -> ErasurePage:
+    """LE."""
+    end = fields.flag("End")
+    return ErasurePage([_erasure(fields) for _ in range(fields.count_to_end("Count", 7))], end)
+
+
+def _erasure(fields: Fields) -> ErasureInfo:
+    # Arguments are evaluated from left to right, and the frames are in the order of the fields.
+    return ErasureInfo(
+        id=fields.number("Id"),
+        context=fields.text_or_none("Context"),
+        stream=fields.text_or_none("Stream"),
+        events=fields.number("Events"),
+        requested=fields.ticks("Requested"),
+        finished=fields.ticks_or_none("Finished"),
+        damaged=fields.number("Damaged"),
+    )

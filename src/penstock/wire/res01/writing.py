@@ -15,10 +15,13 @@ from penstock.model import (
     CreateLog,
     DropIterator,
     DropLog,
+    EraseStream,
+    EraseSubject,
     FetchSubscription,
     FindPosition,
     ListContexts,
     ListDeadLetters,
+    ListErasures,
     ListIterators,
     ListQueues,
     ListStreams,
@@ -213,8 +216,8 @@ def put_back(request: PutBack) -> Frames:
 # --- lists and counts -----------------------------------------------------------------------------------------
 
 
-def listing(request: ListContexts | ListQueues | ListSubscriptions) -> Frames:
-    """LC, LQ and LU."""
+def listing(request: ListContexts | ListQueues | ListSubscriptions | ListErasures) -> Frames:
+    """LC, LQ, LU and EL."""
     return texts(request.after, request.limit)
 
 
@@ -259,3 +262,16 @@ def list_iterators(request: ListIterators) -> Frames:
 def next_items(request: NextItems) -> Frames:
     """NX."""
     return texts(request.iterator, request.ordinal, request.count)
+
+
+# --- erasing --------------------------------------------------------------------------------------------------
+
+
+def erase_stream(request: EraseStream) -> Frames:
+    """ES."""
+    return texts(request.context, request.stream)
+
+
+def erase_subject(request: EraseSubject) -> Frames:
+    """EJ."""
+    return texts(request.subject, request.context, request.position)

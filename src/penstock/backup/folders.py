@@ -1,0 +1,107 @@
+"""A place for backups that is a folder: each file is written under another name, synced, and then renamed."""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from penstock.backup.places import SIGN, SIGN_NAME, Place, lock, sync_directory, told
+from penstock.errors import PlaceRefused
+
+FOLDERS: Final = ("history", "states", "backups")
+_UNFINISHED: Final = ".tmp"
+
+
+class Folder(Place):
+    """Files in a folder and its three subfolders."""
+
+    def __init__(self, path: Path, *, write: bool) -> None:
+        super().__init__(path)
+        self._fresh: set[Path] = set()
+        with told(path):
+            _check(path, write=write)
+            if write:
+                path.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
+            self._sign = os.open(path / SIGN_NAME, flags | os.O_CLOEXEC, 0o644)
+        try:
+            with told(path):
+                lock(path, self._sign, write=write)
+                self._begin(write)
+        except BaseException:
+            os.close(self._sign)
+            raise
+
+    def _begin(self, write: bool) -> None:
+        found = os.pread(self._sign, len(SIGN) + 1, 0)
+        if found != SIGN and not (write and SIGN.startswith(found)):
+            raise self.damaged(SIGN_NAME, "is not what was written")
+        if found != SIGN:
+            # The first backup begins here, or was killed as it began.
+            os.pwrite(self._sign, SIGN, 0)
+            os.fsync(self._sign)
+            sync_directory(self.path.resolve().parent)
+        if write:
+            for folder in FOLDERS:
+                (self.path / folder).mkdir(exist_ok=True)
+            sync_directory(self.path)
+
+    def sizes(self) -> dict[str, int]:
+        with told(self.path):
+            return {
+                f"{folder}/{entry.name}": entry.stat().st_size
+                for folder in FOLDERS
+                for entry in sorted((self.path / folder).glob("*"))
+                if not entry.name.endswith(_UNFINISHED)
+            }
+
+    def read(self, name: str) -> bytes:
+        try:
+            return (self.path / name).read_bytes()
+        except OSError as error:
+            raise self.damaged(name, f"cannot be read: {error.strerror}") from error
+
+    def add(self, name: str, data: bytes) -> None:
+        path = self.path / name
+        with told(self.path):
+            unfinished = path.with_name(path.name + _UNFINISHED)
+            _write(unfinished, data)
+            unfinished.replace(path)
+        self._fresh.add(path.parent)
+
+    def sync(self) -> None:
+        with told(self.path):
+            for folder in self._fresh:
+                sync_directory(folder)
+        self._fresh.clear()
+
+    def keep_only(self, names: Collection[str]) -> None:
+        wanted = set(names)
+        with told(self.path):
+            for folder in FOLDERS:
+                for entry in (self.path / folder).iterdir():
+                    if f"{folder}/{entry.name}" not in wanted:
+                        entry.unlink()
+
+    def close(self) -> None:
+        os.close(self._sign)
+
+
+def _check(path: Path, *, write: bool) -> None:
+    """Refuse what is not ours."""
+    if path.exists() and not path.is_dir():
+        raise PlaceRefused(str(path), "it is a file; backups go into a folder, or into a file whose name ends in .tar")
+    names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    if SIGN_NAME in names:
+        return
+    if not write:
+        raise PlaceRefused(str(path), f"it holds no backups: there is no {SIGN_NAME}")
+    if names:
+        raise PlaceRefused(str(path), "it holds other things than backups; name an empty folder, or a new one")
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

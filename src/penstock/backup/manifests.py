@@ -1,0 +1,120 @@
+"""The list of contents of a backup: what it is of, and every file that belongs to it, with size and checksum.
+
+It is the last that is written: a backup without its manifest does not exist. Each names the checksum of the one before
+it, and carries its own, so that not a byte of it can change unnoticed.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final
+
+from penstock.errors import BackupDamaged, PlaceRefused
+
+FORMAT_VERSION: Final = 1
+"""Of the layout of backups and of all their files but the records, which have versions of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file of a backup."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One backup. `history` are the files of records, of all backups up to this one; `sealed` is the store's mark."""
+
+    number: int
+    created: str
+    penstock: str
+    store: str
+    timeline: int
+    head: int
+    sealed: int
+    timelines: tuple[tuple[int, int, int], ...]
+    state: Member
+    history: tuple[Member, ...] = field(repr=False)
+    previous: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Its own place among the files."""
+        return manifest_path(self.number)
+
+    @property
+    def files(self) -> tuple[Member, ...]:
+        """Everything a restore reads."""
+        return (*self.history, self.state)
+
+    @property
+    def bytes(self) -> int:
+        """How much that is."""
+        return sum(member.bytes for member in self.files)
+
+
+def member_of(path: str, data: bytes) -> Member:
+    """What a manifest says of a file."""
+    return Member(path, len(data), sha256(data).hexdigest())
+
+
+def manifest_path(number: int) -> str:
+    """Where the manifest of a backup is."""
+    return f"backups/{number:08}.json"
+
+
+def state_path(number: int) -> str:
+    """Where the state of a backup is."""
+    return f"states/{number:08}.cbor"
+
+
+def history_path(first: int, last: int) -> str:
+    """Where the records of these positions are."""
+    return f"history/{first:020}-{last:020}.records"
+
+
+def created_now() -> str:
+    """The present time, as a manifest has it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of a manifest's file."""
+    document: dict[str, Any] = {"format": FORMAT_VERSION, **asdict(manifest)}
+    del document["state"], document["history"]
+    document["timelines"] = [list(row) for row in manifest.timelines]
+    document["files"] = [asdict(member) for member in manifest.files]
+    return _encoded({**document, "checksum": _checksum(document)})
+
+
+def _encoded(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    return sha256(_encoded(document)).hexdigest()
+
+
+def decode(place: str, path: str, data: bytes) -> Manifest:
+    """A manifest from its file; raises BackupDamaged, or PlaceRefused if a newer Penstock wrote it."""
+    try:
+        document = json.loads(data)
+        version = document["format"]
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            reason = (
+                f"its backups have format {version}, and this Penstock knows {FORMAT_VERSION}; use a newer Penstock"
+            )
+            raise PlaceRefused(place, reason)
+        *history, state = (Member(**member) for member in document["files"])
+        fields = {name: document[name] for name in Manifest.__slots__ if name in document}
+        fields["timelines"] = tuple(tuple(row) for row in document["timelines"])
+        manifest = Manifest(**fields, state=state, history=tuple(history))
+    except (ValueError, TypeError, KeyError) as error:
+        raise BackupDamaged(place, path, f"cannot be read: {error}") from error
+    if encode(manifest) != data:
+        raise BackupDamaged(place, path, "does not have the checksum that it says")
+    return manifest

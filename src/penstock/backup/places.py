@@ -1,0 +1,86 @@
+"""Where backups are: a place holds files by name, in a folder or in one file.
+
+Whoever writes has the place alone, whoever reads keeps writers away. Files are added and never changed. What a backup
+that was killed has left behind is in no manifest: readers do not see it, and the next backup removes it.
+"""
+
+import fcntl
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import BackupDamaged, PlaceRefused, StoreError
+
+SIGN_NAME: Final = "penstock-backup.txt"
+SIGN: Final = b"Backups of a Penstock store, format 1. Restore them with: penstock restore\n"
+"""Tells a place of ours from all others; the first that is written."""
+
+
+class Place(ABC):
+    """Files by name. Made by `open_place`; must be closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """The names of all files, and their bytes."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """A file; raises BackupDamaged if it is not there."""
+
+    @abstractmethod
+    def add(self, name: str, data: bytes) -> None:
+        """Add a file. It is safe after `sync`."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Make sure that all that was added is on disk."""
+
+    @abstractmethod
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove what is not among these names, which are all files of finished backups."""
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the newest backup may not be among the files, if there is such a reason."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of it."""
+
+    def damaged(self, what: str, reason: str) -> BackupDamaged:
+        """The error that names this place."""
+        return BackupDamaged(str(self.path), what, reason)
+
+
+def lock(path: Path, descriptor: int, *, write: bool) -> None:
+    """Have a place alone, or keep others from that, as long as the descriptor is open."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if write else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        reason = "another backup is being written to it" if not write else "another backup or restore is using it"
+        raise PlaceRefused(str(path), f"{reason}; wait until that has ended") from None
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """What the system says against it, in our words."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{error.filename or path}: {error.strerror}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make sure that new names in a directory are on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,206 @@
+"""`penstock erase`: events that must go for good. `penstock erasures`: what has gone, and what is still going.
+
+Both work through a running server (`--url`), or on a store that nobody serves (`--data`); `erasures` reads one that is
+served as well.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, NoReturn
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.stats import all_pages
+from penstock.cli.stores import complaining, opened
+from penstock.cli.verify import progress_bar
+from penstock.client import Client, connect
+from penstock.engine.jobs import erasure_info
+from penstock.errors import StoreInUse
+from penstock.model import ErasureInfo
+from penstock.model.ticks import datetime_of
+from penstock.server import complain
+from penstock.store import store_url
+
+__all__ = ["erase_command", "erasures_command"]
+
+CONNECT_S_MAX: Final = 30.0
+"""How long a server may take to answer one request."""
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", help="a running server, or another address for clients", metavar="penstock://HOST:PORT"),
+]
+Data = Annotated[Path | None, typer.Option("--data", help="directory of a store that nobody serves", metavar="DIR")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
+
+
+def erase_command(
+    stream: Annotated[
+        str | None, typer.Option("--stream", help="erase all events of a stream", metavar="CONTEXT/STREAM")
+    ] = None,
+    subject: Annotated[
+        str | None, typer.Option("--subject", help="erase events whose headers name this subject", metavar="TEXT")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option("--context", help="with --subject: of this context only", metavar="CONTEXT")
+    ] = None,
+    url: Url = None,
+    data: Data = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase events for good: their types, headers and bodies leave every file of the store.
+
+    Ids, sequences, positions and times stay. It returns when all is gone. Copies that were made before, backups among
+    them, still have it.
+    """
+    wanted = Wanted.of(stream, subject, context)
+    address = address_of(url, data)
+    if not yes and not sys.stdin.isatty():
+        _refuse("this cannot be undone: say --yes to erase without being asked")
+    with complaining(), connected(address, data) as client:
+        if not yes and not agreed(wanted.question(client)):
+            raise typer.Exit(complain("nothing was erased", 1))
+        before = max((info.id for info in client.erasures()), default=0)
+        events = wanted.erase(client)
+        with Console(stderr=True).status("waiting until nothing of it is left in any file"):
+            client.wait_erased()
+        damaged = sum(info.damaged for info in client.erasures() if info.id > before)
+    conclude(events, damaged, as_json)
+
+
+def erasures_command(url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
+    """List what was erased, oldest first, and whether it has left all files."""
+    address = address_of(url, data)
+    with complaining():
+        found = list(listed(address, data))
+    if as_json:
+        typer.echo(json.dumps([document(info) for info in found], indent=2))
+    elif found:
+        Console(highlight=False).print(erasure_table(found))
+    else:
+        typer.echo("nothing was erased")
+
+
+class Wanted(NamedTuple):
+    """What is to be erased: a stream, or what names a subject."""
+
+    context: str | None
+    stream: str
+    subject: str | None
+
+    @classmethod
+    def of(cls, stream: str | None, subject: str | None, context: str | None) -> "Wanted":
+        """What the flags say; they must say one thing."""
+        if (stream is None) == (subject is None):
+            _refuse("say what to erase: either --stream CONTEXT/STREAM or --subject TEXT")
+        if stream is None:
+            return cls(context, "", subject)
+        of, slash, name = stream.partition("/")
+        if context is not None or not slash:
+            _refuse("--stream names a stream as CONTEXT/STREAM; --context goes with --subject")
+        return cls(of, name, None)
+
+    def question(self, client: Client) -> str:
+        """What somebody is asked before it is done."""
+        if self.subject is None:
+            assert self.context is not None
+            infos = client.streams(self.context, self.stream)
+            events = next((info.events for info in infos if info.name == self.stream), 0)
+            return f"Erase the {events:,} events of stream {self.stream} in context {self.context} for good?"
+        place = "all contexts" if self.context is None else f"context {self.context}"
+        return f"Erase all events in {place} whose headers name the subject {self.subject!r} for good?"
+
+    def erase(self, client: Client) -> int:
+        """Do it; how many events it was."""
+        if self.subject is None:
+            assert self.context is not None
+            return client.erase_stream(self.context, self.stream)
+        events, head = 0, client.stats().head
+        with progress_bar() as bar:
+            for step in client.erase_subject_steps(self.subject, self.context):
+                events += step.events
+                bar(min(step.next - 1, head), head)
+        return events
+
+
+def address_of(url: str | None, data: Path | None) -> str:
+    """Where to connect to; the flags must say one place."""
+    if (url is None) == (data is None):
+        _refuse("say where: either --url penstock://HOST:PORT or --data DIR")
+    return url or store_url(data or Path())
+
+
+def agreed(question: str) -> bool:
+    """Whether somebody at the terminal says yes. Standard output is for what was asked for."""
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise typer.Exit(complain(message, 2))
+
+
+@contextmanager
+def connected(address: str, data: Path | None) -> Iterator[Client]:
+    """A client; a store must be there already, and must not be served."""
+    if data is not None:
+        with opened(address):
+            pass
+    try:
+        client = connect(address, timeout=CONNECT_S_MAX)
+    except StoreInUse as error:
+        raise typer.Exit(complain(f"{error}; erase through it: --url penstock://HOST:PORT", 1)) from None
+    with client:
+        yield client
+
+
+def listed(address: str, data: Path | None) -> Iterator[ErasureInfo]:
+    """The whole ledger."""
+    if data is None:
+        with connect(address, timeout=CONNECT_S_MAX) as client:
+            yield from client.erasures()
+    else:
+        with opened(address) as store:
+            yield from map(erasure_info, all_pages(store.erasures, 0, lambda erasure: erasure.id))
+
+
+def conclude(events: int, damaged: int, as_json: bool) -> None:
+    """Say what came of it."""
+    if as_json:
+        typer.echo(json.dumps({"events": events, "damaged": damaged}))
+    elif not events:
+        typer.echo("there was nothing to erase")
+    else:
+        typer.echo(f"erased {events:,} event{'s' * (events != 1)}; nothing of it is left in any file of the store")
+    if damaged:
+        complain(f"{damaged} damaged records could not be rewritten; nobody can read them, and verify names them", 0)
+
+
+def document(info: ErasureInfo) -> dict[str, Any]:
+    """An entry of the ledger, for programs."""
+    return {**asdict(info), "requested": _time(info.requested), "finished": _time(info.finished)}
+
+
+def erasure_table(found: list[ErasureInfo]) -> Table:
+    """The ledger, for people."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("id", "what", "events", "requested", "finished"):
+        table.add_column(column, justify="right" if column in ("id", "events") else "left", overflow="fold")
+    for info in found:
+        what = f"{info.context}/{info.stream}" if info.stream is not None else "events one by one, or output"
+        times = (_time(info.requested) or "", _time(info.finished) or "not yet")
+        table.add_row(str(info.id), what, f"{info.events:,}", *times)
+    return table
+
+
+def _time(ticks: int | None) -> str | None:
+    return None if ticks is None else datetime_of(ticks).isoformat(timespec="seconds")

@@ -1,0 +1,107 @@
+"""Which events name a subject: the search behind an erasure, done by a worker in bounded steps.
+
+The headers of such an event are a JSON object with a member `subject`, or `ce-subject` as CloudEvents of foreign
+subjects have it, that is exactly this text. Most events are passed over without being taken apart: unless something
+in its headers is written with a backslash, a header that names the subject has both the word and the text in it as
+they are.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from penstock.model import Event, EventFilter
+from penstock.store import Store
+from penstock.store.contract import ReadLimits
+from penstock.store.record import Record
+
+MEMBERS: Final = ("subject", "ce-subject")
+RANGES_MAX: Final = 4096
+"""Ranges of positions that one step finds at most; they are erased in one transaction."""
+STEP_S_MAX: Final = 1.0
+"""How long one step goes on searching."""
+LIMITS: Final = ReadLimits(events_max=16_384)
+
+
+class Matches(NamedTuple):
+    """What a step found: ranges (first, last) of positions in order, and the streams (context, stream) they lie in.
+
+    `next` is where to search on; `end`: the history goes no further.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    streams: tuple[tuple[str, str], ...]
+    next: int
+    end: bool
+
+
+def find_subject(store: Store, subject: str, context: str | None, position: int) -> Matches:
+    """Search from a position on, for a second or until there is enough for one transaction."""
+    wanted = EventFilter(context)
+    names, might_name = naming(subject), mentioning(subject)
+    found = _Found()
+    deadline = time.monotonic() + STEP_S_MAX
+    while True:
+        span = store.read_records(position, wanted, LIMITS)
+        for record in span.records:
+            for event in _candidates(record, wanted, might_name):
+                if event.position >= position and names(event.headers) and not found.add(event):
+                    return found.until(event.position, end=False)
+        position = span.next
+        if span.end or time.monotonic() > deadline:
+            return found.until(position, end=span.end)
+
+
+def naming(subject: str) -> Callable[[str | None], bool]:
+    """Whether an event's headers name the subject."""
+    might_name = mentioning(subject)
+
+    def names(headers: str | None) -> bool:
+        return headers is not None and might_name(headers.encode()) and subject in _subjects(headers)
+
+    return names
+
+
+def mentioning(subject: str) -> Callable[[bytes], bool]:
+    """Whether headers might name the subject, however they are spelled."""
+    plain = subject.encode()
+    return lambda headers: b"\\" in headers or (b"subject" in headers and plain in headers)
+
+
+def _subjects(headers: str) -> Iterator[object]:
+    try:
+        parsed = json.loads(headers)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(parsed, dict):
+        yield from (parsed[member] for member in MEMBERS if member in parsed)
+
+
+def _candidates(record: Record, wanted: EventFilter, might_name: Callable[[bytes], bool]) -> list[Event]:
+    headers = record.data[record.at.headers : record.at.bodies]
+    return record.events(wanted) if might_name(headers) else []
+
+
+class _Found:
+    """The ranges so far; neighbours become one."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+        self._streams: dict[tuple[str, str], None] = {}
+
+    def add(self, event: Event) -> bool:
+        """Take an event in; False if there is no room for it."""
+        last = self._ranges[-1] if self._ranges else (0, -1)
+        if last[1] + 1 == event.position:
+            self._ranges[-1] = (last[0], event.position)
+        elif len(self._ranges) < RANGES_MAX:
+            self._ranges.append((event.position, event.position))
+        else:
+            return False
+        self._streams[event.context, event.stream] = None
+        return True
+
+    def until(self, position: int, *, end: bool) -> Matches:
+        """What was found before a position."""
+        return Matches(tuple(self._ranges), tuple(self._streams), position, end)

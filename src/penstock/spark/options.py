@@ -1,0 +1,154 @@
+"""The options of a read, checked in one place.
+
+Spark hands options over as text, and in lower case: names are compared without regard to case. What is wrong is
+InvalidRequest, which names the option as it is documented, and its value. docs/spark.md has the table.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, Final
+
+from penstock.errors import InvalidRequest
+from penstock.model import EventFilter, ticks_of_datetime
+from penstock.model.names import check_context, check_stream, check_type
+from penstock.settings.parsers import size, switch, whole_number
+from penstock.spark.columns import COLUMNS
+
+PARTITION_BYTES: Final = 32 << 20
+"""About how many bytes of events one task reads, unless it is told otherwise."""
+POSITION_MAX: Final = (1 << 63) - 1
+SCHEMES: Final = ("sqlite:///", "postgresql://", "penstock://", "zmq+tcp://")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What is to be read. Positions are inclusive; `until` is the first time, in ticks, that is not wanted any more."""
+
+    url: str
+    context: str | None = None
+    filter: str = ""
+    types: tuple[str, ...] | None = None
+    columns: tuple[str, ...] = COLUMNS
+    first: int = 1
+    last: int = POSITION_MAX
+    since: int | None = None
+    until: int | None = None
+    trigger_events_max: int | None = None
+    partition_bytes: int = PARTITION_BYTES
+    push_filters: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> "ReadOptions":
+        """The options of a read, from what Spark has."""
+        fields = {}
+        for key, value in given.items():
+            name = _NAMES.get(key.lower())
+            if name is None:
+                raise InvalidRequest(f"option {key}", f"is unknown; {_suggestion(key)}")
+            field, parse = _OPTIONS[name]
+            try:
+                fields[field] = parse(value)
+            except ValueError as error:
+                shown = "is not usable" if name == "url" else f"is {value!r}"
+                raise InvalidRequest(f"option {name}", f"{shown}: it {error}") from None
+        if "url" not in fields:
+            raise InvalidRequest("option url", "is missing; say sqlite:///DIR, postgresql://… or penstock://HOST:PORT")
+        return cls(**fields)
+
+    @property
+    def wanted(self) -> EventFilter:
+        """Which events, but for positions and times."""
+        return EventFilter(self.context, self.filter, self.types)
+
+
+# -- values
+
+
+def _url(value: str) -> str:
+    # Its value is not repeated in errors: it may hold a password.
+    if not any(value.startswith(scheme) and value != scheme for scheme in SCHEMES):
+        raise ValueError("must be sqlite:///DIR, postgresql://… or penstock://HOST:PORT")
+    return value
+
+
+def _context(value: str) -> str:
+    return _checked(value, check_context(value))
+
+
+def _filter(value: str) -> str:
+    return value if value in ("", "*") else _checked(value, check_stream(value))
+
+
+def _checked(value: str, reason: str | None) -> str:
+    if reason:
+        raise ValueError(reason)
+    return value
+
+
+def _types(value: str) -> tuple[str, ...]:
+    return tuple(_checked(name, check_type(name)) for name in _names(value))
+
+
+def _columns(value: str) -> tuple[str, ...]:
+    names = _names(value)
+    for name in names:
+        if name not in COLUMNS:
+            raise ValueError(f"names {name!r}, which is no column; there are {', '.join(COLUMNS)}")
+        if names.count(name) > 1:
+            raise ValueError(f"names {name} twice")
+    return names
+
+
+def _names(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names):
+        raise ValueError("must be names with commas between them")
+    return names
+
+
+def _position(value: str) -> int:
+    return _whole(value, 0, POSITION_MAX)
+
+
+def _count(value: str) -> int:
+    return _whole(value, 1, POSITION_MAX)
+
+
+def _whole(value: str, least: int, most: int) -> int:
+    number = whole_number(value)
+    if not least <= number <= most:
+        raise ValueError(f"must be a whole number from {least} to {most}")
+    return number
+
+
+def _time(value: str) -> int:
+    try:
+        return ticks_of_datetime(datetime.fromisoformat(value))
+    except ValueError:
+        raise ValueError("must be a time such as 2024-05-01T12:00:00Z") from None
+
+
+_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "url": ("url", _url),
+    "context": ("context", _context),
+    "filter": ("filter", _filter),
+    "type": ("types", _types),
+    "columns": ("columns", _columns),
+    "startPosition": ("first", _position),
+    "endPosition": ("last", _position),
+    "startTime": ("since", _time),
+    "endTime": ("until", _time),
+    "maxEventsPerTrigger": ("trigger_events_max", _count),
+    "partitionBytes": ("partition_bytes", size(1)),
+    "pushFilters": ("push_filters", switch),
+}
+NAMES: Final = tuple(_OPTIONS)
+"""The names of all options."""
+_NAMES: Final = {name.lower(): name for name in _OPTIONS}
+
+
+def _suggestion(key: str) -> str:
+    close = get_close_matches(key.lower(), _NAMES, 1)
+    return f"did you mean {_NAMES[close[0]]}?" if close else f"there are {', '.join(NAMES)}"

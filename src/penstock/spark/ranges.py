@@ -1,0 +1,103 @@
+"""Ranges of positions: what one task reads.
+
+A range is cut where a block of 4,096 positions begins, and has the records that *begin* in it, all of each. Records are
+only ever merged with others that begin in the same block, so that it does not change which range a record is in when
+the store is sealed meanwhile, and no record is taken apart by two tasks. The first range also has the record that
+begins before it.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from penstock.model import EventFilter
+from penstock.spark.columns import batch_of, between, stored_columns, table_batch
+from penstock.spark.histories import History, Now, check_identity, open_history
+from penstock.spark.options import ReadOptions
+from penstock.store.arrow import record_batch
+from penstock.store.contract import StoreIdentity
+from penstock.store.picking import Bounds, Picker
+from penstock.store.record import Record
+from penstock.store.sealing import SEALED_EVENTS
+
+RANGES_MAX: Final = 10_000
+"""Tasks of one read; in a larger history their ranges are wider than was asked for."""
+PASSING_PART: Final = 8
+"""To pass over the events of other contexts takes this part, or less, of the time that it takes to read one's own."""
+FEW_PART: Final = 8
+"""If fewer than one in so many events of a record are wanted, they are picked one by one."""
+
+
+@dataclass(frozen=True)
+class PositionRange(InputPartition):
+    """Positions from `first` to `last` in the records that begin from `begin` on and before `end`."""
+
+    identity: StoreIdentity
+    first: int
+    last: int
+    begin: int
+    end: int
+
+
+def plan(history: History, now: Now, options: ReadOptions, first: int, last: int) -> list[PositionRange]:
+    """The positions from `first` to `last` in ranges of about even bytes. Nothing is read for this."""
+    if first > last:
+        return []
+    size = _positions(history, now, options, last - first + 1)
+    cuts = range(first - first % SEALED_EVENTS + size, last + 1, size)
+    begins = [0, *cuts, last + 1]
+    return [PositionRange(now.identity, max(first, begin), last, begin, end) for begin, end in pairwise(begins)]
+
+
+def _positions(history: History, now: Now, options: ReadOptions, total: int) -> int:
+    """How many positions one range has: whole blocks, and at least one."""
+    if total <= SEALED_EVENTS:
+        return 2 * SEALED_EVENTS
+    size = now.bytes
+    if options.context is not None:
+        mine = history.context_bytes(options.context)
+        size = mine + max(0, size - mine) // PASSING_PART
+    share = size * total // max(now.head, total)
+    ranges = min(max(1, -(-share // options.partition_bytes)), RANGES_MAX)
+    return -(-total // (ranges * SEALED_EVENTS)) * SEALED_EVENTS
+
+
+def read_range(options: ReadOptions, schema: pa.Schema, part: PositionRange) -> Iterator[pa.RecordBatch]:
+    """The wanted events of a range as rows of the table, in order. Raises DamagedRecord, which names its position."""
+    with closing(open_history(options.url)) as history:
+        check_identity(part.identity, history.now().identity, "the plan of this read")
+        for records in history.records(options.wanted, part.first, part.end):
+            mine = [record for record in records if part.begin <= record.position < part.end]
+            batch = _batch(mine, options, part, stored_columns(schema.names))
+            if batch is not None and batch.num_rows:
+                yield table_batch(batch, schema)
+
+
+def _batch(
+    records: list[Record], options: ReadOptions, part: PositionRange, columns: list[str]
+) -> pa.RecordBatch | None:
+    timed = options.since is not None or options.until is not None
+    needed = [*columns, "ticks"] if timed and "ticks" not in columns else columns
+    wanted = options.wanted
+    if _are_few(records, wanted):
+        events = [event for record in records for event in record.events(wanted, part.first, part.last)]
+        batch = batch_of(events, needed) if events else None
+    else:
+        batch = record_batch(records, wanted, first=part.first, last=part.last, columns=needed)
+    return between(batch, options.since, options.until) if timed and batch is not None else batch
+
+
+def _are_few(records: list[Record], wanted: EventFilter) -> bool:
+    """Whether little of these records is wanted, judging by the first. In small records it does not matter."""
+    if not records:
+        return True
+    record = records[0]
+    if wanted.is_open or record.run_count == 1:
+        return False
+    with record.sound():
+        return FEW_PART * len(Picker(record).wanted(wanted, Bounds()).offsets) < record.count

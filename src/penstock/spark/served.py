@@ -1,0 +1,61 @@
+"""A history that is read through a server, by executors that cannot reach its store."""
+
+from collections.abc import Iterator
+
+from penstock.client.aio import TIMEOUT_S
+from penstock.client.blocking import Portal, iterate
+from penstock.client.calls import Calls
+from penstock.client.reading import Range, record_pages
+from penstock.client.urls import transport_to
+from penstock.model import ContextPage, EventFilter, FindPosition, Found, GetStats, ListContexts, StoreStats
+from penstock.spark.histories import Now
+from penstock.store.contract import StoreIdentity
+from penstock.store.record import Record
+
+
+class ServedHistory:
+    """A store, read through its server."""
+
+    def __init__(self, url: str) -> None:
+        self._calls = Calls(transport_to(url), TIMEOUT_S, retries=True)
+        self._portal = Portal()
+        try:
+            self._portal.run(self._calls.open())
+        except BaseException:
+            self.close()
+            raise
+
+    def now(self) -> Now:
+        """See History."""
+        stats = self._portal.run(self._calls.ask(GetStats(), StoreStats))
+        return Now(StoreIdentity(stats.store_id, stats.timeline), stats.head, stats.body_bytes)
+
+    def context_bytes(self, context: str) -> int:
+        """See History."""
+        after = context[:-1]
+        while True:
+            page = self._portal.run(self._calls.ask(ListContexts(after), ContextPage))
+            found = page.contexts
+            for info in found:
+                if info.name == context:
+                    return info.bytes
+            if page.end or not found or found[-1].name > context:
+                return 0
+            after = found[-1].name
+
+    def position_of(self, context: str, ticks: int) -> int | None:
+        """See History."""
+        return self._portal.run(self._calls.ask(FindPosition(context, "", ticks), Found)).position
+
+    def records(self, wanted: EventFilter, position: int, end: int) -> Iterator[list[Record]]:
+        """See History."""
+        if position < end:
+            wanted_range = Range(position, context=wanted.context, filter=wanted.prefix, until=end - 1)
+            yield from iterate(self._portal, record_pages(self._calls, wanted_range))
+
+    def close(self) -> None:
+        """See History."""
+        try:
+            self._portal.run(self._calls.close())
+        finally:
+            self._portal.close()

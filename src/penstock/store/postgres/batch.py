@@ -1,0 +1,307 @@
+"""A batch of transactions, each judged on its own, inside one transaction of the database.
+
+Most operations are sent without waiting, and their results are read together before the commit. What must not happen
+then is that a transaction of several operations fails in its middle after something of it was sent. If one does, the
+whole batch is taken back (`TakeBack`) and done once more carefully: with a savepoint for each transaction, and waiting
+for every result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from penstock.errors import InvalidRequest, PenstockError, StoreError, VersionConflict
+from penstock.model import Appended, ProducerMark, check_name
+from penstock.store import operations
+from penstock.store.contract import (
+    Acknowledge,
+    Commit,
+    Operation,
+    Outcome,
+    Progress,
+    RequireLog,
+    Result,
+    Transaction,
+)
+from penstock.store.postgres import consumers, erasing, ledger, logs, sealing
+from penstock.store.postgres.appender import Appender, Point
+from penstock.store.postgres.arrays import NUMBER_MAX
+from penstock.store.postgres.consumers import Producers, Promise
+from penstock.store.postgres.database import Database
+from penstock.store.postgres.logs import KnownLogs
+from penstock.store.postgres.vacuum import Vacuum
+
+SAVEPOINT: Final = "SAVEPOINT transaction_"
+ROLL_BACK: Final = "ROLLBACK TO transaction_"
+RELEASE: Final = "RELEASE transaction_"
+
+_IN_MEMORY: Final = (Commit, RequireLog)
+"""What sends nothing, so that it can be taken back here."""
+
+
+class TakeBack(Exception):
+    """A batch has to be done once more, carefully."""
+
+
+class Later:
+    """A result that was not waited for."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: Promise) -> None:
+        self.result = result
+
+
+class Judged:
+    """What became of a transaction, as far as that is known."""
+
+    __slots__ = ("is_whole", "outcome")
+
+    def __init__(self, outcome: list[Result | Later] | PenstockError, *, is_whole: bool) -> None:
+        self.outcome = outcome
+        self.is_whole = is_whole
+        """Whether a failure that comes to light later concerns more than the operation that failed."""
+
+    def settled(self) -> Outcome:
+        """The outcome; waits for it."""
+        if isinstance(self.outcome, PenstockError):
+            return self.outcome
+        try:
+            return [_settled(result) for result in self.outcome]
+        except StoreError:
+            raise
+        except PenstockError as error:
+            if self.is_whole:
+                raise TakeBack from error
+            return error
+
+
+def _settled(result: Result | Later) -> Result:
+    return result.result() if isinstance(result, Later) else result
+
+
+class Batch:
+    """The operations of a batch."""
+
+    def __init__(
+        self,
+        db: Database,
+        appender: Appender,
+        known_logs: KnownLogs,
+        vacuum: Vacuum,
+        *,
+        now: int,
+        recorded: int,
+        careful: bool,
+    ) -> None:
+        self._db = db
+        self._appender = appender
+        self._known_logs = known_logs
+        self._vacuum = vacuum
+        self._now = now
+        self._recorded = recorded
+        self._careful = careful
+        self.producers = Producers(db)
+        self.has_erased = False
+        """Whether there was a step of an erasure."""
+        self.has_changed_logs = False
+        """Whether logs or iterators came or went."""
+        self.queues: set[int] = set()
+        """Queues that may have something to hand out again."""
+
+    def judge(self, transaction: Transaction) -> Judged:
+        """Carry out a transaction as far as that goes without waiting, or say why it cannot be."""
+        ops, mark = transaction
+        try:
+            if mark is not None and (before := self._marked(mark)) is not None:
+                if len(before) != sum(isinstance(op, Commit) for op in ops):
+                    raise InvalidRequest("producer's number", f"{mark.number} was used for another transaction")
+                return Judged(_first_results(ops, before), is_whole=False)
+            results = self._carry_out(ops)
+            if mark is not None:
+                self.producers.save(mark, [result for result in results if isinstance(result, Appended)])
+            return Judged(results, is_whole=len(ops) > 1 or mark is not None)
+        except StoreError:
+            raise
+        except PenstockError as error:
+            return Judged(error, is_whole=False)
+
+    def finish(self) -> None:
+        """Send what was kept back."""
+        self.producers.flush(self._recorded)
+
+    def _marked(self, mark: ProducerMark) -> list[Appended] | None:
+        if reason := check_name(mark.producer):
+            raise InvalidRequest("producer", reason)
+        if not -NUMBER_MAX <= mark.number <= NUMBER_MAX:
+            raise InvalidRequest("producer's number", f"{mark.number} does not fit into 64 bits")
+        return self.producers.marked(mark)
+
+    def _carry_out(self, ops: Sequence[Operation]) -> list[Result | Later]:
+        """Operations in order, all or nothing. If its commits were made before, all was done before."""
+        if len(ops) == 1 and isinstance(ops[0], _IN_MEMORY):
+            return [self._apply(ops[0])]
+        commits = [op for op in ops if isinstance(op, Commit)]
+        if len(ops) > 1 and commits and all(map(self._appender.is_behind, commits)):
+            return self._again(ops, commits)
+        if self._careful and not all(isinstance(op, _IN_MEMORY) for op in ops):
+            return self._carefully(ops)
+        return self._hopefully(ops)
+
+    def _again(self, ops: Sequence[Operation], commits: list[Commit]) -> list[Result | Later]:
+        # What went into a log that is gone is gone with it: who repeats it must not believe that it is there.
+        for op in ops:
+            if isinstance(op, RequireLog):
+                self._apply(op)
+        results = _first_results(ops, [self._appender.place(commit) for commit in commits])
+        # The commits may have been made without the rest; where the rest was done too, this does nothing.
+        for op in ops:
+            if isinstance(op, Acknowledge | Progress):
+                self._apply(replace(op, strict=False))
+        return results
+
+    def _hopefully(self, ops: Sequence[Operation]) -> list[Result | Later]:
+        """Without waiting. What is only here is taken back here."""
+        point = self._appender.point()
+        self._db.has_sent = False
+        try:
+            return [self._apply_once(op, ops) for op in ops]
+        except StoreError:
+            raise
+        except PenstockError as error:
+            if self._db.has_sent:
+                raise TakeBack from error
+            self._take_back(point)
+            raise
+        finally:
+            self._appender.keep()
+
+    def _carefully(self, ops: Sequence[Operation]) -> list[Result | Later]:
+        self._appender.flush()
+        point = self._appender.point()
+        self._db.command(SAVEPOINT)
+        try:
+            results: list[Result | Later] = [_settled(self._apply_once(op, ops)) for op in ops]
+        except StoreError:
+            raise
+        except PenstockError:
+            self._take_back(point)
+            self._db.command(ROLL_BACK)
+            self._db.command(RELEASE)
+            raise
+        finally:
+            self._appender.keep()
+        self._db.command(RELEASE)
+        return results
+
+    def _take_back(self, point: Point) -> None:
+        self._appender.back_to(point)
+        self._known_logs.forget()
+
+    def _apply_once(self, op: Operation, ops: Sequence[Operation]) -> Result | Later:
+        result = self._apply(op)
+        if len(ops) > 1 and isinstance(op, Commit) and isinstance(result, Appended) and result.repeated:
+            # It is there already, and others of its transaction are not: this was another transaction.
+            head = self._appender.stream_head(op.context, op.stream)
+            raise VersionConflict(op.context, op.stream, op.expected, head)
+        return result
+
+    # -- operations
+
+    def _apply(self, op: Operation) -> Result | Later:
+        match op:
+            case operations.Commit():
+                return self._appender.place(op)
+            case operations.RequireLog():
+                return self._known_logs.require(op.name)
+            case (
+                operations.WriteOutput()
+                | operations.AddLog()
+                | operations.DeleteLog()
+                | operations.AddIterator()
+                | operations.DeleteIterator()
+            ):
+                return self._apply_to_logs(op)
+            case (
+                operations.HideStream()
+                | operations.HideEvents()
+                | operations.Erase()
+                | operations.Seal()
+                | operations.GiveBack()
+            ):
+                return self._look_after(op)
+            case _:
+                return Later(self._consume(op))
+
+    def _consume(self, op: Operation) -> Promise:
+        match op:
+            case operations.Progress():
+                return consumers.progress(self._db, op)
+            case operations.Acknowledge():
+                return consumers.acknowledge(self._db, op)
+            case operations.Allocate():
+                return consumers.allocate(self._db, op, self._now)
+            case operations.Register():
+                return consumers.register(self._db, op)
+            case operations.SetBookmark():
+                return consumers.set_bookmark(self._db, op)
+            case operations.DeclareQueue():
+                return consumers.declare_queue(self._db, op)
+            case operations.ExpireProducers():
+                return self.producers.expire(op, self._recorded)
+            case operations.Release() | operations.MoveQueue() | operations.SetDeadRule() | operations.Requeue():
+                self.queues.add(op.queue)
+                return self._put_back(op)
+            case _:
+                raise InvalidRequest("operation", f"{type(op).__name__} is not known here")
+
+    def _put_back(
+        self, op: operations.Release | operations.MoveQueue | operations.SetDeadRule | operations.Requeue
+    ) -> Promise:
+        match op:
+            case operations.Release():
+                return consumers.release(self._db, op, self._now)
+            case operations.MoveQueue():
+                return consumers.move_queue(self._db, op)
+            case operations.SetDeadRule():
+                return consumers.set_dead_rule(self._db, op)
+            case operations.Requeue():
+                return consumers.requeue(self._db, op, self._now)
+
+    def _apply_to_logs(self, op: operations.LogOperation) -> Result:
+        if isinstance(op, operations.WriteOutput):
+            return logs.write_output(self._db, op)
+        self.has_changed_logs = True
+        match op:
+            case operations.AddLog():
+                return logs.add_log(self._db, op, self._appender, self._recorded)
+            case operations.DeleteLog():
+                self._known_logs.forget()
+                return logs.delete_log(self._db, op, self._appender, self._recorded)
+            case operations.AddIterator():
+                return logs.add_iterator(self._db, op, self._recorded)
+            case operations.DeleteIterator():
+                return logs.delete_iterator(self._db, op, self._recorded)
+
+    def _look_after(self, op: operations.UpkeepOperation) -> Result:
+        match op:
+            case operations.HideStream():
+                self.has_changed_logs = True
+                return ledger.hide_stream(self._db, op, self._appender, self._recorded)
+            case operations.HideEvents():
+                self.has_changed_logs = True
+                return ledger.hide_events(self._db, op, self._appender, self._recorded)
+            case operations.Erase():
+                self.has_erased = True
+                self._appender.flush()
+                return erasing.erase(self._db, op, self._recorded, self._vacuum.take())
+            case operations.Seal():
+                self._appender.flush()
+                return sealing.seal(self._db, op)
+            case operations.GiveBack():
+                return 0  # PostgreSQL uses freed space again and keeps it.
+
+
+def _first_results(ops: Sequence[Operation], commits: list[Appended]) -> list[Result | Later]:
+    before = iter(commits)
+    return [next(before, None) if isinstance(op, Commit) else None for op in ops]

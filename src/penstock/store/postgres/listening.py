@@ -1,0 +1,123 @@
+"""What servers that share a store tell each other: notices of commits, and leases for what only one of them shall do.
+
+A notice travels with the commit that it tells of, and is heard after it (NOTIFY). It is a hint: whoever hears it reads
+what is there. When the connection was lost, notices may have been missed; then there is one that says "everything".
+"""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+
+from penstock.errors import StoreError
+from penstock.store.contract import EVERYTHING, Listener, Notice
+from penstock.store.postgres.connecting import Target
+from penstock.store.postgres.database import Database
+from penstock.store.postgres.translation import translate
+
+PAYLOAD_BYTES_MAX: Final = 7_900
+"""PostgreSQL takes up to 8,000."""
+RECONNECT_PAUSE_S: Final = 0.2
+NOTICES_MAX: Final = 1_000
+"""How many are handed over at once."""
+
+
+def payload(
+    writer: UUID, head: int, streams: Sequence[tuple[str, str]], has_changed_logs: bool, queues: Iterable[int]
+) -> str:
+    """What a commit tells others. Too many streams to name are "all of them"."""
+    told: dict[str, Any] = {"by": writer.hex, "head": head, "logs": has_changed_logs, "queues": sorted(queues)}
+    text = _json({**told, "streams": streams})
+    return text if len(text.encode()) <= PAYLOAD_BYTES_MAX else _json({**told, "queues": None, "streams": None})
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def notice_of(text: str, listener: UUID) -> Notice:
+    """A notice from what was told; something that cannot be read means everything."""
+    try:
+        told = json.loads(text)
+        streams, queues = told["streams"], told["queues"]
+        return Notice(
+            is_own=UUID(hex=told["by"]) == listener,
+            head=int(told["head"]),
+            streams=None if streams is None else tuple((context, stream) for context, stream in streams),
+            has_changed_logs=bool(told["logs"]),
+            queues=None if queues is None else tuple(queues),
+        )
+    except (ValueError, KeyError, TypeError):
+        return EVERYTHING
+
+
+class PostgresListener(Listener):
+    """A connection of its own that listens. It connects again by itself."""
+
+    def __init__(self, target: Target, listener: UUID) -> None:
+        self._target = target
+        self._id = listener
+        self._db: Database | None = None
+        self._connect()
+
+    def _connect(self) -> None:
+        self._db = Database(self._target, write=True)
+        # Its name is the schema's, which is only of letters, digits and _.
+        self._db.command(f"LISTEN {self._target.schema}")
+
+    def wait(self, seconds: float) -> list[Notice]:
+        deadline = time.monotonic() + seconds
+        if self._db is None:
+            return self._try_again(seconds)
+        try:
+            found = self._db.connection.notifies(timeout=max(deadline - time.monotonic(), 0), stop_after=1)
+            notices = [notice_of(one.payload, self._id) for one in found]
+            if notices:
+                # Whatever else is there already comes along.
+                more = self._db.connection.notifies(timeout=0, stop_after=NOTICES_MAX)
+                notices += [notice_of(one.payload, self._id) for one in more]
+        except psycopg.Error:
+            self._give_up()
+            return self._try_again(max(deadline - time.monotonic(), 0))
+        return notices
+
+    def _give_up(self) -> None:
+        if self._db is not None:
+            self._db.close()
+        self._db = None
+
+    def _try_again(self, seconds: float) -> list[Notice]:
+        """Connect once more, after a while if that fails. What was missed meanwhile nobody knows."""
+        try:
+            self._connect()
+        except StoreError:
+            self._give_up()
+            time.sleep(min(seconds, RECONNECT_PAUSE_S))
+            return []
+        return [EVERYTHING]
+
+    def lease(self, name: str, ms: int) -> bool:
+        return bool(self._rows("take_lease", {"name": name, "holder": self._id, "ms": ms}))
+
+    def end_lease(self, name: str) -> None:
+        self._rows("end_lease", {"name": name, "holder": self._id})
+
+    def _rows(self, name: str, values: dict[str, Any]) -> list[Any]:
+        try:
+            if self._db is None:
+                self._connect()
+            assert self._db is not None
+            return self._db.rows(name, values)
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    def close(self) -> None:
+        if self._db is not None and not self._db.is_lost:
+            with suppress(StoreError):
+                # They run out by themselves otherwise.
+                self._db.rows("end_leases", {"holder": self._id})
+        self._give_up()

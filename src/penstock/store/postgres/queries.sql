@@ -1,0 +1,858 @@
+-- name: set_up
+SELECT set_config('search_path', %(schema)s, false), set_config('lock_timeout', %(lock_ms)s, false),
+    set_config('idle_in_transaction_session_timeout', %(idle_ms)s, false),
+    -- All that is asked for is found by an index. A plan that was made while a table was small must not stay otherwise.
+    set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
+    set_config('jit', 'off', false);
+
+-- name: settings
+SELECT name, setting FROM pg_settings
+WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit');
+
+-- name: wal_timeline
+SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
+
+-- name: transaction_status
+SELECT pg_xact_status(%(transaction)s::text::xid8);
+
+-- name: end_transaction
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE pid = %(process)s AND backend_xid = %(transaction)s::text::xid8::xid;
+
+-- name: lock
+SELECT pg_advisory_xact_lock(%(lock_class)s::int, %(lock_key)s::int);
+
+-- name: lock_import
+SELECT pg_try_advisory_lock(%(lock_class)s::int, %(lock_key)s::int);
+
+-- name: schema_tables
+SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %(schema)s),
+    EXISTS (SELECT FROM pg_class WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %(schema)s));
+
+-- name: has_version
+SELECT to_regclass(%(schema)s || '.penstock_version') IS NOT NULL;
+
+-- name: schema_version
+SELECT max(version) FROM penstock_version;
+
+-- name: make_version
+INSERT INTO penstock_version (version) VALUES (%(version)s);
+
+-- name: set_version
+UPDATE penstock_version SET version = %(version)s;
+
+-- name: importing
+SELECT value FROM meta WHERE key = 'importing';
+
+-- name: meta
+SELECT value FROM meta WHERE key = %(key)s;
+
+-- name: set_meta
+INSERT INTO meta (key, value) VALUES (%(key)s, %(value)s) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: delete_meta
+DELETE FROM meta WHERE key = %(key)s;
+
+-- name: now
+SELECT (extract(epoch FROM clock_timestamp()) * 10000000)::bigint + 621355968000000000;
+
+-- name: identity
+SELECT (SELECT value FROM meta WHERE key = 'store_id'), (SELECT max(timeline) FROM timelines);
+
+-- name: add_timeline
+INSERT INTO timelines (timeline, after_position, started) VALUES (%(timeline)s, %(after_position)s, %(started)s);
+
+-- name: note_recovery
+UPDATE state SET recoveries = recoveries + 1;
+
+-- A batch: what it begins from, what it needs to know, what it writes.
+
+-- name: batch_start
+SELECT head, recorded, writer, stream_id, context_id, pg_current_xact_id()::text,
+    (extract(epoch FROM clock_timestamp()) * 10000000)::bigint + 621355968000000000
+FROM state;
+
+-- name: batch_streams
+SELECT c.name, s.name, s.id, (SELECT last FROM commits WHERE stream_id = s.id ORDER BY last DESC LIMIT 1)
+FROM unnest(%(contexts)s::text[], %(streams)s::text[]) AS wanted (context, stream)
+CROSS JOIN LATERAL (SELECT id, name FROM contexts WHERE name = wanted.context COLLATE "C" LIMIT 1) AS c
+CROSS JOIN LATERAL (SELECT id, name FROM streams
+    WHERE context_id = c.id AND name = wanted.stream COLLATE "C" LIMIT 1) AS s;
+
+-- name: batch_contexts
+SELECT name, id, events, commits, streams, bytes, top, block FROM contexts WHERE name = ANY (%(names)s::text[]);
+
+-- name: batch_logs
+SELECT name FROM logs WHERE name = ANY (%(names)s::text[]);
+
+-- name: batch_producers
+SELECT name, number, result FROM producers WHERE name = ANY (%(names)s::text[]);
+
+-- name: batch_end
+WITH ended AS (
+    UPDATE state SET head = %(head)s,
+        recorded = CASE WHEN %(head)s > head THEN greatest(recorded, %(recorded)s) ELSE recorded END,
+        writer = %(writer)s, stream_id = %(stream_id)s, context_id = %(context_id)s
+)
+SELECT pg_notify(%(channel)s, %(payload)s);
+
+-- name: notify
+SELECT pg_notify(%(channel)s, %(payload)s);
+
+-- name: add_streams
+INSERT INTO streams (id, context_id, name)
+SELECT * FROM unnest(%(ids)s::bigint[], %(contexts)s::bigint[], %(names)s::text[]);
+
+-- name: add_blocks
+INSERT INTO blocks (context_id, block, top_before)
+SELECT * FROM unnest(%(contexts)s::bigint[], %(blocks)s::bigint[], %(tops)s::bigint[]);
+
+-- name: grow_logs
+UPDATE logs SET bytes = bytes + grown.size
+FROM unnest(%(names)s::text[], %(sizes)s::bigint[]) AS grown (name, size)
+WHERE logs.name = grown.name;
+
+-- Records, the index of their streams, and the counters of their contexts.
+
+-- name: add_commits
+WITH new_records AS (
+    INSERT INTO records (position, count, context_id, stream_id, data)
+    SELECT * FROM unnest(%(positions)s::bigint[], %(counts)s::bigint[], %(record_contexts)s::bigint[],
+        %(record_streams)s::bigint[], %(data)s::bytea[])
+), new_commits AS (
+    INSERT INTO commits (stream_id, last, position)
+    SELECT * FROM unnest(%(record_streams)s::bigint[], %(lasts)s::bigint[], %(positions)s::bigint[])
+)
+INSERT INTO contexts (id, name, events, commits, streams, bytes, top, block)
+SELECT * FROM unnest(%(ids)s::bigint[], %(names)s::text[], %(events)s::bigint[], %(commits)s::bigint[],
+    %(streams)s::bigint[], %(bytes)s::bigint[], %(tops)s::bigint[], %(blocks)s::bigint[])
+ON CONFLICT (id) DO UPDATE SET
+    events = excluded.events, commits = excluded.commits, streams = excluded.streams,
+    bytes = excluded.bytes, top = excluded.top, block = excluded.block;
+
+-- name: save_producers
+INSERT INTO producers (name, number, result, used)
+SELECT *, %(used)s FROM unnest(%(names)s::text[], %(numbers)s::bigint[], %(results)s::bytea[])
+ON CONFLICT (name) DO UPDATE SET number = excluded.number, result = excluded.result, used = excluded.used;
+
+-- name: expire_producers
+DELETE FROM producers WHERE name IN (SELECT name FROM producers WHERE used < %(before)s LIMIT %(limit)s)
+RETURNING name;
+
+-- The history.
+
+-- name: head
+SELECT head FROM state;
+
+-- name: stream_head
+SELECT last FROM commits
+WHERE stream_id = (SELECT s.id FROM streams s JOIN contexts c ON c.id = s.context_id
+    WHERE c.name = %(context)s AND s.name = %(stream)s)
+ORDER BY last DESC LIMIT 1;
+
+-- name: find_stream
+SELECT s.id FROM streams s JOIN contexts c ON c.id = s.context_id WHERE c.name = %(context)s AND s.name = %(stream)s;
+
+-- name: context_id
+SELECT id FROM contexts WHERE name = %(name)s;
+
+-- name: context_state
+SELECT id, events, commits, streams, bytes, top, block FROM contexts WHERE name = %(name)s;
+
+-- name: stream_state
+SELECT id, (SELECT last FROM commits WHERE stream_id = streams.id ORDER BY last DESC LIMIT 1) FROM streams
+WHERE context_id = %(context_id)s AND name = %(name)s;
+
+-- name: last_of_stream
+SELECT last FROM commits WHERE stream_id = %(stream_id)s ORDER BY last DESC LIMIT 1;
+
+-- name: record_at
+SELECT position, data FROM records WHERE position <= %(position)s ORDER BY position DESC LIMIT 1;
+
+-- The first records of a page, in one statement, which is a snapshot by itself. It is the whole page unless too little
+-- was found, or something is being erased. `low` is where the record begins that holds the position.
+
+-- name: first_page
+WITH place AS (
+    SELECT head, coalesce((SELECT position FROM records WHERE position <= %(position)s ORDER BY position DESC LIMIT 1),
+        %(position)s) AS low, EXISTS (SELECT FROM erasures WHERE finished IS NULL AND done < last) AS has_erasures
+    FROM state
+)
+SELECT head, low + %(span)s - 1, has_erasures, position, data FROM place LEFT JOIN LATERAL (
+    SELECT position, data, sum(count) OVER before AS events, sum(octet_length(data)) OVER before AS bytes
+    FROM (SELECT position, count, data FROM records
+        WHERE position BETWEEN low AND least(low + %(span)s - 1, %(end)s) AND position <= head
+        ORDER BY position LIMIT %(events_max)s) AS found
+    WINDOW before AS (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+) AS measured ON coalesce(events, 0) < %(events_max)s AND coalesce(bytes, 0) < %(bytes_max)s
+ORDER BY position;
+
+-- name: first_page_of_context
+WITH place AS (
+    SELECT head, coalesce((SELECT position FROM records WHERE position <= %(position)s ORDER BY position DESC LIMIT 1),
+        %(position)s) AS start, EXISTS (SELECT FROM erasures WHERE finished IS NULL AND done < last) AS has_erasures
+    FROM state
+), stretch AS (
+    SELECT head, has_erasures, c.id, greatest(start, b.block << %(block_bits)s::int) AS low FROM place
+    LEFT JOIN contexts c ON c.name = %(context)s
+    LEFT JOIN LATERAL (SELECT block FROM blocks WHERE context_id = c.id AND block >= start >> %(block_bits)s::int
+        ORDER BY block LIMIT 1) AS b ON true
+)
+SELECT head, low + %(span)s - 1, has_erasures, position, data FROM stretch LEFT JOIN LATERAL (
+    SELECT position, data, sum(count) OVER before AS events, sum(octet_length(data)) OVER before AS bytes
+    FROM (SELECT position, count, data FROM records
+        WHERE position BETWEEN low AND least(low + %(span)s - 1, %(end)s) AND position <= head
+          AND (context_id = stretch.id OR context_id IS NULL)
+          AND (%(prefix)s = '' OR stream_id IS NULL OR EXISTS (
+                SELECT FROM streams WHERE id = stream_id AND name >= %(prefix)s AND name < %(upper)s))
+        ORDER BY position LIMIT %(events_max)s) AS found
+    WINDOW before AS (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+) AS measured ON coalesce(events, 0) < %(events_max)s AND coalesce(bytes, 0) < %(bytes_max)s
+ORDER BY position;
+
+-- The same for a stream: its next commits, and each record that holds some of them once.
+
+-- name: first_page_of_stream
+WITH place AS (
+    SELECT (SELECT s.id FROM streams s JOIN contexts c ON c.id = s.context_id
+            WHERE c.name = %(context)s AND s.name = %(stream)s) AS id,
+        EXISTS (SELECT FROM erasures WHERE finished IS NULL AND done < last) AS has_erasures
+)
+SELECT id, has_erasures, last, place, start, CASE WHEN nth = 1 THEN data END FROM place LEFT JOIN LATERAL (
+    SELECT last, place, start, data, nth, sum(octet_length(data)) FILTER (WHERE nth = 1) OVER (
+        ORDER BY last ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes
+    FROM (SELECT c.last, c.position AS place, r.position AS start, r.data,
+            row_number() OVER (PARTITION BY r.position ORDER BY c.last) AS nth
+        FROM (SELECT last, position FROM commits
+            WHERE stream_id = place.id AND last >= %(sequence)s ORDER BY last LIMIT %(limit)s) AS c
+        CROSS JOIN LATERAL (SELECT position, data FROM records
+            WHERE position <= c.position ORDER BY position DESC LIMIT 1) AS r) AS held
+) AS measured ON coalesce(bytes, 0) < %(bytes_max)s
+ORDER BY last;
+
+-- name: span_start
+SELECT head, (SELECT position FROM records WHERE position <= %(position)s ORDER BY position DESC LIMIT 1),
+    (SELECT id FROM contexts WHERE name = %(context)s),
+    EXISTS (SELECT FROM erasures WHERE finished IS NULL AND done < last)
+FROM state;
+
+-- Records until there are enough of them: the window says how much lies before each. octet_length does not read what is
+-- stored outside of the row.
+
+-- name: page_of_records
+SELECT position, data FROM (
+    SELECT position, data, sum(count) OVER before AS events, sum(octet_length(data)) OVER before AS bytes
+    FROM (SELECT position, count, data FROM records WHERE position BETWEEN %(low)s AND %(high)s
+        ORDER BY position LIMIT %(limit)s) AS found
+    WINDOW before AS (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+) AS measured
+WHERE coalesce(events, 0) < %(events_max)s AND coalesce(bytes, 0) < %(bytes_max)s
+ORDER BY position;
+
+-- name: page_of_context
+SELECT position, data FROM (
+    SELECT position, data, sum(count) OVER before AS events, sum(octet_length(data)) OVER before AS bytes
+    FROM (SELECT position, count, data FROM records
+        WHERE position BETWEEN %(low)s AND %(high)s AND (context_id = %(context_id)s OR context_id IS NULL)
+        ORDER BY position LIMIT %(limit)s) AS found
+    WINDOW before AS (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+) AS measured
+WHERE coalesce(events, 0) < %(events_max)s AND coalesce(bytes, 0) < %(bytes_max)s
+ORDER BY position;
+
+-- name: page_of_streams
+SELECT position, data FROM (
+    SELECT position, data, sum(count) OVER before AS events, sum(octet_length(data)) OVER before AS bytes
+    FROM (SELECT position, count, data FROM records
+        WHERE position BETWEEN %(low)s AND %(high)s
+          AND (%(context_id)s::bigint IS NULL OR context_id = %(context_id)s OR context_id IS NULL)
+          AND (stream_id IS NULL OR EXISTS (
+                SELECT FROM streams WHERE id = stream_id AND name >= %(prefix)s AND name < %(upper)s))
+        ORDER BY position LIMIT %(limit)s) AS found
+    WINDOW before AS (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+) AS measured
+WHERE coalesce(events, 0) < %(events_max)s AND coalesce(bytes, 0) < %(bytes_max)s
+ORDER BY position;
+
+-- name: next_blocks
+SELECT block FROM blocks WHERE context_id = %(context_id)s AND block >= %(block)s ORDER BY block LIMIT %(limit)s;
+
+-- name: block_before_ticks
+SELECT block FROM blocks
+WHERE context_id = (SELECT id FROM contexts WHERE name = %(context)s) AND top_before < %(ticks)s
+ORDER BY top_before DESC, block DESC LIMIT 1;
+
+-- A stream's commits with the records that hold them, some at a time; a record that holds several comes once.
+
+-- name: commits_forward
+SELECT last, position FROM commits
+WHERE stream_id = %(stream_id)s AND last >= %(sequence)s ORDER BY last LIMIT %(limit)s;
+
+-- name: commits_backward
+SELECT last, position FROM commits
+WHERE stream_id = %(stream_id)s AND last <= %(sequence)s ORDER BY last DESC LIMIT %(limit)s;
+
+-- name: records_holding
+SELECT position, data FROM (
+    SELECT position, data, sum(octet_length(data)) OVER before AS bytes
+    FROM (SELECT DISTINCT ON (r.position) r.position, r.data
+        FROM unnest(%(positions)s::bigint[]) AS wanted (position)
+        CROSS JOIN LATERAL (SELECT position, data FROM records
+            WHERE position <= wanted.position ORDER BY position DESC LIMIT 1) AS r
+        ORDER BY r.position) AS found
+    WINDOW before AS (ORDER BY %(sign)s::bigint * position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+) AS measured
+WHERE coalesce(bytes, 0) < %(bytes_max)s
+ORDER BY %(sign)s::bigint * position;
+
+-- name: contexts
+SELECT name, events, commits, streams, bytes FROM contexts WHERE name > %(after)s ORDER BY name LIMIT %(limit)s;
+
+-- name: streams
+SELECT name, (SELECT last FROM commits WHERE stream_id = streams.id ORDER BY last DESC LIMIT 1)
+FROM streams
+WHERE context_id = (SELECT id FROM contexts WHERE name = %(context)s)
+  AND name >= %(low)s AND name < %(upper)s AND name <> %(after)s
+ORDER BY name LIMIT %(limit)s;
+
+-- Subscriptions.
+
+-- name: add_subscription
+INSERT INTO subscriptions (subscriber, context, filter, position)
+SELECT %(subscriber)s, %(context)s, %(filter)s, %(position)s
+WHERE NOT EXISTS (SELECT FROM subscriptions
+    WHERE subscriber = %(subscriber)s AND context = %(context)s AND filter = %(filter)s);
+
+-- name: find_subscription
+SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions
+WHERE subscriber = %(subscriber)s AND context = %(context)s AND filter = %(filter)s;
+
+-- name: subscription
+SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions WHERE id = %(id)s;
+
+-- name: subscriptions
+SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions
+WHERE id > %(after)s ORDER BY id LIMIT %(limit)s;
+
+-- name: progress_subscription
+UPDATE subscriptions SET position = %(next)s, last_ticks = coalesce(%(last_ticks)s::bigint, last_ticks)
+WHERE id = %(id)s AND position = %(start)s
+RETURNING id;
+
+-- name: set_subscription
+UPDATE subscriptions SET position = %(position)s, last_ticks = NULL
+WHERE subscriber = %(subscriber)s AND context = %(context)s AND filter = %(filter)s
+RETURNING id;
+
+-- Queues.
+
+-- name: add_queue
+INSERT INTO queues (name, context, filter, position)
+SELECT %(name)s, %(context)s, %(filter)s, %(position)s
+WHERE NOT EXISTS (SELECT FROM queues WHERE name = %(name)s AND context = %(context)s);
+
+-- name: queue
+SELECT id, context, name, filter, position FROM queues WHERE name = %(name)s AND context = %(context)s;
+
+-- name: queues_named
+SELECT id, context, name, filter, position FROM queues WHERE name = %(name)s LIMIT %(limit)s;
+
+-- name: set_dead_rule
+UPDATE queues SET dead_after = %(dead_after)s::bigint WHERE id = %(id)s RETURNING id;
+
+-- name: move_queue
+UPDATE queues SET position = %(position)s WHERE id = %(id)s RETURNING id;
+
+-- name: drop_allocations
+DELETE FROM allocations WHERE queue_id = %(id)s;
+
+-- name: queues
+SELECT id, context, name, filter, position, (SELECT head FROM state) + 1 - position,
+    coalesce(sum(count), 0)::bigint, count(first), coalesce(max(deliveries), 0),
+    count(*) FILTER (WHERE expires <= %(now)s AND deliveries >= dead_after), dead_after
+FROM queues LEFT JOIN allocations ON queue_id = id
+WHERE id > %(after)s GROUP BY id ORDER BY id LIMIT %(limit)s;
+
+-- The live allocation of a subscriber, else the oldest one that has expired and is no dead letter.
+
+-- name: claim
+(SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND expires > %(now)s
+  AND first IS DISTINCT FROM %(except_first)s::bigint
+ORDER BY first LIMIT 1)
+UNION ALL
+(SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+WHERE queue_id = %(queue_id)s AND expires <= %(now)s AND first IS DISTINCT FROM %(except_first)s::bigint
+  AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = %(queue_id)s), deliveries + 1)
+ORDER BY first LIMIT 1)
+LIMIT 1;
+
+-- Carrying out a proposal, with what it was compared with: where the queue stands, what it would hand out again, how many
+-- allocations it has. Whoever asked sees from these what was done; see `consumers.allocate`.
+
+-- name: allocate
+WITH queue AS (
+    SELECT id, position, dead_after FROM queues WHERE id = %(queue_id)s
+), own AS (
+    SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+    WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND expires > %(now)s
+    ORDER BY first LIMIT 1
+), expired AS (
+    SELECT first, last, count, a.subscriber, expires, deliveries FROM allocations a JOIN queue ON queue_id = id
+    WHERE expires <= %(now)s AND deliveries < coalesce(dead_after, deliveries + 1)
+    ORDER BY first LIMIT 1
+), claim AS (
+    SELECT * FROM own UNION ALL SELECT * FROM expired WHERE NOT EXISTS (SELECT FROM own)
+), out AS (
+    SELECT count(*) AS number FROM allocations WHERE queue_id = %(queue_id)s AND %(kind)s = 'fresh'
+), taken_over AS (
+    UPDATE allocations SET subscriber = %(subscriber)s, expires = %(expires)s, deliveries = allocations.deliveries + 1
+    FROM claim
+    WHERE queue_id = %(queue_id)s AND allocations.first = claim.first AND claim.expires <= %(now)s
+      AND %(kind)s = 'expired'
+      AND (claim.first, claim.last, claim.count) = (%(first)s, %(last)s, %(count)s)
+), fresh AS (
+    INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
+    SELECT id, %(first)s, %(last)s, %(count)s, %(subscriber)s, %(expires)s, 1 FROM queue, out
+    WHERE %(kind)s = 'fresh' AND position = %(marker)s AND number < %(allocations_max)s
+      AND NOT EXISTS (SELECT FROM claim)
+    RETURNING queue_id
+), moved AS (
+    UPDATE queues SET position = %(next)s
+    WHERE id = %(queue_id)s AND position = %(marker)s AND position <> %(next)s AND NOT EXISTS (SELECT FROM claim)
+      AND (%(kind)s = 'nothing' OR EXISTS (SELECT FROM fresh))
+)
+SELECT queue.position, out.number, claim.first, claim.last, claim.count, claim.subscriber, claim.expires, claim.deliveries
+FROM queue CROSS JOIN out LEFT JOIN claim ON true;
+
+-- name: dead_letters
+SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+WHERE queue_id = %(queue_id)s AND first > %(after)s AND expires <= %(now)s
+  AND deliveries >= (SELECT dead_after FROM queues WHERE id = %(queue_id)s)
+ORDER BY first LIMIT %(limit)s;
+
+-- name: put_back
+UPDATE allocations SET deliveries = 0
+WHERE queue_id = %(queue_id)s AND first = %(first)s AND expires <= %(now)s
+  AND deliveries >= (SELECT dead_after FROM queues WHERE id = %(queue_id)s)
+RETURNING first;
+
+-- name: allocations
+SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+WHERE queue_id = %(queue_id)s AND first > %(after)s ORDER BY first LIMIT %(limit)s;
+
+-- name: next_expiry
+SELECT expires FROM allocations WHERE queue_id = %(queue_id)s AND expires > %(after)s ORDER BY expires LIMIT 1;
+
+-- name: acknowledge
+WITH ended AS (
+    DELETE FROM allocations
+    WHERE queue_id = %(queue_id)s AND first = %(first)s AND last = coalesce(%(last)s::bigint, last)
+      AND subscriber = %(subscriber)s
+    RETURNING first
+)
+SELECT EXISTS (SELECT FROM ended), (SELECT name FROM queues WHERE id = %(queue_id)s);
+
+-- name: release
+UPDATE allocations SET expires = least(expires, %(now)s)
+WHERE queue_id = %(queue_id)s AND first = %(first)s AND last = %(last)s AND subscriber = %(subscriber)s
+RETURNING first;
+
+-- Logs and iterators.
+
+-- name: add_log
+INSERT INTO logs (name, created, base, bytes) VALUES (%(name)s, %(created)s, %(base)s, 0);
+
+-- name: log
+SELECT name, created, base, bytes FROM logs WHERE name = %(name)s;
+
+-- name: logs
+SELECT name, created, base, bytes FROM logs WHERE name > %(after)s ORDER BY name LIMIT %(limit)s;
+
+-- name: log_count
+SELECT count(*) FROM logs;
+
+-- name: delete_log
+DELETE FROM logs WHERE name = %(name)s;
+
+-- name: add_iterator
+INSERT INTO iterators (name, log, "over", kind, function, indexed, created, base, source, outputs)
+VALUES (%(name)s, %(log)s, %(over)s, %(kind)s, %(function)s, %(indexed)s, %(created)s, %(base)s, %(base)s, 0);
+
+-- name: iterator
+SELECT id, name, log, "over", kind, function, indexed, created, base, source, outputs,
+    (SELECT state FROM outputs WHERE iterator_id = iterators.id ORDER BY ordinal DESC LIMIT 1)
+FROM iterators WHERE name = %(name)s;
+
+-- name: iterators
+SELECT id, name, log, "over", kind, '', indexed, created, base, source, outputs, NULL::bytea FROM iterators
+WHERE name > %(after)s ORDER BY name LIMIT %(limit)s;
+
+-- name: iterators_of_log
+SELECT id, name, log, "over", kind, '', indexed, created, base, source, outputs, NULL::bytea FROM iterators
+WHERE log = %(log)s AND name > %(after)s ORDER BY name LIMIT %(limit)s;
+
+-- name: iterator_count
+SELECT count(*) FROM iterators;
+
+-- name: iterators_upward
+WITH RECURSIVE upward (name, log, "over") AS (
+    SELECT name, log, "over" FROM iterators WHERE name = %(name)s AND indexed
+    UNION
+    SELECT i.name, i.log, i."over" FROM iterators i JOIN upward u ON u."over" = 'iterator' AND i.name = u.log
+)
+SELECT name FROM upward;
+
+-- name: iterators_below
+WITH RECURSIVE below (id, name) AS (
+    SELECT id, name FROM iterators WHERE log = %(log)s AND "over" = %(over)s
+    UNION
+    SELECT i.id, i.name FROM iterators i JOIN below b ON i.log = b.name AND i."over" = 'iterator'
+)
+SELECT id FROM below;
+
+-- name: iterator_numbered
+SELECT id, name, log, "over", kind, function, indexed, created, base, source, outputs, NULL::bytea FROM iterators
+WHERE id = %(id)s;
+
+-- name: delete_iterator
+DELETE FROM iterators WHERE id = %(id)s;
+
+-- name: iterator_place
+SELECT source, outputs FROM iterators WHERE id = %(id)s;
+
+-- name: move_iterator
+UPDATE iterators SET source = %(source)s, outputs = %(outputs)s WHERE id = %(id)s;
+
+-- name: forget_state
+UPDATE outputs SET state = NULL
+WHERE iterator_id = %(id)s AND state IS NOT NULL
+  AND ordinal = (SELECT max(ordinal) FROM outputs WHERE iterator_id = %(id)s);
+
+-- name: add_output
+INSERT INTO outputs (iterator_id, ordinal, count, data, state)
+VALUES (%(id)s, %(ordinal)s, %(count)s, %(data)s, %(state)s);
+
+-- name: output_start
+SELECT ordinal FROM outputs WHERE iterator_id = %(id)s AND ordinal <= %(ordinal)s ORDER BY ordinal DESC LIMIT 1;
+
+-- name: outputs_from
+SELECT ordinal, count, data FROM (
+    SELECT ordinal, count, data, sum(octet_length(data)) OVER before AS bytes
+    FROM (SELECT ordinal, count, data FROM outputs
+        WHERE iterator_id = %(id)s AND EXISTS (SELECT FROM iterators WHERE id = %(id)s) AND ordinal >= %(ordinal)s
+        ORDER BY ordinal LIMIT %(limit)s) AS found
+    WINDOW before AS (ORDER BY ordinal ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+) AS measured
+WHERE coalesce(bytes, 0) < %(bytes_max)s
+ORDER BY ordinal;
+
+-- Erasing.
+
+-- name: add_erasure
+INSERT INTO erasures (context, stream, iterator_id, last, done, ranges, timeline, events, requested)
+VALUES (%(context)s, %(stream)s, %(iterator_id)s, %(last)s, %(done)s, %(ranges)s,
+    (SELECT max(timeline) FROM timelines), %(events)s, %(requested)s);
+
+-- name: hidden
+SELECT context, stream, max(last) FROM erasures
+WHERE finished IS NULL AND done < last AND context IS NOT NULL AND context = coalesce(%(context)s::text, context)
+GROUP BY context, stream;
+
+-- name: hidden_of_stream
+SELECT max(last) FROM erasures
+WHERE finished IS NULL AND done < last AND context = %(context)s AND stream = %(stream)s;
+
+-- name: hidden_ranges
+SELECT done, ranges FROM erasures WHERE finished IS NULL AND ranges IS NOT NULL AND done < last;
+
+-- name: erased_up_to
+SELECT max(last) FROM erasures WHERE context = %(context)s AND stream = %(stream)s AND damaged = 0;
+
+-- name: erasures
+SELECT id, context, stream, last, ranges, iterator_id, timeline, events, requested, finished, damaged FROM erasures
+WHERE id > %(after)s ORDER BY id LIMIT %(limit)s;
+
+-- name: unerased
+SELECT id, context, stream, iterator_id, ranges, last, done FROM erasures
+WHERE finished IS NULL AND done < last ORDER BY id LIMIT %(limit)s;
+
+-- name: advance_erasure
+UPDATE erasures SET done = %(done)s, damaged = damaged + %(damaged)s, rewritten = pg_current_xact_id()
+WHERE id = %(id)s;
+
+-- name: finish_erasures
+UPDATE erasures SET finished = %(now)s WHERE id = ANY (%(ids)s::bigint[]) AND finished IS NULL;
+
+-- name: rewritten
+UPDATE state SET rewrites = rewrites + 1;
+
+-- name: replace_record
+UPDATE records SET data = %(data)s WHERE position = %(position)s;
+
+-- name: next_record_start
+SELECT position FROM records WHERE position > %(position)s ORDER BY position LIMIT 1;
+
+-- name: remove_outputs
+DELETE FROM outputs
+WHERE iterator_id = %(id)s AND ordinal IN (
+    SELECT ordinal FROM (
+        SELECT ordinal, sum(size) OVER (ORDER BY ordinal ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes
+        FROM (SELECT ordinal, octet_length(data) + coalesce(octet_length(state), 0) AS size FROM outputs
+            WHERE iterator_id = %(id)s AND ordinal >= %(ordinal)s ORDER BY ordinal LIMIT %(limit)s) AS found
+    ) AS measured WHERE coalesce(bytes, 0) < %(bytes_max)s)
+RETURNING ordinal, octet_length(data) + coalesce(octet_length(state), 0);
+
+-- Erasures of which only old versions of rows may hold something, and nobody reads from before they were rewritten. What
+-- replication and prepared transactions hold on to counts like a reader.
+
+-- name: cleared_erasures
+SELECT id FROM erasures
+WHERE finished IS NULL AND done >= last AND NOT EXISTS (
+    SELECT FROM (
+        SELECT backend_xmin AS oldest FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+        UNION ALL SELECT backend_xid FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+        UNION ALL SELECT xmin FROM pg_replication_slots
+        UNION ALL SELECT transaction FROM pg_prepared_xacts
+    ) AS held
+    WHERE oldest IS NOT NULL AND age(oldest) >= age(rewritten::xid));
+
+-- name: vacuum_records
+VACUUM (INDEX_CLEANUP on) records;
+
+-- name: vacuum_outputs
+VACUUM (INDEX_CLEANUP on) outputs;
+
+-- Seals.
+
+-- name: sealed
+SELECT sealed FROM state;
+
+-- name: unsealed_start
+SELECT (SELECT position FROM records WHERE position >= state.sealed ORDER BY position LIMIT 1), head,
+    (SELECT coalesce(max(id), 0) FROM erasures), rewrites
+FROM state;
+
+-- name: unsealed_rows
+SELECT position, count, octet_length(data) FROM records
+WHERE position BETWEEN %(low)s AND %(high)s ORDER BY position;
+
+-- name: unsealed_records
+SELECT position, count, data FROM records WHERE position BETWEEN %(low)s AND %(high)s ORDER BY position;
+
+-- name: ledger
+SELECT sealed, (SELECT coalesce(max(id), 0) FROM erasures), rewrites FROM state;
+
+-- name: seal_place
+SELECT min(position), coalesce(sum(count), 0)::bigint,
+    CASE WHEN min(context_id) = max(context_id) AND count(context_id) = count(*) THEN min(context_id) END,
+    CASE WHEN min(stream_id) = max(stream_id) AND count(stream_id) = count(*) THEN min(stream_id) END
+FROM records WHERE position BETWEEN %(first)s AND %(last)s;
+
+-- name: delete_records
+DELETE FROM records WHERE position BETWEEN %(first)s AND %(last)s;
+
+-- name: add_record
+INSERT INTO records (position, count, context_id, stream_id, data)
+VALUES (%(position)s, %(count)s, %(context_id)s, %(stream_id)s, %(data)s);
+
+-- name: move_mark
+UPDATE state SET sealed = %(position)s;
+
+-- name: open_erasures
+SELECT count(*) FROM erasures WHERE finished IS NULL;
+
+-- Looking after it.
+
+-- name: stats
+SELECT (SELECT head FROM state),
+    (SELECT coalesce(sum(commits), 0)::bigint FROM contexts),
+    (SELECT count(*) FROM contexts),
+    (SELECT coalesce(sum(streams), 0)::bigint FROM contexts),
+    (SELECT count(*) FROM subscriptions),
+    (SELECT count(*) FROM queues),
+    (SELECT count(*) FROM logs),
+    (SELECT count(*) FROM iterators),
+    (SELECT coalesce(sum(bytes), 0)::bigint FROM contexts),
+    (SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+        WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'),
+    (SELECT sealed - 1 FROM state);
+
+-- name: records_after
+SELECT position, count, context_id, stream_id, data FROM (
+    SELECT *, sum(octet_length(data)) OVER (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes
+    FROM (SELECT position, count, context_id, stream_id, data FROM records
+        WHERE position > %(position)s ORDER BY position LIMIT %(limit)s) AS found
+) AS measured
+WHERE coalesce(bytes, 0) < 8388608
+ORDER BY position;
+
+-- name: records_between
+SELECT position, data FROM records WHERE position BETWEEN %(low)s AND %(high)s ORDER BY position;
+
+-- name: record_span
+SELECT position, count FROM records WHERE position <= %(position)s ORDER BY position DESC LIMIT 1;
+
+-- name: record_start
+SELECT position FROM records WHERE position <= %(position)s ORDER BY position DESC LIMIT 1;
+
+-- name: next_block
+SELECT block FROM blocks WHERE context_id = %(context_id)s AND block >= %(block)s ORDER BY block LIMIT 1;
+
+-- name: commit_at
+SELECT position FROM commits WHERE stream_id = %(stream_id)s AND last = %(last)s;
+
+-- name: commits_after
+SELECT stream_id, last, position FROM commits
+WHERE (stream_id, last) > (%(stream_id)s, %(last)s) ORDER BY stream_id, last LIMIT %(limit)s;
+
+-- name: counted_events
+SELECT coalesce(sum(events), 0)::bigint FROM contexts;
+
+-- name: stray_allocations
+SELECT queue_id, first, last FROM allocations a
+WHERE first > last OR count < 1 OR last >= (SELECT position FROM queues WHERE id = queue_id)
+   OR queue_id NOT IN (SELECT id FROM queues)
+   OR EXISTS (SELECT FROM allocations b WHERE b.queue_id = a.queue_id AND b.first > a.first AND b.first <= a.last);
+
+-- name: stray_queues
+SELECT id, context, name, position FROM queues WHERE position < 1 OR position > %(head)s + 1;
+
+-- name: stray_subscriptions
+SELECT id, subscriber, position FROM subscriptions WHERE position < 1 OR position > %(head)s + 1;
+
+-- name: stray_iterators
+SELECT name, outputs FROM iterators i
+WHERE outputs <> (SELECT coalesce(sum(count), 0) FROM outputs WHERE iterator_id = i.id) AND indexed;
+
+-- Leases, by the database's clock.
+
+-- name: take_lease
+INSERT INTO leases (name, holder, until)
+SELECT %(name)s, %(holder)s, now + %(ms)s * 10000
+FROM (SELECT (extract(epoch FROM clock_timestamp()) * 10000000)::bigint + 621355968000000000 AS now) AS clock
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
+WHERE leases.holder = excluded.holder OR leases.until <= excluded.until - %(ms)s * 10000
+RETURNING name;
+
+-- name: end_lease
+DELETE FROM leases WHERE name = %(name)s AND holder = %(holder)s RETURNING name;
+
+-- name: end_leases
+DELETE FROM leases WHERE holder = %(holder)s RETURNING name;
+
+-- The whole state, out and in; columns as in STATE_TABLES.
+
+-- name: state_timelines
+SELECT timeline, after_position, started FROM timelines ORDER BY timeline;
+
+-- name: state_contexts
+SELECT name, events, commits, streams, bytes, top FROM contexts ORDER BY name;
+
+-- name: state_subscriptions
+SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions ORDER BY id;
+
+-- name: state_queues
+SELECT id, name, context, filter, position, dead_after FROM queues ORDER BY id;
+
+-- name: state_allocations
+SELECT queue_id, first, last, count, subscriber, expires, deliveries FROM allocations ORDER BY queue_id, first;
+
+-- name: state_producers
+SELECT name, number, result, used FROM producers ORDER BY name;
+
+-- name: state_logs
+SELECT name, created, base, bytes FROM logs ORDER BY name;
+
+-- name: state_iterators
+SELECT id, name, log, "over", kind, function, indexed, created, base FROM iterators ORDER BY id;
+
+-- name: state_erasures
+SELECT id, context, stream, last, ranges, timeline, events, requested, finished, damaged FROM erasures
+WHERE iterator_id IS NULL ORDER BY id;
+
+-- name: copy_streams
+COPY streams (id, context_id, name) FROM STDIN (FORMAT binary);
+
+-- name: copy_records
+COPY records (position, count, context_id, stream_id, data) FROM STDIN (FORMAT binary);
+
+-- name: copy_commits
+COPY commits (stream_id, last, position) FROM STDIN (FORMAT binary);
+
+-- name: copy_blocks
+COPY blocks (context_id, block, top_before) FROM STDIN (FORMAT binary);
+
+-- name: import_tops
+SELECT id, name, top, block FROM contexts;
+
+-- name: last_stream_id
+SELECT stream_id FROM state;
+
+-- name: stream_id
+SELECT id FROM streams WHERE context_id = %(context_id)s AND name = %(name)s;
+
+-- name: import_top
+INSERT INTO contexts (id, name, events, commits, streams, bytes, top, block)
+SELECT id, name, 0, 0, 0, 0, top, block
+FROM unnest(%(ids)s::bigint[], %(names)s::text[], %(tops)s::bigint[], %(blocks)s::bigint[]) AS found (id, name, top, block)
+ON CONFLICT (id) DO UPDATE SET top = excluded.top, block = excluded.block;
+
+-- name: import_head
+UPDATE state SET head = %(head)s, recorded = %(recorded)s, stream_id = %(stream_id)s, context_id = %(context_id)s;
+
+-- name: import_sealed
+UPDATE state SET sealed = %(sealed)s;
+
+-- name: forget_timelines
+DELETE FROM timelines;
+
+-- name: import_timelines
+INSERT INTO timelines (timeline, after_position, started) VALUES (%s, %s, %s);
+
+-- name: import_contexts
+UPDATE contexts SET events = given.events, commits = given.commits, streams = given.streams, bytes = given.bytes,
+    top = given.top
+FROM (SELECT %s::text AS name, %s::bigint AS events, %s::bigint AS commits, %s::bigint AS streams, %s::bigint AS bytes,
+    %s::bigint AS top) AS given
+WHERE contexts.name = given.name;
+
+-- name: import_subscriptions
+INSERT INTO subscriptions (id, subscriber, context, filter, position, last_ticks) VALUES (%s, %s, %s, %s, %s, %s);
+
+-- name: import_queues
+INSERT INTO queues (id, name, context, filter, position, dead_after) VALUES (%s, %s, %s, %s, %s, %s);
+
+-- name: import_allocations
+INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
+VALUES (%s, %s, %s, %s, %s, %s, %s);
+
+-- name: import_producers
+INSERT INTO producers (name, number, result, used) VALUES (%s, %s, %s, %s);
+
+-- name: import_logs
+INSERT INTO logs (name, created, base, bytes) VALUES (%s, %s, %s, %s);
+
+-- name: import_iterators
+INSERT INTO iterators (id, name, log, "over", kind, function, indexed, created, base, source, outputs)
+SELECT id, name, log, "over", kind, function, indexed, created, base, base, 0
+FROM (SELECT %s::bigint AS id, %s::text AS name, %s::text AS log, %s::text AS "over", %s::text AS kind,
+    %s::text AS function, %s::boolean AS indexed, %s::bigint AS created, %s::bigint AS base) AS given;
+
+-- name: import_erasures
+INSERT INTO erasures (id, context, stream, last, done, ranges, timeline, events, requested, finished, damaged)
+SELECT id, context, stream, last, last, ranges, timeline, events, requested, finished, damaged
+FROM (SELECT %s::bigint AS id, %s::text AS context, %s::text AS stream, %s::bigint AS last, %s::bytea AS ranges,
+    %s::bigint AS timeline, %s::bigint AS events, %s::bigint AS requested, %s::bigint AS finished,
+    %s::bigint AS damaged) AS given;
+
+-- name: next_numbers
+SELECT setval(pg_get_serial_sequence('subscriptions', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM subscriptions), false),
+    setval(pg_get_serial_sequence('queues', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM queues), false),
+    setval(pg_get_serial_sequence('iterators', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM iterators), false),
+    setval(pg_get_serial_sequence('erasures', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM erasures), false);
+
+-- name: is_used
+SELECT EXISTS (SELECT FROM records) OR EXISTS (SELECT FROM subscriptions) OR EXISTS (SELECT FROM queues)
+    OR EXISTS (SELECT FROM producers) OR EXISTS (SELECT FROM logs) OR EXISTS (SELECT FROM iterators)
+    OR EXISTS (SELECT FROM erasures);

@@ -1,0 +1,83 @@
+"""The schema's versions: each migration is a `.sql` file; all that are missing are carried out in one transaction.
+
+Several servers may start at once: whoever changes the schema holds a lock, and looks again under it.
+"""
+
+import re
+from importlib.resources import files
+from typing import Final
+from uuid import uuid4
+
+from psycopg import sql
+
+from penstock.errors import NotAStore, StorageFailure, StoreTooNew, StoreUnfinished
+from penstock.store.postgres.connecting import QUERIES
+from penstock.store.postgres.database import Database
+
+_FILE: Final = re.compile(r"(\d{4})_\w+\.sql")
+
+
+def migrations() -> list[str]:
+    """The text of every migration; the first brings an empty schema to version 1."""
+    folder = files("penstock.store.postgres").joinpath("migrations")
+    named = sorted((entry.name, entry) for entry in folder.iterdir() if _FILE.fullmatch(entry.name))
+    return [entry.read_text(encoding="utf-8") for _, entry in named]
+
+
+SCHEMA_VERSION: Final = len(migrations())
+
+
+def check(database: Database) -> int:
+    """The store's schema version; refuses what is not a store, too new, or not whole. 0 is an empty schema."""
+    target = database.target
+    exists, tables = database.row("schema_tables", {"schema": target.schema})
+    if not exists or not tables:
+        return 0
+    version = int(database.value("schema_version")) if database.value("has_version", {"schema": target.schema}) else 0
+    if not version:
+        raise NotAStore(target.shown, f"its schema {target.schema} holds tables of some other program")
+    if version > SCHEMA_VERSION:
+        raise StoreTooNew(target.shown, version, SCHEMA_VERSION)
+    return version
+
+
+def refuse_unfinished(database: Database) -> None:
+    """Refuse a store that is being filled."""
+    if database.value("importing"):
+        raise StoreUnfinished(database.target.shown)
+
+
+def require(database: Database) -> None:
+    """Refuse to read where there is no store of the present schema."""
+    version = check(database)
+    if version == 0:
+        raise NotAStore(database.target.shown, f"it has no schema {database.target.schema} with tables")
+    if version < SCHEMA_VERSION:
+        raise StorageFailure(f"{database.target.shown} has an older schema; start a server on it once")
+    refuse_unfinished(database)
+
+
+def migrate(database: Database, now: int, *, importing: bool = False) -> None:
+    """Bring a store to the present schema; one that is made now may be marked as being filled."""
+    if check(database) == SCHEMA_VERSION:
+        return
+    with database.turn() as connection:
+        connection.execute(QUERIES["lock"], database.target.migration_lock)
+        _bring_forward(database, now, importing)
+
+
+def _bring_forward(database: Database, now: int, importing: bool) -> None:
+    connection, schema = database.connection, database.target.schema
+    version = check(database)
+    if version == 0 and not database.row("schema_tables", {"schema": schema})[0]:
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    for text in migrations()[version:]:
+        connection.execute(text)
+    if version == 0:
+        database.later("make_version", {"version": SCHEMA_VERSION})
+        database.later("set_meta", {"key": "store_id", "value": str(uuid4())})
+        database.later("add_timeline", {"timeline": 1, "after_position": 0, "started": now})
+        if importing:
+            database.later("set_meta", {"key": "importing", "value": "yes"})
+    else:
+        database.later("set_version", {"version": SCHEMA_VERSION})

@@ -1,0 +1,38 @@
+"""All that a store on PostgreSQL holds beside its records, as backups and copies take it."""
+
+from typing import Any, Final
+
+from penstock.store.contract import STATE_TABLES, Store, StoreState
+from penstock.store.postgres.database import Database, rereading
+from penstock.store.postgres.erasing import ranges_of
+
+_RANGES: Final = STATE_TABLES["erasures"].index("ranges")
+_INDEXED: Final = STATE_TABLES["iterators"].index("indexed")
+
+Row = tuple[Any, ...]
+
+
+class Stating(Store):
+    """The part of a store on PostgreSQL that hands out its state."""
+
+    db: Database
+
+    @rereading
+    def state(self) -> StoreState:
+        with self.db.snapshot():
+            tables = {name: table(self.db, name) for name in STATE_TABLES}
+            return StoreState(self.identity(), self.head(), self.sealed(), tables)
+
+
+def table(db: Database, name: str) -> list[Row]:
+    """The rows of one table, with its columns as in STATE_TABLES."""
+    rows = db.rows(f"state_{name}")
+    if name == "erasures":
+        return [_replaced(row, _RANGES, ranges_of(row[_RANGES])) for row in rows]
+    if name == "iterators":
+        return [_replaced(row, _INDEXED, int(row[_INDEXED])) for row in rows]
+    return rows
+
+
+def _replaced(row: Row, place: int, value: Any) -> Row:
+    return (*row[:place], value, *row[place + 1 :])

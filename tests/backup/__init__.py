@@ -1,0 +1,1 @@
+"""Backups and restores of real stores."""

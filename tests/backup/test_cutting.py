@@ -1,0 +1,33 @@
+"""Cutting records at positions."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.backup.cutting import cut
+from penstock.store.record import Record
+from tests.store.strategies import runs, sealed_record
+
+
+@given(st.lists(runs, min_size=1, max_size=6), st.integers(1, 1 << 40), st.data())
+def test_the_parts_of_a_record_hold_the_same_as_the_whole(
+    made: list[object], position: int, data: st.DataObject
+) -> None:
+    record = Record(sealed_record(made, position), position)  # type: ignore[arg-type]
+    place = data.draw(st.integers(record.position, record.last))
+    left = cut(record, 1, place)
+    assert (left.position, left.last) == (record.position, place)
+    parts = [left]
+    if place < record.last:
+        right = cut(record, place + 1, record.last + 9)
+        assert (right.position, right.last) == (place + 1, record.last)
+        parts.append(right)
+    assert [event for part in parts for event in part.events()] == record.events()
+    assert b"".join(each for part in parts for each in part.ids()) == b"".join(record.ids())
+    assert sum(run.length for part in parts for run in part.runs()) == record.count
+
+
+@given(st.lists(runs, min_size=1, max_size=3))
+def test_a_record_that_is_not_cut_is_the_same(made: list[object]) -> None:
+    record = Record(sealed_record(made, 10), 10)  # type: ignore[arg-type]
+    assert cut(record, 1, record.last) is record
+    assert cut(record, 10, 1 << 50) is record

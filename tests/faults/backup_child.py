@@ -1,0 +1,63 @@
+"""A backup or a restore in a process of its own, which says when it begins, to be killed in the middle of it.
+
+`backup DIR PLACE`, `restore PLACE DIR`, or `crash N PLACE DIR`: a restore that ends as in a crash when it syncs a
+directory for the Nth time.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from penstock.backup import back_up, open_place, restore, writing
+from penstock.store import open_reader, store_url
+from penstock.store.contract import Progressed
+from penstock.store.sqlite import replacing
+
+CRASHED = 99
+"""The exit code of a crash."""
+
+
+def main(what: str, *arguments: str) -> None:
+    """Carry out what was asked for."""
+    if what == "crash":
+        _crash_at(int(arguments[0]))
+        arguments = arguments[1:]
+    source, target = map(Path, arguments)
+    # Many small files, so that a kill hits between them too.
+    writing.CHUNK_BYTES_MAX = 1 << 16  # type: ignore[misc]
+    print("begins", flush=True)
+    if what == "backup":
+        with closing(open_reader(store_url(source))) as store, open_place(target, write=True) as place:
+            back_up(store, place, _quiet)
+    else:
+        with open_place(source, write=False) as place:
+            restore(place, target, _stage, replace=True)
+
+
+def _quiet(_done: int, _total: int) -> None:
+    """Nobody looks at it."""
+
+
+@contextmanager
+def _stage(_what: str) -> Iterator[Progressed]:
+    yield _quiet
+
+
+def _crash_at(number: int) -> None:
+    calls = 0
+    sync = replacing._sync
+
+    def counted(directory: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            os._exit(CRASHED)
+        sync(directory)
+
+    replacing._sync = counted
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

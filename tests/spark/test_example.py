@@ -1,0 +1,61 @@
+"""The worked notebook runs as it stands, in an environment that is not activated and where nothing is set."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "spark_shop.py"
+SETUP = EXAMPLE.parent.parent / "scripts" / "spark-env"
+PATIENCE_S = 110
+
+SAID = """\
+What happened:
++-----------+-----+
+|       type|count|
++-----------+-----+
+|  OrderPaid|    8|
+|OrderPlaced|   12|
++-----------+-----+
+
+Orders, hour by hour:
++-------------------+------+------+
+|               hour|orders|amount|
++-------------------+------+------+
+|2024-05-01 09:00:00|     6|    75|
+|2024-05-01 10:00:00|     6|   111|
++-------------------+------+------+
+
+Not paid yet:
++--------+----+
+|customer|owes|
++--------+----+
+|     Ada|  58|
++--------+----+
+
+sold for 186 in all
+sold for 333 in all
+"""
+
+
+def bare_environment() -> dict[str, str]:
+    """Ours, without what would tell Spark which Python to run."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "PENSTOCK"))}
+    folder = str(Path(sys.executable).parent)
+    return {**ours, "PATH": os.pathsep.join(part for part in ours["PATH"].split(os.pathsep) if part != folder)}
+
+
+# Beside the shared session it would take memory twice, but it is in the same group, so nothing else runs there.
+def test_the_notebook_runs_as_it_stands(spark: SparkSession, tmp_path: Path) -> None:
+    if sys.prefix == sys.base_prefix:
+        pytest.skip("this Python is in no virtual environment")
+    subprocess.run([SETUP, sys.prefix], check=True)
+    command = [sys.executable, str(EXAMPLE)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=bare_environment(), capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == SAID
