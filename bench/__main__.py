@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import appends, client, disk, growth, mixed, mq, mqgate, reads, remits, res01, seal
+from bench import appends, client, disk, growth, mixed, mq, mqgate, reads, remits, res01, seal, spark
 from bench.report import Report
 
 SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
@@ -25,6 +25,7 @@ SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
     "mqgate": mqgate.run,
     "client": client.run,
     "remits": remits.run,
+    "spark": spark.run,
 }
 
 

@@ -1,4 +1,4 @@
-"""A shop whose history is asked with Spark: what was sold, hour by hour, in batch and as a stream. A notebook as a script.
+"""A shop whose history is asked with Spark: what was sold, in batch and as a stream. A notebook as a script.
 
 python examples/spark_shop.py
 python examples/spark_shop.py --data ./penstock-data

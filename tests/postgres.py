@@ -81,9 +81,8 @@ class Postgres:
         self, schema: str | None = None, *, port: int | None = None, database: str = "postgres", **settings: str
     ) -> str:
         """How a schema is reached: over the socket, or through a port."""
-        place = f"/{database}?host={quote(str(self.folder))}&port={self.port}"
-        if port:
-            place = f"127.0.0.1:{port}/{database}?"
+        host = "127.0.0.1" if port else quote(str(self.folder))
+        place = f"/{database}?host={host}&port={port or self.port}"
         options = {"options": f"-csearch_path={schema}"} if schema else {}
         more = "".join(f"&{name}={quote(value)}" for name, value in {**options, **settings}.items())
         return f"postgresql://postgres@{place}{more}"

@@ -38,7 +38,7 @@ def directory(tmp_path: Path) -> Path:
         store.write([Transaction((Commit("c", f"s{number % 4}", ANY, columns),))])
     store.write([Transaction((Register("reader", "c", "", 1), DeclareQueue("c", "work", "", 1)))])
     fresh = Proposal(Proposal.FRESH, 1, 6, 1, 5, 5)
-    store.write([Transaction((Allocate(1, "a", 1000, fresh),))])
+    store.write([Transaction((Allocate(1, "a", 3_600_000, fresh),))])
     store.db.restart_wal()
     store.close()
     return tmp_path

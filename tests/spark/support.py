@@ -15,7 +15,7 @@ from penstock.store.record import columns_of
 from penstock.store.sealing import next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 60
 """How long a test waits for a condition before it gives up. Nothing is ever expected to take this long."""
 NOON: Final = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
@@ -32,7 +32,9 @@ def fill(directory: Path, commits: Iterable[Written], *, seal: bool = False) -> 
     """A store with these commits, added to what it has; its URL."""
     store = SqliteStore(directory)
     try:
-        transactions = [Transaction((Commit(*where, ANY, columns_of(events)),)) for *where, events in commits]
+        transactions = [
+            Transaction((Commit(context, stream, ANY, columns_of(events)),)) for context, stream, events in commits
+        ]
         for start in range(0, len(transactions), 1000):
             for outcome in store.write(transactions[start : start + 1000]):
                 assert isinstance(outcome, list), outcome

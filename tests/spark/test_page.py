@@ -13,6 +13,7 @@ from penstock.testing import server
 from tests.test_readme import DEFAULT_URL, PRINTED, SPARK, blocks
 
 
+@pytest.mark.timeout(300)
 def test_the_examples_run_and_print_what_the_page_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

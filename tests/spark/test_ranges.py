@@ -194,6 +194,7 @@ def test_readers_and_ranges_travel(tmp_path: Path) -> None:
     reader, planned = parts(fill(tmp_path / "data", [("shop", "s", counted(5))]))
     assert read(*pickle.loads(pickle.dumps((reader, planned)))) == [1, 2, 3, 4, 5]
     stream = PenstockStreamReader(ReadOptions.of({"url": f"sqlite:///{tmp_path / 'data'}"}), SCHEMA)
+    part: Any
     (part,) = stream.partitions(*[{**stream.initialOffset(), "position": at} for at in (1, 4)])
     stream.stop()
     (batch,) = pickle.loads(pickle.dumps(stream)).read(pickle.loads(pickle.dumps(part)))

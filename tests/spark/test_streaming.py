@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import penstock
@@ -117,6 +117,7 @@ def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(spark: SparkSe
     assert sink.positions == list(range(1, 36))
 
 
+@pytest.mark.timeout(300)
 def test_a_driver_that_is_killed_is_resumed_without_loss_or_repetition(spark: SparkSession, tmp_path: Path) -> None:
     url = fill(tmp_path / "data", [("shop", "s", counted(7 * 40))])
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"

@@ -256,7 +256,7 @@ def round_trips(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, work: Cal
     """How often the client waits for the database in the course of something."""
     waits = 0
     cursor = psycopg.Cursor
-    fetch, leave = cursor.fetchall, store.db._leave_pipeline
+    fetch, leave, sync = cursor.fetchall, store.db._leave_pipeline, store.db.sync
 
     def fetched(self: Any) -> Any:
         nonlocal waits
@@ -268,8 +268,14 @@ def round_trips(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, work: Cal
         waits += 1
         leave()
 
+    def synced() -> None:
+        nonlocal waits
+        waits += 1
+        sync()
+
     with monkeypatch.context() as patch:
         patch.setattr(cursor, "fetchall", fetched)
+        patch.setattr(store.db, "sync", synced)
         patch.setattr(store.db, "_leave_pipeline", left)
         work()
     return waits

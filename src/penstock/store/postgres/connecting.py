@@ -26,10 +26,10 @@ VERSION_MIN: Final = 14
 CONNECT_S_MAX: Final = 5
 SILENT_MS_MAX: Final = 10_000
 """How long the other side may leave what was sent unacknowledged before a connection counts as lost."""
-LOCK_MS_MAX: Final = 20_000
+LOCK_MS_MAX: Final = 10_000
 """How long a write waits for other servers' turns."""
 IDLE_MS_MAX: Final = 10_000
-"""How long a server may stand still in the middle of its turn before the database ends it: the others wait."""
+"""How long a server may stand still in the middle of its turn before it is ended: the others wait."""
 PREPARE_AFTER: Final = 1
 """A statement is prepared when it is used again."""
 

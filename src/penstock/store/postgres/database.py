@@ -119,10 +119,17 @@ class Database:
         """Open a transaction; everything is sent without waiting from here on."""
         self._pipeline = ExitStack()
         try:
-            self._pipeline.enter_context(self.connection.pipeline())
+            self._sync = self._pipeline.enter_context(self.connection.pipeline()).sync
             self.connection.execute(text)
         except psycopg.Error as error:
             self.abandon()
+            raise translate(error) from error
+
+    def sync(self) -> None:
+        """Wait for all that was sent. From here on the database knows that it waits for us, and for how long."""
+        try:
+            self._sync()
+        except psycopg.Error as error:
             raise translate(error) from error
 
     def commit(self) -> None:

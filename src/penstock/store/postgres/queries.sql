@@ -22,6 +22,14 @@ WHERE pid = %(process)s AND backend_xid = %(transaction)s::text::xid8::xid;
 -- name: lock
 SELECT pg_advisory_xact_lock(%(lock_class)s::int, %(lock_key)s::int);
 
+-- PostgreSQL ends by itself whoever stands still, but only between the parts of a conversation.
+
+-- name: end_stalled
+SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND classid = %(lock_class)s::bigint::oid AND objid = (%(lock_key)s & 4294967295)::oid
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND granted
+  AND wait_event = 'ClientRead' AND query_start < clock_timestamp() - %(stalled_ms)s * interval '1 ms';
+
 -- name: lock_import
 SELECT pg_try_advisory_lock(%(lock_class)s::int, %(lock_key)s::int);
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 from penstock.errors import StorageFailure
 from penstock.model import StoreStats, check_name, ticks_of_unix_ns
 from penstock.store.contract import Commit, Outcome, RequireLog, StoreIdentity, Transaction
-from penstock.store.postgres import schema
+from penstock.store.postgres import connecting, schema
 from penstock.store.postgres.appender import Appender, Start, StreamKey
 from penstock.store.postgres.arrays import Texts
 from penstock.store.postgres.batch import Batch, TakeBack
@@ -171,6 +171,7 @@ class PostgresStore(PostgresReader):
         started = self.db.ask("batch_start")
         ask = self._ask(needs)
         producers = self.db.ask("batch_producers", {"names": Texts(needs.producers)}) if needs.producers else None
+        self.db.sync()
         start = Start(*fetched(started)[0])
         now = start.now if self._clock is None else ticks_of_unix_ns(self._clock())
         # Recorded times never go backwards, whatever the clock does.
@@ -234,6 +235,8 @@ class PostgresStore(PostgresReader):
     def recover(self) -> None:
         self.db.abandon()
         self.db.reconnect()
+        # One who stands still in its turn, perhaps for ever, keeps all others from writing.
+        self.db.rows("end_stalled", {**self.target.lock, "stalled_ms": connecting.IDLE_MS_MAX})
         self._prove()
         self._load()
 

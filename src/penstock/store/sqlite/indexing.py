@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.model.ticks import TICKS_MASK
-from penstock.store.picking import RUN_TYPE, Ints
+from penstock.store.layout import RUN_TYPE, Ints
 from penstock.store.record import HEADER, RUN, Record
+from penstock.store.sealing import BLOCK_BITS
 from penstock.store.sqlite.database import Database
-from penstock.store.sqlite.history import BLOCK_BITS
 
 STREAMS_KNOWN_MAX: Final = 200_000
 """Streams whose numbers are kept in memory; others are looked up."""

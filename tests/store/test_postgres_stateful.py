@@ -1,0 +1,46 @@
+"""The shared store against the reference, as in `test_stateful`; two store objects take turns at writing."""
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+from hypothesis import settings
+
+from penstock.store.contract import Store
+from penstock.store.postgres import PostgresStore
+from tests.postgres import Schemas
+from tests.store.test_postgres import Alternating
+from tests.store.test_stateful import StoreMachine
+
+
+class PostgresMachine(StoreMachine):
+    """One server or two, by turns; each with caches of its own."""
+
+    schemas: Schemas
+
+    def open(self, cache: int) -> Store:
+        url = self.schemas.url(Path(self.folder.name))
+        first = PostgresStore(url, clock=self.clock, stream_cache_max=cache)
+        if cache > 1:
+            return first
+        return cast("Store", Alternating(first, PostgresStore(url, clock=self.clock)))
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.schemas.give_back()
+
+
+TestPostgresStore = PostgresMachine.TestCase
+TestPostgresStore.settings = settings(stateful_step_count=30, max_examples=20)
+# A thorough run, or a busy machine, may take longer than other tests are allowed to.
+TestPostgresStore.pytestmark = [  # type: ignore[attr-defined]
+    pytest.mark.timeout(1800),
+    pytest.mark.usefixtures("machine_schemas"),
+]
+
+
+@pytest.fixture
+def machine_schemas(schemas: Schemas) -> None:
+    PostgresMachine.schemas = schemas
