@@ -443,7 +443,8 @@ class StoreInUse(PenstockError):
     holder: str
 
     def __str__(self) -> str:
-        return f"the store in {self.path} is in use by {self.holder}; only one server can own an embedded store"
+        why = "stop them first" if "://" in self.path else "only one server can own an embedded store"
+        return f"the store in {self.path} is in use by {self.holder}; {why}"
 
 
 @dataclass(eq=False)

@@ -10,6 +10,7 @@ import cbor2
 
 from penstock.backup import Restored, Written, back_up, open_place, restore
 from penstock.model import Event, ProducerMark
+from penstock.store import store_url
 from penstock.store.contract import (
     LOG_CONTEXT,
     MESSAGE_TYPE,
@@ -141,9 +142,10 @@ def back_up_directory(directory: Path, path: Path) -> Written:
         return backed_up(store, path)
 
 
-def restored(path: Path, directory: Path, **options: Any) -> Restored:
+def restored(path: Path, target: Path | str, **options: Any) -> Restored:
+    """Restore into a directory, or to a URL."""
     with open_place(path, write=False) as place:
-        return restore(place, directory, no_stage, **options)
+        return restore(place, target if isinstance(target, str) else store_url(target), no_stage, **options)
 
 
 def check_same(original: Store, copy: Store, *, timelines: int = 1) -> None:

@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 
+# First, because pytest-xdist looks at the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):

@@ -9,8 +9,11 @@ A place for backups holds these files, as members of a plain tar if its name end
 
 Files of history never overlap and leave nothing out. The next backup adds the records since, a state and a manifest.
 All backups of a place are of one store and one timeline.
+
+Records and state go from store to store as well, without a place in between: `copy_store` moves one to another backend.
 """
 
+from penstock.backup.copying import Copied, copy_store
 from penstock.backup.manifests import Manifest
 from penstock.backup.opening import open_place
 from penstock.backup.places import Place
@@ -19,6 +22,7 @@ from penstock.backup.restoring import Restored, Stage, restore
 from penstock.backup.writing import Written, back_up
 
 __all__ = [
+    "Copied",
     "Manifest",
     "Place",
     "Restored",
@@ -27,6 +31,7 @@ __all__ = [
     "back_up",
     "chain",
     "check_all",
+    "copy_store",
     "open_place",
     "restore",
 ]

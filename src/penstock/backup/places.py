@@ -69,7 +69,7 @@ def lock(path: Path, descriptor: int, *, write: bool) -> None:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def told(path: Path | str) -> Iterator[None]:
     """What the system says against it, in our words."""
     try:
         yield

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from itertools import islice
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.backup.ledger import Ledger, Replay, Timeline, without_logs
@@ -16,9 +15,9 @@ from penstock.backup.places import Place, told
 from penstock.backup.reading import Chosen, check, choose, read_history, read_state
 from penstock.errors import StoreError
 from penstock.model import ticks_of_unix_ns
-from penstock.store import Store, open_import, open_reader, store_url
+from penstock.store import Store, open_replacement
 from penstock.store.contract import Progressed, StoreIdentity, StoreImport, StoreState
-from penstock.store.sqlite.replacing import Replaced, Replacement
+from penstock.store.replacing import Replaced
 
 FINDINGS_TOLD_MAX: Final = 3
 
@@ -36,22 +35,19 @@ class Restored(NamedTuple):
     is_ledger_lost: bool
 
 
-def restore(
-    place: Place, directory: Path, stage: Stage, *, number: int | None = None, replace: bool = False
-) -> Restored:
-    """Restore a backup, the newest unless another is named, into a directory."""
-    target = Replacement(directory, replace=replace)
-    with told(directory):
+def restore(place: Place, url: str, stage: Stage, *, number: int | None = None, replace: bool = False) -> Restored:
+    """Restore a backup, the newest unless another is named, to where a store's URL says."""
+    target = open_replacement(url, replace=replace)
+    with told(target.shown):
         target.look()
     chosen = choose(place, number)
     with stage("checking") as progressed:
         check(place, chosen, progressed)
-    with told(directory), target:
+    with told(target.shown), target:
         replay, state = _plan(place, chosen, target.replaced)
-        url = store_url(target.aside)
-        with closing(open_import(url)) as store, stage("restoring") as progressed:
+        with closing(target.filling()) as store, stage("restoring") as progressed:
             state = _fill(store, place, chosen, replay, state, progressed)
-        with closing(open_reader(url)) as built, stage("verifying") as progressed:
+        with closing(target.built()) as built, stage("verifying") as progressed:
             _verify(built, progressed)
         target.swap()
     erasures = len(state.tables["erasures"])
@@ -88,11 +84,12 @@ def _fill(
 
 
 def _verify(store: Store, progressed: Progressed) -> None:
-    found = list(islice(_findings(store, progressed), FINDINGS_TOLD_MAX))
+    found = list(islice(findings(store, progressed), FINDINGS_TOLD_MAX))
     if found:
         raise StoreError(f"what was restored is not sound, and was not put in place: {'; '.join(found)}")
 
 
-def _findings(store: Store, progressed: Progressed) -> Iterator[str]:
+def findings(store: Store, progressed: Progressed) -> Iterator[str]:
+    """What is wrong with a store, in words."""
     for finding in store.verify(progressed):
         yield f"{finding.where}: {finding.what}"

@@ -11,6 +11,7 @@ import typer
 from penstock import __version__
 from penstock.cli.backup import backup_command, backups_command
 from penstock.cli.erase import erase_command, erasures_command
+from penstock.cli.migrate import migrate_command
 from penstock.cli.restore import restore_command
 from penstock.cli.serve import serve_command
 from penstock.cli.sessions import kick_command, sessions_command
@@ -36,6 +37,7 @@ app.command("erasures")(erasures_command)
 app.command("backup")(with_store(backup_command))
 app.command("backups")(backups_command)
 app.command("restore")(restore_command)
+app.command("migrate-store")(migrate_command)
 app.command("sessions")(sessions_command)
 app.command("kick")(kick_command)
 app.command("settings")(with_settings(settings_command))

@@ -1,6 +1,26 @@
 """The store: one contract, several backends, found by URL."""
 
 from penstock.store.contract import Store, StoreImport
-from penstock.store.urls import open_import, open_reader, open_store, store_url
+from penstock.store.urls import (
+    hold_store,
+    is_same_place,
+    open_import,
+    open_reader,
+    open_replacement,
+    open_store,
+    shown_place,
+    store_url,
+)
 
-__all__ = ["Store", "StoreImport", "open_import", "open_reader", "open_store", "store_url"]
+__all__ = [
+    "Store",
+    "StoreImport",
+    "hold_store",
+    "is_same_place",
+    "open_import",
+    "open_reader",
+    "open_replacement",
+    "open_store",
+    "shown_place",
+    "store_url",
+]

@@ -518,6 +518,13 @@ class StoreImport(ABC):
     """
 
     @abstractmethod
+    def begin(self, source: str) -> str:
+        """Note what it is filled from, before anything is added; what was noted if it was begun before.
+
+        Who fills it decides what to note, and whether to go on. What was begun without a note answers nothing.
+        """
+
+    @abstractmethod
     def head(self) -> int:
         """The last position that is in and safe; 0 at first."""
 

@@ -6,7 +6,9 @@ from typing import Any, Final
 
 from penstock.errors import InvalidRequest
 from penstock.store.contract import Store, StoreImport
+from penstock.store.replacing import StoreHold, StoreReplacement
 from penstock.store.sqlite import SqliteImport, SqliteReader, SqliteStore
+from penstock.store.sqlite.replacing import Hold, Replacement
 
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
@@ -41,14 +43,48 @@ def open_import(url: str) -> StoreImport:
     return SqliteImport(_directory(url))
 
 
-def _postgres() -> Any:
+def open_replacement(url: str, *, replace: bool) -> StoreReplacement:
+    """A place to put a new store in, instead of the one that is there only if that is asked for."""
+    if url.startswith(POSTGRES):
+        shared: StoreReplacement = _postgres("replacing").Replacement(url, replace=replace)
+        return shared
+    return Replacement(_directory(url), replace=replace)
+
+
+def hold_store(url: str, *, is_strict: bool = True) -> StoreHold:
+    """Keep everybody from changing a store. Strict: refuse one that a server seems to be connected to."""
+    if url.startswith(POSTGRES):
+        target = _postgres("connecting").Target.of(url)
+        shared: StoreHold = _postgres("holding").Hold(target, is_strict=is_strict)
+        return shared
+    return Hold(_directory(url))
+
+
+def shown_place(url: str) -> str:
+    """A store's place as it may be shown: without a password."""
+    return str(_postgres("connecting").Target.of(url).shown) if url.startswith(POSTGRES) else str(_directory(url))
+
+
+def is_same_place(one: str, other: str) -> bool:
+    """Whether two URLs name one place, as far as that can be seen from them."""
+    if one.startswith(POSTGRES) and other.startswith(POSTGRES):
+        target = _postgres("connecting").Target.of
+        return bool((target(one).conninfo, target(one).schema) == (target(other).conninfo, target(other).schema))
+    if one.startswith(POSTGRES) or other.startswith(POSTGRES):
+        return False
+    return _directory(one).resolve() == _directory(other).resolve()
+
+
+def _postgres(module: str = "") -> Any:
     """The shared store, which needs psycopg; whoever has an embedded one does without."""
     try:
-        return import_module("penstock.store.postgres")
+        return import_module(f"penstock.store.postgres{'.' * bool(module)}{module}")
     except ImportError as error:
         if error.name is None or not error.name.startswith("psycopg"):
             raise
-        raise InvalidRequest("store URL", "needs psycopg; install penstock[postgres]") from error
+        raise InvalidRequest(
+            "store URL", "needs psycopg, which is not installed: pip install 'psycopg[binary]'"
+        ) from error
 
 
 def _directory(url: str) -> Path:

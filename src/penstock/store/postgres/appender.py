@@ -43,7 +43,7 @@ class _Context(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The row of `state` as a batch finds it, its transaction, and the database's clock."""
+    """The row of `state` as a batch finds it, its transaction, who carries it out, and the database's clock."""
 
     head: int
     recorded: int
@@ -51,6 +51,7 @@ class Start(NamedTuple):
     stream_id: int
     context_id: int
     transaction: str
+    process: int
     now: int
 
 

@@ -122,6 +122,7 @@ def connect(target: Target, *, write: bool) -> psycopg.Connection[Any]:
 
 def _set_up(connection: psycopg.Connection[Any], schema: str) -> None:
     arrays.register(connection)
+    connection.prepared_max = 2 * len(QUERIES)
     values = {"schema": schema, "lock_ms": str(LOCK_MS_MAX), "idle_ms": str(IDLE_MS_MAX)}
     connection.execute(QUERIES["set_up"], values)
 

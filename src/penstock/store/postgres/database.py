@@ -195,14 +195,14 @@ class Database:
 
     def reconnect(self) -> None:
         """Give up this connection for a new one; raises if there is none."""
-        self._pipeline = None
         self.close()
         self.connection = connect(self.target, write=self._is_for_writing)
         self.timeline = self._timeline()
 
     def close(self) -> None:
         """Close the connection."""
-        self._pipeline = None
+        with suppress(psycopg.Error):
+            self._leave_pipeline()
         self.connection.close()
 
     def was_committed(self, transaction: str, process: int) -> bool:

@@ -24,6 +24,8 @@ from penstock.store.sqlite.indexing import Indexing
 _RANGES: Final = STATE_TABLES["erasures"].index("ranges")
 _FINISHED: Final = STATE_TABLES["erasures"].index("finished")
 _INDEXED: Final = STATE_TABLES["iterators"].index("indexed")
+_NOTHING: Final = "yes"
+"""The mark of a store that is being filled, as long as nothing is noted of its source."""
 _NUMBER: Final = "int8"
 _COPIED: Final = {
     "add_stream": ("copy_streams", (_NUMBER, _NUMBER, "text")),
@@ -104,7 +106,16 @@ class PostgresImport(StoreImport):
     def _mark(self) -> None:
         if self._db.value("is_used"):
             raise PlaceRefused(self._target.shown, "it holds a store already")
-        self._db.later("set_meta", {"key": "importing", "value": "yes"})
+        self._db.later("set_meta", {"key": "importing", "value": _NOTHING})
+
+    def begin(self, source: str) -> str:
+        kept = str(self._db.value("importing"))
+        if kept != _NOTHING:
+            return kept
+        if self.head():
+            return ""
+        self._in_transaction(lambda: self._db.later("set_meta", {"key": "importing", "value": source}))
+        return source
 
     def head(self) -> int:
         return int(self._db.value("head"))
@@ -148,7 +159,7 @@ class PostgresImport(StoreImport):
         db.later("next_numbers")
         db.later("delete_meta", {"key": "importing"})
 
-    def _in_transaction(self, work: Callable[[], None]) -> None:
+    def _in_transaction(self, work: Callable[[], object]) -> None:
         try:
             with self._db.turn():
                 self._db.ask("lock", self._target.lock)

@@ -76,7 +76,7 @@ UPDATE state SET recoveries = recoveries + 1;
 -- A batch: what it begins from, what it needs to know, what it writes.
 
 -- name: batch_start
-SELECT head, recorded, writer, stream_id, context_id, pg_current_xact_id()::text,
+SELECT head, recorded, writer, stream_id, context_id, pg_current_xact_id()::text, pg_backend_pid(),
     (extract(epoch FROM clock_timestamp()) * 10000000)::bigint + 621355968000000000
 FROM state;
 

@@ -147,7 +147,7 @@ class PostgresStore(PostgresReader):
             batch.finish()
             self._appender.finish(self._told(batch))
             outcomes = [each.settled() for each in judged]
-            self._end(start.transaction)
+            self._end(start)
         except BaseException:
             self._forget()
             self.db.abandon()
@@ -211,15 +211,14 @@ class PostgresStore(PostgresReader):
             text = payload(self.id, self._appender.head, streams, batch.has_changed_logs, batch.queues)
         return {"channel": self.target.schema, "payload": text}
 
-    def _end(self, transaction: str) -> None:
-        process = self.db.connection.info.backend_pid
+    def _end(self, start: Start) -> None:
         try:
             self.db.commit()
         except StorageFailure as error:
             # If the connection lives, the database has said itself that it did not commit.
             if not self.db.is_lost:
                 raise
-            if not self.db.was_committed(transaction, process):
+            if not self.db.was_committed(start.transaction, start.process):
                 raise StorageFailure(f"{error.reason}; nothing was written") from error
 
     def _after_commit(self, batch: Batch) -> None:

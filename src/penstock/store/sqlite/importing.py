@@ -25,6 +25,8 @@ from penstock.store.sqlite.state import RANGE, Row
 from penstock.store.sqlite.unfinished import IMPORTING_ID
 
 CACHE_KIB: Final = 256 * 1024
+SOURCE: Final = "importing"
+"""The key in `meta` of what is noted of the source, until the import is finished."""
 _RANGES: Final = STATE_TABLES["erasures"].index("ranges")
 _FINISHED: Final = STATE_TABLES["erasures"].index("finished")
 
@@ -64,6 +66,13 @@ class SqliteImport(StoreImport):
             raise PlaceRefused(str(self._directory), "it holds a store already")
         self._db.connection.pragma("application_id", IMPORTING_ID)
 
+    def begin(self, source: str) -> str:
+        kept = self._db.value("meta", {"key": SOURCE})
+        if kept is None and self.head() == 0:
+            self._db.run("set_meta", {"key": SOURCE, "value": source})
+            return source
+        return kept or ""
+
     def head(self) -> int:
         return self._db.value("head") or 0
 
@@ -90,6 +99,7 @@ class SqliteImport(StoreImport):
         db = self._db
         db.run("replace_meta", {"key": "store_id", "value": state.identity.id})
         db.run("replace_meta", {"key": "sealed", "value": state.sealed})
+        db.run("delete_meta", {"key": SOURCE})
         db.run("forget_timelines")
         for name in STATE_TABLES:
             rows = state.tables[name]

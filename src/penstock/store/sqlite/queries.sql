@@ -508,6 +508,9 @@ DELETE FROM timelines;
 -- name: replace_meta
 UPDATE meta SET value = :value WHERE key = :key;
 
+-- name: delete_meta
+DELETE FROM meta WHERE key = :key;
+
 -- name: import_tops
 SELECT id, name, top, block FROM contexts;
 

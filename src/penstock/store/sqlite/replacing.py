@@ -13,17 +13,20 @@ import time
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import apsw
 
 from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreInUse, StoreUnfinished
 from penstock.model import ticks_of_unix_ns
-from penstock.store.contract import StoreIdentity
+from penstock.store.contract import Store, StoreIdentity, StoreImport
+from penstock.store.replacing import Replaced, StoreHold, StoreReplacement
 from penstock.store.sqlite import schema
 from penstock.store.sqlite.database import APPLICATION_ID, FILE_NAME, Database
+from penstock.store.sqlite.importing import SqliteImport
 from penstock.store.sqlite.lock import LOCK_NAME, make_directory, take_lock
-from penstock.store.sqlite.state import Row, table
+from penstock.store.sqlite.state import table
+from penstock.store.sqlite.store import SqliteReader
 from penstock.store.sqlite.unfinished import IMPORTING_ID, RESTORING
 
 BESIDE: Final = tuple(f"{FILE_NAME}{ending}" for ending in ("-wal", "-shm", "-journal"))
@@ -34,29 +37,17 @@ _OURS_ASIDE: Final = frozenset((FILE_NAME, *BESIDE, LOCK_NAME, REPLACED))
 _MAGIC: Final = b"SQLite format 3\0"
 
 
-class Replaced(NamedTuple):
-    """What of a store outlives it: its identity, its timelines and its ledger of erasures."""
-
-    identity: StoreIdentity
-    timelines: list[Row]
-    erasures: list[Row]
-
-
-class Replacement:
+class Replacement(StoreReplacement):
     """A directory of which the store is being replaced, or that gets one. Owned as a server owns it."""
 
     def __init__(self, directory: Path | str, *, replace: bool) -> None:
         self.directory = Path(directory)
+        self.shown = str(self.directory)
         self.aside = self.directory / RESTORING
-        self.replaced: Replaced | None = None
-        """What is known of the store that is there."""
-        self.is_damaged = False
-        """Whether there is one of which that cannot be known."""
         self._replace = replace
         self._lock: int | None = None
 
     def look(self) -> None:
-        """Refuse a directory that cannot be used; changes nothing."""
         if not self.directory.exists():
             return
         if not self.directory.is_dir():
@@ -119,8 +110,14 @@ class Replacement:
             # Where a file is damaged, any value can be in it.
             self.is_damaged = True
 
+    def filling(self) -> StoreImport:
+        return SqliteImport(self.aside)
+
+    def built(self) -> Store:
+        return SqliteReader(self.aside)
+
     def swap(self) -> None:
-        """Put the new store, which is one file in the folder, in the place of the old one."""
+        # The new store is one file in the folder.
         file = self.directory / FILE_NAME
         if any((self.directory / name).exists() for name in BESIDE):
             if file.exists():
@@ -141,6 +138,27 @@ class Replacement:
             self._clear()
         finally:
             os.close(self._lock)
+
+
+class Hold(StoreHold):
+    """A directory with a store, owned as a server owns it."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self._directory = Path(directory)
+
+    def __enter__(self) -> Self:
+        if not (self._directory / FILE_NAME).exists():
+            raise NotAStore(str(self._directory), f"it has no {FILE_NAME}")
+        self._lock = take_lock(self._directory)
+        return self
+
+    def check(self) -> None:
+        """The system keeps the lock as long as the process lives."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._lock)
 
 
 def _has_store(directory: Path, name: str = FILE_NAME) -> bool:

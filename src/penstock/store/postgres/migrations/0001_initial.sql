@@ -180,7 +180,8 @@ CREATE TABLE erasures (
     damaged bigint NOT NULL DEFAULT 0,
     rewritten xid8
 );
-CREATE INDEX erasures_open ON erasures (context, stream) WHERE finished IS NULL;
+CREATE INDEX erasures_open ON erasures (id) WHERE finished IS NULL;
+CREATE INDEX erasures_open_of_streams ON erasures (context, stream) WHERE finished IS NULL;
 CREATE INDEX erasures_of_streams ON erasures (context, stream, last) WHERE context IS NOT NULL;
 
 -- Who may do what only one server shall do, and until when.

@@ -1,0 +1,188 @@
+"""Moving a whole store to another backend: the same store afterwards, with its id and its timeline.
+
+Nobody may write the source meanwhile. What is copied is noted in the half-filled store before the first record comes in,
+so that one that was interrupted goes on, and never with another source. What has come over is checked as
+`penstock verify` checks a store, and compared with the source, record by record and row by row.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from penstock.backup.exporting import records_between
+from penstock.backup.places import told
+from penstock.backup.restoring import FINDINGS_TOLD_MAX, Stage, findings
+from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreUnfinished
+from penstock.store import Store, hold_store, is_same_place, open_import, open_reader, shown_place
+from penstock.store.contract import STATE_TABLES, Progressed, StoreIdentity, StoreImport, StoreState
+from penstock.store.record import Record
+
+CHUNK_BYTES_MAX: Final = 8 << 20
+"""Bytes of records that come in together, in one transaction; only a record that is larger by itself makes it more."""
+CHUNK_RECORDS_MAX: Final = 20_000
+_FINISHED: Final = STATE_TABLES["erasures"].index("finished")
+
+
+class Copied(NamedTuple):
+    """What a copy did. `new_events` came over now, the others when it was interrupted; `tables` counts their rows."""
+
+    identity: StoreIdentity
+    events: int
+    new_events: int
+    tables: dict[str, int]
+
+
+def copy_store(source: str, target: str, stage: Stage) -> Copied:
+    """Copy a store to where there is none, or go on with that. Raises PlaceRefused if it cannot be done there."""
+    if is_same_place(source, target):
+        raise PlaceRefused(shown_place(target), "it is where the store is copied from")
+    with told(shown_place(target)), hold_store(source) as hold, closing(open_reader(source)) as original:
+        state = original.state()
+        new_events = _fill(original, state, target, stage)
+        with hold_store(target, is_strict=False), closing(open_reader(target)) as copy:
+            _check(original, copy, state.head, stage)
+        hold.check()
+        if original.state() != state:
+            raise StoreError("the source was changed while it was copied: remove the copy, and copy it again")
+    tables = {name: len(rows) for name, rows in state.tables.items()}
+    return Copied(state.identity, state.head, new_events, tables)
+
+
+# --- filling --------------------------------------------------------------------------------------------------
+
+
+class _Note(NamedTuple):
+    """What a half-filled store is filled from: records are the same as long as nothing more is erased."""
+
+    store: str
+    timeline: int
+    erasures: int
+    sealed: int
+
+    @classmethod
+    def of(cls, state: StoreState) -> "_Note":
+        return cls(*state.identity, len(state.tables["erasures"]), state.sealed)
+
+
+def _fill(source: Store, state: StoreState, target: str, stage: Stage) -> int:
+    """Copy what is missing; how many events that was."""
+    try:
+        filling = open_import(target)
+    except PlaceRefused:
+        if _is_filled(target, state):
+            return 0
+        raise
+    with closing(filling), stage("copying") as progressed:
+        before = filling.head()
+        sealed = _begin(filling, state, target)
+        for chunk in _chunks(source, before + 1, state.head):
+            filling.add(chunk)
+            progressed(filling.head(), state.head)
+        # What was copied before it was sealed is not sealed there.
+        filling.finish(state._replace(sealed=min(sealed, state.sealed)))
+        return state.head - before
+
+
+def _is_filled(target: str, state: StoreState) -> bool:
+    """Whether the very same store is there: then a copy was finished, and perhaps not checked."""
+    try:
+        with closing(open_reader(target)) as there:
+            return (there.identity(), there.head()) == (state.identity, state.head)
+    except (StoreError, NotAStore, StoreUnfinished):
+        return False
+
+
+def _begin(filling: StoreImport, state: StoreState, target: str) -> int:
+    """Note the source, or see whether it is the one that was noted; the mark of seals then."""
+    wanted = _Note.of(state)
+    kept = _noted(filling.begin(json.dumps(wanted)))
+    what = None
+    if kept is None:
+        what = "something else was being put there, and is not finished"
+    elif (kept.store, kept.timeline) != (wanted.store, wanted.timeline):
+        what = f"a copy of store {kept.store}, timeline {kept.timeline}, into it is not finished"
+    elif kept.erasures != wanted.erasures:
+        what = "events were erased since this copy was begun, and are in it"
+    elif filling.head() > state.head:
+        what = f"it has {filling.head()} events already, and the source has {state.head}"
+    if kept is None or what is not None:
+        raise PlaceRefused(shown_place(target), f"{what}; remove what is there, and begin anew")
+    return kept.sealed
+
+
+def _noted(text: str) -> _Note | None:
+    try:
+        return _Note(*json.loads(text))
+    except (ValueError, TypeError):
+        return None
+
+
+def _chunks(source: Store, first: int, last: int) -> Iterator[list[Record]]:
+    chunk: list[Record] = []
+    size = 0
+    for record in records_between(source, first, last):
+        if chunk and (size + len(record.data) > CHUNK_BYTES_MAX or len(chunk) == CHUNK_RECORDS_MAX):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(record)
+        size += len(record.data)
+    if chunk:
+        yield chunk
+
+
+# --- checking -------------------------------------------------------------------------------------------------
+
+
+def _check(original: Store, copy: Store, head: int, stage: Stage) -> None:
+    with stage("verifying") as progressed:
+        found = list(islice(findings(copy, progressed), FINDINGS_TOLD_MAX))
+    if not found:
+        with stage("comparing") as progressed:
+            found = list(islice(_differences(original, copy, head, progressed), FINDINGS_TOLD_MAX))
+    if found:
+        raise StoreError(f"the copy is not what the source is; remove it: {'; '.join(found)}")
+
+
+def _differences(original: Store, copy: Store, head: int, progressed: Progressed) -> Iterator[str]:
+    theirs, ours = original.state(), copy.state()
+    for what, here, there in (("identity", ours.identity, theirs.identity), ("head", ours.head, theirs.head)):
+        if here != there:
+            yield f"its {what} is {here}, not {there}"
+    for name in STATE_TABLES:
+        if _rows(ours, name) != _rows(theirs, name):
+            yield f"its {name} are others: {len(ours.tables[name])} rows, not {len(theirs.tables[name])}, or other values"
+    if ours.head == theirs.head:
+        yield from _different_records(original, copy, head, progressed)
+
+
+def _rows(state: StoreState, table: str) -> list[tuple[Any, ...]]:
+    rows = state.tables[table]
+    if table != "erasures":
+        return rows
+    # They are finished in the copy: what was erased never came into its files.
+    return [(*row[:_FINISHED], *row[_FINISHED + 1 :]) for row in rows]
+
+
+def _different_records(original: Store, copy: Store, head: int, progressed: Progressed) -> Iterator[str]:
+    """Compare bytes where records lie alike, else events: they may have been sealed since they were copied."""
+    left, right = records_between(original, 1, head), records_between(copy, 1, head)
+    at = 1
+    one, other = next(left, None), next(right, None)
+    while one is not None and other is not None:
+        last = min(one.last, other.last)
+        if one.data != other.data and not _has_same_events(one, other, at, last):
+            yield f"its events {at} to {last} are others"
+        one = next(left, None) if one.last == last else one
+        other = next(right, None) if other.last == last else other
+        progressed(last, head)
+        at = last + 1
+    if one is not None or other is not None:
+        yield f"its records end at {at - 1}"
+
+
+def _has_same_events(one: Record, other: Record, first: int, last: int) -> bool:
+    ids = [record.ids()[first - record.position : last + 1 - record.position] for record in (one, other)]
+    events = [record.events(first=first, last=last) for record in (one, other)]
+    return ids[0] == ids[1] and events[0] == events[1]
