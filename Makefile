@@ -25,7 +25,7 @@ run: $(VENV)/.run ## a server on ./penstock-data
 
 test: $(VENV)/.dev ## all tests, with branch coverage
 	@scripts/java
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-branch --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest -n 2 -p tests.scheduling --cov --cov-branch --cov-report=term $(ARGS)
 
 check: lint types imports test ## everything CI asks for
 

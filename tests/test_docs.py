@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 from typer.main import get_command
 
 from penstock import errors
 from penstock.cli import app
+from penstock.engine.metrics import Metrics
 from penstock.errors import PenstockError
 from penstock.model import Request
 from penstock.settings import TABLE
@@ -35,13 +37,14 @@ def test_every_error_is_documented_with_when_and_whether_to_retry() -> None:
 
 
 def test_every_command_is_documented() -> None:
-    documented = set(re.findall(r"penstock (\w+)", text("README.md", "docs/store.md")))
+    documented = set(re.findall(r"penstock ([\w-]+)", text("README.md", "docs/store.md", "docs/operations.md")))
     assert commands() <= documented
 
 
 def test_no_command_is_documented_that_does_not_exist() -> None:
-    code = re.findall(r"`([^`\n]+)`|^(penstock .*)$", "".join(page.read_text("utf-8") for page in PAGES), re.MULTILINE)
-    named = [re.match(r"penstock ([a-z]+)", "".join(spans)) for spans in code]
+    pages = "".join(page.read_text("utf-8") for page in PAGES)
+    code = re.findall(r"`([^`\n]+)`|^(?:\$ )?(penstock .*)$", pages, re.MULTILINE)
+    named = [re.match(r"penstock ([a-z-]+)", "".join(spans)) for spans in code]
     assert {found[1] for found in named if found} - {"ready"} <= commands()
 
 
@@ -51,8 +54,23 @@ def test_every_request_is_documented() -> None:
 
 
 def test_every_limit_a_page_names_is_a_setting() -> None:
-    named = set(re.findall(r"`(\w+_max)`", text("README.md", "docs/engine.md", "docs/errors.md", "docs/store.md")))
+    pages = [f"docs/{name}.md" for name in ("engine", "errors", "store", "operations")]
+    named = set(re.findall(r"`(\w+_max|disk_\w+)`", text("README.md", *pages)))
     assert named <= set(TABLE)
+    assert named
+
+
+def test_every_error_that_operations_names_exists() -> None:
+    named = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", text("docs/operations.md")))
+    # Remits has names of its own for its codes.
+    assert named - {"InternalError"} <= set(vars(errors))
+    assert named
+
+
+def test_operations_names_metrics_that_there_are() -> None:
+    shown = generate_latest(Metrics().registry).decode() + "penstock_disk_free_bytes"
+    named = set(re.findall(r"\bpenstock_\w+", text("docs/operations.md")))
+    assert {name for name in named if name not in shown} == set()
     assert named
 
 

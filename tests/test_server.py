@@ -453,7 +453,7 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> No
         ((), "say where the store is: --data DIR or --store URL"),
         (("--data", "d", "--workers", "0"), "workers = '0' (from --workers): must be at least 1"),
         (("--data", "d", "--store", "sqlite:///d"), "only one of --data and --store can be given"),
-        (("--store", "postgresql://me:secret@host/db"), "'postgresql://me:***@host/db'"),
+        (("--store", "mysql://me:secret@host/db"), "'mysql://me:***@host/db'"),
         (("--data", "d", "--config", "missing.toml"), "cannot be read: No such file or directory"),
     ],
 )

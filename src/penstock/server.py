@@ -85,8 +85,6 @@ def store_address(settings: Settings) -> str:
         return store_url(settings.data)
     if settings.store is None:
         raise BadSetting("data", None, "default", "say where the store is: --data DIR or --store URL")
-    if not settings.store.startswith("sqlite:"):
-        raise BadSetting("store", settings.store, "--store", "this version has the embedded store only: sqlite:///DIR")
     return settings.store
 
 

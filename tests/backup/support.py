@@ -10,7 +10,7 @@ import cbor2
 
 from penstock.backup import Restored, Written, back_up, open_place, restore
 from penstock.model import Event, ProducerMark
-from penstock.store import store_url
+from penstock.store import open_reader, store_url
 from penstock.store.contract import (
     LOG_CONTEXT,
     MESSAGE_TYPE,
@@ -30,8 +30,10 @@ from penstock.store.contract import (
     StoreState,
     WriteOutput,
 )
+from penstock.store.postgres import PostgresStore
 from penstock.store.sealing import next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
+from tests.postgres import Schemas
 from tests.store.contract.queues import declare, given
 from tests.store.kit import Clock, append, commit, do, do_one, event, everything, findings, some, stream_of
 
@@ -125,6 +127,43 @@ def writing(directory: Path, clock: Clock | None = None) -> Iterator[SqliteStore
 def reading(directory: Path) -> Iterator[SqliteReader]:
     with closing(SqliteReader(directory)) as store:
         yield store
+
+
+class Stores:
+    """Stores by name, in directories."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def url(self, name: str) -> str:
+        return store_url(self.root / name)
+
+    @contextmanager
+    def writing(self, name: str, clock: Clock | None = None) -> Iterator[Store]:
+        with closing(SqliteStore(self.root / name, clock=clock or Clock())) as store:
+            yield store
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[Store]:
+        with closing(open_reader(self.url(name))) as store:
+            yield store
+
+
+class PostgresStores(Stores):
+    """Stores by name, in schemas of one database."""
+
+    def __init__(self, root: Path, schemas: Schemas) -> None:
+        super().__init__(root)
+        self._schemas = schemas
+
+    def url(self, name: str) -> str:
+        # Each has a name of its own: others in the same database are not in the way.
+        return f"{self._schemas.url(self.root / name)}&application_name={name}"
+
+    @contextmanager
+    def writing(self, name: str, clock: Clock | None = None) -> Iterator[Store]:
+        with closing(PostgresStore(self.url(name), clock=clock or Clock())) as store:
+            yield store
 
 
 @contextmanager

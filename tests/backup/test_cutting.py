@@ -31,3 +31,15 @@ def test_a_record_that_is_not_cut_is_the_same(made: list[object]) -> None:
     record = Record(sealed_record(made, 10), 10)  # type: ignore[arg-type]
     assert cut(record, 1, record.last) is record
     assert cut(record, 10, 1 << 50) is record
+
+
+@given(st.lists(runs, min_size=1, max_size=6), st.integers(1, 20), st.integers(1, 20))
+def test_a_part_names_nothing_that_its_events_do_not_have(made: list[object], first: int, count: int) -> None:
+    record = Record(sealed_record(made, 1), 1)  # type: ignore[arg-type]
+    first = min(first, record.count)
+    part = cut(record, first, min(first + count - 1, record.count))
+    texts = part.texts()
+    names, types = set(texts[: part.name_count]), set(texts[part.name_count :])
+    if part is not record:
+        assert names == {name.encode() for run in part.runs() for name in (run.context, run.stream)}
+        assert types == {event.type.encode() for event in part.events()}

@@ -11,7 +11,7 @@ from penstock.model import Event
 from penstock.store.contract import AddLog, HideEvents, HideStream, StoreState
 from penstock.store.sqlite import SqliteStore
 from tests.backup.support import (
-    back_up_directory,
+    Stores,
     backed_up,
     check_same,
     check_state,
@@ -31,26 +31,26 @@ PLACES = ["place", "place.tar"]
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("commits", [300, 9000])
-def test_a_store_with_everything_in_it_comes_back(tmp_path: Path, place: str, commits: int) -> None:
+def test_a_store_with_everything_in_it_comes_back(tmp_path: Path, stores: Stores, place: str, commits: int) -> None:
     clock = Clock()
-    with writing(tmp_path / "data", clock) as store:
+    with stores.writing("data", clock) as store:
         furnish(store, clock, commits)
         assert (store.sealed() > 1) == (commits > 4096)
         written = backed_up(store, tmp_path / place)
         assert (written.manifest.number, written.new_events) == (1, store.head())
-        report = restored(tmp_path / place, tmp_path / "copy")
+        report = restored(tmp_path / place, stores.url("copy"))
         assert (report.number, report.events, report.timeline) == (1, store.head(), 2)
-        with writing(tmp_path / "copy", clock) as copy:
+        with stores.writing("copy", clock) as copy:
             check_same(store, copy)
             assert copy.sealed() == store.sealed()
             assert copy.open_erasures() == 0
 
 
-def test_an_empty_store_comes_back(tmp_path: Path) -> None:
-    with writing(tmp_path / "data") as store:
+def test_an_empty_store_comes_back(tmp_path: Path, stores: Stores) -> None:
+    with stores.writing("data") as store:
         backed_up(store, tmp_path / "place")
-        restored(tmp_path / "place", tmp_path / "copy")
-        with writing(tmp_path / "copy") as copy:
+        restored(tmp_path / "place", stores.url("copy"))
+        with stores.writing("copy") as copy:
             check_same(store, copy)
             append(copy, "s", some(2))
             assert findings(copy) == []
@@ -80,15 +80,16 @@ def _rows(directory: Path) -> dict[str, list[tuple[object, ...]]]:
         return {key: sorted(store.db.connection.execute(sql), key=repr) for key, sql in queries.items()}
 
 
-def test_a_restored_store_can_be_backed_up_and_restored_again(tmp_path: Path) -> None:
+def test_a_restored_store_can_be_backed_up_and_restored_again(tmp_path: Path, stores: Stores) -> None:
     clock = Clock()
-    with writing(tmp_path / "data", clock) as store:
+    with stores.writing("data", clock) as store:
         furnish(store, clock)
         backed_up(store, tmp_path / "one")
-        restored(tmp_path / "one", tmp_path / "copy")
-        back_up_directory(tmp_path / "copy", tmp_path / "two.tar")
-        assert restored(tmp_path / "two.tar", tmp_path / "copy2").timeline == 3
-        with reading(tmp_path / "copy") as copy, reading(tmp_path / "copy2") as copy2:
+        restored(tmp_path / "one", stores.url("copy"))
+        with stores.reading("copy") as copy:
+            backed_up(copy, tmp_path / "two.tar")
+        assert restored(tmp_path / "two.tar", stores.url("copy2")).timeline == 3
+        with stores.reading("copy") as copy, stores.reading("copy2") as copy2:
             check_same(copy, copy2)
             assert everything(copy2) == everything(store)
 

@@ -40,6 +40,12 @@ def about(subject: str | None, body: str = "") -> NewEvent:
         ' {\n"a": 1, "subject"\t: "müller", "z": {"subject": "other"}} ',
         '{"ce-subject":"müller"}',
         '{"subject":"other","ce-subject":"m\\u00fcller"}',
+        '{"subject":"müller","subject":"other"}',
+        '{"subject":"other","subject":"müller"}',
+        '{"subject":"müller","number":' + "1" * 10_000 + "}",
+        '{"subject":"müller","number":1e999999,"other":NaN}',
+        '{"deep":' + "[" * 100_000 + '"]"' + "]" * 100_000 + ',"subject":"müller"}',
+        '{"subject":"müller","deep":' + '{"a\\"":' * 100_000 + "1" + "}" * 100_000 + "}",
     ],
 )
 def test_a_subject_is_found_in_every_spelling(headers: str) -> None:
@@ -61,6 +67,10 @@ def test_a_subject_is_found_in_every_spelling(headers: str) -> None:
         '{"subject":"müller"',
         '{"subject":"mu\u0308ller"}',
         "[" * 100_000 + '\\"subject müller',
+        "[" * 100_000 + '{"subject":"müller"}' + "]" * 100_000,
+        '{"deep":' + '{"subject":"müller","deep":' * 100_000 + "1" + "}" * 100_001,
+        '{"subject":"müller","deep":' + "[" * 100_000,
+        '{"subject":123}',
     ],
 )
 def test_what_is_only_similar_is_not_found(headers: str | None) -> None:

@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need one; they are a group, so that they run in one process."""
+"""One Spark session for all tests that need one; `tests.scheduling` has them run in one process."""
 
 import os
 import sys
@@ -9,12 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 
-# First, because pytest-xdist looks at the groups in the same hook.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
             # What Spark's own Python code warns of is nobody's concern here.
             item.add_marker(pytest.mark.filterwarnings("default"))
 

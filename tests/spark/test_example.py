@@ -47,7 +47,6 @@ def bare_environment() -> dict[str, str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("spark")
 def test_the_notebook_runs_as_it_stands(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLE)]
     done = subprocess.run(

@@ -1,28 +1,13 @@
-"""One PostgreSQL for each process of a test run, started when the first test asks for it."""
-
-from collections.abc import Iterator
+"""The PostgreSQL of a test run, by the names that tests of the store have for it."""
 
 import pytest
 
-from tests.postgres import Postgres, Schemas, postgres
+from tests.postgres import Postgres, Schemas
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Postgres]:
-    with postgres() as started:
-        yield started
-
-
-@pytest.fixture(scope="session")
-def all_schemas(server: Postgres) -> Schemas:
-    return Schemas(server)
-
-
-@pytest.fixture
-def schemas(all_schemas: Schemas) -> Iterator[Schemas]:
-    """Stores by place, all of them new."""
-    yield all_schemas
-    all_schemas.give_back()
+def server(postgres_server: Postgres) -> Postgres:
+    return postgres_server
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Moving a whole store to another backend: the same store afterwards, with its id and its timeline.
 
-Nobody may write the source meanwhile. What is copied is noted in the half-filled store before the first record comes in,
-so that one that was interrupted goes on, and never with another source. What has come over is checked as
+Nobody may write the source meanwhile. What is copied is noted in the half-filled store before the first record comes
+in, so that one that was interrupted goes on, and never with another source. What has come over is checked as
 `penstock verify` checks a store, and compared with the source, record by record and row by row.
 """
 
@@ -68,13 +68,9 @@ class _Note(NamedTuple):
 
 def _fill(source: Store, state: StoreState, target: str, stage: Stage) -> int:
     """Copy what is missing; how many events that was."""
-    try:
-        filling = open_import(target)
-    except PlaceRefused:
-        if _is_filled(target, state):
-            return 0
-        raise
-    with closing(filling), stage("copying") as progressed:
+    if _is_filled(target, state):
+        return 0
+    with closing(open_import(target)) as filling, stage("copying") as progressed:
         before = filling.head()
         sealed = _begin(filling, state, target)
         for chunk in _chunks(source, before + 1, state.head):
@@ -152,7 +148,8 @@ def _differences(original: Store, copy: Store, head: int, progressed: Progressed
             yield f"its {what} is {here}, not {there}"
     for name in STATE_TABLES:
         if _rows(ours, name) != _rows(theirs, name):
-            yield f"its {name} are others: {len(ours.tables[name])} rows, not {len(theirs.tables[name])}, or other values"
+            counts = f"{len(ours.tables[name])} rows for {len(theirs.tables[name])}"
+            yield f"its {name} are others: {counts}"
     if ours.head == theirs.head:
         yield from _different_records(original, copy, head, progressed)
 

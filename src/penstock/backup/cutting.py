@@ -1,12 +1,16 @@
 """Cutting a record at positions.
 
 The history of a backup ends at its head, and the next one goes on right after it. A record may lie across that place,
-because small records are merged meanwhile: it is cut, so that files never overlap and nothing is in two of them.
+because small records are merged meanwhile: it is cut, so that files never overlap and nothing is in two of them. A part
+has only the names and types of its own events: what is erased later is looked for where its events are.
 """
 
-from struct import Struct
+from typing import Any
 
-from penstock.store.record import CHECKSUM_BYTES, HEADER, RUN, VERSION, Record, with_checksum
+import numpy as np
+
+from penstock.store.joining import Joined, renumbered, starts_of
+from penstock.store.record import Record
 
 
 def cut(record: Record, first: int, last: int) -> Record:
@@ -19,40 +23,36 @@ def cut(record: Record, first: int, last: int) -> Record:
 
 
 def _between(record: Record, low: int, high: int) -> bytes:
-    data, at, events = record.data, record.at, record.count
-    lengths = Struct(f"<{events}I").unpack_from
-    headers = _part(data, at.headers, lengths(data, at.header_lengths), low, high)
-    bodies = _part(data, at.bodies, lengths(data, at.body_lengths), low, high)
-    runs = _runs(record, low, high)
-    head = HEADER.pack(
-        *(0, VERSION, 0, record.type_count, high - low, record.position + low, len(runs), record.name_count),
-        *(at.headers - at.text, len(headers)),
-    )[CHECKSUM_BYTES:]
-    columns = (
-        (at.ids, 16),
-        (at.stamps, 8),
-        (at.types, 2),
-        (at.header_lengths, 4),
-        (at.body_lengths, 4),
-    )
-    fixed = (data[start + low * size : start + high * size] for start, size in columns)
-    return with_checksum(b"".join((head, *runs, *fixed, data[at.lengths : at.headers], headers, bodies)))
+    parts = Joined([record]).parts()
+    runs = _runs(parts.runs, low, high)
+    numbers, names = renumbered(np.concatenate((runs["context"], runs["stream"])).astype(np.int64))
+    runs["context"], runs["stream"] = np.split(numbers, 2)
+    codes, types = renumbered(parts.codes[low:high])
+    return parts._replace(
+        runs=runs,
+        ids=parts.ids[low:high],
+        stamps=parts.stamps[low:high],
+        codes=codes,
+        header_lengths=parts.header_lengths[low:high],
+        body_lengths=parts.body_lengths[low:high],
+        names=[parts.names[number] for number in names],
+        types=[parts.types[code] for code in types],
+        headers=_part(parts.headers, parts.header_lengths, low, high),
+        bodies=_part(parts.bodies, parts.body_lengths, low, high),
+    ).encode(record.position + low)
 
 
-def _runs(record: Record, low: int, high: int) -> list[bytes]:
+def _runs(runs: Any, low: int, high: int) -> Any:
     """The runs between two places; the first and the last may be parts of their commits."""
-    runs: list[bytes] = []
-    start = 0
-    for commit, sequence, recorded, length, context, stream in RUN.iter_unpack(
-        record.data[HEADER.size : record.at.ids]
-    ):
-        left, right = max(low - start, 0), min(high - start, length)
-        if left < right:
-            runs.append(RUN.pack(commit, sequence + left, recorded, right - left, context, stream))
-        start += length
-    return runs
+    counts = runs["count"].astype(np.int64)
+    starts = starts_of(counts)
+    left, right = (np.clip(place - starts, 0, counts) for place in (low, high))
+    cut_runs = runs.copy()
+    cut_runs["sequence"] += left.astype(np.uint64)
+    cut_runs["count"] = right - left
+    return cut_runs[right > left]
 
 
-def _part(data: bytes, start: int, lengths: tuple[int, ...], low: int, high: int) -> bytes:
-    begin = start + sum(lengths[:low])
-    return data[begin : begin + sum(lengths[low:high])]
+def _part(data: Any, lengths: Any, low: int, high: int) -> Any:
+    begin = int(lengths[:low].sum(dtype=np.int64))
+    return data[begin : begin + int(lengths[low:high].sum(dtype=np.int64))]

@@ -36,6 +36,21 @@ class Built(NamedTuple):
         return self.output.next_source != self.output.source
 
 
+class Looked(NamedTuple):
+    """How many messages an indexed iterator has read, of how many."""
+
+    read: int
+    head: int
+
+
+def look(store: Store, name: str, number: int) -> Looked | None:
+    """How far an indexed iterator is, whoever builds it; None if it is gone."""
+    iterator = store.iterator(name)
+    if iterator is None or iterator.id != number:
+        return None
+    return Looked(iterator.source - iterator.base, sources.count(store, iterator))
+
+
 def build(store: Store, name: str, number: int, step: Step) -> Built | None:
     """What an indexed iterator's next messages give; None if it is gone."""
     iterator = store.iterator(name)

@@ -6,18 +6,19 @@ it runs on one event loop; only the writer's thread and the worker processes are
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.engine import jobs
+from penstock.engine import jobs, lookups
 from penstock.engine.appends import Appends
 from penstock.engine.checks import Checks
 from penstock.engine.disk import DiskWatch
 from penstock.engine.eraser import Eraser
 from penstock.engine.erasures import Erasures
+from penstock.engine.hearing import Hearing
 from penstock.engine.iterators import Iterators
 from penstock.engine.jobs import Presenter
 from penstock.engine.logs import Logs
@@ -25,6 +26,7 @@ from penstock.engine.metrics import Metrics, PoolCounts
 from penstock.engine.parts import Parts, Tried, check_names, settle
 from penstock.engine.queues import Queues
 from penstock.engine.sealer import Sealer
+from penstock.engine.sharing import sharing
 from penstock.engine.space import SpaceKeeper
 from penstock.engine.subscriptions import Subscriptions
 from penstock.engine.waiters import Waiters
@@ -79,7 +81,7 @@ from penstock.model import (
 from penstock.model.ticks import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
-from penstock.store.contract import ExpireProducers, IteratorState, ReadLimits, Transaction
+from penstock.store.contract import ExpireProducers, ReadLimits, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +93,8 @@ EXPIRE_MAX: Final = 1000
 """Idle producers forgotten in one go, so that nobody waits for it."""
 HOUSEKEEPING_S: Final = 600.0
 """How often idle producers are looked for, and free space."""
+HOUSEKEEPING_MS: Final = 500_000
+"""How long only one of several servers does that: not quite until the next time."""
 
 Answer = Callable[[Reply | PenstockError], None]
 Abandon = Callable[[], object]
@@ -129,7 +133,8 @@ class Engine:
         self._writer = Writer(self._store, loop, settings, self.metrics, self._committed)
         self.pool = WorkerPool(self.url, settings, settings.workers, self.metrics.readers)
         self.lua = LuaPool(self.url, settings, self.metrics.lua)
-        parts = self._parts = Parts(settings, self._writer, self.pool, self._waiters)
+        self._others = sharing(self._store)
+        parts = self._parts = Parts(settings, self._writer, self.pool, self._waiters, self._others)
         self._subscriptions = Subscriptions(parts)
         self._queues = Queues(parts)
         self._checks = Checks(parts)
@@ -148,8 +153,9 @@ class Engine:
             self.identity = self._store.identity()
             open_erasures = self._store.open_erasures()
             head, sealed = self._store.head(), self._store.sealed()
-            self._iterators.start(_iterators_of(self._store))
+            self._iterators.start(lookups.all_iterators(self._store))
         except BaseException:
+            await self._others.stop()
             self._store.close()
             raise
         self._writer.start()
@@ -157,6 +163,8 @@ class Engine:
         self._space.start()
         self._eraser.start(open_erasures)
         self._sealer.start(head, sealed)
+        hearing = Hearing(self._waiters, self._queues, self._iterators, self._sealer, self._eraser)
+        self._others.start(hearing.heard)
         try:
             await self._disk.start()
             await self.pool.start()
@@ -182,6 +190,7 @@ class Engine:
         await self.pool.close()
         await self.lua.close()
         await self._sealer_pool.close()
+        await self._others.stop()
         # It may wait for a disk; the loop must not.
         await asyncio.to_thread(self._store.close)
 
@@ -245,6 +254,8 @@ class Engine:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             self._space.ring()
+            if not await self._others.may("house", HOUSEKEEPING_MS):
+                continue
             before = now_ticks() - self.settings.producer_idle_ms_max * TICKS_PER_MS
             expire = Transaction((ExpireProducers(before, EXPIRE_MAX),))
             try:
@@ -361,13 +372,6 @@ class Engine:
         check_names(context=request.context, filter=request.filter)
         wanted = EventFilter(request.context, request.filter)
         return Found((await self._parts.find_position(wanted, request.ticks)).position)
-
-
-def _iterators_of(store: Store) -> Iterator[IteratorState]:
-    after = ""
-    while found := store.iterators(None, after, jobs.NAMES_PER_QUERY):
-        yield from found
-        after = found[-1].name
 
 
 def _plain(handler: Callable[[Any], Coroutine[Any, Any, Reply]]) -> Handler:

@@ -21,6 +21,8 @@ PAUSE_S: Final = 0.01
 """Between two steps, so that others get their turn."""
 AGAIN_S: Final = 1.0
 """After a step that failed."""
+ELSEWHERE_S: Final = 3.0
+"""Until the next look whether there is still something to erase, while another server does it."""
 
 
 class Eraser:
@@ -57,6 +59,8 @@ class Eraser:
 
     async def _step(self) -> float:
         """Erase some; after how many seconds another step is due, 0 if none is."""
+        if not await self._parts.others.may("erase"):
+            return ELSEWHERE_S
         try:
             (still_open,) = await self._parts.write(Transaction((Erase(RECORDS_MAX),)))
         except PenstockError as error:

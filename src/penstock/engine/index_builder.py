@@ -4,6 +4,9 @@ Iterators take turns, one bounded step each, so that none waits for another's lo
 on disk together with how far it has read, so a build goes on after a restart where it was. One that fails is left
 alone until somebody asks for more of it, and is then tried at most every few seconds; one whose function takes too
 long, or whose step could not be done, pauses.
+
+Where several servers share a store, each iterator is built by the one that holds its lease. The others follow: they
+look how far it is, and build it themselves once the lease has run out because its holder died.
 """
 
 import asyncio
@@ -13,7 +16,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from penstock.engine import build_step
-from penstock.engine.build_step import Built
+from penstock.engine.build_step import Built, Looked
 from penstock.engine.indices import Index, Source
 from penstock.engine.metrics import Lag, Metrics
 from penstock.engine.parts import Parts
@@ -29,6 +32,9 @@ RETRY_S: Final = 3.0
 PAUSE_S_MIN: Final = 0.2
 PAUSE_S_MAX: Final = 3.0
 """How long one pauses whose function timed out or whose step could not be done; twice as long each time."""
+FOLLOW_S: Final = 0.05
+IDLE_FOLLOW_S: Final = 2.0
+"""After how long a server looks again how far another one has built what somebody waits for, or what nobody does."""
 
 
 class Builder:
@@ -36,6 +42,7 @@ class Builder:
 
     def __init__(self, parts: Parts, lua: WorkerPool, metrics: Metrics, step: Step) -> None:
         self._parts = parts
+        self._others = parts.others
         self._lua = lua
         self._metrics = metrics
         self._step = step
@@ -77,6 +84,7 @@ class Builder:
             del self._by_source[index.source]
         index.is_gone = True
         index.fail_all(IteratorNotFound(name))
+        self._others.give_up(index.lease)
 
     def committed(self, streams: Iterable[Source]) -> None:
         """These streams have new events."""
@@ -84,10 +92,15 @@ class Builder:
             for stream in streams:
                 self._ring(stream)
 
+    def heard(self, streams: Iterable[Source] | None) -> None:
+        """Streams have new events by other servers; None: perhaps all."""
+        self.committed(list(self._by_source) if streams is None else streams)
+
     def is_current(self, name: str) -> bool:
         """Whether an iterator, and those it reads, have read all that there is."""
         index = self._indices.get(name)
-        if index is None or not index.is_current:
+        # What others have just written may not have been heard of yet.
+        if index is None or not index.is_current or self._others.is_shared:
             return False
         return index.above is None or self.is_current(index.above)
 
@@ -97,6 +110,8 @@ class Builder:
         if index is None:
             raise IteratorNotFound(name)
         error = await self.bring_up(index.above) if index.above is not None else None
+        if self._others.is_shared:
+            await self._look(index)
         if index.is_gone:
             # While the one above was waited for; nobody will build this one.
             raise IteratorNotFound(name)
@@ -106,11 +121,24 @@ class Builder:
             return again(index.error)
         return None if error is None else passed_on(index.above, error)
 
+    async def _look(self, index: Index) -> Looked:
+        """See how far it is, and how much there is to read, whether that was heard of or not."""
+        rings = index.rings
+        looked: Looked | None = await self._parts.run(build_step.look, index.name, index.id)
+        if looked is None:
+            raise IteratorNotFound(index.name)
+        if looked.read >= looked.head:
+            index.advanced(*looked, rings, None)
+        elif index.is_current:
+            index.rings += 1
+        return looked
+
     async def _demand(self, index: Index) -> None:
         if self._closing:
             raise Closed
         wait_ms_max = self._parts.settings.reader_wait_ms_max
         with index.demand(self._loop) as done:
+            self._hurry(index)
             self._enqueue(index)
             try:
                 async with asyncio.timeout(wait_ms_max / 1000):
@@ -132,11 +160,21 @@ class Builder:
         index.is_queued = True
         pause = index.not_before - self._loop.time()
         if pause > 0:
-            self._loop.call_later(pause, self._put, index)
+            index.timer = self._loop.call_later(pause, self._put, index)
         else:
             self._put(index)
 
+    def _hurry(self, index: Index) -> None:
+        """Somebody waits now: one that is built elsewhere is looked at sooner."""
+        if not index.is_followed:
+            return
+        index.not_before = 0.0
+        if index.timer is not None:
+            index.timer.cancel()
+            index.timer, index.is_queued = None, False
+
     def _put(self, index: Index) -> None:
+        index.timer = None
         self._queue.append(index)
         self._bell.set()
 
@@ -158,7 +196,8 @@ class Builder:
         if index.is_gone:
             return
         try:
-            await self._advance(index)
+            index.is_followed = not await self._others.may(index.lease)
+            await (self._follow if index.is_followed else self._advance)(index)
         except OutputMoved:
             # Somebody else has written: read where it is now.
             index.seen = 0
@@ -178,8 +217,8 @@ class Builder:
         asked = index.ask()
         built: Built | None = await self._lua.run(build_step.build, index.name, index.id, self._step)
         if built is None:
-            # It was deleted, and whoever did that is about to be told.
-            return
+            # It was deleted, and whoever did that is about to be told. If that was another server, this one is.
+            return self._pause(index) if self._others.is_shared else None
         asked.answer(built.head)
         self._metrics.lua_messages += built.messages
         self._metrics.lua_errors += built.errors
@@ -189,6 +228,19 @@ class Builder:
             self._ring(("", index.name))
         self._pace(index, built)
         index.advanced(built.read, built.head, rings, built.error)
+        if built.error is not None:
+            # Whichever server is asked for more tries it again.
+            self._others.give_up(index.lease)
+        return None
+
+    async def _follow(self, index: Index) -> None:
+        """One look at what another server builds."""
+        rings = index.rings
+        asked = index.ask()
+        looked = await self._look(index)
+        asked.answer(looked.head)
+        index.advanced(*looked, rings, None)
+        index.not_before = self._loop.time() + (FOLLOW_S if index.is_asked_for else IDLE_FOLLOW_S)
 
     def _pace(self, index: Index, built: Built) -> None:
         if built.error is not None:

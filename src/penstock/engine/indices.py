@@ -29,7 +29,9 @@ class Index:
         self.not_before = 0.0
         self.pause_s = 0.0
         self.is_queued = False
+        self.timer: asyncio.TimerHandle | None = None
         self.is_running = False
+        self.is_followed = False
         self.is_gone = False
         self._demands: set[Demand] = set()
 
@@ -38,6 +40,16 @@ class Index:
         """The iterator whose output it reads, if it does."""
         context, name = self.source
         return None if context else name
+
+    @property
+    def lease(self) -> str:
+        """What a server holds that builds it, where several could."""
+        return f"iterator:{self.id}"
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether somebody waits for it."""
+        return bool(self._demands)
 
     @property
     def is_current(self) -> bool:

@@ -4,6 +4,9 @@ A plain iterator is run when it is asked for, from the point nearest to what is 
 indexed one has its output on disk, and is first brought up to what its log holds at the time of asking: an
 acknowledged message is seen by the next request. Lua runs in worker processes of its own, never where reads are
 served.
+
+What there is is known here, and brought up to what the store has when other servers that share it have changed it. A
+name that is not known, or is gone, is looked up there before anybody is told so.
 """
 
 import asyncio
@@ -11,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from penstock.engine import jobs, paging, running
+from penstock.engine import jobs, lookups, paging, running
 from penstock.engine.eraser import Eraser
 from penstock.engine.index_builder import RETRY_S, Builder, again, passed_on
 from penstock.engine.keyed import KeyedLocks
@@ -21,7 +24,14 @@ from penstock.engine.parts import Parts, check_names
 from penstock.engine.points import Points
 from penstock.engine.running import Point, Step
 from penstock.engine.workers import WorkerPool
-from penstock.errors import Closed, FunctionFailed, FunctionTimedOut, InvalidRequest, IteratorNotFound
+from penstock.errors import (
+    Closed,
+    FunctionFailed,
+    FunctionTimedOut,
+    InvalidRequest,
+    IteratorNotFound,
+    PenstockError,
+)
 from penstock.lua import LuaLimits
 from penstock.model import (
     CreateIterator,
@@ -52,6 +62,8 @@ BUILD_STEP_ITEMS_MAX: Final = 4096
 BUILD_STEP_BYTES_MAX: Final = 4 << 20
 TIMED_OUT_MAX: Final = 1000
 """Messages remembered at which a plain iterator timed out lately."""
+RELOAD_AGAIN_S: Final = 0.5
+"""Until the next attempt to see what other servers have changed."""
 ORDINAL_MAX: Final = (1 << 63) - 1
 
 
@@ -74,6 +86,9 @@ class Iterators:
         self._turns = KeyedLocks(settings.reader_wait_ms_max)
         self._timed_out: dict[tuple[int, int], tuple[float, FunctionFailed]] = {}
         self._closing = False
+        self._changes = 0
+        self._is_stale = False
+        self._reloading: asyncio.Task[None] | None = None
 
     def start(self, iterators: Iterable[IteratorState]) -> None:
         """Begin with those that the store has."""
@@ -84,11 +99,59 @@ class Iterators:
     def stop(self) -> None:
         """Run no further."""
         self._closing = True
+        if self._reloading is not None:
+            self._reloading.cancel()
         self._builder.stop()
 
     def committed(self, streams: Iterable[tuple[str, str]]) -> None:
         """These streams (context, stream) have new events."""
         self._builder.committed(streams)
+
+    # -- what other servers do
+
+    def heard(self, streams: Iterable[tuple[str, str]] | None, *, has_changed: bool) -> None:
+        """Streams have new events, all of them perhaps (None); iterators may have come, gone or begun anew."""
+        self._builder.heard(streams)
+        if has_changed and not self._closing:
+            self._is_stale = True
+            if self._reloading is None or self._reloading.done():
+                self._reloading = asyncio.get_running_loop().create_task(self._reload())
+
+    async def _reload(self) -> None:
+        while self._is_stale:
+            self._is_stale = False
+            changes = self._changes
+            try:
+                found = await self._parts.run(lookups.all_iterators)
+            except PenstockError:
+                # Nobody is told anything wrong meanwhile; see `_look`.
+                self._is_stale = True
+                await asyncio.sleep(RELOAD_AGAIN_S)
+                continue
+            if changes == self._changes:
+                self._reconcile({iterator.name: iterator for iterator in found})
+            else:
+                # What was read may be older than what was changed here meanwhile.
+                self._is_stale = True
+
+    def _reconcile(self, found: dict[str, IteratorState]) -> None:
+        for known in list(self._known.values()):
+            if known.name not in found or found[known.name].id != known.id:
+                self._forget(known)
+        for iterator in found.values():
+            self._add(iterator)
+
+    async def _look(self, name: str) -> bool:
+        """See what the store has under a name; whether that is news."""
+        if not self._parts.others.is_shared:
+            return False
+        chain: list[IteratorState] = await self._parts.run(lookups.chain_of, name)
+        before = self._changes
+        if not chain:
+            self._remove(name)
+        for iterator in reversed(chain):
+            self._add(iterator)
+        return self._changes != before
 
     # -- which there are
 
@@ -110,6 +173,9 @@ class Iterators:
         known = self._known.get(iterator.name)
         if known is not None and known.id == iterator.id:
             return
+        if known is not None:
+            self._forget(known)
+        self._changes += 1
         # Functions stay in the store; there may be many, and long ones.
         self._known[iterator.name] = replace(iterator, function="", state=None)
         self._over.setdefault((iterator.over, iterator.log), set()).add(iterator.name)
@@ -133,9 +199,6 @@ class Iterators:
     def rebuilt(self, iterators: Iterable[IteratorState]) -> None:
         """These begin anew, under new numbers, because something that they had seen was erased."""
         for iterator in iterators:
-            known = self._known.get(iterator.name)
-            if known is not None and known.id != iterator.id:
-                self._forget(known)
             self._add(iterator)
 
     def _remove_over(self, over: Over, log: str) -> None:
@@ -150,6 +213,7 @@ class Iterators:
 
     def _forget(self, iterator: IteratorState) -> None:
         """An iterator is gone; of those over it nothing is said."""
+        self._changes += 1
         del self._known[iterator.name]
         together = self._over[iterator.over, iterator.log]
         together.discard(iterator.name)
@@ -170,6 +234,8 @@ class Iterators:
             raise InvalidRequest("message id", f"is {request.ordinal}; it must be -1 or an ordinal")
         if request.count < 0:
             raise InvalidRequest("count", f"is {request.count}; it cannot be negative")
+        if request.iterator not in self._known:
+            await self._look(request.iterator)
         iterator = self._find(request.iterator)
         if not request.count:
             return ItemPage([], None if present is None else Encoded(0, present([])))
@@ -192,8 +258,9 @@ class Iterators:
         """The iterator that has taken the place of one that is gone, or IteratorNotFound."""
         # A worker may see what was written before it is told here. After a turn of the writer it is.
         await self._parts.write(Transaction(()))
+        is_news = await self._look(gone.name)
         iterator = self._find(gone.name)
-        if iterator.id == gone.id:
+        if iterator.id == gone.id and not is_news:
             raise IteratorNotFound(gone.name)
         return iterator
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.engine import jobs
+from penstock.engine.sharing import ALONE, Alone
 from penstock.engine.waiters import Waiter, Waiters
 from penstock.engine.workers import Job, WorkerPool
 from penstock.engine.writer import Writer
@@ -42,9 +43,12 @@ class Tried(NamedTuple, Generic[R]):
 class Parts:
     """The means by which requests are carried out."""
 
-    def __init__(self, settings: Settings, writer: Writer, pool: WorkerPool, waiters: Waiters) -> None:
+    def __init__(
+        self, settings: Settings, writer: Writer, pool: WorkerPool, waiters: Waiters, others: Alone = ALONE
+    ) -> None:
         self.settings = settings
         self.waiters = waiters
+        self.others = others
         self.limits = ReadLimits(settings.page_events_max, settings.page_bytes_max)
         self._writer = writer
         self._pool = pool

@@ -1,9 +1,13 @@
 """Competing consumers: allocations with a time to live, taken over when they expire.
 
 A worker reads what the queue would give (a proposal), and the writer carries it out if the queue is still as the
-worker saw it. Consumers of one queue take turns here, so that on one server a proposal seldom fails.
+worker saw it. Consumers of one queue take turns here, so that on one server a proposal seldom fails. Several servers
+that share a store stand back for a moment when it does, each for another time.
 """
 
+import asyncio
+import random
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -45,6 +49,8 @@ from penstock.store.contract import (
 
 ATTEMPTS_MAX: Final = 16
 """Proposals in a row that may come too late before the consumer is told to try again."""
+STALE_S_MAX: Final = 0.005
+"""How long one stands back after a proposal that came too late, for each that did in a row."""
 TTL_MS_MAX: Final = 7 * 24 * 3600 * 1000
 NO_ALLOCATION: Final = -1
 
@@ -58,6 +64,13 @@ class Queues:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._locks = KeyedLocks(parts.settings.reader_wait_ms_max)
+        # Of queues that somebody asked for here; there are not many, and they stay.
+        self._contexts: dict[int, str] = {}
+
+    def heard(self, queues: Iterable[int]) -> None:
+        """Other servers have put something back into these queues, by id."""
+        for context in {self._contexts[queue] for queue in queues if queue in self._contexts}:
+            self._parts.waiters.ring_all(context)
 
     async def subscribe(self, request: SubscribeQueue, present: Presenter | None) -> Delivery:
         """Declare the queue if it is new, then allocate."""
@@ -153,6 +166,7 @@ class Queues:
                 given, found = await self._turn(request, acknowledged, present)
             acknowledged = None
             queue = found.queue
+            self._contexts[queue.id] = queue.context
             delivery = _empty(queue, request.subscriber)
             if given is not None:
                 delivery = replace(delivery, allocation=given, events=found.events, encoded=found.encoded)
@@ -177,6 +191,7 @@ class Queues:
             acknowledged = None
             if given == STALE:
                 stale += 1
+                await self._stand_back(stale)
             elif _is_erased(found):
                 # It was taken and acknowledged in one go: there is nothing in it to deliver.
                 continue
@@ -184,6 +199,10 @@ class Queues:
                 assert given is None or isinstance(given, Allocation)
                 return given, found
         raise QueueContended(request.queue)
+
+    async def _stand_back(self, stale: int) -> None:
+        if self._parts.others.is_shared:
+            await asyncio.sleep(random.uniform(0, stale * STALE_S_MAX))  # noqa: S311
 
     async def _propose(
         self,

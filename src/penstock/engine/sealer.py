@@ -24,6 +24,8 @@ REST_S_MIN: Final = 0.005
 AGAIN_S_MIN: Final = 1.0
 AGAIN_S_MAX: Final = 60.0
 """After one that failed; twice as long each time."""
+ELSEWHERE_S: Final = 3.0
+"""Until the next look whether there is still something to seal, while another server does it."""
 
 
 class Sealer:
@@ -61,7 +63,8 @@ class Sealer:
 
     def committed(self, head: int) -> None:
         """The history has grown up to a position."""
-        self._head = head
+        # Another server's commit may be told after a later one of this server.
+        self._head = max(self._head, head)
         if head >= self._due:
             self._bell.set()
 
@@ -89,12 +92,19 @@ class Sealer:
         if refusal := self._disk.refusal():
             # A merged record needs its room before the room of the small ones is free.
             raise refusal
+        if not await self._parts.others.may("seal"):
+            await asyncio.sleep(ELSEWHERE_S)
+            return False
+        head = self._head
         seal: Seal | None = await self._pool.run(next_seal)
         # The next one is made while this one rests.
         await asyncio.sleep(max(self._rest_until - self._loop.time(), 0))
         if seal is not None:
             await self._carry_out(seal)
-        return seal is None
+            return False
+        # Others may have sealed what this server has not.
+        self._mark = max(self._mark, opening(head + 1))
+        return True
 
     async def _carry_out(self, seal: Seal) -> None:
         began = self._loop.time()
@@ -123,8 +133,12 @@ class Sealer:
         self._again_s = 0.0
 
     def _lag(self) -> int:
-        closed = (self._head + 1) >> BLOCK_BITS << BLOCK_BITS
-        return max(0, closed - self._mark)
+        return max(0, opening(self._head + 1) - self._mark)
+
+
+def opening(position: int) -> int:
+    """The first position of the block of a position."""
+    return position >> BLOCK_BITS << BLOCK_BITS
 
 
 def closing(position: int) -> int:

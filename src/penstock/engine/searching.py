@@ -7,6 +7,7 @@ they are.
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -22,6 +23,8 @@ RANGES_MAX: Final = 4096
 STEP_S_MAX: Final = 1.0
 """How long one step goes on searching."""
 LIMITS: Final = ReadLimits(events_max=16_384)
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+"""Of JSON: a string, or where an object or array begins or ends."""
 
 
 class Matches(NamedTuple):
@@ -70,12 +73,37 @@ def mentioning(subject: str) -> Callable[[bytes], bool]:
 
 
 def _subjects(headers: str) -> Iterator[object]:
+    """What headers name. If they say it twice they name both, whichever of them a reader would take."""
+    members = _members(headers)
+    if isinstance(members, tuple):
+        yield from (value for member, value in members if member in MEMBERS)
+
+
+def _members(headers: str) -> object:
+    """A JSON object as a tuple of its members; something else if the headers are none."""
     try:
-        parsed = json.loads(headers)
-    except (ValueError, RecursionError):
-        return
-    if isinstance(parsed, dict):
-        yield from (parsed[member] for member in MEMBERS if member in parsed)
+        # A whole number is read as another so that none is too long.
+        return json.loads(headers, object_pairs_hook=tuple, parse_int=float)
+    except ValueError:
+        return None
+    except RecursionError:
+        return _members(_without_insides(headers))
+
+
+def _without_insides(headers: str) -> str:
+    """An object or array with null in the place of each that is in it: one that is nested however deep can be read."""
+    kept: list[str] = []
+    depth = at = 0
+    for token in _TOKEN.finditer(headers):
+        if token[0] in "[{":
+            depth += 1
+            if depth == 2:
+                kept += (headers[at : token.start()], "null")
+        elif token[0] in "]}":
+            depth -= 1
+            if depth == 1:
+                at = token.end()
+    return "".join(kept) + (headers[at:] if depth <= 1 else "")
 
 
 def _candidates(record: Record, wanted: EventFilter, might_name: Callable[[bytes], bool]) -> list[Event]:

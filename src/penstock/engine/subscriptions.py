@@ -1,10 +1,14 @@
-"""Durable subscriptions: the same batch until it is progressed, and progress that can be repeated safely."""
+"""Durable subscriptions: the same batch until it is progressed, and progress that can be repeated safely.
+
+Which batch was fetched and not progressed yet is in memory, as it is no loss: it is fetched again. Where several
+servers share a store, a batch may have been fetched from another one. Then its end is found by its time; see `lookups`.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
-from penstock.engine import jobs
+from penstock.engine import jobs, lookups
 from penstock.engine.jobs import Presenter
 from penstock.engine.keyed import KeyedLocks
 from penstock.engine.parts import SCANNED_POSITIONS_MAX, Parts, Tried, check_names
@@ -91,7 +95,7 @@ class Subscriptions:
     async def _fetch(self, request: FetchSubscription, present: Presenter | None) -> Tried[Batch]:
         number = request.subscription
         async with self._locks.turn(number):
-            if (pending := self._pending.get(number)) is not None:
+            if (pending := await self._still_pending(number)) is not None:
                 wanted, first, last = pending.wanted, pending.bounds.first, pending.bounds.last
                 found: jobs.Pending = await self._parts.run(jobs.read_pending, wanted, first, last, present)
                 if found.last_ticks is not None:
@@ -100,6 +104,17 @@ class Subscriptions:
                 # All of it was erased meanwhile: there is nothing left to acknowledge.
                 await self._move(number, pending, pending.bounds.last_ticks)
             return await self._next(number, min(request.count, self._parts.limits.events_max), present)
+
+    async def _still_pending(self, number: int) -> _Pending | None:
+        """The fetched batch, unless another server has moved the subscription since."""
+        pending = self._pending.get(number)
+        if pending is None or not self._parts.others.is_shared:
+            return pending
+        found: SubscriptionInfo = await self._parts.run(jobs.find_subscription, number)
+        if found.position == pending.start:
+            return pending
+        self._forget(number, pending)
+        return None
 
     async def _next(self, number: int, count: int, present: Presenter | None) -> Tried[Batch]:
         """Scan until there is a batch or the history ends; a long scan is remembered on the way."""
@@ -124,8 +139,8 @@ class Subscriptions:
         """Move past the pending batch if this is its time; otherwise do nothing."""
         number = request.subscription
         async with self._locks.turn(number):
-            pending = self._pending.get(number)
-            if pending is not None and pending.ends_on(request.last_ticks):
+            pending = await self._fetched(number, request.last_ticks, strict=False)
+            if pending is not None:
                 await self._move(number, pending, request.last_ticks)
         return Done()
 
@@ -145,7 +160,7 @@ class Subscriptions:
         Without such a batch it is one that fails there: a transaction that was written before shall be told so.
         """
         async with self._locks.turn(*(receipt.subscription for receipt in receipts)):
-            pending = [self._received(receipt) for receipt in receipts]
+            pending = [await self._fetched(r.subscription, r.last_ticks, strict=True) for r in receipts]
             yield [
                 _past(receipt.subscription, batch, receipt.last_ticks, strict=True)
                 if batch
@@ -155,9 +170,19 @@ class Subscriptions:
             for receipt, batch in zip(receipts, pending, strict=True):
                 self._forget(receipt.subscription, batch)
 
-    def _received(self, receipt: SubscriptionReceipt) -> _Pending | None:
-        pending = self._pending.get(receipt.subscription)
-        return pending if pending is not None and pending.ends_on(receipt.last_ticks) else None
+    async def _fetched(self, number: int, last_ticks: int, *, strict: bool) -> _Pending | None:
+        """The batch that somebody means by the time it ends on, if there is one; strict: only if that is certain."""
+        pending = self._pending.get(number)
+        if not self._parts.others.is_shared:
+            return pending if pending is not None and pending.ends_on(last_ticks) else None
+        if (pending := await self._still_pending(number)) is not None and pending.ends_on(last_ticks):
+            return pending
+        asked = (number, last_ticks, self._parts.limits)
+        found: lookups.FetchedBatch | None = await self._parts.run(lookups.batch_until, *asked)
+        if found is None or (strict and not found.is_certain):
+            return None
+        bounds = jobs.Bounds(found.first, found.last, last_ticks)
+        return _Pending(found.wanted, found.start, found.last + 1, bounds, last_ticks)
 
     async def set(self, request: SetSubscription) -> Done:
         """Move a subscription to a time and forget its pending batch."""

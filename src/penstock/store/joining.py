@@ -215,3 +215,10 @@ def starts_of(lengths: Ints) -> Ints:
     """Where things of these lengths begin, one after the other."""
     starts: Ints = np.cumsum(lengths) - lengths
     return starts
+
+
+def renumbered(codes: Ints) -> tuple[Ints, list[int]]:
+    """Indices anew in the order in which they are first used, and which those were."""
+    used, firsts, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    return np.argsort(order)[inverse], used[order].tolist()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.store.joining import Joined
+from penstock.store.joining import Joined, renumbered
 from penstock.store.record import Record
 
 _Mask = npt.NDArray[np.bool_]
@@ -97,7 +97,7 @@ def _may_name(record: Record, streams: Mapping[tuple[str, str], int]) -> bool:
 def _entombed(record: Record, dead: _Mask) -> bytes:
     parts = Joined([record]).parts()
     types = list(parts.types) if b"" in parts.types else [*parts.types, b""]
-    codes, kept = _renumbered(np.where(dead, types.index(b""), parts.codes))
+    codes, kept = renumbered(np.where(dead, types.index(b""), parts.codes))
     header_lengths, headers = _keep(parts.headers, parts.header_lengths, dead)
     body_lengths, bodies = _keep(parts.bodies, parts.body_lengths, dead)
     return parts._replace(
@@ -108,13 +108,6 @@ def _entombed(record: Record, dead: _Mask) -> bytes:
         body_lengths=body_lengths,
         bodies=bodies,
     ).encode(record.position)
-
-
-def _renumbered(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """Indices anew in the order in which they are first used, and which those were."""
-    used, firsts, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    order = np.argsort(firsts)
-    return np.argsort(order)[inverse], used[order].tolist()
 
 
 def _keep(data: Any, lengths: npt.NDArray[np.uint32], dead: _Mask) -> tuple[npt.NDArray[np.uint32], bytes]:

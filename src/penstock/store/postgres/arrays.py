@@ -40,7 +40,8 @@ def check(values: Iterable[Any]) -> None:
             _check_text(value)
         elif isinstance(value, int):
             _check_number(value)
-        elif isinstance(value, Texts | Numbers):
+        elif isinstance(value, Texts):
+            # Columns of numbers are made here, from numbers that were checked or given out here.
             check(value)
 
 

@@ -3,8 +3,8 @@
 A session of its own has the lock that every write takes, so no server can change anything, whatever it believes. Other
 servers end whoever stands still with that lock for too long; so it says something now and then.
 
-That servers are there at all is seen from the name that their sessions have (`application_name`). It is looked at so that
-they are stopped first rather than made to fail; the lock is what makes it safe.
+That servers are there at all is seen from the name that their sessions have (`application_name`). It is looked at so
+that they are stopped first rather than made to fail; the lock is what makes it safe.
 """
 
 import threading

@@ -1,7 +1,7 @@
 """Putting a new store in the place of the one in a schema, in one transaction.
 
-The new store is built in a schema beside it, whose name ends in `_restoring`. Then the tables of the old one are dropped
-and those of the new one moved into their place: the schema itself stays, with what was granted on it.
+The new store is built in a schema beside it, whose name ends in `_restoring`. Then the tables of the old one are
+dropped and those of the new one moved into their place: the schema itself stays, with what was granted on it.
 
 A role that may not create schemas can have a store built only where there is none: in the schema itself, where nobody
 opens it before it is whole.
@@ -74,7 +74,8 @@ class Replacement(StoreReplacement):
         version = schema.check(hold.db)
         self._is_there = bool(version) and not hold.db.value("importing")
         self._is_in_place = not hold.value("may_create_schemas")
-        if self._is_there and not self._replace:
+        # One that was never used holds nothing.
+        if self._is_there and not self._replace and hold.db.value("is_used"):
             raise PlaceRefused(self.shown, "it holds a store; to put another in its place, say --replace")
         if self._is_in_place and (self._is_there or not hold.value("schema_exists", {"schema": self._schema})):
             reason = "the new store is built in a schema of its own, and the role may not create any"

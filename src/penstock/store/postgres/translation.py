@@ -16,6 +16,7 @@ SENTENCES: Final = {
     "28000": "the database lets nobody in by this name from here",
     "28P01": "the password is wrong",
     "3D000": "there is no such database",
+    "3F000": "the role lacks a right: USAGE and CREATE on the schema",
     "42501": "the role lacks a right",
     "53300": "the database has no connection left",
     "55P03": "another server has been writing for too long",

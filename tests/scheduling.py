@@ -1,0 +1,24 @@
+"""Which process of a parallel test run gets which test: those of Spark go to one, because they share a session.
+
+A plugin for `pytest -n 2 -p tests.scheduling`. Groups, which pytest-xdist has for this, do nothing under pytest 9.2.
+"""
+
+from typing import Final
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+SPARK: Final = "tests/spark/"
+
+
+class Scheduling(LoadScopeScheduling):
+    """Tests go one by one to whichever process is free, but those of Spark together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Asked by pytest-xdist."""
+    return Scheduling(config, log)

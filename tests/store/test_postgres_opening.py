@@ -1,0 +1,129 @@
+"""Opening the shared store: URLs, schemas, rights, settings that would lose commits, several servers at once."""
+
+import threading
+from contextlib import closing
+
+import pytest
+
+from penstock.errors import InvalidRequest, NotAStore, StoreError, StoreTooNew
+from penstock.store import open_reader, open_store
+from penstock.store.contract import LOG_CONTEXT, AddLog, DeleteLog, Erase
+from penstock.store.postgres import PostgresReader, PostgresStore
+from penstock.store.postgres.connecting import Target
+from penstock.store.postgres.schema import SCHEMA_VERSION
+from tests.postgres import Postgres, postgres
+from tests.store.kit import append, do_one, everything, findings, some
+
+
+def test_a_store_is_found_by_its_url(url: str) -> None:
+    with closing(open_store(url, stream_cache_max=10, wal_bytes_max=0)) as store, closing(open_reader(url)) as reader:
+        append(store, "orders", some(2))
+        assert len(everything(reader)) == 2
+        assert reader.free_bytes() is None
+        assert reader.stats().schema == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("url", ["postgresql://%%%", "postgresql:///x?options=-csearch_path%3DAbc", "postgres://a b/"])
+def test_a_url_that_cannot_be_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="store URL"):
+        open_reader(url)
+
+
+def test_the_schema_is_penstock_unless_the_url_names_another() -> None:
+    assert Target.of("postgresql:///db").schema == "penstock"
+    assert Target.of("postgresql:///db?options=-csearch_path%3Dother").schema == "other"
+    assert Target.of("postgresql:///db?options=-c%20search_path%3Dother,public").schema == "other"
+
+
+def test_a_password_is_never_shown() -> None:
+    for url in ("postgresql://me:secret@host:1/db", "postgresql://host/db?user=me&password=secret&port=1"):
+        assert "secret" not in Target.of(url).shown
+        assert "host" in Target.of(url).shown
+
+
+def test_a_reader_makes_no_store(server: Postgres) -> None:
+    with pytest.raises(NotAStore, match="no schema nowhere"):
+        PostgresReader(server.url("nowhere"))
+    assert server.execute("SELECT FROM pg_namespace WHERE nspname = 'nowhere'") == []
+
+
+def test_a_newer_schema_is_refused(server: Postgres, url: str) -> None:
+    PostgresStore(url).close()
+    server.execute(f"UPDATE {Target.of(url).schema}.penstock_version SET version = {SCHEMA_VERSION + 7}")
+    try:
+        for kind in (PostgresStore, PostgresReader):
+            with pytest.raises(StoreTooNew) as caught:
+                kind(url)
+            assert (caught.value.found, caught.value.known) == (SCHEMA_VERSION + 7, SCHEMA_VERSION)
+    finally:
+        server.execute(f"UPDATE {Target.of(url).schema}.penstock_version SET version = {SCHEMA_VERSION}")
+
+
+def test_tables_of_another_program_are_left_as_they_are(server: Postgres) -> None:
+    server.execute("CREATE SCHEMA theirs; CREATE TABLE theirs.records (x int)")
+    for kind in (PostgresStore, PostgresReader):
+        with pytest.raises(NotAStore, match="some other program"):
+            kind(server.url("theirs"))
+    assert server.execute("SELECT count(*) FROM pg_class WHERE relnamespace = 'theirs'::regnamespace") == [(1,)]
+
+
+def test_a_schema_that_was_made_for_it_is_used(server: Postgres) -> None:
+    """A role that may not make schemas gets one that somebody else has made."""
+    server.execute("CREATE ROLE modest LOGIN; CREATE SCHEMA given AUTHORIZATION modest")
+    url = server.url("given").replace("postgres@", "modest@")
+    with closing(PostgresStore(url)) as store:
+        append(store, "orders", some(1))
+        do_one(store, AddLog("log"))
+        append(store, "log", some(1), context=LOG_CONTEXT)
+        do_one(store, DeleteLog("log"))
+        while do_one(store, Erase(10)):
+            pass
+        assert findings(store) == []
+    with pytest.raises(StoreError, match="lacks a right"):
+        PostgresStore(url.replace("given", "other"))
+
+
+def test_several_servers_may_start_at_once(server: Postgres) -> None:
+    def opened() -> None:
+        store = PostgresStore(server.url("together"))
+        identities.append(store.identity().id)
+        append(store, "orders", some(1))
+        store.close()
+
+    identities: list[str] = []
+    threads = [threading.Thread(target=opened) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(identities) == 6
+    assert len(set(identities)) == 1
+    with closing(PostgresReader(server.url("together"))) as reader:
+        assert [one.position for one in everything(reader)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("name", ["fsync", "full_page_writes", "synchronous_commit"])
+def test_a_database_that_would_lose_commits_is_refused_by_the_settings_name(name: str) -> None:
+    with postgres(f"{name}=off") as careless:
+        with pytest.raises(StoreError, match=f"{name} = off"):
+            PostgresStore(careless.url())
+        assert careless.execute("SELECT FROM pg_namespace WHERE nspname = 'penstock'") == []
+
+
+def test_a_session_that_would_lose_commits_is_refused_too(server: Postgres) -> None:
+    with pytest.raises(StoreError, match="synchronous_commit = off"):
+        PostgresStore(server.url(options="-csynchronous_commit=off"))
+
+
+def test_another_encoding_is_refused(server: Postgres) -> None:
+    server.execute("CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0")
+    with pytest.raises(StoreError, match="encoding SQL_ASCII"):
+        PostgresStore(server.url(database="plain"))
+
+
+def test_a_locale_changes_no_order(server: Postgres, url: str) -> None:
+    with closing(PostgresStore(url)) as store:
+        names = ["a", "B", "Z", "é", "z", "_", "ä", "\U0001f600", "￿", "aa"]
+        for name in names:
+            append(store, name, some(1))
+        assert [stream.name for stream in store.streams("shop", "", "", 100)] == sorted(names)
