@@ -15,13 +15,16 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types imports format bench soak-crash soak-power docs lock clean
+.PHONY: help run run-postgres test check lint types imports format bench soak-crash soak-power docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run ## a server on ./penstock-data
 	@exec $(BIN)/penstock serve --data ./penstock-data $(ARGS)
+
+run-postgres: $(VENV)/.postgres ## a server on a PostgreSQL in ./penstock-postgres
+	@exec $(BIN)/python scripts/run-postgres ./penstock-postgres $(ARGS)
 
 test: $(VENV)/.dev ## all tests, with branch coverage
 	@scripts/java
@@ -63,9 +66,10 @@ LOCK := CUSTOM_COMPILE_COMMAND='make lock' PIP_CONFIG_FILE=/dev/null PIP_FIND_LI
 
 lock: $(VENV)/.dev ## the pinned dependencies anew (ARGS=--upgrade to move them)
 	$(LOCK) --output-file requirements/run.lock pyproject.toml requirements/run.in
+	$(LOCK) --output-file requirements/postgres.lock requirements/postgres.in
 	$(LOCK) --extra dev --output-file requirements/dev.lock pyproject.toml requirements/dev.in
 
-clean: ## everything that can be made again; ./penstock-data stays
+clean: ## everything that can be made again; ./penstock-data and ./penstock-postgres stay
 	rm -rf $(VENV) build dist .coverage .coverage.* htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -74,6 +78,10 @@ $(VENV)/.run: requirements/run.lock pyproject.toml scripts/venv
 	@scripts/venv $(VENV)
 	$(PIP_INSTALL) --require-hashes -r requirements/run.lock
 	$(PIP_INSTALL) --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/.postgres: requirements/postgres.lock $(VENV)/.run
+	$(PIP_INSTALL) --require-hashes -r requirements/postgres.lock
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.run scripts/spark-env

@@ -6,17 +6,17 @@ A plugin for `pytest -n 2 -p tests.scheduling`. Groups, which pytest-xdist has f
 from typing import Final
 
 import pytest
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 SPARK: Final = "tests/spark/"
 
 
-class Scheduling(LoadScopeScheduling):
-    """Tests go one by one to whichever process is free, but those of Spark together."""
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """A test goes with all its parameters to whichever process is free, but those of Spark go together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK if nodeid.startswith(SPARK) else nodeid
+        return SPARK if nodeid.startswith(SPARK) else nodeid.partition("[")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

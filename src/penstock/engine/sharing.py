@@ -55,7 +55,7 @@ class Alone:
     async def stop(self) -> None:
         """Listen no more, and end all leases."""
 
-    async def may(self, name: str, ms: int = LEASE_MS) -> bool:
+    async def may(self, name: str, ms: int = LEASE_MS) -> bool:  # noqa: ARG002 - nobody else would
         """Whether this server shall do what a name stands for. Asked before every step of it."""
         return True
 

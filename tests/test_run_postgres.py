@@ -1,0 +1,107 @@
+"""`make run-postgres`: a server and its PostgreSQL, which begin and end together and lose nothing."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import penstock
+from tests.test_server import PATIENCE_S, environment
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "run-postgres"
+
+
+class Running:
+    """The script, with a server that has come up."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, str(SCRIPT), str(folder), "--http", "127.0.0.1:0"]
+        with (folder.parent / "said").open("ab") as said:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment(), start_new_session=True
+            )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+        ready = re.search(r"mq=(\S+)", self.line)
+        assert ready, (folder.parent / "said").read_text()
+        self.url = f"penstock://{ready[1]}"
+
+    def sell(self, expected: int) -> None:
+        with penstock.connect(self.url) as client:
+            client.append("shop", "order-1", [penstock.event("OrderPlaced", {"n": expected})], expected=expected)
+
+    def count(self) -> int:
+        with penstock.connect(self.url) as client:
+            return len(list(client.read_stream("shop", "order-1")))
+
+    def stop(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Not where pytest keeps its things: if root runs this, PostgreSQL runs as somebody else, and must get there."""
+    root = Path(tempfile.mkdtemp(prefix="penstock-run-"))
+    root.chmod(0o755)
+    yield root / "pg"
+    shutil.rmtree(root)
+
+
+def test_a_server_and_its_postgres_come_up_and_go_together_and_lose_nothing(folder: Path) -> None:
+    running = Running(folder)
+    running.sell(1)
+    command = [sys.executable, str(SCRIPT), str(folder)]
+    second = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S)
+    assert (second.returncode, second.stderr) == (1, f"penstock: {folder} is in use by another server\n")
+    assert running.stop(signal.SIGTERM) == 0
+    assert not (folder / "data" / "postmaster.pid").exists()
+    running = Running(folder)
+    assert running.count() == 1
+    running.sell(2)
+    # What is killed leaves a PostgreSQL behind, which the next one ends.
+    with open(f"/proc/{running.process.pid}/task/{running.process.pid}/children") as children:  # noqa: PTH123
+        (server,) = (pid for pid in map(int, children.read().split()) if _is_server(pid))
+    running.stop(signal.SIGKILL)
+    _end(server)
+    running = Running(folder)
+    assert running.count() == 2
+    assert running.stop(signal.SIGINT) == 0
+    assert not (folder / "data" / "postmaster.pid").exists()
+
+
+def _is_server(pid: int) -> bool:
+    return b"serve" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def _end(pid: int) -> None:
+    """Kill a process that is nobody's child any more, and wait until it is gone."""
+    import os
+    import time
+
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE_S
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while " Z " not in Path(f"/proc/{pid}/stat").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_what_is_wrong_is_told_in_a_line(folder: Path) -> None:
+    nowhere = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
+    (folder / "data").mkdir(parents=True)
+    broken = subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (broken.returncode, broken.stderr) == (
+        1,
+        f"penstock: PostgreSQL does not start; see {folder.resolve() / 'log'}\n",
+    )
