@@ -123,13 +123,9 @@ def test_without_psycopg_a_url_of_postgres_is_told_in_a_line_and_all_else_works(
         ("stats", "--store", "postgresql://host/db"),
         ("serve", "--store", "postgresql://host/db", "--http", "127.0.0.1:0"),
         ("migrate-store", "postgresql://host/db", str(tmp_path)),
-        ("restore", str(tmp_path), "--store", "postgresql://host/db"),
     ):
         done = subprocess.run(
             [*command, *arguments], capture_output=True, text=True, env=environment(), timeout=PATIENCE_S
         )
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
-        if arguments[0] != "restore":
-            assert "needs psycopg, which is not installed: pip install 'psycopg[binary]'" in done.stderr
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, env=environment())
-    assert done.returncode == 0
+        assert "needs psycopg, which is not installed: pip install 'psycopg[binary]'" in done.stderr

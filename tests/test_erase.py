@@ -5,11 +5,15 @@ import os
 import pty
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
+import typer
 
 import penstock
+from penstock.cli.erase import erase_command
 from tests.gates.serving import Served
 from tests.test_cli import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself
 from tests.test_cli import penstock as run
@@ -81,6 +85,15 @@ def test_a_server_erases_for_whoever_asks_it(served: Served) -> None:
     assert first["requested"] <= first["finished"] <= second["finished"]
 
 
+def test_what_a_damaged_record_still_holds_is_not_called_gone(data: Path) -> None:
+    with closing(apsw.Connection(str(data / "penstock.db"))) as connection:
+        connection.execute("UPDATE records SET data = zeroblob(40) || data WHERE position = 1")
+    code, out, err = run("erase", "--stream", "shop/a/b", "--data", data, "--yes")
+    assert (code, out) == (1, "erased 2 events\n")
+    assert "penstock: 1 damaged record could not be rewritten and may hold some of it" in err
+    assert run("verify", "--data", data)[0] == 1
+
+
 def test_the_ledger_is_shown_as_a_table(data: Path) -> None:
     assert run("erasures", "--data", data)[:2] == (0, "nothing was erased\n")
     run("erase", "--stream", "shop/a/b", "--data", data, "--yes")
@@ -88,6 +101,27 @@ def test_the_ledger_is_shown_as_a_table(data: Path) -> None:
     assert code == 0
     assert "shop/a/b" in out
     assert "not yet" not in out
+
+
+def test_a_row_of_the_ledger_takes_one_line_of_a_narrow_terminal(data: Path) -> None:
+    run("erase", "--stream", "shop/a/b", "--data", data, "--yes")
+    _, out, _ = run("erasures", "--data", data)
+    assert len([line for line in out.splitlines() if line.strip()]) == 3
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_whoever_interrupts_it_is_told_what_that_means(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(penstock.Client, "wait_erased", interrupted)
+    with pytest.raises(typer.Exit) as ended:
+        erase_command("shop/a/b", data=data, yes=True)
+    assert ended.value.exit_code == 130
+    assert capsys.readouterr().err.startswith("penstock: interrupted: what was found by then is hidden")
+    assert ("shop", "a/b", 1) not in read(data)
 
 
 # --- nothing by mistake ---------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Way], None]:
     """Copy, and be interrupted after some parts."""
 
     def run(way: Way, parts: int = 3) -> None:
-        kind = SqliteImport if way[1].startswith("sqlite") else PostgresImport
+        kind: type[StoreImport] = SqliteImport if way[1].startswith("sqlite") else PostgresImport
         left = iter(range(parts))
         add = kind.add
 

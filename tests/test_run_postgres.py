@@ -1,13 +1,15 @@
 """`make run-postgres`: a server and its PostgreSQL, which begin and end together and lose nothing."""
 
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -28,8 +30,7 @@ class Running:
                 command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment(), start_new_session=True
             )
         assert self.process.stdout is not None
-        self.line = self.process.stdout.readline()
-        ready = re.search(r"mq=(\S+)", self.line)
+        ready = re.search(r"mq=(\S+)", self.process.stdout.readline())
         assert ready, (folder.parent / "said").read_text()
         self.url = f"penstock://{ready[1]}"
 
@@ -45,6 +46,18 @@ class Running:
         self.process.send_signal(number)
         return self.process.wait(PATIENCE_S)
 
+    def server(self) -> int:
+        """The process of the server itself."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        (found,) = (int(pid) for pid in children if b"\0serve\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        return found
+
+    def close(self) -> None:
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        if self.process.poll() is None:
+            self.stop(signal.SIGTERM)
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -55,37 +68,30 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(root)
 
 
-def test_a_server_and_its_postgres_come_up_and_go_together_and_lose_nothing(folder: Path) -> None:
-    running = Running(folder)
-    running.sell(1)
-    command = [sys.executable, str(SCRIPT), str(folder)]
-    second = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S)
-    assert (second.returncode, second.stderr) == (1, f"penstock: {folder} is in use by another server\n")
-    assert running.stop(signal.SIGTERM) == 0
+def test_a_server_and_its_postgres_come_up_and_go_together(folder: Path) -> None:
+    with closing(Running(folder)) as running:
+        running.sell(1)
+        command = [sys.executable, str(SCRIPT), str(folder)]
+        second = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S)
+        assert (second.returncode, second.stderr) == (1, f"penstock: {folder} is in use by another server\n")
+        assert running.stop(signal.SIGTERM) == 0
     assert not (folder / "data" / "postmaster.pid").exists()
-    running = Running(folder)
-    assert running.count() == 1
-    running.sell(2)
-    # What is killed leaves a PostgreSQL behind, which the next one ends.
-    with open(f"/proc/{running.process.pid}/task/{running.process.pid}/children") as children:  # noqa: PTH123
-        (server,) = (pid for pid in map(int, children.read().split()) if _is_server(pid))
-    running.stop(signal.SIGKILL)
-    _end(server)
-    running = Running(folder)
-    assert running.count() == 2
-    assert running.stop(signal.SIGINT) == 0
+    with closing(Running(folder)) as running:
+        assert running.count() == 1
+        running.sell(2)
+        server = running.server()
+        running.stop(signal.SIGKILL)
+        kill(server)
+    # Now there is a PostgreSQL that was left behind, which the next one ends first.
+    assert (folder / "data" / "postmaster.pid").exists()
+    with closing(Running(folder)) as running:
+        assert running.count() == 2
+        assert running.stop(signal.SIGINT) == 0
     assert not (folder / "data" / "postmaster.pid").exists()
 
 
-def _is_server(pid: int) -> bool:
-    return b"serve" in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def _end(pid: int) -> None:
+def kill(pid: int) -> None:
     """Kill a process that is nobody's child any more, and wait until it is gone."""
-    import os
-    import time
-
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + PATIENCE_S
     with suppress(FileNotFoundError, ProcessLookupError):
@@ -95,13 +101,11 @@ def _end(pid: int) -> None:
 
 
 def test_what_is_wrong_is_told_in_a_line(folder: Path) -> None:
-    nowhere = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
+    def said(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, str(SCRIPT), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        return done.returncode, done.stderr
+
+    assert said() == (1, "penstock: say where PostgreSQL shall live: scripts/run-postgres FOLDER\n")
     (folder / "data").mkdir(parents=True)
-    broken = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert (broken.returncode, broken.stderr) == (
-        1,
-        f"penstock: PostgreSQL does not start; see {folder.resolve() / 'log'}\n",
-    )
+    assert said(str(folder)) == (1, f"penstock: PostgreSQL does not start; see {folder / 'log'}\n")

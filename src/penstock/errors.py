@@ -437,7 +437,7 @@ class DamagedRecord(PenstockError):
 
 @dataclass(eq=False)
 class StoreInUse(PenstockError):
-    """Another process has the store open for writing."""
+    """Somebody has the store open who must not."""
 
     path: str
     holder: str
@@ -485,7 +485,7 @@ class StoreUnfinished(PenstockError):
 
 @dataclass(eq=False)
 class PlaceRefused(PenstockError):
-    """A place for backups, or a directory to restore into, that cannot be used for that. Nothing was changed there."""
+    """A place for backups, or where a store is to go, that cannot be used for that. Nothing was changed there."""
 
     path: str
     reason: str

@@ -15,6 +15,7 @@ from tests.backup.support import (
     backed_up,
     check_same,
     check_state,
+    erase_all,
     files_of,
     fill,
     ones,
@@ -179,3 +180,17 @@ def test_a_store_that_was_put_back_by_hand_is_refused(tmp_path: Path) -> None:
         (tmp_path / "data" / name).write_bytes(data)
     with pytest.raises(PlaceRefused, match="has 4 events, and the store has 3"):
         back_up_directory(tmp_path / "data", tmp_path / "place")
+
+
+def test_a_record_that_was_cut_has_nothing_left_of_what_is_erased_in_its_other_part(tmp_path: Path) -> None:
+    with writing(tmp_path / "data") as store:
+        append(store, "erased", some(10, type="SecretHappened"))
+        backed_up(store, tmp_path / "place")
+        ones(store, 5000)
+        seal_all(store)
+        backed_up(store, tmp_path / "place")
+    restored(tmp_path / "place", tmp_path / "copy")
+    with writing(tmp_path / "copy") as copy:
+        do_one(copy, HideStream("shop", "erased"))
+        erase_all(copy)
+    assert [name for name, data in files_of(tmp_path / "copy").items() if b"SecretHappened" in data] == []

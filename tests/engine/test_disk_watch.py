@@ -114,6 +114,25 @@ async def test_each_change_is_told_once(engine: Engine, free: Free, caplog: pyte
     ]
 
 
+async def test_a_disk_that_stays_around_a_mark_does_not_change_its_mind(
+    engine: Engine, free: Free, caplog: pytest.LogCaptureFixture
+) -> None:
+    append = Append("shop", "s", [new_event("Tested", b"c")], ANY)
+    with caplog.at_level(logging.WARNING, "penstock.engine.disk"):
+        for mib in (19, 20, 19, 22, 9, 10, 9, 11):
+            free.bytes = mib * MIB
+            await until(lambda: engine.metrics.disk_free_bytes == free.bytes)
+        with pytest.raises(StorageFull, match=r"11 MiB are free .* is 10MiB; 12 MiB must be free again"):
+            await engine.execute(ANONYMOUS, append)
+        free.bytes = 12 * MIB
+        await until(lambda: not engine.metrics.disk_refusing)
+    assert [record.getMessage().partition(",")[0].partition(";")[0] for record in caplog.records] == [
+        "free space of the disk: 19 MiB",
+        "free space of the disk: 9 MiB",
+        "free space of the disk: 12 MiB",
+    ]
+
+
 async def test_health_and_metrics_say_so(engine: Engine, free: Free) -> None:
     gate = HttpGate(engine)
     await gate.start()

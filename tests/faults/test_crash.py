@@ -1,21 +1,32 @@
-"""Servers killed under load, five times on one store; `make soak-crash` kills a thousand."""
+"""Servers killed under load, five times on a store of each kind; `make soak-crash` kills a thousand."""
 
 from pathlib import Path
 
 import pytest
 
 from penstock.model import EventFilter
+from penstock.store import store_url
 from penstock.store.contract import ReadLimits
 from penstock.store.sqlite import SqliteStore
+from tests.postgres import Schemas
 from tests.soak.crash import Inspection, Ledger, Violation, run_cycle
 
 CYCLES = 5
 
 
-def test_killed_servers_lose_nothing_they_acknowledged(tmp_path: Path) -> None:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place for a new store."""
+    if request.param == "sqlite":
+        return store_url(tmp_path)
+    schemas: Schemas = request.getfixturevalue("schemas")
+    return schemas.url()
+
+
+def test_killed_servers_lose_nothing_they_acknowledged(url: str) -> None:
     ledger = Ledger()
     for cycle in range(1, CYCLES + 1):
-        print(run_cycle(tmp_path, "test", cycle, ledger, verify=True))
+        print(run_cycle(url, "test", cycle, ledger, verify=True))
     assert ledger.head > 0
     assert ledger.acknowledged
     assert ledger.done
@@ -24,7 +35,7 @@ def test_killed_servers_lose_nothing_they_acknowledged(tmp_path: Path) -> None:
 def test_the_look_at_the_store_catches_a_lost_commit_and_a_lost_acknowledgement(tmp_path: Path) -> None:
     ledger = Ledger()
     # The first seed's first server dies under load.
-    run_cycle(tmp_path, "test", 1, ledger, verify=False)
+    run_cycle(store_url(tmp_path), "test", 1, ledger, verify=False)
     store = SqliteStore(tmp_path)
     inspection = Inspection(store, ledger, 1)
     lost = {"k": "commit", "label": "1/x/0", "stream": "x", "position": 1, "sequence": 1, "count": 1, "commit": ""}

@@ -109,7 +109,8 @@ async def test_a_progress_that_is_repeated_on_the_other_server_moves_nothing(cal
     batch = await one.fetch(number, 2)
     await one.progress(number, last(batch))
     await two.progress(number, last(batch))
-    assert await two.fetched(number) == ["c", "d"]
+    # The next batch does not end on the time of the last one.
+    assert await two.fetched(number) == ["c"]
 
 
 async def test_a_batch_with_a_time_that_comes_again_is_never_passed_by_too_far(callers: Callers) -> None:
@@ -121,7 +122,9 @@ async def test_a_batch_with_a_time_that_comes_again_is_never_passed_by_too_far(c
     assert bodies(batch) == ["a", "b", "c"]
     # It ends on a time that its first event has too: that much is passed, and the rest comes again.
     await two.progress(number, last(batch))
-    assert await two.fetched(number) == ["b", "c"]
+    assert await two.fetched(number) == ["b"]
+    await two.progress(number, DAY + 1)
+    assert await one.fetched(number) == ["c"]
 
 
 async def test_what_comes_later_with_the_same_time_is_not_passed_unseen(callers: Callers) -> None:

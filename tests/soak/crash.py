@@ -30,8 +30,8 @@ from uuid import uuid4
 
 from penstock.cli.verify import findings
 from penstock.model import Event, EventFilter
-from penstock.store.contract import ReadLimits
-from penstock.store.sqlite import SqliteStore
+from penstock.store import Store, open_store, store_url
+from penstock.store.contract import ReadLimits, Transaction
 from tests.soak.crash_load import (
     CONTEXT,
     OUTPUTS,
@@ -50,6 +50,8 @@ GONE_S_MAX: Final = 20.0
 PAGE: Final = ReadLimits(events_max=20_000, bytes_max=64 << 20, scan_ms_max=10_000)
 VERIFY_EVERY: Final = 50
 MARK: Final = "CRASH_TEST_MARK"
+STREAMS: Final = 10_000
+WAL_BYTES: Final = 64 << 20
 
 
 class Violation(Exception):
@@ -89,14 +91,14 @@ class Ledger:
 # --- the child ------------------------------------------------------------------------------------------------
 
 
-def kill_one(directory: Path, seed: str, cycle: int, ledger: Ledger) -> tuple[list[dict[str, Any]], str]:
+def kill_one(url: str, seed: str, cycle: int, ledger: Ledger) -> tuple[list[dict[str, Any]], str]:
     """Start a child, kill it, and give what it told and when it died."""
     rng = random.Random(f"{seed}/{cycle}/death")
     early = rng.random() < 0.1
     delay_s = rng.uniform(0.05, 1.0) if early else rng.uniform(0.0, 0.5)
     again = {name: ledger.produced.get(name, 0) == number for name, number in ledger.acknowledged.items()}
     reading, writing = os.pipe()
-    orders = Orders(str(directory), seed, cycle, writing, ledger.acknowledged, again)
+    orders = Orders(url, seed, cycle, writing, ledger.acknowledged, again)
     mark = uuid4().hex
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.soak.crash_load", orders.as_json()],
@@ -181,7 +183,7 @@ def _marked(mark: str) -> Iterator[int]:
 class Inspection:
     """One look at the store after a crash, against the ledger and what the child told."""
 
-    def __init__(self, store: SqliteStore, ledger: Ledger, cycle: int) -> None:
+    def __init__(self, store: Store, ledger: Ledger, cycle: int) -> None:
         self._store = store
         self._ledger = ledger
         self._cycle = cycle
@@ -331,11 +333,13 @@ def _told(stream: str, line: dict[str, Any]) -> Commit:
 # --- cycles ---------------------------------------------------------------------------------------------------
 
 
-def run_cycle(directory: Path, seed: str, cycle: int, ledger: Ledger, *, verify: bool) -> str:
+def run_cycle(url: str, seed: str, cycle: int, ledger: Ledger, *, verify: bool) -> str:
     """One life and death of a server; what happened, in a line. Raises Violation."""
-    told, death = kill_one(directory, seed, cycle, ledger)
-    store = SqliteStore(directory)
+    told, death = kill_one(url, seed, cycle, ledger)
+    store = open_store(url, stream_cache_max=STREAMS, wal_bytes_max=WAL_BYTES)
     try:
+        # A database may still be at the last commit that the killed server sent. After a turn of one's own it is not.
+        store.write([Transaction(())])
         inspection = Inspection(store, ledger, cycle)
         inspection.scan()
         inspection.compare(told)
@@ -364,6 +368,7 @@ def main() -> int:
     parser.add_argument(
         "--directory", type=Path, help="where the store is kept; a new one that is removed if all is well"
     )
+    parser.add_argument("--store", help="the URL of another store, which is kept as well; a new one to begin with")
     options = parser.parse_args()
     home = options.directory or Path(tempfile.mkdtemp(prefix="penstock-crash-"))
     memory = home / "ledger.pickle"
@@ -373,7 +378,10 @@ def main() -> int:
     for cycle in range(options.start_cycle, last + 1):
         try:
             verify = cycle % VERIFY_EVERY == 0 or cycle == last
-            print(run_cycle(home / "store", options.seed, cycle, ledger, verify=verify), flush=True)
+            print(
+                run_cycle(options.store or store_url(home / "store"), options.seed, cycle, ledger, verify=verify),
+                flush=True,
+            )
         except Violation as violation:
             print(
                 f"cycle {cycle}: VIOLATION: {violation}\nseed {options.seed}; the store is kept in {home}", flush=True

@@ -13,7 +13,6 @@ from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, Final
 
 import uvloop
@@ -47,7 +46,6 @@ from penstock.model import (
     stamp_of,
 )
 from penstock.settings import Settings
-from penstock.store import store_url
 
 CONTEXT: Final = "crash"
 WATCHED: Final = "one/"
@@ -66,7 +64,8 @@ LIFE_S_MAX: Final = 30.0
 class Orders:
     """What the parent tells its child."""
 
-    directory: str
+    store: str
+    """Its URL."""
     seed: str
     cycle: int
     pipe: int
@@ -248,7 +247,7 @@ async def live(orders: Orders) -> None:
     settings = Settings(
         workers=2, wal_bytes_max=rng.choice((256, 1024, 8192)) * 1024, stream_cache_max=rng.choice((2, 100_000))
     )
-    async with Engine(store_url(Path(orders.directory)), settings) as engine:
+    async with Engine(orders.store, settings) as engine:
         load = Load(engine, orders)
         load.tell("ready")
         guarded = partial(_guarded, load)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -9,11 +10,11 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.model import ANY, Event, EventFilter, NewEvent, new_event
-from penstock.store import store_url
+from penstock.store import open_reader, open_store, store_url
 from penstock.store.contract import Commit, ReadLimits, Transaction
 from penstock.store.record import columns_of
 from penstock.store.sealing import next_seal
-from penstock.store.sqlite import SqliteReader, SqliteStore
+from penstock.store.sqlite.store import STREAM_CACHE_MAX, WAL_BYTES_MAX
 
 PATIENCE_S: Final = 60
 """How long a test waits for a condition before it gives up. Nothing is ever expected to take this long."""
@@ -28,10 +29,10 @@ def counted(count: int, start: int = 1, type: str = "Counted") -> list[NewEvent]
     return [new_event(type, b'{"number":%d}' % number) for number in range(start, start + count)]
 
 
-def fill(directory: Path, commits: Iterable[Written], *, seal: bool = False) -> str:
-    """A store with these commits, added to what it has; its URL."""
-    store = SqliteStore(directory)
-    try:
+def fill(place: Path | str, commits: Iterable[Written], *, seal: bool = False) -> str:
+    """A store with these commits, added to what it has, in a directory or at a URL; its URL."""
+    url = store_url(place) if isinstance(place, Path) else place
+    with closing(open_store(url, stream_cache_max=STREAM_CACHE_MAX, wal_bytes_max=WAL_BYTES_MAX)) as store:
         transactions = [
             Transaction((Commit(context, stream, ANY, columns_of(events)),)) for context, stream, events in commits
         ]
@@ -40,23 +41,19 @@ def fill(directory: Path, commits: Iterable[Written], *, seal: bool = False) -> 
                 assert isinstance(outcome, list), outcome
         while seal and (step := next_seal(store)) is not None:
             store.write([Transaction((step,))])
-    finally:
-        store.close()
-    return store_url(directory)
+    return url
 
 
-def history(directory: Path, wanted: EventFilter | None = None) -> list[Event]:
+def history(place: Path | str, wanted: EventFilter | None = None) -> list[Event]:
     """The events of a store, read without Spark."""
-    reader, events, position = SqliteReader(directory), [], 1
-    try:
+    url, events, position = store_url(place) if isinstance(place, Path) else place, [], 1
+    with closing(open_reader(url)) as reader:
         while True:
             page = reader.read_all(position, wanted or EventFilter(), ReadLimits())
             events += page.events
             position = page.next
             if page.end:
                 return events
-    finally:
-        reader.close()
 
 
 def load(spark: SparkSession, url: str, **options: Any) -> DataFrame:

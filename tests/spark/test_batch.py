@@ -16,6 +16,7 @@ from penstock.store.contract import Commit, HideStream, Transaction
 from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import Server, server
+from tests.postgres import Schemas
 from tests.spark.support import NOON, counted, fill, history, load, positions, until
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -53,20 +54,37 @@ def test_every_column_is_as_the_event_was(spark: SparkSession, data: Path) -> No
         assert row.recorded == f"{datetime_of(event.recorded).replace(tzinfo=None)}".rstrip("0")
 
 
+COMMITS = [("shop", f"s-{number % 3}", counted(9, number)) for number in range(1000)]
+
+
+def read_in_parts(spark: SparkSession, url: str) -> list[tuple[int, int, bytes]]:
+    """A third of these commits."""
+    rows = load(spark, url, context="shop", filter="s-1", partitionBytes="100KiB")
+    assert rows.rdd.getNumPartitions() > 1
+    found = rows.select("position", "sequence", "body").orderBy("position").collect()
+    return [(row.position, row.sequence, bytes(row.body)) for row in found]
+
+
+def as_expected(place: Path | str) -> list[tuple[int, int, bytes]]:
+    return [(event.position, event.sequence, event.body) for event in history(place, EventFilter("shop", "s-1"))]
+
+
 @pytest.mark.parametrize("seal", [False, True])
 @pytest.mark.parametrize("way", ["sqlite", "penstock", "zmq"])
 def test_every_way_gives_the_same_rows(spark: SparkSession, data: Path, way: str, seal: bool) -> None:
-    commits = [("shop", f"s-{number % 3}", counted(9, number)) for number in range(1000)]
-    url = fill(data, commits, seal=seal)
-    events = history(data, EventFilter("shop", "s-1"))
+    url = fill(data, COMMITS, seal=seal)
     with server(data, seal=False) as served:
         where = {"sqlite": url, "penstock": served.url, "zmq": served.zmq_url}[way]
-        rows = load(spark, where, context="shop", filter="s-1", partitionBytes="100KiB")
-        assert rows.rdd.getNumPartitions() > 1
-        found = rows.select("position", "sequence", "body").orderBy("position").collect()
-    assert [(row.position, row.sequence, bytes(row.body)) for row in found] == [
-        (event.position, event.sequence, event.body) for event in events
-    ]
+        assert read_in_parts(spark, where) == as_expected(data)
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_store_on_postgresql_is_read_like_any_other(
+    spark: SparkSession, schemas: Schemas, tmp_path: Path, seal: bool
+) -> None:
+    url = fill(schemas.url(tmp_path), COMMITS, seal=seal)
+    assert read_in_parts(spark, url) == as_expected(url)
+    assert len(as_expected(url)) == 2997
 
 
 OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
@@ -252,14 +270,13 @@ QUERIES = [
 ]
 
 
-@pytest.mark.parametrize("pushed", [False, True])
-def test_a_query_gives_the_same_with_and_without_filters_pushed(spark: SparkSession, data: Path, pushed: bool) -> None:
+def test_a_query_gives_the_same_with_and_without_filters_pushed(spark: SparkSession, data: Path) -> None:
     url = shop(data, seal=True)
     rows = load(spark, url).cache()
     expected = [positions(rows.where(query)) for query in QUERIES]
     rows.unpersist()
     spark.conf.set(PUSHDOWN, True)
-    assert [positions(load(spark, url, pushFilters=pushed).where(query)) for query in QUERIES] == expected
+    assert [positions(load(spark, url, pushFilters=True).where(query)) for query in QUERIES] == expected
     assert [len(found) for found in expected][:2] == [len(history(data, EventFilter("shop"))), 0]
 
 

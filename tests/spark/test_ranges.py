@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.errors import CannotConnect, DamagedRecord, StoreChanged
+from penstock.errors import CannotConnect, DamagedRecord, PenstockError, StoreChanged
 from penstock.model import EventFilter, new_event
 from penstock.spark.columns import TABLE, arrow_schema
 from penstock.spark.histories import Now, open_history
@@ -23,6 +23,7 @@ from penstock.store.contract import StoreIdentity, Transaction
 from penstock.store.sealing import SEALED_EVENTS, next_seal
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import server
+from tests.postgres import Schemas
 from tests.spark.support import NOON, counted, fill, history
 
 SCHEMA = arrow_schema(TABLE)
@@ -52,6 +53,14 @@ def test_every_event_is_read_once_and_in_order(tmp_path: Path, context: str | No
     assert len(planned) > 2
     expected = [event.position for event in history(tmp_path / "data", EventFilter(context))]
     assert read(reader, planned) == expected
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_every_event_of_a_store_on_postgresql_is_read_once(schemas: Schemas, tmp_path: Path, seal: bool) -> None:
+    url = fill(schemas.url(tmp_path), [("shop", f"s-{size}", counted(size)) for size in SIZES], seal=seal)
+    reader, planned = parts(url, partitionBytes="1")
+    assert len(planned) > 2
+    assert read(reader, planned) == list(range(1, sum(SIZES) + 1))
 
 
 @pytest.mark.parametrize("first", [1, 4095, 4096, 4097, 5000, 13_100, 22_009])
@@ -157,6 +166,18 @@ def test_damage_is_told_by_those_ranges_only_that_have_it(tmp_path: Path) -> Non
     assert len(read(reader, planned[:2])) == 8200
     with pytest.raises(DamagedRecord, match="position 8201"):
         read(reader, planned[2:3])
+
+
+def test_damage_is_told_by_a_server_too(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    fill(data, [("shop", "s", counted(10)) for _ in range(20)])
+    store = SqliteStore(data)
+    store.db.connection.execute("UPDATE records SET data = zeroblob(99) WHERE position = 101")
+    store.close()
+    with server(data, seal=False) as served:
+        reader, planned = parts(served.url)
+        with pytest.raises(PenstockError, match="position 101"):
+            read(reader, planned)
 
 
 def test_histories_answer_alike_from_a_store_and_from_its_server(tmp_path: Path) -> None:

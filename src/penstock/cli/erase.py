@@ -32,6 +32,8 @@ __all__ = ["erase_command", "erasures_command"]
 
 CONNECT_S_MAX: Final = 30.0
 """How long a server may take to answer one request."""
+INTERRUPTED: Final = 130
+"""The exit code of a command that was ended by Ctrl-C, as shells have it."""
 
 Url = Annotated[
     str | None,
@@ -69,9 +71,10 @@ def erase_command(
         if not yes and not agreed(wanted.question(client)):
             raise typer.Exit(complain("nothing was erased", 1))
         before = max((info.id for info in client.erasures()), default=0)
-        events = wanted.erase(client)
-        with Console(stderr=True).status("waiting until nothing of it is left in any file"):
-            client.wait_erased()
+        with telling_of_interruption():
+            events = wanted.erase(client)
+            with Console(stderr=True).status("waiting until nothing of it is left in any file"):
+                client.wait_erased()
         damaged = sum(info.damaged for info in client.erasures() if info.id > before)
     conclude(events, damaged, as_json)
 
@@ -145,6 +148,16 @@ def agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+@contextmanager
+def telling_of_interruption() -> Iterator[None]:
+    """Ctrl-C undoes nothing, and whoever pressed it should know."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        reason = "interrupted: what was found by then is hidden and will be gone; say it again for the rest"
+        raise typer.Exit(complain(reason, INTERRUPTED)) from None
+
+
 def _refuse(message: str) -> NoReturn:
     raise typer.Exit(complain(message, 2))
 
@@ -174,15 +187,20 @@ def listed(address: str, data: Path | None) -> Iterator[ErasureInfo]:
 
 
 def conclude(events: int, damaged: int, as_json: bool) -> None:
-    """Say what came of it."""
+    """Say what came of it; it has failed if something of it may be left."""
     if as_json:
         typer.echo(json.dumps({"events": events, "damaged": damaged}))
     elif not events:
         typer.echo("there was nothing to erase")
     else:
-        typer.echo(f"erased {events:,} event{'s' * (events != 1)}; nothing of it is left in any file of the store")
+        rest = "" if damaged else "; nothing of it is left in any file of the store"
+        typer.echo(f"erased {events:,} event{'s' * (events != 1)}{rest}")
     if damaged:
-        complain(f"{damaged} damaged records could not be rewritten; nobody can read them, and verify names them", 0)
+        records = "1 damaged record" if damaged == 1 else f"{damaged:,} damaged records"
+        reason = (
+            f"{records} could not be rewritten and may hold some of it; nobody can read it, and verify names it"
+        )
+        raise typer.Exit(complain(reason, 1))
 
 
 def document(info: ErasureInfo) -> dict[str, Any]:
@@ -194,13 +212,18 @@ def erasure_table(found: list[ErasureInfo]) -> Table:
     """The ledger, for people."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("id", "what", "events", "requested", "finished"):
-        table.add_column(column, justify="right" if column in ("id", "events") else "left", overflow="fold")
+        is_number, is_text = column in ("id", "events"), column == "what"
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=not is_text)
     for info in found:
         what = f"{info.context}/{info.stream}" if info.stream is not None else "events one by one, or output"
-        times = (_time(info.requested) or "", _time(info.finished) or "not yet")
+        times = (_short_time(info.requested), _short_time(info.finished))
         table.add_row(str(info.id), what, f"{info.events:,}", *times)
     return table
 
 
 def _time(ticks: int | None) -> str | None:
     return None if ticks is None else datetime_of(ticks).isoformat(timespec="seconds")
+
+
+def _short_time(ticks: int | None) -> str:
+    return "not yet" if ticks is None else f"{datetime_of(ticks):%Y-%m-%d %H:%M:%SZ}"

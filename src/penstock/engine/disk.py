@@ -1,7 +1,8 @@
 """Watches the free space of the disk: warns when it runs low, and refuses appends before there is none.
 
 What is left below the second mark is for everything else: acknowledgements, progress, and erasing, which needs room
-before it gives any back. Nobody has to restart anything: when there is space again, appends are taken again.
+before it gives any back. Nobody has to restart anything: when there is space again, appends are taken again. That is a
+little above the mark, so that a disk which stays around it does not change its mind, and the log, every second.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 1.0
 """How often the free space is asked for."""
 MIB: Final = 1 << 20
+BACK_PART: Final = 8
+"""One is back above a mark when so many-th part of it more is free."""
 
 
 class Space(StrEnum):
@@ -63,7 +66,8 @@ class DiskWatch:
         if not self.is_refusing or free is None:
             return None
         least = shown("disk_refuse_bytes", self._refuse_bytes)
-        return StorageFull(f"{free // MIB:,} MiB are free on its disk, and disk_refuse_bytes is {least}")
+        more = "" if free < self._refuse_bytes else f"; {-(-_back(self._refuse_bytes) // MIB):,} MiB must be free again"
+        return StorageFull(f"{free // MIB:,} MiB are free on its disk, and disk_refuse_bytes is {least}{more}")
 
     async def _work(self) -> None:
         while True:
@@ -82,9 +86,10 @@ class DiskWatch:
         self._enter(Space.ENOUGH if free is None else self._judge(free), free)
 
     def _judge(self, free: int) -> Space:
-        if free < self._refuse_bytes:
+        is_none, is_low = self._space is Space.NONE, self._space is not Space.ENOUGH
+        if free < (_back(self._refuse_bytes) if is_none else self._refuse_bytes):
             return Space.NONE
-        return Space.LOW if free < self._warn_bytes else Space.ENOUGH
+        return Space.LOW if free < (_back(self._warn_bytes) if is_low else self._warn_bytes) else Space.ENOUGH
 
     def _enter(self, space: Space, free: int | None) -> None:
         before, self._space = self._space, space
@@ -99,3 +104,8 @@ class DiskWatch:
             log.warning("free space of the disk: %s, which is little (disk_warn_bytes)%s", mib, again)
         else:
             log.warning("free space of the disk: %s, which is enough again", mib)
+
+
+def _back(mark: int) -> int:
+    """How much must be free for one to be back above a mark."""
+    return mark + mark // BACK_PART

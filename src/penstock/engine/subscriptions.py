@@ -172,11 +172,9 @@ class Subscriptions:
 
     async def _fetched(self, number: int, last_ticks: int, *, strict: bool) -> _Pending | None:
         """The batch that somebody means by the time it ends on, if there is one; strict: only if that is certain."""
-        pending = self._pending.get(number)
-        if not self._parts.others.is_shared:
+        pending = await self._still_pending(number)
+        if pending is not None or not self._parts.others.is_shared:
             return pending if pending is not None and pending.ends_on(last_ticks) else None
-        if (pending := await self._still_pending(number)) is not None and pending.ends_on(last_ticks):
-            return pending
         asked = (number, last_ticks, self._parts.limits)
         found: lookups.FetchedBatch | None = await self._parts.run(lookups.batch_until, *asked)
         if found is None or (strict and not found.is_certain):

@@ -19,7 +19,7 @@ from penstock.spark.columns import COLUMNS
 PARTITION_BYTES: Final = 32 << 20
 """About how many bytes of events one task reads, unless it is told otherwise."""
 POSITION_MAX: Final = (1 << 63) - 1
-SCHEMES: Final = ("sqlite:///", "postgresql://", "penstock://", "zmq+tcp://")
+SCHEMES: Final = ("sqlite:///", "postgresql://", "postgres://", "penstock://", "zmq+tcp://")
 
 
 @dataclass(frozen=True, slots=True)

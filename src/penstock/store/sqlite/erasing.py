@@ -14,7 +14,9 @@ from collections.abc import Collection, Iterable
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from penstock.errors import DamagedRecord
+import apsw
+
+from penstock.errors import DamagedRecord, StorageFailure
 from penstock.store.contract import Erase
 from penstock.store.record import Record
 from penstock.store.sqlite import guarded
@@ -143,18 +145,27 @@ class _Step:
 
     def rewrite(self, position: int, gone: Gone, what: str) -> int:
         """Put tombstones into the record that holds a position; its last position. A damaged one is passed over."""
-        first, data = self._db.row("record_at", {"position": position}) or (position, None)
+        self._db.command("SAVEPOINT record_")
         try:
-            record = Record(data, first)
-            if record.last < position:
-                raise DamagedRecord(position, "it is missing")
-            self._entomb(record, gone)
-        except DamagedRecord as error:
+            last = self._rewritten(position, gone)
+        except (DamagedRecord, StorageFailure) as error:
+            if isinstance(error, StorageFailure) and not _is_damage(self._db, error):
+                raise
             # Nobody can read it either. If all waited for it, nothing would ever be erased again.
+            self._db.command("ROLLBACK TO record_")
             log.warning("what was deleted of %s cannot be erased there: %s", what, error)
             self.damaged += 1
             self.spend(0)
-            return self._before_next(position)
+            last = self._before_next(position)
+        self._db.command("RELEASE record_")
+        return last
+
+    def _rewritten(self, position: int, gone: Gone) -> int:
+        first, data = self._db.row("record_at", {"position": position}) or (position, None)
+        record = Record(data, first)
+        if record.last < position:
+            raise DamagedRecord(position, "it is missing")
+        self._entomb(record, gone)
         return record.last
 
     def _entomb(self, record: Record, gone: Gone) -> None:
@@ -167,6 +178,11 @@ class _Step:
     def _before_next(self, position: int) -> int:
         following: int | None = self._db.value("next_record_start", {"position": position})
         return position if following is None else following - 1
+
+
+def _is_damage(db: Database, error: StorageFailure) -> bool:
+    """Whether pages of the file are damaged, which another attempt would not change."""
+    return db.connection.in_transaction and isinstance(error.__cause__, apsw.CorruptError | UnicodeDecodeError)
 
 
 def _entomb_stream(db: Database, step: _Step, entry: _Entry) -> int:

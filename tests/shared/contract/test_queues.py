@@ -1,0 +1,3 @@
+"""What the engine promises of queues, on PostgreSQL: the same tests."""
+
+from tests.engine.test_queues import *  # noqa: F403
