@@ -350,6 +350,9 @@ def test_a_store_follows_its_database_to_another_address() -> None:
             with closing(PostgresReader(second.url())) as beside:
                 until(lambda: beside.head() == 5)
                 assert len(everything(beside)) == 5
+            standby_first = f"postgresql://postgres@127.0.0.1:{second.port},127.0.0.1:{first.port}/postgres"
+            with closing(PostgresReader(standby_first)) as careful:
+                assert careful.db.connection.info.port == first.port
             first.kill()
             with pytest.raises(StorageFailure):
                 append(store, "orders", some(1), 6)

@@ -5,12 +5,15 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 
+import apsw
 import pytest
 
+from penstock.errors import StorageFailure
 from penstock.model import Event
 from penstock.store import sealing
 from penstock.store.contract import (
     AddIterator,
+    Erase,
     GiveBack,
     Hid,
     HideEvents,
@@ -309,3 +312,37 @@ def test_free_space_is_known_as_long_as_the_directory_is_there(tmp_path: Path) -
         (tmp_path / "store").rename(tmp_path / "moved")
         assert store.free_bytes() is None
         (tmp_path / "moved").rename(tmp_path / "store")
+
+
+# --- damaged pages --------------------------------------------------------------------------------------------
+
+
+def test_a_record_with_a_damaged_page_does_not_keep_others_from_being_erased(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        for stream, body in (("a", b"a" * 200_000), ("b", b"secret"), ("c", b"secret" * 50_000)):
+            append(store, stream, some(1, body=body))
+    damage_overflow_page(tmp_path / FILE, b"a")
+    with closing(SqliteStore(tmp_path)) as store:
+        for stream in "abc":
+            do_one(store, HideStream("shop", stream))
+        with pytest.raises(StorageFailure):
+            do_one(store, Erase(64))
+        store.recover()
+        erase_all(store)
+        assert [(entry.damaged, entry.finished is not None) for entry in store.erasures(0, 9)] == [
+            (1, True),
+            (0, True),
+            (0, True),
+        ]
+    assert [path.name for path in tmp_path.iterdir() if b"secret" in path.read_bytes()] == []
+
+
+def damage_overflow_page(file: Path, body: bytes) -> None:
+    """Let a page in the middle of a long value name a page after it that cannot be."""
+    with closing(apsw.Connection(str(file))) as connection:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    data = bytearray(file.read_bytes())
+    full = body * (PAGE_BYTES - 4)
+    at = [at for at in range(0, len(data), PAGE_BYTES) if data[at + 4 : at + PAGE_BYTES] == full][5]
+    data[at : at + 4] = b"\xff\xff\xff\xf0"
+    file.write_bytes(data)

@@ -100,12 +100,10 @@ def _without_password(url: str) -> str:
 
 def connect(target: Target, *, write: bool) -> psycopg.Connection[Any]:
     """A new connection, set up and checked. Raises StorageFailure if nobody is reached, StoreError if it is refused."""
-    conninfo = target.conninfo
-    if write and "target_session_attrs" not in conninfo:
-        # Of several hosts, only one takes writes.
-        conninfo = make_conninfo(conninfo, target_session_attrs="read-write")
     try:
-        connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=PREPARE_AFTER)
+        connection = psycopg.connect(
+            _aimed(target.conninfo, write=write), autocommit=True, prepare_threshold=PREPARE_AFTER
+        )
     except psycopg.Error as error:
         raise translate(error) from error
     try:
@@ -118,6 +116,17 @@ def connect(target: Target, *, write: bool) -> psycopg.Connection[Any]:
         connection.close()
         raise
     return connection
+
+
+def _aimed(conninfo: str, *, write: bool) -> str:
+    """Of several hosts only one takes writes, and the others may not have yet what was acknowledged."""
+    given = conninfo_to_dict(conninfo)
+    if "target_session_attrs" in given:
+        return conninfo
+    if write:
+        return make_conninfo(conninfo, target_session_attrs="read-write")
+    # A single one is read whatever it is, a standby too.
+    return make_conninfo(conninfo, target_session_attrs="primary") if "," in str(given.get("host", "")) else conninfo
 
 
 def _set_up(connection: psycopg.Connection[Any], schema: str) -> None:

@@ -95,11 +95,14 @@ class _Entry(NamedTuple):
         return f"{self.context}/{self.stream}" if self.context else f"{len(ranges_of(self.ranges))} ranges of positions"
 
 
-def erase(db: Database, op: Erase, now: int, emptied: Collection[int]) -> int:
-    """One step of the oldest erasures; how many are open after it. Those in `emptied` have left the WAL too."""
+def erase(db: Database, op: Erase, now: int, emptied: Collection[int], unreadable: set[int]) -> int:
+    """One step of the oldest erasures; how many are open after it. Those in `emptied` have left the WAL too.
+
+    Records that are found to be `unreadable`, by where they begin, are added to these: the step fails then.
+    """
     if emptied:
         db.run_many("finish_erasure", [(now, number) for number in emptied])
-    step = _Step(db, op.records_max)
+    step = _Step(db, op.records_max, unreadable)
     for entry in map(_Entry._make, db.rows("unerased", {"limit": op.records_max})):
         if step.is_over:
             break
@@ -126,8 +129,9 @@ def cleared(db: Database) -> list[int]:
 class _Step:
     """What may still be rewritten in a step, and what was."""
 
-    def __init__(self, db: Database, records_max: int) -> None:
+    def __init__(self, db: Database, records_max: int, unreadable: set[int]) -> None:
         self._db = db
+        self._unreadable = unreadable
         self.records_left = records_max
         self._bytes_left = STEP_BYTES_MAX
         self.damaged = 0
@@ -145,28 +149,32 @@ class _Step:
 
     def rewrite(self, position: int, gone: Gone, what: str) -> int:
         """Put tombstones into the record that holds a position; its last position. A damaged one is passed over."""
-        self._db.command("SAVEPOINT record_")
         try:
-            last = self._rewritten(position, gone)
-        except (DamagedRecord, StorageFailure) as error:
-            if isinstance(error, StorageFailure) and not _is_damage(self._db, error):
-                raise
+            return self._rewritten(position, gone)
+        except DamagedRecord as error:
             # Nobody can read it either. If all waited for it, nothing would ever be erased again.
-            self._db.command("ROLLBACK TO record_")
             log.warning("what was deleted of %s cannot be erased there: %s", what, error)
             self.damaged += 1
             self.spend(0)
-            last = self._before_next(position)
-        self._db.command("RELEASE record_")
-        return last
+            return self._before_next(position)
+        except StorageFailure as error:
+            # SQLite writes nothing more in a transaction that met a damaged page. The next step passes the record over.
+            if isinstance(error.__cause__, apsw.CorruptError | UnicodeDecodeError):
+                self._unreadable.add(self._start(position))
+            raise
 
     def _rewritten(self, position: int, gone: Gone) -> int:
+        if self._unreadable and self._start(position) in self._unreadable:
+            raise DamagedRecord(position, "its pages are damaged, or some beside it")
         first, data = self._db.row("record_at", {"position": position}) or (position, None)
         record = Record(data, first)
         if record.last < position:
             raise DamagedRecord(position, "it is missing")
         self._entomb(record, gone)
         return record.last
+
+    def _start(self, position: int) -> int:
+        return self._db.value("record_start", {"position": position}) or position
 
     def _entomb(self, record: Record, gone: Gone) -> None:
         changed = shown(record, gone)
@@ -178,11 +186,6 @@ class _Step:
     def _before_next(self, position: int) -> int:
         following: int | None = self._db.value("next_record_start", {"position": position})
         return position if following is None else following - 1
-
-
-def _is_damage(db: Database, error: StorageFailure) -> bool:
-    """Whether pages of the file are damaged, which another attempt would not change."""
-    return db.connection.in_transaction and isinstance(error.__cause__, apsw.CorruptError | UnicodeDecodeError)
 
 
 def _entomb_stream(db: Database, step: _Step, entry: _Entry) -> int:

@@ -133,6 +133,7 @@ class SqliteStore(SqliteReader):
             undo.callback(self._checkpointer.close)
             # What was in the WAL may have been written and not synced by one who died: first make it durable.
             self._checkpointer.copy(self.db)
+            self._unreadable: set[int] = set()
             self._load()
             undo.pop_all()
 
@@ -319,7 +320,7 @@ class SqliteStore(SqliteReader):
         match op:
             case operations.Erase():
                 self._erased = True
-                return erasing.erase(self.db, op, self._recorded, self._emptied)
+                return erasing.erase(self.db, op, self._recorded, self._emptied, self._unreadable)
             case operations.Seal():
                 return sealing.seal(self.db, op)
             case operations.GiveBack():
