@@ -73,7 +73,7 @@ def erase_command(
         before = max((info.id for info in client.erasures()), default=0)
         with telling_of_interruption():
             events = wanted.erase(client)
-            with Console(stderr=True).status("waiting until nothing of it is left in any file"):
+            with Console(stderr=True).status("waiting until the erasure is finished"):
                 client.wait_erased()
         damaged = sum(info.damaged for info in client.erasures() if info.id > before)
     conclude(events, damaged, as_json)
@@ -193,7 +193,7 @@ def conclude(events: int, damaged: int, as_json: bool) -> None:
     elif not events:
         typer.echo("there was nothing to erase")
     else:
-        rest = "" if damaged else "; nothing of it is left in any file of the store"
+        rest = "" if damaged else "; the erasure is finished"
         typer.echo(f"erased {events:,} event{'s' * (events != 1)}{rest}")
     if damaged:
         records = "1 damaged record" if damaged == 1 else f"{damaged:,} damaged records"

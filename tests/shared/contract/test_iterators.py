@@ -11,7 +11,7 @@ from tests.engine.test_iterators import *  # noqa: F403
 from tests.postgres import Postgres
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(postgres_server: Postgres) -> AsyncIterator[Engine]:  # type: ignore[no-redef]
+@pytest_asyncio.fixture(scope="module", loop_scope="module")  # type: ignore[no-redef]
+async def engine(postgres_server: Postgres) -> AsyncIterator[Engine]:
     async with Engine(postgres_server.url(f"iterators_{os.getpid()}"), Settings()) as running:
         yield running
