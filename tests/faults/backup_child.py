@@ -33,7 +33,7 @@ def main(what: str, *arguments: str) -> None:
             back_up(store, place, _quiet)
     else:
         with open_place(source, write=False) as place:
-            restore(place, target, _stage, replace=True)
+            restore(place, store_url(target), _stage, replace=True)
 
 
 def _quiet(_done: int, _total: int) -> None:

@@ -29,7 +29,7 @@ from penstock.store.sqlite import SqliteReader, SqliteStore, checkpointer, space
 from penstock.store.sqlite.database import PAGE_BYTES
 from tests.store.contract.logs import erase_all
 from tests.store.contract.seals import BLOCK, append_singly, close_block, seal_all, spans
-from tests.store.kit import append, commit, do_one, everything, findings, some, stream_of
+from tests.store.kit import append, commit, do, do_one, everything, findings, some, stream_of
 
 FILE = "penstock.db"
 STREAMS = [f"s{number}" for number in range(8)]
@@ -335,6 +335,26 @@ def test_a_record_with_a_damaged_page_does_not_keep_others_from_being_erased(tmp
             (0, True),
         ]
     assert [path.name for path in tmp_path.iterdir() if b"secret" in path.read_bytes()] == []
+
+
+def test_a_damaged_page_beside_records_keeps_them_from_being_sealed_once(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        bodies = [b"body%07d" % number + b"y" * 300 for number in range(1, 6001)]
+        do(store, *(commit("a", some(1, body=body)) for body in bodies))
+    with closing(apsw.Connection(str(tmp_path / FILE))) as connection:
+        connection.pragma("journal_mode", "delete")
+    data = bytearray((tmp_path / FILE).read_bytes())
+    data[data.index(b"body0004110") // PAGE_BYTES * PAGE_BYTES] = 77
+    (tmp_path / FILE).write_bytes(data)
+    with closing(SqliteStore(tmp_path)) as store:
+        seal = sealing.next_seal(store)
+        assert seal is not None
+        with pytest.raises(StorageFailure):
+            do_one(store, seal)
+        store.recover()
+        assert do_one(store, seal) is True
+        assert store.sealed() == seal.next == BLOCK
+        append(store, "b", some(1))
 
 
 def damage_overflow_page(file: Path, body: bytes) -> None:

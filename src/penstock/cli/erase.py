@@ -197,9 +197,7 @@ def conclude(events: int, damaged: int, as_json: bool) -> None:
         typer.echo(f"erased {events:,} event{'s' * (events != 1)}{rest}")
     if damaged:
         records = "1 damaged record" if damaged == 1 else f"{damaged:,} damaged records"
-        reason = (
-            f"{records} could not be rewritten and may hold some of it; nobody can read it, and verify names it"
-        )
+        reason = f"{records} could not be rewritten and may hold some of it; nobody can read it, and verify names it"
         raise typer.Exit(complain(reason, 1))
 
 

@@ -7,6 +7,8 @@ a record is found by any position in it; so does the index of blocks, because on
 import logging
 from typing import Any
 
+import apsw
+
 from penstock.errors import StorageFailure
 from penstock.store.contract import Seal, Store, Unsealed
 from penstock.store.record import Record
@@ -63,32 +65,35 @@ def _ledger(db: Database) -> tuple[int, int]:
     return db.value("last_erasure"), int(db.value("meta", {"key": "rewrites"}))
 
 
-def seal(db: Database, op: Seal) -> bool:
-    """Carry out a seal if everything is as it was when it was made."""
+def seal(db: Database, op: Seal, unsealable: set[int]) -> bool:
+    """Carry out a seal if everything is as it was when it was made.
+
+    Where a page is damaged it fails and adds its first position to `unsealable`; there the mark moves on without it.
+    """
     mark = _mark(db)
     if op.next <= mark or op.first < mark or op.ledger != _ledger(db):
         return False
-    if op.data is not None and not _merge(db, op, op.data):
+    if op.data is not None and op.first not in unsealable and not _merge(db, op, op.data, unsealable):
         return False
     db.run("move_mark", {"position": op.next})
     return True
 
 
-def _merge(db: Database, op: Seal, data: bytes) -> bool:
+def _merge(db: Database, op: Seal, data: bytes, unsealable: set[int]) -> bool:
     first, count, context_id, stream_id = db.row("seal_place", {"first": op.first, "last": op.last})
     # The record is checked once more: it takes the place of others.
     if first != op.first or not count == op.last - op.first + 1 == Record(data, op.first).count:
         return False
-    try:
-        moved = neighbours(db, RECORDS, op.first, op.last)
-    except StorageFailure as error:
-        if not db.connection.in_transaction:
-            raise
-        # A damaged page beside them. It is not to be touched, and these records are as good as they were.
-        log.warning("positions %d to %d are not sealed: %s", op.first, op.last, error.reason)
-        return True
     row = {"position": op.first, "count": count, "context_id": context_id, "stream_id": stream_id, "size": len(data)}
-    _replace(db, op, moved, row)
+    try:
+        _replace(db, op, neighbours(db, RECORDS, op.first, op.last), row)
+    except StorageFailure as error:
+        if isinstance(error.__cause__, apsw.CorruptError | UnicodeDecodeError):
+            # A damaged page beside them, after which SQLite writes nothing more in this transaction. The page is not to
+            # be touched, and these records are as good as they were.
+            log.warning("positions %d to %d are not sealed: %s", op.first, op.last, error.reason)
+            unsealable.add(op.first)
+        raise
     db.overwrite(RECORDS.name, "data", op.first, data)
     return True
 

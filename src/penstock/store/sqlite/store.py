@@ -134,6 +134,7 @@ class SqliteStore(SqliteReader):
             # What was in the WAL may have been written and not synced by one who died: first make it durable.
             self._checkpointer.copy(self.db)
             self._unreadable: set[int] = set()
+            self._unsealable: set[int] = set()
             self._load()
             undo.pop_all()
 
@@ -322,7 +323,7 @@ class SqliteStore(SqliteReader):
                 self._erased = True
                 return erasing.erase(self.db, op, self._recorded, self._emptied, self._unreadable)
             case operations.Seal():
-                return sealing.seal(self.db, op)
+                return sealing.seal(self.db, op, self._unsealable)
             case operations.GiveBack():
                 return self._giving_back.step(self.db, op)
 
