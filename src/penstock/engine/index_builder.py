@@ -205,7 +205,9 @@ class Builder:
             if self._indices.get(index.name) is not index:
                 # It was deleted or began anew meanwhile.
                 return
-            log.warning("iterator %s could not be built further now: %s", index.name, error)
+            if not (self._others.is_shared and isinstance(error, IteratorNotFound)):
+                # Otherwise another server has deleted it, and this one is about to hear of that.
+                log.warning("iterator %s could not be built further now: %s", index.name, error)
             self._pause(index)
         except Exception:
             log.exception("iterator %s could not be built further now", index.name)

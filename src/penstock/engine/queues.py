@@ -49,8 +49,11 @@ from penstock.store.contract import (
 
 ATTEMPTS_MAX: Final = 16
 """Proposals in a row that may come too late before the consumer is told to try again."""
-STALE_S_MAX: Final = 0.005
-"""How long one stands back after a proposal that came too late, for each that did in a row."""
+SHARED_ATTEMPTS_MAX: Final = 64
+"""The same where several servers share a store: their consumers do not take turns."""
+STALE_S: Final = 0.005
+STALE_S_MAX: Final = 0.05
+"""How long one stands back then, for each proposal that came too late in a row, and at most."""
 TTL_MS_MAX: Final = 7 * 24 * 3600 * 1000
 NO_ALLOCATION: Final = -1
 
@@ -183,7 +186,7 @@ class Queues:
     ) -> tuple[Allocation | None, jobs.Proposed]:
         """Propose and carry out until a proposal holds. What was acknowledged stays so, whatever comes of the rest."""
         stale = 0
-        while stale < ATTEMPTS_MAX:
+        while stale < (SHARED_ATTEMPTS_MAX if self._parts.others.is_shared else ATTEMPTS_MAX):
             found = await self._propose(request, acknowledged, present)
             if acknowledged is None and found.end and not _is_worth_writing(found.proposal):
                 return None, found
@@ -202,7 +205,7 @@ class Queues:
 
     async def _stand_back(self, stale: int) -> None:
         if self._parts.others.is_shared:
-            await asyncio.sleep(random.uniform(0, stale * STALE_S_MAX))  # noqa: S311
+            await asyncio.sleep(random.uniform(0, min(stale * STALE_S, STALE_S_MAX)))  # noqa: S311
 
     async def _propose(
         self,
