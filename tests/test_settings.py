@@ -353,6 +353,7 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> N
         ("postgresql://me:sec@ret@host/db", "postgresql://me:***@host/db"),
         ("postgresql://me:a/secret@host/db", "postgresql://me:***@host/db"),
         ("postgresql://me@host/db?password=secret&x=1", "postgresql://me@host/db?password=***&x=1"),
+        ("postgresql://me@host/db?sslpassword=secret", "postgresql://me@host/db?sslpassword=***"),
         ("postgresql://me@host:5432/db", "postgresql://me@host:5432/db"),
         ("postgresql://host:5432/db", "postgresql://host:5432/db"),
     ],

@@ -105,3 +105,16 @@ async def test_a_server_that_starts_while_another_writes_misses_nothing(
         seen = await follow(Caller(late), 2 * COMMITS)
     await writing
     assert seen == list(range(1, 2 * COMMITS + 1))
+
+
+async def test_what_is_closed_is_sealed_by_one_of_the_servers_and_both_know_it(callers: Callers) -> None:
+    one, two = callers
+    blocks, commits = 2, 90
+    for number in range(commits):
+        await (one, two)[number % 2].append("s", events(*map(str, range(100))))
+    servers = [caller.engine.metrics for caller in callers]
+    await until(lambda: sum(metrics.seals for metrics in servers) > 0)
+    await until(lambda: not any(metrics.seal_lag() for metrics in servers))
+    assert sum(metrics.seals for metrics in servers) == blocks
+    assert await one.stream("s", from_sequence=8190, to_sequence=8191) == ["89", "90"]
+    assert await follow(two, 100 * commits) == list(range(1, 100 * commits + 1))

@@ -139,6 +139,17 @@ def test_a_listener_whose_connection_was_ended_says_so_once_and_goes_on(server: 
         assert [notice.head for notice in heard(ear, 1)] == [2]
 
 
+def test_a_listener_that_connects_again_for_a_lease_still_hears(server: Postgres, url: str) -> None:
+    with closing(PostgresStore(url)) as store, closing(store.listener()) as ear:
+        assert ear._db is not None
+        assert ear.lease("work", 60_000)
+        server.execute(f"SELECT pg_terminate_backend({ear._db.connection.info.backend_pid}, 5000)")
+        assert ear.lease("work", 60_000)
+        assert ear.wait(10.0) == [EVERYTHING]
+        append(store, "orders", some(1))
+        assert [notice.head for notice in heard(ear, 1)] == [1]
+
+
 # --- leases ---------------------------------------------------------------------------------------------------
 
 

@@ -143,4 +143,4 @@ def without_password(value: object) -> object:
     if not isinstance(value, str):
         return value
     value = re.sub(r"(://[^/@:]*:).*(?=@)", r"\1***", value)
-    return re.sub(r"([?&\s]password=)[^&\s]*", r"\1***", value)
+    return re.sub(r"([?&\s](?:ssl)?password=)[^&\s]*", r"\1***", value)

@@ -62,16 +62,21 @@ class PostgresListener(Listener):
         self._target = target
         self._id = listener
         self._db: Database | None = None
-        self._connect()
+        self._listens_on: psycopg.Connection[Any] | None = None
+        self._listen()
 
-    def _connect(self) -> None:
-        self._db = Database(self._target, write=True)
+    def _listen(self) -> None:
+        """Listen on the connection that there is, or on a new one."""
+        if self._db is None:
+            self._db = Database(self._target, write=True)
         # Its name is the schema's, which is only of letters, digits and _.
         self._db.command(f"LISTEN {self._target.schema}")
+        self._listens_on = self._db.connection
 
     def wait(self, seconds: float) -> list[Notice]:
         deadline = time.monotonic() + seconds
-        if self._db is None:
+        # Asking for a lease connects again too, and nobody listens on that connection yet.
+        if self._db is None or self._db.connection is not self._listens_on:
             return self._try_again(seconds)
         try:
             found = self._db.connection.notifies(timeout=max(deadline - time.monotonic(), 0), stop_after=1)
@@ -91,9 +96,9 @@ class PostgresListener(Listener):
         self._db = None
 
     def _try_again(self, seconds: float) -> list[Notice]:
-        """Connect once more, after a while if that fails. What was missed meanwhile nobody knows."""
+        """Listen once more, after a while if that fails. What was missed meanwhile nobody knows."""
         try:
-            self._connect()
+            self._listen()
         except StoreError:
             self._give_up()
             time.sleep(min(seconds, RECONNECT_PAUSE_S))
@@ -109,8 +114,7 @@ class PostgresListener(Listener):
     def _rows(self, name: str, values: dict[str, Any]) -> list[Any]:
         try:
             if self._db is None:
-                self._connect()
-            assert self._db is not None
+                self._db = Database(self._target, write=True)
             return self._db.rows(name, values)
         except psycopg.Error as error:
             raise translate(error) from error

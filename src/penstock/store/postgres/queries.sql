@@ -747,7 +747,10 @@ RETURNING name;
 DELETE FROM leases WHERE name = %(name)s AND holder = %(holder)s RETURNING name;
 
 -- name: end_leases
-DELETE FROM leases WHERE holder = %(holder)s RETURNING name;
+DELETE FROM leases
+WHERE holder = %(holder)s
+   OR until <= (extract(epoch FROM clock_timestamp()) * 10000000)::bigint + 621355968000000000
+RETURNING name;
 
 -- The whole state, out and in; columns as in STATE_TABLES.
 
