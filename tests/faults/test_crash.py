@@ -1,4 +1,4 @@
-"""Servers killed under load, five times on a store of each kind; `make soak-crash` kills a thousand."""
+"""Servers killed under load, at least five times on a store of each kind; `make soak-crash` kills a thousand."""
 
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from tests.postgres import Schemas
 from tests.soak.crash import Inspection, Ledger, Violation, run_cycle
 
 CYCLES = 5
+CYCLES_MAX = 25
+"""Where the machine is busy, servers die before anybody has acknowledged a batch."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -25,8 +27,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_killed_servers_lose_nothing_they_acknowledged(url: str) -> None:
     ledger = Ledger()
-    for cycle in range(1, CYCLES + 1):
+    for cycle in range(1, CYCLES_MAX + 1):
         print(run_cycle(url, "test", cycle, ledger, verify=True))
+        if cycle >= CYCLES and ledger.done:
+            break
     assert ledger.head > 0
     assert ledger.acknowledged
     assert ledger.done

@@ -20,7 +20,7 @@ from tests.gates.res_frames import LONG_AGO, NewEvent, StoredEvent, an_event
 from tests.gates.serving import ANY_PORT, Served, environment, until
 
 ATTEMPT_S = 0.5
-"""How long a client waits before it sends the same again."""
+"""How long a client waits before it sends the same again; twice as long each time, so that a slow server can answer."""
 EVENTS = 300
 
 
@@ -28,12 +28,14 @@ class Steady(Extended):
     """A client that sends the same again until it is answered, as those of a server that may die must."""
 
     def ask(self, command: str, *fields: bytes) -> Answer:
-        for _ in range(int(PATIENCE_S / ATTEMPT_S)):
+        attempt_s = ATTEMPT_S
+        while attempt_s < PATIENCE_S:
             request = self.send(command, *fields)
             try:
-                while (answer := self.receive(ATTEMPT_S)).request_id != request:
+                while (answer := self.receive(attempt_s)).request_id != request:
                     pass
             except TimeoutError:
+                attempt_s *= 2
                 continue
             return answer
         raise TimeoutError(f"no answer to {command}")
