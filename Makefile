@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run run-postgres test check lint types imports format bench soak-crash soak-power docs lock clean
+.PHONY: help run run-postgres test check lint types imports format bench soak-crash soak-power soak-postgres docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ soak-crash: $(VENV)/.dev ## 1,000 servers killed under load
 
 soak-power: $(VENV)/.dev ## power cuts under the store
 	$(BIN)/python -m tests.soak.power $(ARGS)
+
+soak-postgres: $(VENV)/.dev ## a commit's conversation cut at every byte, 1,000 interleavings
+	PENSTOCK_CUT_EVERY=1 PENSTOCK_INTERLEAVINGS=1000 $(BIN)/python -m pytest --timeout 3600 tests/store/test_postgres_faults.py $(ARGS)
 
 docs: $(VENV)/.run ## the pages that are made from code
 	$(BIN)/python -c 'from penstock.cli.settings import settings_page as page; print(page(), end="")' > docs/settings.tmp
