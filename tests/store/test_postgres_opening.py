@@ -60,11 +60,11 @@ def test_a_newer_schema_is_refused(server: Postgres, url: str) -> None:
 
 
 def test_tables_of_another_program_are_left_as_they_are(server: Postgres) -> None:
-    server.execute("CREATE SCHEMA theirs; CREATE TABLE theirs.records (x int)")
+    server.execute("CREATE SCHEMA strange; CREATE TABLE strange.records (x int)")
     for kind in (PostgresStore, PostgresReader):
         with pytest.raises(NotAStore, match="some other program"):
-            kind(server.url("theirs"))
-    assert server.execute("SELECT count(*) FROM pg_class WHERE relnamespace = 'theirs'::regnamespace") == [(1,)]
+            kind(server.url("strange"))
+    assert server.execute("SELECT count(*) FROM pg_class WHERE relnamespace = 'strange'::regnamespace") == [(1,)]
 
 
 def test_a_schema_that_was_made_for_it_is_used(server: Postgres) -> None:
