@@ -56,7 +56,8 @@ soak-power: $(VENV)/.dev ## power cuts under the store
 	$(BIN)/python -m tests.soak.power $(ARGS)
 
 soak-postgres: $(VENV)/.dev ## a commit's conversation cut at every byte, 1,000 interleavings
-	PENSTOCK_CUT_EVERY=1 PENSTOCK_INTERLEAVINGS=1000 $(BIN)/python -m pytest --timeout 3600 tests/store/test_postgres_faults.py $(ARGS)
+	PENSTOCK_TEST_TWO=1 PENSTOCK_CUT_EVERY=1 PENSTOCK_INTERLEAVINGS=1000 \
+		$(BIN)/python -m pytest --timeout 3600 tests/store/test_postgres.py tests/store/test_postgres_faults.py $(ARGS)
 
 docs: $(VENV)/.run ## the pages that are made from code
 	$(BIN)/python -c 'from penstock.cli.settings import settings_page as page; print(page(), end="")' > docs/settings.tmp

@@ -245,7 +245,6 @@ def test_never_more_commits_are_under_way_than_allowed(client: Client, context: 
         del transport.start
     # Answers are counted a turn of the loop after they have come.
     assert most <= 2 * in_flight
-    assert most == 1 or in_flight > 1
 
 
 def test_a_window_has_room_for_one(client: Client) -> None:

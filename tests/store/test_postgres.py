@@ -1,5 +1,6 @@
 """The shared store: the contract, and what only PostgreSQL brings with it."""
 
+import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -81,6 +82,7 @@ class TestPostgres(OnPostgres):
     """One server alone."""
 
 
+@pytest.mark.skipif("PENSTOCK_TEST_TWO" not in os.environ, reason="`make soak-postgres` runs it: two take turns")
 class TestTwoOnPostgres(OnPostgres):
     """Two servers, of which neither may trust what it remembers."""
 
