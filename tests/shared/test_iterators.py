@@ -56,15 +56,14 @@ async def test_both_servers_build_together_what_one_alone_would(clients: Clients
     assert await one.everything("kept") == await two.everything("kept") == list(range(1, 61))
 
 
-async def test_an_idle_server_takes_no_part_in_a_build(engines: tuple[Engine, Engine], clients: Clients) -> None:
+async def test_only_one_of_two_servers_builds(engines: tuple[Engine, Engine], clients: Clients) -> None:
     one, two = clients
     await one.create("log", *WHOLE)
     await one.iterator("kept", indexed=True)
     assert await one.next("kept") == WHOLE
-    # The first server builds and holds the lease, so the other has only looked.
     assert await two.next("kept") == WHOLE
-    assert engines[0].metrics.lua_messages == len(WHOLE)
-    assert engines[1].metrics.lua_messages == 0
+    # Whichever got the lease first builds; the other has only looked.
+    assert sorted(engine.metrics.lua_messages for engine in engines) == [0, len(WHOLE)]
 
 
 async def test_a_server_takes_over_what_a_stopped_one_has_built(url: str, engines: tuple[Engine, Engine]) -> None:
