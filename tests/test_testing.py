@@ -47,6 +47,15 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _what_a_process_opens_once_and_keeps() -> None:
+    """Libraries open some files when they are first used; those are not what a server leaves behind."""
+    with server() as served, penstock.connect(served.url) as client:
+        client.append("shop", "order-1", [placed()])
+        assert len(list(client.read_all())) == 1
+        assert httpx.get(served.http + "/health").status_code == 200
+
+
 @contextmanager
 def nothing_stays_behind() -> Iterator[None]:
     """Threads, processes and open files are the same before and after."""
