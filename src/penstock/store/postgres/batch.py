@@ -23,13 +23,15 @@ from penstock.store.contract import (
     Result,
     Transaction,
 )
-from penstock.store.postgres import consumers, erasing, ledger, logs, sealing
+from penstock.store.postgres import consumers, erasing, sealing
 from penstock.store.postgres.appender import Appender, Point
 from penstock.store.postgres.arrays import NUMBER_MAX
 from penstock.store.postgres.consumers import Producers, Promise
 from penstock.store.postgres.database import Database
-from penstock.store.postgres.logs import KnownLogs
+from penstock.store.postgres.logs import write_output
 from penstock.store.postgres.vacuum import Vacuum
+from penstock.store.tables import iterators, ledger, logs
+from penstock.store.tables.logs import KnownLogs
 
 SAVEPOINT: Final = "SAVEPOINT transaction_"
 ROLL_BACK: Final = "ROLLBACK TO transaction_"
@@ -270,18 +272,23 @@ class Batch:
 
     def _apply_to_logs(self, op: operations.LogOperation) -> Result:
         if isinstance(op, operations.WriteOutput):
-            return logs.write_output(self._db, op)
+            return write_output(self._db, op)
         self.has_changed_logs = True
         match op:
             case operations.AddLog():
-                return logs.add_log(self._db, op, self._appender, self._recorded)
+                return self._touched(logs.add_log(self._db, op, self._appender, self._recorded))
             case operations.DeleteLog():
                 self._known_logs.forget()
-                return logs.delete_log(self._db, op, self._appender, self._recorded)
+                return self._touched(logs.delete_log(self._db, op, self._appender, self._recorded))
             case operations.AddIterator():
-                return logs.add_iterator(self._db, op, self._recorded)
+                return iterators.add_iterator(self._db, op, self._recorded)
             case operations.DeleteIterator():
-                return logs.delete_iterator(self._db, op, self._recorded)
+                return iterators.delete_iterator(self._db, op, self._recorded)
+
+    def _touched(self, has_changed: bool) -> bool:
+        if has_changed:
+            self._appender.touch()
+        return has_changed
 
     def _look_after(self, op: operations.UpkeepOperation) -> Result:
         match op:

@@ -14,11 +14,11 @@ from penstock.errors import DamagedRecord
 from penstock.model import ContextInfo, Event, EventFilter, StreamInfo
 from penstock.store.contract import Page, ReadLimits, RecordSpan, Search, Store
 from penstock.store.picking import SEQUENCE_MAX
-from penstock.store.postgres import erasing
 from penstock.store.postgres.arrays import Numbers
 from penstock.store.postgres.database import Database, fetched, rereading
 from penstock.store.record import Record
 from penstock.store.sealing import BLOCK_BITS
+from penstock.store.tables import hiding
 from penstock.store.tombstones import Gone, shown
 
 SPAN_POSITIONS: Final = 1 << 14
@@ -96,7 +96,7 @@ class History(Store):
                 wanted = _Stretch(stream_id, context, stream, SEQUENCE_MAX if last is None else last, False)
                 first = max(first, 1)
             records = self.records_of_stream(wanted, first, limits.events_max)
-            return self._page(wanted, first, limits, records, erasing.hidden_of_stream(self.db, context, stream))
+            return self._page(wanted, first, limits, records, hiding.hidden_of_stream(self.db, context, stream))
 
     def _page(
         self, wanted: _Stretch, first: int, limits: ReadLimits, records: Iterable[tuple[Record, int]], gone: Gone
@@ -225,7 +225,7 @@ class History(Store):
             start = fetched(self.db.ask("span_start", {"position": position, "context": wanted.context}))
             head, low, context_id, has_erasures = start[0]
             last = head if end is None else min(end, head)
-            gone = erasing.hidden(self.db, wanted.context) if has_erasures else Gone()
+            gone = hiding.hidden(self.db, wanted.context) if has_erasures else Gone()
 
             def span(reached: int) -> RecordSpan:
                 reached = min(reached, last)

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from penstock.store.contract import STATE_TABLES, Store, StoreState
 from penstock.store.postgres.database import Database, rereading
-from penstock.store.postgres.erasing import ranges_of
+from penstock.store.tables.hiding import ranges_of
 
 _RANGES: Final = STATE_TABLES["erasures"].index("ranges")
 _INDEXED: Final = STATE_TABLES["iterators"].index("indexed")

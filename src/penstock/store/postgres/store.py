@@ -24,13 +24,14 @@ from penstock.store.postgres.connecting import Target
 from penstock.store.postgres.consumers import Consumers
 from penstock.store.postgres.database import WRITE, Database, fetched, rereading
 from penstock.store.postgres.history import History
-from penstock.store.postgres.ledger import Ledger
 from penstock.store.postgres.listening import PostgresListener, payload
-from penstock.store.postgres.logs import KnownLogs, Logs
+from penstock.store.postgres.logs import Logs
 from penstock.store.postgres.sealing import Sealing
 from penstock.store.postgres.state import Stating
 from penstock.store.postgres.vacuum import Vacuum
-from penstock.store.postgres.verify import Verifying
+from penstock.store.tables.ledger import Ledger
+from penstock.store.tables.logs import KnownLogs
+from penstock.store.tables.verifying import Verifying
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ Clock = Callable[[], int]
 """Nanoseconds since 1970."""
 
 
-class PostgresReader(History, Consumers, Logs, Ledger, Sealing, Stating, Verifying):  # type: ignore[misc]
+class PostgresReader(History, Consumers, Logs, Ledger[Database], Sealing, Stating, Verifying[Database]):
     """A store opened for reading, beside whoever writes it. It connects again by itself."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:

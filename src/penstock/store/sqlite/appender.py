@@ -134,6 +134,11 @@ class Appender:
         """A stream's last sequence, this batch included."""
         return self._stream((context, stream)).head
 
+    @property
+    def head(self) -> int:
+        """The last position, this batch included."""
+        return self._head
+
     def flush(self) -> None:
         """Write the buffered rows."""
         if not self._records:

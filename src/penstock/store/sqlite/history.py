@@ -10,8 +10,9 @@ from penstock.store.contract import Page, ReadLimits, RecordSpan, Search, Store
 from penstock.store.picking import SEQUENCE_MAX
 from penstock.store.record import Record
 from penstock.store.sealing import BLOCK_BITS
-from penstock.store.sqlite import erasing
 from penstock.store.sqlite.database import Database
+from penstock.store.tables import hiding
+from penstock.store.tombstones import shown
 
 SPAN_POSITIONS: Final = 1 << 16
 """How many positions one query may pass over, so that a sparse scan looks at the clock in between."""
@@ -61,10 +62,10 @@ class History(Store):
         budget = limits.bytes_max
         following = first
         deadline = time.monotonic() + limits.scan_ms_max / 1000
-        gone = erasing.hidden_of_stream(self.db, context, stream)
+        gone = hiding.hidden_of_stream(self.db, context, stream)
         end = SEQUENCE_MAX if last is None else last
         for stored, position in self._records_of_stream(stream_id, first, end):
-            record = erasing.shown(stored, gone) if gone else stored
+            record = shown(stored, gone) if gone else stored
             limit = limits.events_max - len(events) + 1
             for event in record.events_of_stream(position, context, stream, following, end, limit):
                 if len(events) >= limits.events_max or budget <= 0:
@@ -109,9 +110,9 @@ class History(Store):
         budget = limits.bytes_max
         following = first
         deadline = time.monotonic() + limits.scan_ms_max / 1000
-        gone = erasing.hidden_of_stream(self.db, context, stream)
+        gone = hiding.hidden_of_stream(self.db, context, stream)
         for stored, position in self._records_of_stream_backward(stream_id, first, last):
-            record = erasing.shown(stored, gone) if gone else stored
+            record = shown(stored, gone) if gone else stored
             limit = limits.events_max - len(events) + 1
             for event in record.events_of_stream(position, context, stream, last, following, limit, backward=True):
                 if len(events) >= limits.events_max or budget <= 0:
@@ -174,7 +175,7 @@ class History(Store):
         with self.db.snapshot():
             head = self.head()
             last = head if end is None else min(end, head)
-            gone = erasing.hidden(self.db, wanted.context)
+            gone = hiding.hidden(self.db, wanted.context)
 
             def span(reached: int) -> RecordSpan:
                 reached = min(reached, last)
@@ -183,7 +184,7 @@ class History(Store):
             for name, values in self._queries(position, last, wanted):
                 for first, data in self.db.each(name, values):
                     record = Record(data, first)
-                    records.append(erasing.shown(record, gone) if gone else record)
+                    records.append(shown(record, gone) if gone else record)
                     events += record.last + 1 - max(first, position)
                     size += len(data)
                     if events >= limits.events_max or size >= limits.bytes_max or time.monotonic() > deadline:

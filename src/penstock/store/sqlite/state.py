@@ -1,12 +1,11 @@
 """All that a store on SQLite holds beside its records, as backups and copies take it."""
 
-from struct import Struct
 from typing import Any, Final
 
 from penstock.store.contract import STATE_TABLES, Store, StoreState
 from penstock.store.sqlite.database import Database
+from penstock.store.tables.hiding import ranges_of
 
-RANGE: Final = Struct("<QQ")
 _RANGES: Final = STATE_TABLES["erasures"].index("ranges")
 
 Row = tuple[Any, ...]
@@ -31,5 +30,5 @@ def table(db: Database, name: str) -> list[Row]:
 
 
 def _with_ranges(row: Row) -> Row:
-    ranges = tuple(RANGE.iter_unpack(row[_RANGES] or b""))
+    ranges = ranges_of(row[_RANGES])
     return (*row[:_RANGES], ranges, *row[_RANGES + 1 :])

@@ -32,19 +32,21 @@ from penstock.store.contract import (
     Transaction,
 )
 from penstock.store.record import Record
-from penstock.store.sqlite import consumers, erasing, ledger, logs, schema, sealing
+from penstock.store.sqlite import consumers, erasing, schema, sealing
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.checkpointer import Checkpointer
 from penstock.store.sqlite.consumers import Consumers
 from penstock.store.sqlite.database import FILE_NAME, Database
 from penstock.store.sqlite.history import History
-from penstock.store.sqlite.ledger import Ledger
 from penstock.store.sqlite.lock import make_directory, take_lock
-from penstock.store.sqlite.logs import KnownLogs, Logs
+from penstock.store.sqlite.logs import Logs, write_output
 from penstock.store.sqlite.sealing import Sealing
 from penstock.store.sqlite.space import GivingBack, free_bytes
 from penstock.store.sqlite.state import Stating
 from penstock.store.sqlite.verify import Verifying
+from penstock.store.tables import iterators, ledger, logs
+from penstock.store.tables.ledger import Ledger
+from penstock.store.tables.logs import KnownLogs
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ Clock = Callable[[], int]
 """Nanoseconds since 1970."""
 
 
-class SqliteReader(History, Consumers, Logs, Ledger, Sealing, Stating, Verifying):
+class SqliteReader(History, Consumers, Logs, Ledger[Database], Sealing, Stating, Verifying):
     """A store opened for reading, beside whoever writes it."""
 
     def __init__(self, directory: Path | str, *, clock: Clock = time.time_ns, vfs: str | None = None) -> None:
@@ -330,7 +332,7 @@ class SqliteStore(SqliteReader):
     def _apply_to_logs(self, op: operations.LogOperation | operations.HideStream | operations.HideEvents) -> Result:
         match op:
             case operations.WriteOutput():
-                return logs.write_output(self.db, op)
+                return write_output(self.db, op)
             case operations.AddLog():
                 return logs.add_log(self.db, op, self._appender, self._recorded)
             case operations.DeleteLog():
@@ -341,9 +343,9 @@ class SqliteStore(SqliteReader):
             case operations.HideEvents():
                 return ledger.hide_events(self.db, op, self._appender, self._recorded)
             case operations.AddIterator():
-                return logs.add_iterator(self.db, op, self._recorded)
+                return iterators.add_iterator(self.db, op, self._recorded)
             case operations.DeleteIterator():
-                return logs.delete_iterator(self.db, op, self._recorded)
+                return iterators.delete_iterator(self.db, op, self._recorded)
 
     def recover(self) -> None:
         self.db.abandon()
