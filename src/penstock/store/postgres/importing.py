@@ -15,11 +15,11 @@ from penstock.store.postgres import schema
 from penstock.store.postgres.arrays import Numbers, Texts
 from penstock.store.postgres.connecting import QUERIES, Target
 from penstock.store.postgres.database import Database
-from penstock.store.postgres.state import Row
 from penstock.store.postgres.translation import translate
 from penstock.store.record import Record
 from penstock.store.tables.hiding import packed
 from penstock.store.tables.indexing import Indexing
+from penstock.store.tables.state import Row
 
 _RANGES: Final = STATE_TABLES["erasures"].index("ranges")
 _FINISHED: Final = STATE_TABLES["erasures"].index("finished")

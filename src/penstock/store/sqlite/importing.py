@@ -20,10 +20,10 @@ from penstock.store.record import Record
 from penstock.store.sqlite import schema
 from penstock.store.sqlite.database import APPLICATION_ID, Database, translate
 from penstock.store.sqlite.lock import make_directory, take_lock
-from penstock.store.sqlite.state import Row
 from penstock.store.sqlite.unfinished import IMPORTING_ID
 from penstock.store.tables.hiding import packed
 from penstock.store.tables.indexing import Indexing
+from penstock.store.tables.state import Row
 
 CACHE_KIB: Final = 256 * 1024
 SOURCE: Final = "importing"

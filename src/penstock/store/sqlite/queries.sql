@@ -85,7 +85,7 @@ SELECT block FROM blocks WHERE context_id = :context_id AND block >= :block ORDE
 
 -- name: block_before_ticks
 SELECT block FROM blocks
-WHERE context_id = :context_id AND top_before < :ticks
+WHERE context_id = (SELECT id FROM contexts WHERE name = :context) AND top_before < :ticks
 ORDER BY top_before DESC, block DESC LIMIT 1;
 
 -- name: commits_forward

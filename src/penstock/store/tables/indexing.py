@@ -1,4 +1,4 @@
-"""From records to the rows that find them: streams, commits, blocks. See `Appender.place` for what each row means.
+"""From records to the rows that find them: streams, commits, blocks. See `Placing.place` for what each row means.
 
 Records are taken as they are, of one commit or of thousands. Their tables of runs are read with NumPy, because a sealed
 record has a run for each of its commits; the loop here is over records and over the streams in each.
