@@ -27,8 +27,9 @@ from penstock.store.contract import (
     WriteOutput,
 )
 from penstock.store.record import Record, Run
-from penstock.store.sqlite import SqliteReader, SqliteStore, checkpointer, consumers, logs
+from penstock.store.sqlite import SqliteReader, SqliteStore, checkpointer, consumers
 from penstock.store.sqlite.schema import SCHEMA_VERSION
+from penstock.store.tables import logs
 from tests.store.contract import StoreContract
 from tests.store.contract.queues import declare, marker_of, take
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, everything, findings, some, stream_of

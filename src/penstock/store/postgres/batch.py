@@ -7,29 +7,27 @@ for every result.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from penstock.errors import InvalidRequest, PenstockError, StoreError, VersionConflict
-from penstock.model import Appended, ProducerMark, check_name
+from penstock.model import Appended, ProducerMark
 from penstock.store import operations
 from penstock.store.contract import (
-    Acknowledge,
     Commit,
     Operation,
     Outcome,
-    Progress,
     RequireLog,
     Result,
     Transaction,
 )
-from penstock.store.postgres import consumers, erasing, ledger, logs, sealing
+from penstock.store.postgres import consumers, erasing, sealing
 from penstock.store.postgres.appender import Appender, Point
-from penstock.store.postgres.arrays import NUMBER_MAX
 from penstock.store.postgres.consumers import Producers, Promise
 from penstock.store.postgres.database import Database
-from penstock.store.postgres.logs import KnownLogs
+from penstock.store.postgres.logs import write_output
 from penstock.store.postgres.vacuum import Vacuum
+from penstock.store.tables import iterators, judging, ledger, logs
+from penstock.store.tables.logs import KnownLogs
 
 SAVEPOINT: Final = "SAVEPOINT transaction_"
 ROLL_BACK: Final = "ROLLBACK TO transaction_"
@@ -114,9 +112,7 @@ class Batch:
         ops, mark = transaction
         try:
             if mark is not None and (before := self._marked(mark)) is not None:
-                if len(before) != sum(isinstance(op, Commit) for op in ops):
-                    raise InvalidRequest("producer's number", f"{mark.number} was used for another transaction")
-                return Judged(_first_results(ops, before), is_whole=False)
+                return Judged([*judging.marked_results(ops, mark, before)], is_whole=False)
             results = self._carry_out(ops)
             if mark is not None:
                 self.producers.save(mark, [result for result in results if isinstance(result, Appended)])
@@ -131,10 +127,7 @@ class Batch:
         self.producers.flush(self._recorded)
 
     def _marked(self, mark: ProducerMark) -> list[Appended] | None:
-        if reason := check_name(mark.producer):
-            raise InvalidRequest("producer", reason)
-        if not -NUMBER_MAX <= mark.number <= NUMBER_MAX:
-            raise InvalidRequest("producer's number", f"{mark.number} does not fit into 64 bits")
+        judging.check_mark(mark)
         return self.producers.marked(mark)
 
     def _carry_out(self, ops: Sequence[Operation]) -> list[Result | Later]:
@@ -153,12 +146,10 @@ class Batch:
         for op in ops:
             if isinstance(op, RequireLog):
                 self._apply(op)
-        results = _first_results(ops, [self._appender.place(commit) for commit in commits])
-        # The commits may have been made without the rest; where the rest was done too, this does nothing.
-        for op in ops:
-            if isinstance(op, Acknowledge | Progress):
-                self._apply(replace(op, strict=False))
-        return results
+        placed = [self._appender.place(commit) for commit in commits]
+        for op in judging.receipts(ops):
+            self._apply(op)
+        return [*judging.first_results(ops, placed)]
 
     def _hopefully(self, ops: Sequence[Operation]) -> list[Result | Later]:
         """Without waiting. What is only here is taken back here."""
@@ -270,18 +261,23 @@ class Batch:
 
     def _apply_to_logs(self, op: operations.LogOperation) -> Result:
         if isinstance(op, operations.WriteOutput):
-            return logs.write_output(self._db, op)
+            return write_output(self._db, op)
         self.has_changed_logs = True
         match op:
             case operations.AddLog():
-                return logs.add_log(self._db, op, self._appender, self._recorded)
+                return self._touched(logs.add_log(self._db, op, self._appender, self._recorded))
             case operations.DeleteLog():
                 self._known_logs.forget()
-                return logs.delete_log(self._db, op, self._appender, self._recorded)
+                return self._touched(logs.delete_log(self._db, op, self._appender, self._recorded))
             case operations.AddIterator():
-                return logs.add_iterator(self._db, op, self._recorded)
+                return iterators.add_iterator(self._db, op, self._recorded)
             case operations.DeleteIterator():
-                return logs.delete_iterator(self._db, op, self._recorded)
+                return iterators.delete_iterator(self._db, op, self._recorded)
+
+    def _touched(self, has_changed: bool) -> bool:
+        if has_changed:
+            self._appender.touch()
+        return has_changed
 
     def _look_after(self, op: operations.UpkeepOperation) -> Result:
         match op:
@@ -300,8 +296,3 @@ class Batch:
                 return sealing.seal(self._db, op)
             case operations.GiveBack():
                 return 0  # PostgreSQL uses freed space again and keeps it.
-
-
-def _first_results(ops: Sequence[Operation], commits: list[Appended]) -> list[Result | Later]:
-    before = iter(commits)
-    return [next(before, None) if isinstance(op, Commit) else None for op in ops]

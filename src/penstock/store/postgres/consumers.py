@@ -6,15 +6,13 @@ operation that fails has changed nothing.
 """
 
 from collections.abc import Callable
-from struct import Struct
-from typing import Any, Final
+from typing import Any
 
 import psycopg
 
 from penstock.errors import (
     AllocationLost,
     LimitExceeded,
-    MarkSuperseded,
     QueueFilterMismatch,
     QueueNotFound,
     SubscriptionMoved,
@@ -38,59 +36,26 @@ from penstock.store.contract import (
     Result,
     SetBookmark,
     SetDeadRule,
-    Store,
 )
 from penstock.store.postgres.arrays import Blobs, Numbers, Texts
 from penstock.store.postgres.database import Database, fetched
-
-QUEUE_ALLOCATIONS_MAX: Final = 16_384
-"""Allocations of one queue that are out, expired or set aside."""
-_RESULT: Final = Struct("<16sQQI")
+from penstock.store.tables import consumers as tables
+from penstock.store.tables.consumers import QUEUE_ALLOCATIONS_MAX, allocated_again, packed, results_of
 
 Promise = Callable[[], Result]
 """The result of an operation that was sent; raises why there is none."""
 
 
-class Consumers(Store):
+class Consumers(tables.Consumers[Database]):
     """The reading half of subscriptions and queues on PostgreSQL."""
-
-    db: Database
-
-    def subscription(self, number: int) -> SubscriptionInfo | None:
-        row = self.db.row("subscription", {"id": number})
-        return SubscriptionInfo(*row) if row else None
-
-    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
-        row = self.db.row("find_subscription", {"subscriber": subscriber, "context": context, "filter": filter})
-        return SubscriptionInfo(*row) if row else None
-
-    def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]:
-        return [SubscriptionInfo(*row) for row in self.db.rows("subscriptions", {"after": after, "limit": limit})]
-
-    def find_queues(self, name: str, context: str | None = None) -> list[QueueState]:
-        if context is None:
-            return [QueueState(*row) for row in self.db.rows("queues_named", {"name": name, "limit": 2})]
-        return [QueueState(*row) for row in self.db.rows("queue", {"name": name, "context": context})]
 
     def queues(self, after: int, limit: int) -> list[QueueInfo]:
         return [QueueInfo(*row) for row in self.db.rows("queues", {"after": after, "limit": limit, "now": self.now()})]
-
-    def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]:
-        values = {"queue_id": queue, "after": after, "limit": limit}
-        return [Allocation(*row) for row in self.db.rows("allocations", values)]
 
     def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
         values = {"queue_id": queue, "subscriber": subscriber, "except_first": except_first, "now": self.now()}
         row = self.db.row("claim", values)
         return Allocation(*row) if row else None
-
-    def next_expiry(self, queue: int, after: int) -> int | None:
-        expires: int | None = self.db.value("next_expiry", {"queue_id": queue, "after": after})
-        return expires
-
-    def dead_letters(self, queue: int, after: int, limit: int) -> list[Allocation]:
-        values = {"queue_id": queue, "after": after, "limit": limit, "now": self.now()}
-        return [Allocation(*row) for row in self.db.rows("dead_letters", values)]
 
 
 # --- subscriptions --------------------------------------------------------------------------------------------
@@ -193,7 +158,7 @@ def _allocated(op: Allocate, rows: list[Any], now: int, expires: int) -> Allocat
     (marker, live, *claimed) = rows[0]
     proposal = op.proposal
     if claimed[0] is not None:
-        return _allocated_again(op, Allocation(*claimed), now, expires)
+        return allocated_again(op, Allocation(*claimed), now, expires)
     if proposal.kind not in (Proposal.FRESH, Proposal.NOTHING) or proposal.marker != marker:
         return STALE
     if proposal.kind == Proposal.NOTHING:
@@ -201,17 +166,6 @@ def _allocated(op: Allocate, rows: list[Any], now: int, expires: int) -> Allocat
     if live >= QUEUE_ALLOCATIONS_MAX:
         raise LimitExceeded("queue_allocations_max", live + 1, QUEUE_ALLOCATIONS_MAX)
     return Allocation(proposal.first, proposal.last, proposal.count, op.subscriber, expires, 1)
-
-
-def _allocated_again(op: Allocate, claim: Allocation, now: int, expires: int) -> Allocation | str:
-    live = claim.expires > now
-    kind = Proposal.OWN if live else Proposal.EXPIRED
-    seen = (op.proposal.kind, op.proposal.first, op.proposal.last, op.proposal.count)
-    if seen != (kind, claim.first, claim.last, claim.count):
-        return STALE
-    if live:
-        return claim
-    return Allocation(claim.first, claim.last, claim.count, op.subscriber, expires, claim.deliveries + 1)
 
 
 def move_queue(db: Database, op: MoveQueue) -> Promise:
@@ -259,17 +213,11 @@ class Producers:
             names = {mark.producer}
             self.add(self._db.rows("batch_producers", {"names": Texts(names)}), names)
         number, result = self._known.get(mark.producer, (None, b""))
-        if number is None or number < mark.number:
-            return None
-        if number > mark.number:
-            raise MarkSuperseded(mark.producer, mark.number, number)
-        results = _RESULT.iter_unpack(result)
-        return [Appended(commit, position, sequence, count, True) for commit, position, sequence, count in results]
+        return results_of(mark, number, result)
 
     def save(self, mark: ProducerMark, commits: list[Appended]) -> None:
         """Keep a mark and what was written under it."""
-        result = b"".join(_RESULT.pack(c.commit, c.position, c.sequence, c.count) for c in commits)
-        self._known[mark.producer] = (mark.number, result)
+        self._known[mark.producer] = (mark.number, packed(commits))
         self._used.add(mark.producer)
 
     def flush(self, now: int) -> None:

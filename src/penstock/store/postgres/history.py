@@ -8,17 +8,18 @@ import time
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from penstock.errors import DamagedRecord
-from penstock.model import ContextInfo, Event, EventFilter, StreamInfo
-from penstock.store.contract import Page, ReadLimits, RecordSpan, Search, Store
+from penstock.model import EventFilter, StreamInfo
+from penstock.store.contract import Page, ReadLimits, RecordSpan
 from penstock.store.picking import SEQUENCE_MAX
-from penstock.store.postgres import erasing
 from penstock.store.postgres.arrays import Numbers
 from penstock.store.postgres.database import Database, fetched, rereading
 from penstock.store.record import Record
 from penstock.store.sealing import BLOCK_BITS
+from penstock.store.tables import hiding, history
+from penstock.store.tables.history import Stretch, after_prefix, page_of, stretch_of
 from penstock.store.tombstones import Gone, shown
 
 SPAN_POSITIONS: Final = 1 << 14
@@ -34,20 +35,8 @@ LAST_NAME: Final = "\U0010ffff" * 129
 _Range = tuple[int, int]
 
 
-class _Stretch(NamedTuple):
-    """What of a stream is read: up to `end`, or down to it."""
-
-    stream_id: int
-    context: str
-    stream: str
-    end: int
-    backward: bool
-
-
-class History(Store):
+class History(history.History[Database]):
     """The reading half of a store on PostgreSQL."""
-
-    db: Database
 
     def head(self) -> int:
         return int(self.db.value("head"))
@@ -77,8 +66,8 @@ class History(Store):
         end = SEQUENCE_MAX if last is None else last
         if has_erasures or (len(rows) < limit and _is_cut(row[5] for row in rows)):
             return None
-        wanted = _Stretch(stream_id, context, stream, end, False)
-        page = self._page(wanted, first, limits, _first_records(rows, end), Gone())
+        wanted = Stretch(stream_id, context, stream, end, False)
+        page = page_of(wanted, first, limits, _first_records(rows, end), Gone())
         return None if page.end and len(rows) == limit and rows[-1][2] < end else page
 
     def _read_stream(
@@ -91,38 +80,12 @@ class History(Store):
             if backward:
                 head = self.db.value("last_of_stream", {"stream_id": stream_id}) or 0
                 first = min(first, head) if first > 0 else head
-                wanted = _Stretch(stream_id, context, stream, last or 1, True)
+                wanted = Stretch(stream_id, context, stream, last or 1, True)
             else:
-                wanted = _Stretch(stream_id, context, stream, SEQUENCE_MAX if last is None else last, False)
+                wanted = Stretch(stream_id, context, stream, SEQUENCE_MAX if last is None else last, False)
                 first = max(first, 1)
             records = self.records_of_stream(wanted, first, limits.events_max)
-            return self._page(wanted, first, limits, records, erasing.hidden_of_stream(self.db, context, stream))
-
-    def _page(
-        self, wanted: _Stretch, first: int, limits: ReadLimits, records: Iterable[tuple[Record, int]], gone: Gone
-    ) -> Page:
-        """Events of a stream from a sequence on."""
-        _, context, stream, end, backward = wanted
-        step = -1 if backward else 1
-        events: list[Event] = []
-        budget = limits.bytes_max
-        following = first
-        deadline = time.monotonic() + limits.scan_ms_max / 1000
-        for stored, position in records:
-            record = shown(stored, gone) if gone else stored
-            low, high = (end, following) if backward else (following, end)
-            limit = limits.events_max - len(events) + 1
-            for event in record.events_of_stream(position, context, stream, low, high, limit, backward):
-                if len(events) >= limits.events_max or budget <= 0:
-                    return Page(events, following, False)
-                events.append(event)
-                budget -= _size(event)
-                following = event.sequence + step
-            if time.monotonic() > deadline:
-                # Most of a long erased stream is passed over: go on after this record, with or without events.
-                following = _beyond(record, wanted, following)
-                return Page(events, following, backward and following < end)
-        return Page(events, following, True)
+            return page_of(wanted, first, limits, records, hiding.hidden_of_stream(self.db, context, stream))
 
     def place_of(
         self, context: str, stream: str, first: int, last: int, staged: Sequence[tuple[Record, int]]
@@ -131,18 +94,12 @@ class History(Store):
 
         `staged` are records of the stream that are not in the database yet, with their positions.
         """
-        ids: list[bytes] = []
-        commit, position = b"", 0
         stream_id = self.db.value("find_stream", {"context": context, "stream": stream}) or 0
-        stretch = _Stretch(stream_id, context, stream, last, False)
-        for record, place in (*self.records_of_stream(stretch, first, last + 1 - first), *staged):
-            found = record.stretch(place, context, stream, first, last)
-            if not ids:
-                _, commit, position = found
-            ids += found[0]
-        return b"".join(ids), commit, position
+        wanted = Stretch(stream_id, context, stream, last, False)
+        stored = self.records_of_stream(wanted, first, last + 1 - first)
+        return stretch_of(wanted, first, (*stored, *staged))
 
-    def records_of_stream(self, wanted: _Stretch, first: int, events: int) -> Iterator[tuple[Record, int]]:
+    def records_of_stream(self, wanted: Stretch, first: int, events: int) -> Iterator[tuple[Record, int]]:
         """Each record that has events of a stretch, with the position of one of them; about so many are wanted."""
         step = -1 if wanted.backward else 1
         name = "commits_backward" if wanted.backward else "commits_forward"
@@ -167,21 +124,6 @@ class History(Store):
         return [Record(data, position) for position, data in self.db.rows("records_holding", values)]
 
     # -- everything
-
-    def read_all(self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None = None) -> Page:
-        span = self._span(position, wanted, limits, end)
-        events: list[Event] = []
-        for record in span.records:
-            if len(events) > limits.events_max:
-                break
-            # One more than is asked for says where to read on.
-            events += record.events(wanted, position, end, limit=limits.events_max - len(events) + 1)
-        if len(events) > limits.events_max:
-            return Page(events[: limits.events_max], events[limits.events_max].position, False)
-        return Page(events, span.next, span.end)
-
-    def read_records(self, position: int, wanted: EventFilter, limits: ReadLimits) -> RecordSpan:
-        return self._span(position, wanted, limits, None)
 
     @rereading
     def _span(self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None) -> RecordSpan:
@@ -225,7 +167,7 @@ class History(Store):
             start = fetched(self.db.ask("span_start", {"position": position, "context": wanted.context}))
             head, low, context_id, has_erasures = start[0]
             last = head if end is None else min(end, head)
-            gone = erasing.hidden(self.db, wanted.context) if has_erasures else Gone()
+            gone = hiding.hidden(self.db, wanted.context) if has_erasures else Gone()
 
             def span(reached: int) -> RecordSpan:
                 reached = min(reached, last)
@@ -280,20 +222,6 @@ class History(Store):
 
     # -- times and names
 
-    def find_position(self, wanted: EventFilter, ticks: int, limits: ReadLimits, start: int = 1) -> Search:
-        if start == 1 and wanted.context is not None:
-            block = self.db.value("block_before_ticks", {"context": wanted.context, "ticks": ticks})
-            # Everything before that block is older; what begins before the block may reach into it.
-            start = max(1, (block or 0) << BLOCK_BITS)
-        span = self.read_records(start, wanted, limits)
-        for record in span.records:
-            for event in record.events(wanted, start, since=ticks, limit=1):
-                return Search(event.position, event.position + 1, False)
-        return Search(None, span.next, span.end)
-
-    def contexts(self, after: str, limit: int) -> list[ContextInfo]:
-        return [ContextInfo(*row) for row in self.db.rows("contexts", {"after": after, "limit": limit})]
-
     def streams(self, context: str, prefix: str, after: str, limit: int) -> list[StreamInfo]:
         values = {"context": context, "after": after, "low": max(after, prefix), "upper": _after_prefix(prefix)}
         return [StreamInfo(*row) for row in self.db.rows("streams", {**values, "limit": limit})]
@@ -316,7 +244,7 @@ def _is_cut(data: Iterable[bytes | None]) -> bool:
     return sum(len(each) for each in data if each is not None) >= STREAM_BYTES_MAX
 
 
-def _within(rows: Sequence[_Range], wanted: _Stretch) -> list[_Range]:
+def _within(rows: Sequence[_Range], wanted: Stretch) -> list[_Range]:
     """The commits (last sequence, position) that have something of a stretch, in the order they came."""
     if wanted.backward:
         return [(last, position) for last, position in rows if last >= wanted.end]
@@ -366,21 +294,4 @@ def _side_by_side(blocks: Sequence[int]) -> Iterator[_Range]:
 
 def _after_prefix(prefix: str) -> str:
     """The first text after all that begin with a prefix."""
-    while prefix and prefix[-1] == "\U0010ffff":
-        prefix = prefix[:-1]
-    if not prefix:
-        return LAST_NAME
-    following = ord(prefix[-1]) + 1
-    return prefix[:-1] + chr(0xE000 if following == 0xD800 else following)
-
-
-def _beyond(record: Record, wanted: _Stretch, following: int) -> int:
-    """Where to go on after a record."""
-    mine = [run for run in record.runs() if (run.context, run.stream) == (wanted.context, wanted.stream)]
-    if wanted.backward:
-        return min(following, mine[0].sequence - 1)
-    return max(following, mine[-1].sequence + mine[-1].length)
-
-
-def _size(event: Event) -> int:
-    return len(event.body) + len(event.headers or "") + len(event.type) + 64
+    return after_prefix(prefix) or LAST_NAME

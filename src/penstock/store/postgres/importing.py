@@ -15,11 +15,11 @@ from penstock.store.postgres import schema
 from penstock.store.postgres.arrays import Numbers, Texts
 from penstock.store.postgres.connecting import QUERIES, Target
 from penstock.store.postgres.database import Database
-from penstock.store.postgres.erasing import RANGE
-from penstock.store.postgres.state import Row
 from penstock.store.postgres.translation import translate
 from penstock.store.record import Record
-from penstock.store.sqlite.indexing import Indexing
+from penstock.store.tables.hiding import packed
+from penstock.store.tables.indexing import Indexing
+from penstock.store.tables.state import Row
 
 _RANGES: Final = STATE_TABLES["erasures"].index("ranges")
 _FINISHED: Final = STATE_TABLES["erasures"].index("finished")
@@ -90,7 +90,7 @@ class PostgresImport(StoreImport):
 
     def _load(self) -> None:
         self._rows = _Rows(self._db)
-        self._indexing = Indexing(self._rows)  # type: ignore[arg-type]
+        self._indexing = Indexing(self._rows)
 
     def _begin(self) -> None:
         version = schema.check(self._db)
@@ -175,7 +175,7 @@ def _stored(table: str, row: Row, now: int) -> list[Any]:
     """A row as it is stored. Erasures are finished, because records that are added have no erased contents."""
     values = list(row)
     if table == "erasures":
-        values[_RANGES] = b"".join(RANGE.pack(*each) for each in row[_RANGES]) or None
+        values[_RANGES] = packed(row[_RANGES]) or None
         values[_FINISHED] = now if row[_FINISHED] is None else row[_FINISHED]
     elif table == "iterators":
         values[_INDEXED] = bool(row[_INDEXED])

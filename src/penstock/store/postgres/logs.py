@@ -1,84 +1,24 @@
-"""Logs, iterators and their output."""
+"""The output of iterators on PostgreSQL. See `penstock.store.tables.logs` for the rest."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
-from itertools import accumulate
-from struct import pack, unpack_from
+from collections.abc import Iterator
 from typing import Final
 
-from penstock.errors import (
-    InvalidRequest,
-    IteratorCycle,
-    IteratorExists,
-    IteratorNotFound,
-    LimitExceeded,
-    LogNotFound,
-    OutputMoved,
-)
-from penstock.model import check_context, check_name, check_stream
-from penstock.store.contract import (
-    ITERATOR_CHAIN_MAX,
-    LOG_CONTEXT,
-    LOGS_MAX,
-    AddIterator,
-    AddLog,
-    DeleteIterator,
-    DeleteLog,
-    IteratorState,
-    LogInfo,
-    Over,
-    ReadLimits,
-    Store,
-    WriteOutput,
-)
+from penstock.store.contract import ReadLimits, WriteOutput
 from penstock.store.postgres import arrays
-from penstock.store.postgres.appender import Appender
 from penstock.store.postgres.database import Database, rereading
-from penstock.store.postgres.erasing import enter
+from penstock.store.tables import logs
 
 OUTPUTS_PER_QUERY: Final = 256
 
 
-class Logs(Store):
+class Logs(logs.Logs[Database]):
     """The reading half of logs and iterators on PostgreSQL."""
-
-    db: Database
-
-    def log(self, name: str) -> LogInfo | None:
-        row = self.db.row("log", {"name": name})
-        return LogInfo(*row) if row else None
-
-    def logs(self, after: str, limit: int) -> list[LogInfo]:
-        return [LogInfo(*row) for row in self.db.rows("logs", {"after": after, "limit": limit})]
-
-    def iterator(self, name: str) -> IteratorState | None:
-        row = self.db.row("iterator", {"name": name})
-        return IteratorState(*row) if row else None
-
-    def iterators(self, log: str | None, after: str, limit: int) -> list[IteratorState]:
-        values = {"after": after, "limit": limit}
-        if log is None:
-            return [IteratorState(*row) for row in self.db.rows("iterators", values)]
-        return [IteratorState(*row) for row in self.db.rows("iterators_of_log", {**values, "log": log})]
-
-    def output_count(self, number: int) -> int | None:
-        place = self.db.row("iterator_place", {"id": number})
-        return place[1] if place else None
 
     @rereading
     def read_output(self, iterator: int, ordinal: int, limits: ReadLimits) -> list[bytes]:
-        items: list[bytes] = []
-        size = 0
-        with self.db.snapshot():
-            for first, count, data in self._outputs(iterator, ordinal, limits):
-                for item in _items(count, data, max(0, ordinal - first)):
-                    if len(items) >= limits.events_max or (items and size + len(item) > limits.bytes_max):
-                        return items
-                    items.append(item)
-                    size += len(item)
-        return items
+        return super().read_output(iterator, ordinal, limits)
 
-    def _outputs(self, iterator: int, ordinal: int, limits: ReadLimits) -> Iterator[tuple[int, int, bytes]]:
+    def _outputs(self, iterator: int, ordinal: int, limits: ReadLimits, /) -> Iterator[tuple[int, int, bytes]]:
         start: int = self.db.value("output_start", {"id": iterator, "ordinal": ordinal}) or 0
         limit = max(1, min(limits.events_max + 1, OUTPUTS_PER_QUERY))
         values = {"id": iterator, "ordinal": start, "limit": limit, "bytes_max": max(limits.bytes_max, 1)}
@@ -87,169 +27,7 @@ class Logs(Store):
             values["ordinal"] = rows[-1][0] + 1
 
 
-def _items(count: int, data: bytes, skipped: int) -> Iterator[bytes]:
-    lengths = unpack_from(f"<{count}I", data)
-    ends = list(accumulate(lengths, initial=4 * count))
-    for index in range(skipped, count):
-        yield data[ends[index] : ends[index + 1]]
-
-
-class KnownLogs:
-    """Which logs are there, remembered by who writes: every message that is added asks.
-
-    Only what the database has said is remembered, and only until another store object has changed something. Whoever
-    takes something back says `forget`, because what was seen inside it may never have been.
-    """
-
-    def __init__(self, db: Database, names_max: int) -> None:
-        self._db = db
-        self._names_max = names_max
-        self._names: set[str] = set()
-
-    def unknown(self, names: Iterable[str]) -> set[str]:
-        """Those of which nothing is remembered."""
-        return set(names) - self._names
-
-    def add(self, names: Iterable[str]) -> None:
-        """The database says that these are there."""
-        if len(self._names) >= self._names_max:
-            self._names.clear()
-        self._names.update(names)
-
-    def require(self, name: str) -> bool:
-        """True, or LogNotFound."""
-        if name not in self._names:
-            if self._db.row("log", {"name": name}) is None:
-                raise LogNotFound(name)
-            self.add([name])
-        return True
-
-    def forget(self) -> None:
-        """Ask the database again."""
-        self._names.clear()
-
-
-def add_log(db: Database, op: AddLog, appender: Appender, now: int) -> bool:
-    """Make a log that begins after whatever its stream holds already, unless it is there."""
-    if db.row("log", {"name": op.name}) is not None:
-        return False
-    if (count := db.value("log_count")) >= LOGS_MAX:
-        raise LimitExceeded("logs_max", count + 1, LOGS_MAX)
-    base = appender.stream_head(LOG_CONTEXT, op.name)
-    appender.flush()
-    db.later("add_log", {"name": op.name, "created": now, "base": base})
-    appender.touch()
-    return True
-
-
-def delete_log(db: Database, op: DeleteLog, appender: Appender, now: int) -> bool:
-    """Delete a log with all that is made from it, and enter what that held in the ledger of erasures."""
-    row = db.row("log", {"name": op.name})
-    if row is None:
-        return False
-    head = appender.stream_head(LOG_CONTEXT, op.name)
-    appender.flush()
-    if head > row[2]:
-        enter(db, now, context=LOG_CONTEXT, stream=op.name, last=head, done=row[2], events=head - row[2])
-    _delete_below(db, op.name, Over.LOG, now)
-    db.later("delete_log", {"name": op.name})
-    appender.touch()
-    return True
-
-
-def add_iterator(db: Database, op: AddIterator, now: int) -> IteratorState:
-    """Make an iterator unless the same is there."""
-    if reason := check_name(op.name):
-        raise InvalidRequest("iterator", reason)
-    row = db.row("iterator", {"name": op.name})
-    found = IteratorState(*row) if row else None
-    if found and _is_same(found, op):
-        return found
-    _check_chain(db, op)
-    if found:
-        raise IteratorExists(op.name)
-    over, base = _resolve(db, op.log)
-    if (count := db.value("iterator_count")) >= op.iterators_max:
-        raise LimitExceeded("iterators_max", count + 1, op.iterators_max)
-    wanted = {"log": op.log, "kind": op.kind, "function": op.function, "indexed": op.indexed}
-    db.later("add_iterator", {"name": op.name, "created": now, "over": over.value, "base": base, **wanted})
-    return IteratorState(*db.row("iterator", {"name": op.name}))
-
-
-def _is_same(found: IteratorState, op: AddIterator) -> bool:
-    return (found.log, found.kind, found.function, found.indexed) == (op.log, op.kind, op.function, op.indexed)
-
-
-def _check_chain(db: Database, op: AddIterator) -> None:
-    """Nothing may read its own output, nor stand at the end of too long a chain."""
-    if db.row("log", {"name": op.log}) is not None:
-        return
-    above = [name for (name,) in db.rows("iterators_upward", {"name": op.log})]
-    if op.name in (*above, op.log):
-        raise IteratorCycle(op.name)
-    if len(above) >= ITERATOR_CHAIN_MAX:
-        raise LimitExceeded("iterator_chain_max", len(above) + 1, ITERATOR_CHAIN_MAX)
-
-
-def _resolve(db: Database, name: str) -> tuple[Over, int]:
-    """What an iterator that names this reads, and the sequence before its first message."""
-    log = db.row("log", {"name": name})
-    if log is not None:
-        return Over.LOG, log[2]
-    if db.rows("iterators_upward", {"name": name}):
-        return Over.ITERATOR, 0
-    context, slash, stream = name.partition("/")
-    # A log is read by its own name; as a stream it would outlive the log that it belongs to.
-    if not slash or context == LOG_CONTEXT or check_context(context) or check_stream(stream):
-        raise LogNotFound(name)
-    return Over.STREAM, 0
-
-
-def delete_iterator(db: Database, op: DeleteIterator, now: int) -> bool:
-    """Delete an iterator of a log with all that is made from it."""
-    row = db.row("iterator", {"name": op.name})
-    if row is None or row[2] != op.log:
-        raise IteratorNotFound(op.name)
-    _delete_below(db, op.name, Over.ITERATOR, now)
-    _delete_iterator(db, row[0], now)
-    return True
-
-
-def _delete_below(db: Database, log: str, over: Over, now: int) -> None:
-    for (number,) in db.rows("iterators_below", {"log": log, "over": over.value}):
-        _delete_iterator(db, number, now)
-
-
-def _delete_iterator(db: Database, number: int, now: int) -> None:
-    outputs = db.row("iterator_place", {"id": number})[1]
-    if outputs:
-        enter(db, now, iterator_id=number, last=outputs, done=0)
-    db.later("delete_iterator", {"id": number})
-
-
-def begin_anew(db: Database, log: str, over: Over, now: int) -> list[IteratorState]:
-    """Let iterators over something, and those over them, begin anew under new numbers, and erase what they gave."""
-    again: list[IteratorState] = []
-    for (number,) in db.rows("iterators_below", {"log": log, "over": over.value}):
-        before = IteratorState(*db.row("iterator_numbered", {"id": number}))
-        _delete_iterator(db, number, now)
-        db.later("add_iterator", asdict(before))
-        again.append(IteratorState(*db.row("iterator", {"name": before.name})))
-    return again
-
-
 def write_output(db: Database, op: WriteOutput) -> int:
     """Add to an iterator's output if it is where its builder thinks."""
     arrays.check((op.iterator, op.source, op.next_source))
-    place = db.row("iterator_place", {"id": op.iterator})
-    if place is None or place[0] != op.source:
-        raise OutputMoved(op.iterator)
-    outputs: int = place[1]
-    if op.items:
-        data = pack(f"<{len(op.items)}I", *map(len, op.items)) + b"".join(op.items)
-        db.later("forget_state", {"id": op.iterator})
-        row = {"id": op.iterator, "ordinal": outputs, "count": len(op.items), "data": data, "state": op.state}
-        db.later("add_output", row)
-    outputs += len(op.items)
-    db.later("move_iterator", {"id": op.iterator, "source": op.next_source, "outputs": outputs})
-    return outputs
+    return logs.write_output(db, op, lambda iterator: db.later("forget_state", {"id": iterator}))

@@ -25,10 +25,10 @@ from penstock.store.postgres import schema
 from penstock.store.postgres.connecting import Target
 from penstock.store.postgres.holding import Hold
 from penstock.store.postgres.importing import PostgresImport
-from penstock.store.postgres.state import table
 from penstock.store.postgres.store import PostgresReader
 from penstock.store.postgres.translation import translate
 from penstock.store.replacing import Replaced, StoreReplacement
+from penstock.store.tables.state import table
 
 ASIDE: Final = "_restoring"
 NAME_BYTES_MAX: Final = 63

@@ -3,8 +3,6 @@
 Several servers may start at once: whoever changes the schema holds a lock, and looks again under it.
 """
 
-import re
-from importlib.resources import files
 from typing import Final
 from uuid import uuid4
 
@@ -13,15 +11,12 @@ from psycopg import sql
 from penstock.errors import NotAStore, StorageFailure, StoreTooNew, StoreUnfinished
 from penstock.store.postgres.connecting import QUERIES
 from penstock.store.postgres.database import Database
-
-_FILE: Final = re.compile(r"(\d{4})_\w+\.sql")
+from penstock.store.sql import load_migrations
 
 
 def migrations() -> list[str]:
     """The text of every migration; the first brings an empty schema to version 1."""
-    folder = files("penstock.store.postgres").joinpath("migrations")
-    named = sorted((entry.name, entry) for entry in folder.iterdir() if _FILE.fullmatch(entry.name))
-    return [entry.read_text(encoding="utf-8") for _, entry in named]
+    return load_migrations("penstock.store.postgres")
 
 
 SCHEMA_VERSION: Final = len(migrations())

@@ -1,19 +1,12 @@
-"""Seals in PostgreSQL: which records come next, and putting one in the place of many.
+"""Seals in PostgreSQL: putting one record in the place of many. See `penstock.store.tables.sealing` for the rest."""
 
-See `penstock.store.sealing` for what is merged. The index of streams stays as it is, because it leads to positions and
-a record is found by any position in it; so does the index of blocks, because only records of one block are merged.
-"""
-
-from penstock.store.contract import Seal, Store, Unsealed
+from penstock.store.contract import Seal, Unsealed
 from penstock.store.postgres.database import Database, rereading
-from penstock.store.record import Record
-from penstock.store.sealing import BLOCK_BITS, checked, group
+from penstock.store.tables import sealing
 
 
-class Sealing(Store):
+class Sealing(sealing.Sealing[Database]):
     """The reading half of seals on PostgreSQL."""
-
-    db: Database
 
     def sealed(self) -> int:
         return int(self.db.value("sealed"))
@@ -23,28 +16,8 @@ class Sealing(Store):
         with self.db.snapshot():
             # A record that is missing in a damaged store is passed over; so is what began before the mark.
             first, head, *ledger = self.db.row("unsealed_start")
-            if first is None or first >> BLOCK_BITS >= (head + 1) >> BLOCK_BITS:
-                return None
-            records, following = self._group(first)
-            return Unsealed(records, following, (ledger[0], ledger[1]))
-
-    def _group(self, first: int) -> tuple[list[Record], int]:
-        """The next records to be merged, and where the mark goes."""
-        end = ((first >> BLOCK_BITS) + 1 << BLOCK_BITS) - 1
-        rows = self.db.rows("unsealed_rows", {"low": first, "high": end})
-        positions, following = group(rows)
-        if not positions:
-            return [], self._after(rows[-1][0])
-        found = self.db.rows("unsealed_records", {"low": positions[0], "high": positions[-1]})
-        records, damaged = checked(found)
-        if damaged is not None:
-            return records, self._after(found[len(records)][0])
-        return records, min(following, self._after(rows[-1][0]))
-
-    def _after(self, position: int) -> int:
-        """Where the record after one begins. A damaged count would lead astray."""
-        following: int | None = self.db.value("next_record_start", {"position": position})
-        return following or self.head() + 1
+            found = self._group(first, head)
+            return Unsealed(*found, (ledger[0], ledger[1])) if found else None
 
 
 def seal(db: Database, op: Seal) -> bool:
@@ -59,11 +32,9 @@ def seal(db: Database, op: Seal) -> bool:
 
 
 def _merge(db: Database, op: Seal, data: bytes) -> bool:
-    first, count, context_id, stream_id = db.row("seal_place", {"first": op.first, "last": op.last})
-    # The record is checked once more: it takes the place of others.
-    if first != op.first or not count == op.last - op.first + 1 == Record(data, op.first).count:
+    place = sealing.seal_place(db, op, data)
+    if place is None:
         return False
     db.later("delete_records", {"first": op.first, "last": op.last})
-    row = {"position": op.first, "count": count, "context_id": context_id, "stream_id": stream_id, "data": data}
-    db.later("add_record", row)
+    db.later("add_record", {**place, "data": data})
     return True

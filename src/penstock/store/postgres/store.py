@@ -15,22 +15,24 @@ from uuid import uuid4
 
 from penstock.errors import StorageFailure
 from penstock.model import StoreStats, check_name, ticks_of_unix_ns
-from penstock.store.contract import Commit, Outcome, RequireLog, StoreIdentity, Transaction
+from penstock.store.contract import Commit, Outcome, RequireLog, StoreIdentity, StoreState, Transaction
 from penstock.store.postgres import connecting, schema
-from penstock.store.postgres.appender import Appender, Start, StreamKey
+from penstock.store.postgres.appender import Appender, Start
 from penstock.store.postgres.arrays import Texts
 from penstock.store.postgres.batch import Batch, TakeBack
 from penstock.store.postgres.connecting import Target
 from penstock.store.postgres.consumers import Consumers
 from penstock.store.postgres.database import WRITE, Database, fetched, rereading
 from penstock.store.postgres.history import History
-from penstock.store.postgres.ledger import Ledger
 from penstock.store.postgres.listening import PostgresListener, payload
-from penstock.store.postgres.logs import KnownLogs, Logs
+from penstock.store.postgres.logs import Logs
 from penstock.store.postgres.sealing import Sealing
-from penstock.store.postgres.state import Stating
 from penstock.store.postgres.vacuum import Vacuum
-from penstock.store.postgres.verify import Verifying
+from penstock.store.tables.appender import StreamKey
+from penstock.store.tables.ledger import Ledger
+from penstock.store.tables.logs import KnownLogs
+from penstock.store.tables.state import Stating
+from penstock.store.tables.verifying import Verifying
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ Clock = Callable[[], int]
 """Nanoseconds since 1970."""
 
 
-class PostgresReader(History, Consumers, Logs, Ledger, Sealing, Stating, Verifying):  # type: ignore[misc]
+class PostgresReader(History, Consumers, Logs, Ledger[Database], Sealing, Stating[Database], Verifying[Database]):
     """A store opened for reading, beside whoever writes it. It connects again by itself."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
@@ -68,6 +70,10 @@ class PostgresReader(History, Consumers, Logs, Ledger, Sealing, Stating, Verifyi
         with self.db.snapshot():
             counts = self.db.row("stats")
             return StoreStats(*self.identity(), schema.SCHEMA_VERSION, *counts)
+
+    @rereading
+    def state(self) -> StoreState:
+        return super().state()
 
     def free_bytes(self) -> int | None:
         return None

@@ -4,13 +4,9 @@ The functions here carry out one operation each inside the batch's transaction. 
 operation that fails has changed nothing.
 """
 
-from struct import Struct
-from typing import Final
-
 from penstock.errors import (
     AllocationLost,
     LimitExceeded,
-    MarkSuperseded,
     QueueFilterMismatch,
     QueueNotFound,
     SubscriptionMoved,
@@ -33,35 +29,14 @@ from penstock.store.contract import (
     Requeue,
     SetBookmark,
     SetDeadRule,
-    Store,
 )
 from penstock.store.sqlite.database import Database
-
-QUEUE_ALLOCATIONS_MAX: Final = 16_384
-"""Allocations of one queue that are out, expired or set aside."""
-_RESULT: Final = Struct("<16sQQI")
+from penstock.store.tables import consumers as tables
+from penstock.store.tables.consumers import QUEUE_ALLOCATIONS_MAX, allocated_again, packed, results_of
 
 
-class Consumers(Store):
+class Consumers(tables.Consumers[Database]):
     """The reading half of subscriptions and queues on SQLite."""
-
-    db: Database
-
-    def subscription(self, number: int) -> SubscriptionInfo | None:
-        row = self.db.row("subscription", {"id": number})
-        return SubscriptionInfo(*row) if row else None
-
-    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
-        row = self.db.row("find_subscription", {"subscriber": subscriber, "context": context, "filter": filter})
-        return SubscriptionInfo(*row) if row else None
-
-    def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]:
-        return [SubscriptionInfo(*row) for row in self.db.rows("subscriptions", {"after": after, "limit": limit})]
-
-    def find_queues(self, name: str, context: str | None = None) -> list[QueueState]:
-        if context is None:
-            return [QueueState(*row) for row in self.db.rows("queues_named", {"name": name, "limit": 2})]
-        return [QueueState(*row) for row in self.db.rows("queue", {"name": name, "context": context})]
 
     def queues(self, after: int, limit: int) -> list[QueueInfo]:
         with self.db.snapshot():
@@ -72,20 +47,8 @@ class Consumers(Store):
             for number, context, name, filter, position, *counts in rows
         ]
 
-    def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]:
-        values = {"queue_id": queue, "after": after, "limit": limit}
-        return [Allocation(*row) for row in self.db.rows("allocations", values)]
-
     def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
         return find_claim(self.db, queue, subscriber, except_first, self.now())
-
-    def next_expiry(self, queue: int, after: int) -> int | None:
-        expires: int | None = self.db.value("next_expiry", {"queue_id": queue, "after": after})
-        return expires
-
-    def dead_letters(self, queue: int, after: int, limit: int) -> list[Allocation]:
-        values = {"queue_id": queue, "after": after, "limit": limit, "now": self.now()}
-        return [Allocation(*row) for row in self.db.rows("dead_letters", values)]
 
 
 def find_claim(db: Database, queue: int, subscriber: str, except_first: int | None, now: int) -> Allocation | None:
@@ -167,17 +130,11 @@ def allocate(db: Database, op: Allocate, now: int) -> Allocation | str | None:
 
 
 def _allocate_again(db: Database, op: Allocate, claim: Allocation, now: int) -> Allocation | str:
-    live = claim.expires > now
-    kind = Proposal.OWN if live else Proposal.EXPIRED
-    seen = (op.proposal.kind, op.proposal.first, op.proposal.last, op.proposal.count)
-    if seen != (kind, claim.first, claim.last, claim.count):
-        return STALE
-    if live:
-        return claim
-    expires = now + op.ttl_ms * TICKS_PER_MS
-    values = {"queue_id": op.queue, "first": claim.first, "subscriber": op.subscriber, "expires": expires}
-    db.run("take_over", values)
-    return Allocation(claim.first, claim.last, claim.count, op.subscriber, expires, claim.deliveries + 1)
+    again = allocated_again(op, claim, now, now + op.ttl_ms * TICKS_PER_MS)
+    if isinstance(again, Allocation) and again is not claim:
+        values = {"queue_id": op.queue, "first": claim.first, "subscriber": op.subscriber, "expires": again.expires}
+        db.run("take_over", values)
+    return again
 
 
 def _allocate_fresh(db: Database, op: Allocate, marker: int, now: int) -> Allocation:
@@ -238,18 +195,12 @@ def requeue(db: Database, op: Requeue, now: int) -> bool:
 def marked(db: Database, mark: ProducerMark) -> list[Appended] | None:
     """The commits that were written under this mark; None if it is new."""
     row = db.row("producer", {"name": mark.producer})
-    if row is None or row[0] < mark.number:
-        return None
-    if row[0] > mark.number:
-        raise MarkSuperseded(mark.producer, mark.number, row[0])
-    results = _RESULT.iter_unpack(row[1])
-    return [Appended(commit, position, sequence, count, True) for commit, position, sequence, count in results]
+    return results_of(mark, *row) if row else None
 
 
 def save_mark(db: Database, mark: ProducerMark, commits: list[Appended], now: int) -> None:
     """Keep a mark and what was written under it."""
-    result = b"".join(_RESULT.pack(c.commit, c.position, c.sequence, c.count) for c in commits)
-    values = {"name": mark.producer, "number": mark.number, "result": result, "used": now}
+    values = {"name": mark.producer, "number": mark.number, "result": packed(commits), "used": now}
     db.run("save_producer", values)
 
 

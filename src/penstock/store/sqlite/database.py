@@ -101,6 +101,9 @@ class Database:
         self.rows(name, values)
         return self.connection.changes()
 
+    later = run
+    """A statement whose result nobody waits for; carried out at once here."""
+
     def run_many(self, name: str, rows: Sequence[Values]) -> None:
         """Carry out a statement for every row."""
         try:

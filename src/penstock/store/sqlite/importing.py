@@ -19,10 +19,11 @@ from penstock.store.contract import STATE_TABLES, StoreImport, StoreState
 from penstock.store.record import Record
 from penstock.store.sqlite import schema
 from penstock.store.sqlite.database import APPLICATION_ID, Database, translate
-from penstock.store.sqlite.indexing import Indexing
 from penstock.store.sqlite.lock import make_directory, take_lock
-from penstock.store.sqlite.state import RANGE, Row
 from penstock.store.sqlite.unfinished import IMPORTING_ID
+from penstock.store.tables.hiding import packed
+from penstock.store.tables.indexing import Indexing
+from penstock.store.tables.state import Row
 
 CACHE_KIB: Final = 256 * 1024
 SOURCE: Final = "importing"
@@ -133,7 +134,7 @@ class SqliteImport(StoreImport):
 def _erasure(row: Row) -> tuple[Any, ...]:
     """A row of the ledger as it is stored; finished, because records that are added have no erased contents."""
     values = list(row)
-    values[_RANGES] = b"".join(RANGE.pack(*each) for each in row[_RANGES]) or None
+    values[_RANGES] = packed(row[_RANGES]) or None
     values[_FINISHED] = _now() if row[_FINISHED] is None else row[_FINISHED]
     return tuple(values)
 

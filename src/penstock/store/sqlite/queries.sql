@@ -40,6 +40,9 @@ INSERT INTO streams (id, context_id, name) VALUES (?, ?, ?);
 -- name: stream_id
 SELECT id FROM streams WHERE context_id = :context_id AND name = :name;
 
+-- name: find_stream
+SELECT s.id FROM contexts c JOIN streams s ON s.context_id = c.id WHERE c.name = :context AND s.name = :stream;
+
 -- name: stream_head
 SELECT last FROM commits WHERE stream_id = :stream_id ORDER BY last DESC LIMIT 1;
 
@@ -82,7 +85,7 @@ SELECT block FROM blocks WHERE context_id = :context_id AND block >= :block ORDE
 
 -- name: block_before_ticks
 SELECT block FROM blocks
-WHERE context_id = :context_id AND top_before < :ticks
+WHERE context_id = (SELECT id FROM contexts WHERE name = :context) AND top_before < :ticks
 ORDER BY top_before DESC, block DESC LIMIT 1;
 
 -- name: commits_forward
@@ -274,10 +277,6 @@ SELECT source, outputs FROM iterators WHERE id = :id;
 
 -- name: move_iterator
 UPDATE iterators SET source = :source, outputs = :outputs WHERE id = :id;
-
--- name: add_iterator_again
-INSERT INTO iterators (name, log, over, kind, function, indexed, created, base, source, outputs)
-VALUES (:name, :log, :over, :kind, :function, :indexed, :created, :base, :base, 0);
 
 -- name: iterator_numbered
 SELECT id, name, log, over, kind, function, indexed, created, base, source, outputs, NULL FROM iterators WHERE id = :id;

@@ -25,9 +25,9 @@ from penstock.store.sqlite import schema
 from penstock.store.sqlite.database import APPLICATION_ID, FILE_NAME, Database
 from penstock.store.sqlite.importing import SqliteImport
 from penstock.store.sqlite.lock import LOCK_NAME, make_directory, take_lock
-from penstock.store.sqlite.state import table
 from penstock.store.sqlite.store import SqliteReader
 from penstock.store.sqlite.unfinished import IMPORTING_ID, RESTORING
+from penstock.store.tables.state import table
 
 BESIDE: Final = tuple(f"{FILE_NAME}{ending}" for ending in ("-wal", "-shm", "-journal"))
 REPLACED: Final = "replaced.db"

@@ -5,8 +5,6 @@ that once, which is one transaction too and comes first: if it fails, the store 
 """
 
 import logging
-import re
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -14,6 +12,7 @@ from uuid import uuid4
 import apsw
 
 from penstock.errors import NotAStore, StoreTooNew
+from penstock.store.sql import load_migrations
 from penstock.store.sqlite.database import APPLICATION_ID, PAGE_BYTES, Database, translate
 from penstock.store.sqlite.unfinished import refuse_unfinished
 
@@ -21,14 +20,11 @@ log = logging.getLogger(__name__)
 
 INCREMENTAL: Final = 2
 """What SQLite calls an `auto_vacuum` in steps."""
-_FILE: Final = re.compile(r"(\d{4})_\w+\.sql")
 
 
 def migrations() -> list[str]:
     """The text of every migration; the first brings an empty file to version 1."""
-    folder = files("penstock.store.sqlite").joinpath("migrations")
-    named = sorted((entry.name, entry) for entry in folder.iterdir() if _FILE.fullmatch(entry.name))
-    return [entry.read_text(encoding="utf-8") for _, entry in named]
+    return load_migrations("penstock.store.sqlite")
 
 
 SCHEMA_VERSION: Final = len(migrations())

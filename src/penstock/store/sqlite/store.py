@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -13,50 +12,48 @@ import apsw
 
 from penstock.errors import (
     DamagedRecord,
-    InvalidRequest,
     PenstockError,
     StorageFailure,
     StoreError,
     VersionConflict,
 )
-from penstock.model import Appended, ProducerMark, StoreStats, check_name, ticks_of_unix_ns
+from penstock.model import Appended, ProducerMark, StoreStats, ticks_of_unix_ns
 from penstock.store import operations
 from penstock.store.contract import (
-    Acknowledge,
     Commit,
     Outcome,
-    Progress,
     RequireLog,
     Result,
     StoreIdentity,
     Transaction,
 )
 from penstock.store.record import Record
-from penstock.store.sqlite import consumers, erasing, ledger, logs, schema, sealing
+from penstock.store.sqlite import consumers, erasing, schema, sealing
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.checkpointer import Checkpointer
 from penstock.store.sqlite.consumers import Consumers
 from penstock.store.sqlite.database import FILE_NAME, Database
 from penstock.store.sqlite.history import History
-from penstock.store.sqlite.ledger import Ledger
 from penstock.store.sqlite.lock import make_directory, take_lock
-from penstock.store.sqlite.logs import KnownLogs, Logs
+from penstock.store.sqlite.logs import Logs, write_output
 from penstock.store.sqlite.sealing import Sealing
 from penstock.store.sqlite.space import GivingBack, free_bytes
-from penstock.store.sqlite.state import Stating
 from penstock.store.sqlite.verify import Verifying
+from penstock.store.tables import iterators, judging, ledger, logs
+from penstock.store.tables.ledger import Ledger
+from penstock.store.tables.logs import KnownLogs
+from penstock.store.tables.state import Stating
 
 log = logging.getLogger(__name__)
 
 STREAM_CACHE_MAX: Final = 100_000
 WAL_BYTES_MAX: Final = 32 << 20
-NUMBER_MAX: Final = (1 << 63) - 1
 
 Clock = Callable[[], int]
 """Nanoseconds since 1970."""
 
 
-class SqliteReader(History, Consumers, Logs, Ledger, Sealing, Stating, Verifying):
+class SqliteReader(History, Consumers, Logs, Ledger[Database], Sealing, Stating[Database], Verifying):
     """A store opened for reading, beside whoever writes it."""
 
     def __init__(self, directory: Path | str, *, clock: Clock = time.time_ns, vfs: str | None = None) -> None:
@@ -213,9 +210,7 @@ class SqliteStore(SqliteReader):
         operations, mark = transaction
         try:
             if mark is not None and (before := self._marked(mark)) is not None:
-                if len(before) != sum(isinstance(op, Commit) for op in operations):
-                    raise InvalidRequest("producer's number", f"{mark.number} was used for another transaction")
-                return self._first_results(operations, before)
+                return [*judging.marked_results(operations, mark, before)]
             results = [self._apply(operations[0])] if len(operations) == 1 else self._together(operations)
             if mark is not None:
                 commits = [result for result in results if isinstance(result, Appended)]
@@ -234,9 +229,10 @@ class SqliteStore(SqliteReader):
             for op in operations:
                 if isinstance(op, RequireLog):
                     self._apply(op)
-            results = self._first_results(operations, [self._appender.place(commit) for commit in commits])
-            self._finish_receipts(operations)
-            return results
+            placed = [self._appender.place(commit) for commit in commits]
+            for op in judging.receipts(operations):
+                self._apply(op)
+            return [*judging.first_results(operations, placed)]
         if len(operations) == 2 and isinstance(operations[0], RequireLog):
             # The way of every message: the first writes nothing, so there is nothing to take back if the other fails.
             return [self._apply(op) for op in operations]
@@ -257,12 +253,6 @@ class SqliteStore(SqliteReader):
         self.db.command("RELEASE transaction_")
         return results
 
-    def _finish_receipts(self, operations: Sequence[operations.Operation]) -> None:
-        """The commits may have been made without the rest; where the rest was done too, this does nothing."""
-        for op in operations:
-            if isinstance(op, Acknowledge | Progress):
-                self._apply(replace(op, strict=False))
-
     def _apply_once(self, op: operations.Operation) -> Result:
         result = self._apply(op)
         if isinstance(op, Commit) and isinstance(result, Appended) and result.repeated:
@@ -271,16 +261,8 @@ class SqliteStore(SqliteReader):
             raise VersionConflict(op.context, op.stream, op.expected, head)
         return result
 
-    @staticmethod
-    def _first_results(operations: Sequence[operations.Operation], commits: list[Appended]) -> list[Result]:
-        before = iter(commits)
-        return [next(before, None) if isinstance(op, Commit) else None for op in operations]
-
     def _marked(self, mark: ProducerMark) -> list[Appended] | None:
-        if reason := check_name(mark.producer):
-            raise InvalidRequest("producer", reason)
-        if not -NUMBER_MAX <= mark.number <= NUMBER_MAX:
-            raise InvalidRequest("producer's number", f"{mark.number} does not fit into 64 bits")
+        judging.check_mark(mark)
         return consumers.marked(self.db, mark)
 
     def _apply(self, op: operations.Operation) -> Result:
@@ -330,7 +312,7 @@ class SqliteStore(SqliteReader):
     def _apply_to_logs(self, op: operations.LogOperation | operations.HideStream | operations.HideEvents) -> Result:
         match op:
             case operations.WriteOutput():
-                return logs.write_output(self.db, op)
+                return write_output(self.db, op)
             case operations.AddLog():
                 return logs.add_log(self.db, op, self._appender, self._recorded)
             case operations.DeleteLog():
@@ -341,9 +323,9 @@ class SqliteStore(SqliteReader):
             case operations.HideEvents():
                 return ledger.hide_events(self.db, op, self._appender, self._recorded)
             case operations.AddIterator():
-                return logs.add_iterator(self.db, op, self._recorded)
+                return iterators.add_iterator(self.db, op, self._recorded)
             case operations.DeleteIterator():
-                return logs.delete_iterator(self.db, op, self._recorded)
+                return iterators.delete_iterator(self.db, op, self._recorded)
 
     def recover(self) -> None:
         self.db.abandon()

@@ -1,10 +1,10 @@
-"""All that a store on PostgreSQL holds beside its records, as backups and copies take it."""
+"""All that a store holds beside its records, as backups and copies take it."""
 
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from penstock.store.contract import STATE_TABLES, Store, StoreState
-from penstock.store.postgres.database import Database, rereading
-from penstock.store.postgres.erasing import ranges_of
+from penstock.store.tables.hiding import ranges_of
+from penstock.store.tables.queries import AnyQueries, Queries
 
 _RANGES: Final = STATE_TABLES["erasures"].index("ranges")
 _INDEXED: Final = STATE_TABLES["iterators"].index("indexed")
@@ -12,19 +12,18 @@ _INDEXED: Final = STATE_TABLES["iterators"].index("indexed")
 Row = tuple[Any, ...]
 
 
-class Stating(Store):
-    """The part of a store on PostgreSQL that hands out its state."""
+class Stating(Store, Generic[AnyQueries]):
+    """The part of a store that hands out its state."""
 
-    db: Database
+    db: AnyQueries
 
-    @rereading
     def state(self) -> StoreState:
         with self.db.snapshot():
             tables = {name: table(self.db, name) for name in STATE_TABLES}
             return StoreState(self.identity(), self.head(), self.sealed(), tables)
 
 
-def table(db: Database, name: str) -> list[Row]:
+def table(db: Queries, name: str) -> list[Row]:
     """The rows of one table, with its columns as in STATE_TABLES."""
     rows = db.rows(f"state_{name}")
     if name == "erasures":

@@ -1,4 +1,4 @@
-"""From records to the rows that find them: streams, commits, blocks. See `Appender.place` for what each row means.
+"""From records to the rows that find them: streams, commits, blocks. See `Placing.place` for what each row means.
 
 Records are taken as they are, of one commit or of thousands. Their tables of runs are read with NumPy, because a sealed
 record has a run for each of its commits; the loop here is over records and over the streams in each.
@@ -15,7 +15,7 @@ from penstock.store.layout import RUN_TYPE
 from penstock.store.picking import Ints
 from penstock.store.record import HEADER, RUN, Record
 from penstock.store.sealing import BLOCK_BITS
-from penstock.store.sqlite.database import Database
+from penstock.store.tables.queries import Rows
 
 STREAMS_KNOWN_MAX: Final = 200_000
 """Streams whose numbers are kept in memory; others are looked up."""
@@ -35,7 +35,7 @@ class _Context:
 class Indexing:
     """The rows of records that come in order. What `write` wrote must be committed, or this be made anew."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Rows) -> None:
         self._db = db
         rows = db.rows("import_tops")
         self._contexts = {name.encode(): _Context(number, name.encode(), *at) for number, name, *at in rows}
@@ -145,7 +145,7 @@ class Indexing:
             self._streams.clear()
 
     def _sorted(self) -> list[Any]:
-        """The commits of sealed records in the order of their table, in which SQLite takes them fastest."""
+        """The commits of sealed records in the order of their table, in which a database takes them fastest."""
         if not self._many:
             return []
         numbers, lasts, positions = (np.concatenate(column) for column in zip(*self._many, strict=True))

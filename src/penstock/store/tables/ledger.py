@@ -5,6 +5,7 @@ a new number, and the output of the old one is entered too: what they gave may h
 """
 
 from collections.abc import Sequence
+from typing import Generic, Protocol
 
 from penstock.errors import InvalidRequest
 from penstock.store.contract import (
@@ -17,17 +18,32 @@ from penstock.store.contract import (
     Over,
     Store,
 )
-from penstock.store.sqlite import logs
-from penstock.store.sqlite.appender import Appender
-from penstock.store.sqlite.database import Database
-from penstock.store.sqlite.erasing import ranges_of
-from penstock.store.sqlite.state import RANGE
+from penstock.store.tables import iterators
+from penstock.store.tables.hiding import enter, packed, ranges_of
+from penstock.store.tables.queries import AnyQueries, Statements
 
 
-class Ledger(Store):
-    """The reading half of the ledger on SQLite."""
+class Heads(Protocol):
+    """Where the history ends, the batch that is being written included."""
 
-    db: Database
+    @property
+    def head(self) -> int:
+        """The last position."""
+        ...
+
+    def stream_head(self, context: str, stream: str, /) -> int:
+        """A stream's last sequence."""
+        ...
+
+    def flush(self) -> None:
+        """Write what is kept back: somebody must read it."""
+        ...
+
+
+class Ledger(Store, Generic[AnyQueries]):
+    """The reading half of the ledger."""
+
+    db: AnyQueries
 
     def open_erasures(self) -> int:
         return int(self.db.value("open_erasures"))
@@ -37,29 +53,28 @@ class Ledger(Store):
         return [Erasure(*(*row[:4], ranges_of(row[4]), *row[5:])) for row in rows]
 
 
-def hide_stream(db: Database, op: HideStream, appender: Appender, now: int) -> Hid:
+def hide_stream(db: Statements, op: HideStream, heads: Heads, now: int) -> Hid:
     """Enter what a stream has now and what is not erased already."""
     if op.context == LOG_CONTEXT:
         raise InvalidRequest("context", f"{LOG_CONTEXT} is that of logs; delete the log instead")
-    appender.flush()
     place = {"context": op.context, "stream": op.stream}
-    head = appender.stream_head(op.context, op.stream)
+    head = heads.stream_head(op.context, op.stream)
+    heads.flush()
     done = min(head, db.value("erased_up_to", place) or 0)
     if done == head:
         return Hid(0, [])
-    logs.enter(db, now, **place, last=head, done=done, events=head - done)
+    enter(db, now, **place, last=head, done=done, events=head - done)
     return Hid(head - done, _begin_anew(db, [(op.context, op.stream)], now))
 
 
-def hide_events(db: Database, op: HideEvents, appender: Appender, now: int) -> Hid:
+def hide_events(db: Statements, op: HideEvents, heads: Heads, now: int) -> Hid:
     """Enter events by position."""
-    appender.flush()
-    _check_ranges(op.ranges, db.value("head") or 0)
+    heads.flush()
+    _check_ranges(op.ranges, heads.head)
     if not op.ranges:
         return Hid(0, [])
     events = sum(last - first + 1 for first, last in op.ranges)
-    data = b"".join(RANGE.pack(*each) for each in op.ranges)
-    logs.enter(db, now, ranges=data, last=op.ranges[-1][1], events=events)
+    enter(db, now, ranges=packed(op.ranges), last=op.ranges[-1][1], events=events)
     return Hid(events, _begin_anew(db, op.streams, now))
 
 
@@ -71,10 +86,10 @@ def _check_ranges(ranges: Sequence[tuple[int, int]], head: int) -> None:
         before = last
 
 
-def _begin_anew(db: Database, streams: Sequence[tuple[str, str]], now: int) -> list[IteratorState]:
+def _begin_anew(db: Statements, streams: Sequence[tuple[str, str]], now: int) -> list[IteratorState]:
     """Let all iterators that read these streams, one way or another, begin anew."""
     rebuilt: list[IteratorState] = []
     for context, stream in dict.fromkeys(streams):
         source = (stream, Over.LOG) if context == LOG_CONTEXT else (f"{context}/{stream}", Over.STREAM)
-        rebuilt += logs.begin_anew(db, *source, now)
+        rebuilt += iterators.begin_anew(db, *source, now)
     return rebuilt
