@@ -33,8 +33,7 @@ class Appends:
 
     def append(self, request: Append, answer: Callable[[Reply | PenstockError], None]) -> None:
         """The way of most requests: no task, no future, only the writer's queue."""
-        if self._disk.is_refusing:
-            self._disk.check()
+        self._disk.check()
         commit = self._commit(request)
 
         def written(outcome: Outcome) -> None:

@@ -56,8 +56,8 @@ class DiskWatch:
             self._task.cancel()
 
     def check(self) -> None:
-        """Raise StorageFull if appends are refused."""
-        if (refusal := self.refusal()) is not None:
+        """Raise StorageFull if appends are refused. On the way of every append: most often it is one look."""
+        if self.is_refusing and (refusal := self.refusal()) is not None:
             raise refusal
 
     def refusal(self) -> StorageFull | None:

@@ -160,7 +160,7 @@ class Engine:
             raise
         self._writer.start()
         self._housekeeper = loop.create_task(self._keep_house())
-        self._space.start()
+        self._space.begin()
         self._eraser.start(open_erasures)
         self._sealer.start(head, sealed)
         hearing = Hearing(self._waiters, self._queues, self._iterators, self._sealer, self._eraser)

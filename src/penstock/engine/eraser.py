@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import Final
 
+from penstock.engine.chores import Chore
 from penstock.engine.parts import Parts
 from penstock.engine.space import SpaceKeeper
 from penstock.errors import PenstockError
@@ -25,37 +26,25 @@ ELSEWHERE_S: Final = 3.0
 """Until the next look whether there is still something to erase, while another server does it."""
 
 
-class Eraser:
-    """A task that erases whenever there is something to erase."""
+class Eraser(Chore):
+    """Erases whenever there is something to erase."""
 
     def __init__(self, parts: Parts, space: SpaceKeeper) -> None:
+        super().__init__()
         self._parts = parts
         self._space = space
-        self._bell = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     def start(self, open_erasures: int) -> None:
         """Begin, perhaps with what was left from before."""
         if open_erasures:
             self.ring()
-        self._task = asyncio.get_running_loop().create_task(self._work())
+        self.begin()
 
-    def stop(self) -> None:
-        """Erase no further; the next start goes on."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def ring(self) -> None:
-        """There is something to erase."""
-        self._bell.set()
-
-    async def _work(self) -> None:
-        while await self._bell.wait():
-            self._bell.clear()
-            pause = await self._step()
-            if pause:
-                self._bell.set()
-                await asyncio.sleep(pause)
+    async def _turn(self) -> None:
+        pause = await self._step()
+        if pause:
+            self.ring()
+            await asyncio.sleep(pause)
 
     async def _step(self) -> float:
         """Erase some; after how many seconds another step is due, 0 if none is."""

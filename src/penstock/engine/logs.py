@@ -60,8 +60,7 @@ class Logs:
 
     def add(self, request: AddMessages, answer: Callable[[Reply | PenstockError], None]) -> None:
         """Append messages. The way of most requests: no task, no future, only a look and the writer's queue."""
-        if self._disk.is_refusing:
-            self._disk.check()
+        self._disk.check()
         operations: tuple[Operation, ...] = (RequireLog(request.log),)
         size = 0
         if request.messages:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import Final
 
+from penstock.engine.chores import Chore
 from penstock.engine.disk import DiskWatch
 from penstock.engine.metrics import Metrics
 from penstock.engine.parts import Parts
@@ -28,17 +29,16 @@ ELSEWHERE_S: Final = 3.0
 """Until the next look whether there is still something to seal, while another server does it."""
 
 
-class Sealer:
-    """A task that seals whenever a block of positions has closed."""
+class Sealer(Chore):
+    """Seals whenever a block of positions has closed."""
 
     def __init__(self, parts: Parts, pool: WorkerPool, metrics: Metrics, disk: DiskWatch) -> None:
+        super().__init__()
         self._parts = parts
         self._pool = pool
         self._metrics = metrics
         self._disk = disk
         self._loop = asyncio.get_running_loop()
-        self._bell = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._head = 0
         self._mark = 1
         self._due = 0
@@ -51,30 +51,23 @@ class Sealer:
         self._head, self._mark = head, mark
         if self._parts.settings.seal:
             self._due = closing(mark)
-            self._task = self._loop.create_task(self._work())
+            self.begin()
             self.committed(head)
         else:
             self._due = 1 << 63
-
-    def stop(self) -> None:
-        """Seal no further; the next start goes on."""
-        if self._task is not None:
-            self._task.cancel()
 
     def committed(self, head: int) -> None:
         """The history has grown up to a position."""
         # Another server's commit may be told after a later one of this server.
         self._head = max(self._head, head)
         if head >= self._due:
-            self._bell.set()
+            self.ring()
 
-    async def _work(self) -> None:
-        while await self._bell.wait():
-            self._bell.clear()
-            sealed = await self._seal_all()
-            # All that was closed by then is sealed: there is nothing to do before the next block closes.
-            self._due = closing(sealed + 1)
-            self.committed(self._head)
+    async def _turn(self) -> None:
+        sealed = await self._seal_all()
+        # All that was closed by then is sealed: there is nothing to do before the next block closes.
+        self._due = closing(sealed + 1)
+        self.committed(self._head)
 
     async def _seal_all(self) -> int:
         """Seal until nothing is left; the last position as it was when that was found."""

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from typing import Final
 
+from penstock.engine.chores import Chore
 from penstock.engine.parts import Parts
 from penstock.errors import PenstockError
 from penstock.store.contract import GiveBack, Transaction
@@ -19,34 +20,18 @@ PAUSE_S: Final = 0.05
 """Between two steps, so that others get their turn."""
 
 
-class SpaceKeeper:
-    """A task that gives back what there is, whenever it is asked to look."""
+class SpaceKeeper(Chore):
+    """Gives back what there is, whenever it is asked to look; if it is stopped, there is always another time."""
 
     def __init__(self, parts: Parts) -> None:
+        super().__init__()
         self._parts = parts
-        self._bell = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.get_running_loop().create_task(self._work())
-
-    def stop(self) -> None:
-        """Give back no more; there is always another time."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def ring(self) -> None:
-        """There may be something to give back."""
-        self._bell.set()
-
-    async def _work(self) -> None:
-        while await self._bell.wait():
-            self._bell.clear()
-            try:
-                await self._give_back()
-            except PenstockError as error:
-                log.warning("free space was not given back; the next time it may be: %s", error)
+    async def _turn(self) -> None:
+        try:
+            await self._give_back()
+        except PenstockError as error:
+            log.warning("free space was not given back; the next time it may be: %s", error)
 
     async def _give_back(self) -> None:
         before: int | None = None
