@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.errors import InvalidRequest, PenstockError, StoreError, VersionConflict
 from penstock.model import Appended, ProducerMark, check_name
-from penstock.store import operations
+from penstock.store import marks, operations
 from penstock.store.contract import (
     Acknowledge,
     Commit,
@@ -23,7 +23,7 @@ from penstock.store.contract import (
     Result,
     Transaction,
 )
-from penstock.store.postgres import consumers, erasing, ledger, logs, sealing
+from penstock.store.postgres import consumers, erasing, ledger, logs, sealing, staging
 from penstock.store.postgres.appender import Appender, Point
 from penstock.store.postgres.arrays import NUMBER_MAX
 from penstock.store.postgres.consumers import Producers, Promise
@@ -114,12 +114,10 @@ class Batch:
         ops, mark = transaction
         try:
             if mark is not None and (before := self._marked(mark)) is not None:
-                if len(before) != sum(isinstance(op, Commit) for op in ops):
-                    raise InvalidRequest("producer's number", f"{mark.number} was used for another transaction")
-                return Judged(_first_results(ops, before), is_whole=False)
+                return Judged([*marks.first_results(ops, before, mark)], is_whole=False)
             results = self._carry_out(ops)
             if mark is not None:
-                self.producers.save(mark, [result for result in results if isinstance(result, Appended)])
+                self.producers.save(mark, marks.kept(results))
             return Judged(results, is_whole=len(ops) > 1 or mark is not None)
         except StoreError:
             raise
@@ -153,7 +151,9 @@ class Batch:
         for op in ops:
             if isinstance(op, RequireLog):
                 self._apply(op)
-        results = _first_results(ops, [self._appender.place(commit) for commit in commits])
+        results: list[Result | Later] = [
+            *marks.first_results(ops, [self._appender.place(commit) for commit in commits])
+        ]
         # The commits may have been made without the rest; where the rest was done too, this does nothing.
         for op in ops:
             if isinstance(op, Acknowledge | Progress):
@@ -230,6 +230,8 @@ class Batch:
                 | operations.GiveBack()
             ):
                 return self._look_after(op)
+            case operations.Stage() | operations.Publish() | operations.Unstage() | operations.ExpireStages():
+                return staging.apply(self._db, op, self._appender, self._recorded)
             case _:
                 return Later(self._consume(op))
 
@@ -300,8 +302,3 @@ class Batch:
                 return sealing.seal(self._db, op)
             case operations.GiveBack():
                 return 0  # PostgreSQL uses freed space again and keeps it.
-
-
-def _first_results(ops: Sequence[Operation], commits: list[Appended]) -> list[Result | Later]:
-    before = iter(commits)
-    return [next(before, None) if isinstance(op, Commit) else None for op in ops]

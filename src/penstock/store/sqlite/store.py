@@ -20,19 +20,20 @@ from penstock.errors import (
     VersionConflict,
 )
 from penstock.model import Appended, ProducerMark, StoreStats, check_name, ticks_of_unix_ns
-from penstock.store import operations
+from penstock.store import marks, operations
 from penstock.store.contract import (
     Acknowledge,
     Commit,
     Outcome,
     Progress,
+    Publish,
     RequireLog,
     Result,
     StoreIdentity,
     Transaction,
 )
 from penstock.store.record import Record
-from penstock.store.sqlite import consumers, erasing, ledger, logs, schema, sealing
+from penstock.store.sqlite import consumers, erasing, ledger, logs, schema, sealing, staging
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.checkpointer import Checkpointer
 from penstock.store.sqlite.consumers import Consumers
@@ -211,13 +212,12 @@ class SqliteStore(SqliteReader):
         operations, mark = transaction
         try:
             if mark is not None and (before := self._marked(mark)) is not None:
-                if len(before) != sum(isinstance(op, Commit) for op in operations):
-                    raise InvalidRequest("producer's number", f"{mark.number} was used for another transaction")
-                return self._first_results(operations, before)
-            results = [self._apply(operations[0])] if len(operations) == 1 else self._together(operations)
+                return [*marks.first_results(operations, before, mark)]
+            # A publication fails in its middle as several operations do.
+            is_small = len(operations) == 1 and not isinstance(operations[0], Publish)
+            results = [self._apply(operations[0])] if is_small else self._together(operations)
             if mark is not None:
-                commits = [result for result in results if isinstance(result, Appended)]
-                consumers.save_mark(self.db, mark, commits, self._recorded)
+                consumers.save_mark(self.db, mark, marks.kept(results), self._recorded)
             return results
         except StoreError:
             raise
@@ -232,9 +232,9 @@ class SqliteStore(SqliteReader):
             for op in operations:
                 if isinstance(op, RequireLog):
                     self._apply(op)
-            results = self._first_results(operations, [self._appender.place(commit) for commit in commits])
+            before = marks.first_results(operations, [self._appender.place(commit) for commit in commits])
             self._finish_receipts(operations)
-            return results
+            return [*before]
         if len(operations) == 2 and isinstance(operations[0], RequireLog):
             # The way of every message: the first writes nothing, so there is nothing to take back if the other fails.
             return [self._apply(op) for op in operations]
@@ -268,11 +268,6 @@ class SqliteStore(SqliteReader):
             head = self._appender.stream_head(op.context, op.stream)
             raise VersionConflict(op.context, op.stream, op.expected, head)
         return result
-
-    @staticmethod
-    def _first_results(operations: Sequence[operations.Operation], commits: list[Appended]) -> list[Result]:
-        before = iter(commits)
-        return [next(before, None) if isinstance(op, Commit) else None for op in operations]
 
     def _marked(self, mark: ProducerMark) -> list[Appended] | None:
         if reason := check_name(mark.producer):
@@ -311,6 +306,8 @@ class SqliteStore(SqliteReader):
                 return consumers.expire_producers(self.db, op)
             case operations.Erase() | operations.Seal() | operations.GiveBack():
                 return self._look_after(op)
+            case operations.Stage() | operations.Publish() | operations.Unstage() | operations.ExpireStages():
+                return staging.apply(self.db, op, self._appender, self._recorded)
             case _:
                 return self._apply_to_logs(op)
 
