@@ -154,7 +154,9 @@ def _event(row: dict[str, Any]) -> NewEvent:
     size = len(body) + len(kind.encode()) + len((headers or "").encode())
     if size > EVENT_BYTES_MAX:
         raise _Wrong("body", f"makes an event of {size} bytes; {EVENT_BYTES_MAX} are the most")
-    return NewEvent(_id(row.get("event_id")), stamp_of(_ticks(row.get("timestamp"))), kind, headers, body)
+    return NewEvent(
+        _id(row.get("event_id")), stamp_of(_ticks(row.get("timestamp"), row.get("ticks"))), kind, headers, body
+    )
 
 
 def _text(row: dict[str, Any], column: str) -> str:
@@ -188,10 +190,13 @@ def _id(value: str | bytes | None) -> bytes:
         raise _Wrong("event_id", f"is {value!r}, which is no UUID") from None
 
 
-def _ticks(micros: int | None) -> int:
+def _ticks(micros: int | None, exact: int | None) -> int:
+    """The event time. A row that was read has it exactly, too, which counts unless the timestamp is another by now."""
     if micros is None:
         return now_ticks()
     ticks = UNIX_EPOCH_TICKS + TICKS_PER_US * micros
+    if exact is not None and exact // TICKS_PER_US * TICKS_PER_US == ticks:
+        ticks = exact
     if not 0 <= ticks <= TICKS_MAX:
         raise _Wrong("timestamp", "is not within the years 1 to 9999")
     return ticks

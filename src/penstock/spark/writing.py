@@ -44,11 +44,12 @@ TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "headers": (StringType,),
     "event_id": (StringType, BinaryType),
     "timestamp": (TimestampType,),
+    "ticks": (LongType,),
     "expected_version": _WHOLE,
 }
 """The columns of a table that is written, and their types."""
 REQUIRED: Final = ("context", "stream", "type")
-GIVEN: Final = ("position", "sequence", "recorded_at", "ticks")
+GIVEN: Final = ("position", "sequence", "recorded_at")
 """Columns of a table that was read which a write leaves out: the store gives them."""
 
 
