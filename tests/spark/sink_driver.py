@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,4 +114,5 @@ def retried(target: str) -> None:
 
 
 if __name__ == "__main__":
-    {"stream": stream, "table": table, "retried": retried}[sys.argv[1]](*sys.argv[2:])
+    what: dict[str, Callable[..., None]] = {"stream": stream, "table": table, "retried": retried}
+    what[sys.argv[1]](*sys.argv[2:])
