@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from penstock.model import ANY
-from penstock.store import store_url
-from penstock.store.contract import Commit, Transaction
+from penstock.store import open_reader, store_url
+from penstock.store.contract import Commit, ReadLimits, Transaction
 from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import server
+from tests.postgres import Schemas
 from tests.spark.support import counted, fill, history, load
 
 SCHEMA = "context string, stream string, type string, text string"
@@ -242,3 +244,16 @@ def test_a_history_is_never_overwritten(spark: SparkSession, data: Path) -> None
     rows = numbers(spark, 1).drop("at")
     writer = rows.write.format("penstock").mode("overwrite").option("url", store_url(data))
     assert "a history is only added to" in why(writer.save)
+
+
+def test_postgres_takes_what_is_written(spark: SparkSession, schemas: Schemas, tmp_path: Path) -> None:
+    url = schemas.url(tmp_path)
+    write(numbers(spark, 3000), url, orderBy="at")
+    for _ in range(2):
+        write(numbers(spark, 9).drop("at"), url, producer="p", batch=1)
+    rows = numbers(spark, 9).drop("at").withColumn("expected_version", f.lit(1))
+    assert "expected version 1 of stream s-0" in why(lambda: write(rows, url))
+    with closing(open_reader(url)) as reader:
+        assert reader.head() == 3009
+        page = reader.read_stream("shop", "s-1", 1, None, ReadLimits())
+    assert [int(event.body) for event in page.events] == [*range(1, 3000, 3), 1, 4, 7]
