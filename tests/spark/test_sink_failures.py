@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.errors import StageLost
 from penstock.spark.sink import PenstockWriter
 from penstock.spark.writing import WriteOptions
 from penstock.store import store_url
@@ -153,6 +155,16 @@ def test_of_two_attempts_of_a_task_the_one_that_won_is_published(tmp_path: Path)
     pickle.loads(pickle.dumps(writer)).commit([told[1]])
     assert [e.body for e in history(tmp_path / "data")] == [b"won 0", b"won 1", b"won 2"]
     assert not (tmp_path / "data" / "staging").exists()
+
+
+def test_files_that_the_driver_does_not_see_fail_the_job(tmp_path: Path) -> None:
+    writer = PenstockWriter(WriteOptions(store_url(tmp_path / "data")))
+    rows = pa.RecordBatch.from_pydict({"context": ["shop"], "stream": ["s"], "type": ["T"], "text": ["one"]})
+    told = writer.write(iter([rows]))
+    shutil.rmtree(tmp_path / "data" / "staging")
+    with pytest.raises(StageLost):
+        writer.commit([told])
+    assert history(tmp_path / "data") == []
 
 
 def test_a_sink_writes_while_its_store_is_read(spark: SparkSession, tmp_path: Path) -> None:

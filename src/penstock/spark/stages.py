@@ -18,7 +18,7 @@ from typing import IO, Final, Protocol
 
 import cbor2
 
-from penstock.errors import InvalidRequest, PenstockError, StorageFailure, StoreInUse
+from penstock.errors import InvalidRequest, PenstockError, StageLost, StorageFailure, StoreInUse
 from penstock.model import ProducerMark, Published, StagedUnit, Winner
 from penstock.spark.histories import SERVED
 from penstock.store import Store, open_store
@@ -177,6 +177,9 @@ class FileStages:
         if not winner.units:
             return
         path = self._file(winner.part, winner.attempt)
+        if not path.exists():
+            # Perhaps its executor has another file system than the driver.
+            raise StageLost(self._job, winner.part, winner.units, 0)
         with path.open("rb") as file:
             while data := _piece(file):
                 yield StagedUnit(*cbor2.loads(data))
