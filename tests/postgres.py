@@ -181,7 +181,7 @@ class Schemas:
 
 TABLES: Final = (
     *("records", "commits", "blocks", "streams", "contexts", "subscriptions", "queues", "allocations"),
-    *("producers", "logs", "iterators", "outputs", "erasures", "leases", "timelines", "state"),
+    *("producers", "logs", "iterators", "outputs", "erasures", "leases", "stages", "staged", "timelines", "state"),
 )
 
 

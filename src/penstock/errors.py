@@ -135,6 +135,22 @@ class MarkSuperseded(PenstockError):
 
 
 @dataclass(eq=False)
+class StageLost(PenstockError):
+    """What a part of a job has staged is not there as a whole; nothing was published."""
+
+    job: str
+    part: int
+    units: int
+    found: int
+
+    def __str__(self) -> str:
+        return (
+            f"part {self.part} of job {self.job} has staged {self.units} units, and {self.found} are there: they have "
+            "expired, or the job was dropped or published; nothing was written"
+        )
+
+
+@dataclass(eq=False)
 class EventNotFound(PenstockError):
     """There is no such event."""
 

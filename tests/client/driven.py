@@ -20,8 +20,18 @@ from penstock.client import (
     aconnect,
 )
 from penstock.client.consuming import AsyncDelivery
+from penstock.client.staging import AsyncStaging
 
-PARTS = (AsyncClient, AsyncLog, AsyncLogIterator, AsyncQueue, AsyncSubscription, AsyncTransaction, AsyncDelivery)
+PARTS = (
+    AsyncClient,
+    AsyncLog,
+    AsyncLogIterator,
+    AsyncQueue,
+    AsyncSubscription,
+    AsyncTransaction,
+    AsyncDelivery,
+    AsyncStaging,
+)
 
 
 class Driven:

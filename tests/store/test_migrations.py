@@ -138,7 +138,8 @@ def test_an_older_store_can_be_sealed_and_erased(directory: Path, expected: dict
         assert findings(store) == []
 
 
-def test_that_a_file_is_written_anew_is_said_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_that_a_file_is_written_anew_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = unpack("0001", tmp_path / "store")
     for _ in range(2):
         with closing(SqliteStore(directory)):
             pass

@@ -87,6 +87,18 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = {
     model.NextItems: st.builds(model.NextItems, texts, numbers, numbers),
     model.EraseStream: st.builds(model.EraseStream, texts, texts),
     model.EraseSubject: st.builds(model.EraseSubject, texts, optional_names, numbers),
+    model.StageEvents: st.builds(
+        model.StageEvents,
+        *(texts, numbers, texts, numbers),
+        tuples(st.builds(model.StagedUnit, texts, texts, numbers, bodies, bodies)),
+    ),
+    model.PublishStages: st.builds(
+        model.PublishStages,
+        texts,
+        tuples(st.builds(model.Winner, numbers, texts, numbers)),
+        st.builds(model.ProducerMark, names, numbers),
+    ),
+    model.DropStages: st.builds(model.DropStages, texts),
     model.ListErasures: st.builds(model.ListErasures, numbers, optional_numbers),
 }
 
@@ -152,6 +164,9 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = {
     model.NextItems: st.builds(model.ItemPage, st.lists(bodies, max_size=4)),
     model.EraseStream: erased,
     model.EraseSubject: erased,
+    model.StageEvents: done,
+    model.PublishStages: st.builds(model.Published, numbers, numbers, numbers, flags),
+    model.DropStages: done,
     model.ListErasures: page(
         model.ErasureInfo,
         *(numbers, optional_names, optional_names, numbers, ticks, st.none() | ticks, numbers),

@@ -83,6 +83,7 @@ from tests.wire.sample_parts import (
 )
 from tests.wire.samples_full import FULL
 from tests.wire.samples_logs import LOGS
+from tests.wire.samples_staging import STAGING
 from tests.wire.samples_upkeep import UPKEEP
 
 __all__ = [
@@ -367,7 +368,7 @@ EXTENSIONS: Final = [
     ),
 ]
 
-SAMPLES: Final = [*SEEDS, *EXTENSIONS, *FULL, *LOGS, *UPKEEP]
+SAMPLES: Final = [*SEEDS, *EXTENSIONS, *FULL, *LOGS, *UPKEEP, *STAGING]
 
 
 def sample(title: str) -> Sample:

@@ -13,6 +13,7 @@ from penstock.client.consuming import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubs
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.many import Commit, Many, ManyAppended, Written
 from penstock.client.reading import Range
+from penstock.client.staging import AsyncStaging
 from penstock.client.urls import transport_to
 from penstock.errors import EventNotFound
 from penstock.model import (
@@ -290,6 +291,10 @@ class AsyncClient:
     def iterator(self, name: str) -> AsyncLogIterator:
         """An iterator over a log by its name, whether it is there or not."""
         return AsyncLogIterator(self._open_calls, name)
+
+    def staging(self, job: str) -> AsyncStaging:
+        """What the tasks of a job stage, and what is published together; see `penstock.client.staging`."""
+        return AsyncStaging(self._open_calls, job)
 
     async def logs(self) -> list[str]:
         """The names of all logs."""

@@ -20,6 +20,7 @@ from penstock.client.consuming import (
 from penstock.client.feed import Feed
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.many import Commit, ManyAppended, Written
+from penstock.client.staging import AsyncStaging
 from penstock.errors import ClientClosed
 from penstock.model import ANY, Appended, Event, NewEvent
 
@@ -168,6 +169,10 @@ class Client(Blocking[AsyncClient]):
         """An iterator over a log by its name, whether it is there or not."""
         return LogIterator(self._portal, self._inner.iterator(name))
 
+    def staging(self, job: str) -> "Staging":
+        """What the tasks of a job stage, and what is published together; see `penstock.client.staging`."""
+        return Staging(self._portal, self._inner.staging(job))
+
 
 class Subscription(Blocking[AsyncSubscription]):
     """A durable subscription. Iterating delivers each batch until the loop body has gone through all of it.
@@ -266,6 +271,14 @@ class Log(Blocking[AsyncLog]):
     delete = blocking(AsyncLog.delete)
     show = blocking(AsyncLog.show)
     append = blocking(AsyncLog.append)
+
+
+class Staging(Blocking[AsyncStaging]):
+    """What one job stages."""
+
+    stage = blocking(AsyncStaging.stage)
+    publish = blocking(AsyncStaging.publish)
+    drop = blocking(AsyncStaging.drop)
 
 
 class LogIterator(Blocking[AsyncLogIterator]):

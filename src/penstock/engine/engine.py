@@ -28,6 +28,7 @@ from penstock.engine.queues import Queues
 from penstock.engine.sealer import Sealer
 from penstock.engine.sharing import sharing
 from penstock.engine.space import SpaceKeeper
+from penstock.engine.staging import Staging
 from penstock.engine.subscriptions import Subscriptions
 from penstock.engine.waiters import Waiters
 from penstock.engine.workers import LuaPool, SealerPool, WorkerPool
@@ -41,6 +42,7 @@ from penstock.model import (
     CreateLog,
     DropIterator,
     DropLog,
+    DropStages,
     EraseStream,
     EraseSubject,
     EventFilter,
@@ -60,6 +62,7 @@ from penstock.model import (
     NextItems,
     Principal,
     ProgressSubscription,
+    PublishStages,
     PutBack,
     ReadAll,
     ReadEvent,
@@ -74,6 +77,7 @@ from penstock.model import (
     SetDeadLetterRule,
     SetSubscription,
     ShowLog,
+    StageEvents,
     SubscribeQueue,
     Transact,
     now_ticks,
@@ -92,7 +96,7 @@ RECORD_PAGE_EVENTS_MAX: Final = 16_384
 EXPIRE_MAX: Final = 1000
 """Idle producers forgotten in one go, so that nobody waits for it."""
 HOUSEKEEPING_S: Final = 600.0
-"""How often idle producers are looked for, and free space."""
+"""How often idle producers and stages are looked for, and free space."""
 HOUSEKEEPING_MS: Final = 500_000
 """How long only one of several servers does that: not quite until the next time."""
 
@@ -146,6 +150,7 @@ class Engine:
         self._sealer = Sealer(parts, self._sealer_pool, self.metrics, self._disk)
         self._iterators = Iterators(parts, self.lua, self.metrics, self._eraser)
         self._logs = Logs(parts, self._disk, self._checks, self._iterators, self._eraser)
+        self._staging = Staging(parts, self._disk)
         self._erasures = Erasures(parts, self._iterators, self._eraser)
         self._handlers: dict[type[Request], Handler] = self._table()
         try:
@@ -261,8 +266,9 @@ class Engine:
             try:
                 while await self._parts.write(expire) == [EXPIRE_MAX]:
                     pass
+                await self._staging.expire(now_ticks() - self.settings.stage_idle_ms_max * TICKS_PER_MS)
             except PenstockError as error:
-                log.warning("idle producers were not forgotten: %s", error)
+                log.warning("idle producers and stages were not forgotten: %s", error)
 
     # -- everything else
 
@@ -319,6 +325,9 @@ class Engine:
             NextItems: iterators.next,
             EraseStream: _plain(self._erasures.erase_stream),
             EraseSubject: _plain(self._erasures.erase_subject),
+            StageEvents: _plain(self._staging.stage),
+            PublishStages: _plain(self._staging.publish),
+            DropStages: _plain(self._staging.drop),
             ListErasures: self._listing(jobs.list_erasures),
         }
 

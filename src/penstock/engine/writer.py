@@ -20,7 +20,7 @@ from penstock.errors import Closed, LimitExceeded, PenstockError, StoreError, Un
 from penstock.model import Appended
 from penstock.settings import Settings
 from penstock.store import Store
-from penstock.store.contract import Commit, Outcome, Transaction
+from penstock.store.contract import Commit, Outcome, Placed, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,13 @@ class Writer:
             self._waiting_bytes -= item.size
             if isinstance(outcome, list):
                 for op, result in zip(item.transaction.operations, outcome, strict=True):
-                    if isinstance(op, Commit) and isinstance(result, Appended) and not result.repeated:
+                    if isinstance(result, Placed) and result.published.events and not result.published.repeated:
+                        published = result.published
+                        touched |= result.streams
+                        commits += published.commits
+                        events += published.events
+                        head = published.position + published.events - 1
+                    elif isinstance(op, Commit) and isinstance(result, Appended) and not result.repeated:
                         touched.add((op.context, op.stream))
                         commits += 1
                         events += result.count

@@ -75,6 +75,7 @@ from penstock.model.requests import (
     SubscriptionStart,
     Transact,
 )
+from penstock.model.staging import DropStages, Published, PublishStages, StagedUnit, StageEvents, Winner
 from penstock.model.ticks import (
     KIND_LOCAL,
     KIND_UNSPECIFIED,
@@ -113,6 +114,7 @@ __all__ = [
     "Done",
     "DropIterator",
     "DropLog",
+    "DropStages",
     "Encoded",
     "EraseStream",
     "EraseSubject",
@@ -143,6 +145,8 @@ __all__ = [
     "Principal",
     "ProducerMark",
     "ProgressSubscription",
+    "PublishStages",
+    "Published",
     "PutBack",
     "QueueInfo",
     "QueuePage",
@@ -162,6 +166,8 @@ __all__ = [
     "SetDeadLetterRule",
     "SetSubscription",
     "ShowLog",
+    "StageEvents",
+    "StagedUnit",
     "StoreStats",
     "StreamInfo",
     "StreamPage",
@@ -172,6 +178,7 @@ __all__ = [
     "SubscriptionStart",
     "Transact",
     "Transacted",
+    "Winner",
     "check_context",
     "check_name",
     "check_stream",

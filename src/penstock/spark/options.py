@@ -4,7 +4,7 @@ Spark hands options over as text, and in lower case: names are compared without 
 InvalidRequest, which names the option as it is documented, and its value. docs/spark.md has the table.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -42,20 +42,7 @@ class ReadOptions:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "ReadOptions":
         """The options of a read, from what Spark has."""
-        fields = {}
-        for key, value in given.items():
-            name = _NAMES.get(key.lower())
-            if name is None:
-                raise InvalidRequest(f"option {key}", f"is unknown; {_suggestion(key)}")
-            field, parse = _OPTIONS[name]
-            try:
-                fields[field] = parse(value)
-            except ValueError as error:
-                shown = "is not usable" if name == "url" else f"is {value!r}"
-                raise InvalidRequest(f"option {name}", f"{shown}: it {error}") from None
-        if "url" not in fields:
-            raise InvalidRequest("option url", "is missing; say sqlite:///DIR, postgresql://… or penstock://HOST:PORT")
-        return cls(**fields)
+        return cls(**parsed(given, _OPTIONS))
 
     @property
     def wanted(self) -> EventFilter:
@@ -63,10 +50,43 @@ class ReadOptions:
         return EventFilter(self.context, self.filter, self.types)
 
 
+Options = Mapping[str, tuple[str, Callable[[str], Any]]]
+"""Options by name: the field that each is for, and how it is read."""
+
+
+def parsed(given: Mapping[str, str], options: Options, ignored: Collection[str] = ()) -> dict[str, Any]:
+    """The fields of these options. What is unknown, unless it is ignored, or cannot be read is InvalidRequest."""
+    names = {name.lower(): name for name in options}
+    fields = {}
+    for key, value in given.items():
+        name = names.get(key.lower())
+        if name is not None:
+            fields[options[name][0]] = _read(name, value, options[name][1])
+        elif key.lower() not in ignored:
+            raise InvalidRequest(f"option {key}", f"is unknown; {_suggestion(key, names)}")
+    if "url" not in fields:
+        raise InvalidRequest("option url", "is missing; say sqlite:///DIR, postgresql://… or penstock://HOST:PORT")
+    return fields
+
+
+def _read(name: str, value: str, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        shown = "is not usable" if name == "url" else f"is {value!r}"
+        raise InvalidRequest(f"option {name}", f"{shown}: it {error}") from None
+
+
+def _suggestion(key: str, names: Mapping[str, str]) -> str:
+    close = get_close_matches(key.lower(), names, 1)
+    return f"did you mean {names[close[0]]}?" if close else f"there are {', '.join(names.values())}"
+
+
 # -- values
 
 
-def _url(value: str) -> str:
+def url(value: str) -> str:
+    """Where a history is."""
     # Its value is not repeated in errors: it may hold a password.
     if not any(value.startswith(scheme) and value != scheme for scheme in SCHEMES):
         raise ValueError("must be sqlite:///DIR, postgresql://… or penstock://HOST:PORT")
@@ -131,7 +151,7 @@ def _time(value: str) -> int:
 
 
 _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "url": ("url", _url),
+    "url": ("url", url),
     "context": ("context", _context),
     "filter": ("filter", _filter),
     "type": ("types", _types),
@@ -146,9 +166,3 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 }
 NAMES: Final = tuple(_OPTIONS)
 """The names of all options."""
-_NAMES: Final = {name.lower(): name for name in _OPTIONS}
-
-
-def _suggestion(key: str) -> str:
-    close = get_close_matches(key.lower(), _NAMES, 1)
-    return f"did you mean {_NAMES[close[0]]}?" if close else f"there are {', '.join(NAMES)}"

@@ -13,12 +13,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from penstock.errors import InvalidRequest
 from penstock.spark.columns import arrow_schema, table_with
 from penstock.spark.histories import History, open_history
 from penstock.spark.options import ReadOptions
 from penstock.spark.pushing import push
 from penstock.spark.ranges import PositionRange, plan, read_range
+from penstock.spark.sink import PenstockStreamWriter, PenstockWriter
 from penstock.spark.streaming import PenstockStreamReader
+from penstock.spark.writing import WriteOptions, check_table
 
 NAME: Final = "penstock"
 PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -47,6 +50,21 @@ class PenstockSource(DataSource):
     def streamReader(self, schema: StructType) -> PenstockStreamReader:  # noqa: N802 - Spark's name
         """A reader of what there is and what comes."""
         return PenstockStreamReader(ReadOptions.of(self.options), arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> PenstockWriter:
+        """A writer of a table. A history is only added to: the mode must be `append`."""
+        return PenstockWriter(self._writing(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> PenstockStreamWriter:  # noqa: N802 - Spark's name
+        """A writer of a stream. Its output mode must be `append`."""
+        return PenstockStreamWriter(self._writing(schema, overwrite))
+
+    def _writing(self, schema: StructType, overwrite: bool) -> WriteOptions:
+        if overwrite:
+            raise InvalidRequest("mode", "is overwrite or complete; a history is only added to: say append")
+        options = WriteOptions.of(self.options)
+        check_table(schema, options)
+        return options
 
 
 def _filters_are_pushed() -> bool:

@@ -36,6 +36,7 @@ from penstock.store.operations import (
     DeleteLog,
     Erase,
     ExpireProducers,
+    ExpireStages,
     GiveBack,
     HideEvents,
     HideStream,
@@ -43,6 +44,7 @@ from penstock.store.operations import (
     Operation,
     Progress,
     Proposal,
+    Publish,
     Register,
     Release,
     Requeue,
@@ -50,10 +52,13 @@ from penstock.store.operations import (
     Seal,
     SetBookmark,
     SetDeadRule,
+    Stage,
     Transaction,
+    Unstage,
     WriteOutput,
 )
 from penstock.store.record import Record
+from penstock.store.staging import Placed
 
 __all__ = [
     "EVERYTHING",
@@ -74,6 +79,7 @@ __all__ = [
     "Erase",
     "Erasure",
     "ExpireProducers",
+    "ExpireStages",
     "Finding",
     "GiveBack",
     "Hid",
@@ -88,9 +94,11 @@ __all__ = [
     "Outcome",
     "Over",
     "Page",
+    "Placed",
     "Progress",
     "Progressed",
     "Proposal",
+    "Publish",
     "QueueState",
     "ReadLimits",
     "RecordSpan",
@@ -103,12 +111,14 @@ __all__ = [
     "Search",
     "SetBookmark",
     "SetDeadRule",
+    "Stage",
     "Store",
     "StoreIdentity",
     "StoreImport",
     "StoreState",
     "Transaction",
     "Unsealed",
+    "Unstage",
     "WriteOutput",
 ]
 
@@ -276,7 +286,7 @@ class StoreState(NamedTuple):
     tables: dict[str, list[tuple[Any, ...]]]
 
 
-Result = Appended | Hid | SubscriptionInfo | QueueState | IteratorState | Allocation | bool | int | str | None
+Result = Appended | Placed | Hid | SubscriptionInfo | QueueState | IteratorState | Allocation | bool | int | str | None
 Outcome = list[Result] | PenstockError
 """One result per operation, or why the transaction did not happen."""
 

@@ -7,7 +7,7 @@ writers can share one store.
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
-from penstock.model import ProducerMark
+from penstock.model import ProducerMark, StagedUnit, Winner
 from penstock.store.record import Columns
 
 
@@ -276,7 +276,51 @@ class GiveBack:
     bytes_max: int
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Stage units of one attempt, from its unit `number` on; the same again does nothing. Answers whether it did.
+
+    Fails with InvalidRequest if units before them are missing, and with LimitExceeded if the job has staged too much.
+    """
+
+    job: str
+    part: int
+    attempt: str
+    number: int
+    units: tuple[StagedUnit, ...]
+    bytes_max: int
+    units_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Place what the winners of a job have staged, and drop the job. Answers Placed. Belongs under a mark.
+
+    Streams come in the order of their names. Fails with StageLost, VersionConflict, or LimitExceeded if more units of a
+    stream overlap in their keys than can be merged.
+    """
+
+    job: str
+    winners: tuple[Winner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unstage:
+    """Drop what a job has staged. Answers how many attempts there were."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireStages:
+    """Drop attempts to which nothing was added since a time (ticks), at most so many. Answers how many."""
+
+    before: int
+    limit: int
+
+
 LogOperation = AddLog | DeleteLog | AddIterator | DeleteIterator | WriteOutput
+StageOperation = Stage | Publish | Unstage | ExpireStages
 UpkeepOperation = HideStream | HideEvents | Erase | Seal | GiveBack
 Operation = (
     Commit
@@ -293,6 +337,7 @@ Operation = (
     | ExpireProducers
     | RequireLog
     | LogOperation
+    | StageOperation
     | UpkeepOperation
 )
 

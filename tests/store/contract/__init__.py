@@ -22,6 +22,7 @@ from tests.store.contract.reads import ReadContract
 from tests.store.contract.records import RecordContract
 from tests.store.contract.seals import SealContract
 from tests.store.contract.search import SearchContract
+from tests.store.contract.staging import StagingContract
 from tests.store.contract.subscriptions import SubscriptionContract
 from tests.store.contract.transactions import TransactionContract
 
@@ -42,6 +43,7 @@ class StoreContract(
     IteratorContract,
     SealContract,
     ErasureContract,
+    StagingContract,
     KeepingContract,
 ):
     """Every promise of `penstock.store.contract`."""

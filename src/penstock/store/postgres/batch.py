@@ -20,7 +20,7 @@ from penstock.store.contract import (
     Result,
     Transaction,
 )
-from penstock.store.postgres import consumers, erasing, sealing
+from penstock.store.postgres import consumers, erasing, sealing, staging
 from penstock.store.postgres.appender import Appender, Point
 from penstock.store.postgres.consumers import Producers, Promise
 from penstock.store.postgres.database import Database
@@ -112,10 +112,10 @@ class Batch:
         ops, mark = transaction
         try:
             if mark is not None and (before := self._marked(mark)) is not None:
-                return Judged([*judging.marked_results(ops, mark, before)], is_whole=False)
+                return Judged([*judging.first_results(ops, before, mark)], is_whole=False)
             results = self._carry_out(ops)
             if mark is not None:
-                self.producers.save(mark, [result for result in results if isinstance(result, Appended)])
+                self.producers.save(mark, judging.kept(results))
             return Judged(results, is_whole=len(ops) > 1 or mark is not None)
         except StoreError:
             raise
@@ -221,6 +221,8 @@ class Batch:
                 | operations.GiveBack()
             ):
                 return self._look_after(op)
+            case operations.Stage() | operations.Publish() | operations.Unstage() | operations.ExpireStages():
+                return staging.apply(self._db, op, self._appender, self._recorded)
             case _:
                 return Later(self._consume(op))
 

@@ -867,3 +867,46 @@ SELECT setval(pg_get_serial_sequence('subscriptions', 'id'), (SELECT coalesce(ma
 SELECT EXISTS (SELECT FROM records) OR EXISTS (SELECT FROM subscriptions) OR EXISTS (SELECT FROM queues)
     OR EXISTS (SELECT FROM producers) OR EXISTS (SELECT FROM logs) OR EXISTS (SELECT FROM iterators)
     OR EXISTS (SELECT FROM erasures);
+
+-- name: stage
+SELECT id, units FROM stages WHERE job = %(job)s AND part = %(part)s AND attempt = %(attempt)s;
+
+-- name: staged_size
+SELECT coalesce(sum(bytes), 0)::bigint, coalesce(sum(units), 0)::bigint FROM stages WHERE job = %(job)s;
+
+-- name: grow_stage
+INSERT INTO stages (job, part, attempt, used, units, bytes)
+VALUES (%(job)s, %(part)s, %(attempt)s, %(used)s, %(units)s, %(bytes)s)
+ON CONFLICT (job, part, attempt) DO UPDATE SET
+    used = excluded.used, units = stages.units + excluded.units, bytes = stages.bytes + excluded.bytes
+RETURNING id;
+
+-- name: add_staged
+INSERT INTO staged (stage_id, number, context, stream, expected, low, keys, data)
+SELECT %(id)s, * FROM unnest(%(numbers)s::bigint[], %(contexts)s::text[], %(streams)s::text[], %(expected)s::bigint[],
+    %(lows)s::bytea[], %(keys)s::bytea[], %(data)s::bytea[]);
+
+-- name: stages_of_job
+SELECT id, part, attempt, units FROM stages WHERE job = %(job)s;
+
+-- name: staged_expected
+SELECT context, stream, min(expected), max(expected) FROM staged
+WHERE stage_id IN (SELECT id FROM stages WHERE job = %(job)s) AND expected <> -1
+GROUP BY context, stream ORDER BY context, stream;
+
+-- name: staged_order
+SELECT staged.id, (octet_length(data) + octet_length(keys))::bigint FROM staged JOIN stages ON stages.id = stage_id
+WHERE job = %(job)s ORDER BY context, stream, low, part, number;
+
+-- name: staged_units
+SELECT staged.id, context, stream, part, number, low, keys, data FROM staged JOIN stages ON stages.id = stage_id
+WHERE staged.id = ANY (%(ids)s::bigint[]);
+
+-- name: delete_staged
+DELETE FROM staged WHERE stage_id = ANY (%(ids)s::bigint[]);
+
+-- name: delete_stages
+DELETE FROM stages WHERE id = ANY (%(ids)s::bigint[]) RETURNING id;
+
+-- name: idle_stages
+SELECT id FROM stages WHERE used < %(before)s ORDER BY used LIMIT %(limit)s;

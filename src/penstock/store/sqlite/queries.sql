@@ -521,3 +521,43 @@ ON CONFLICT (id) DO UPDATE SET top = ?3, block = ?4;
 SELECT EXISTS (SELECT 1 FROM records) OR EXISTS (SELECT 1 FROM subscriptions) OR EXISTS (SELECT 1 FROM queues)
     OR EXISTS (SELECT 1 FROM producers) OR EXISTS (SELECT 1 FROM logs) OR EXISTS (SELECT 1 FROM iterators)
     OR EXISTS (SELECT 1 FROM erasures);
+
+-- name: stage
+SELECT id, units FROM stages WHERE job = :job AND part = :part AND attempt = :attempt;
+
+-- name: staged_size
+SELECT coalesce(sum(bytes), 0), coalesce(sum(units), 0) FROM stages WHERE job = :job;
+
+-- name: grow_stage
+INSERT INTO stages (job, part, attempt, used, units, bytes) VALUES (:job, :part, :attempt, :used, :units, :bytes)
+ON CONFLICT (job, part, attempt) DO UPDATE SET
+    used = excluded.used, units = units + excluded.units, bytes = bytes + excluded.bytes
+RETURNING id;
+
+-- name: add_staged
+INSERT INTO staged (stage_id, number, context, stream, expected, low, keys, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: stages_of_job
+SELECT id, part, attempt, units FROM stages WHERE job = :job;
+
+-- name: staged_expected
+SELECT context, stream, min(expected), max(expected) FROM staged
+WHERE stage_id IN (SELECT id FROM stages WHERE job = :job) AND expected <> -1
+GROUP BY context, stream ORDER BY context, stream;
+
+-- name: staged_order
+SELECT staged.id, length(data) + length(keys) FROM staged JOIN stages ON stages.id = stage_id
+WHERE job = :job ORDER BY context, stream, low, part, number;
+
+-- name: staged_unit
+SELECT context, stream, part, number, low, keys, data FROM staged JOIN stages ON stages.id = stage_id
+WHERE staged.id = :id;
+
+-- name: delete_staged
+DELETE FROM staged WHERE stage_id = :id;
+
+-- name: delete_stage
+DELETE FROM stages WHERE id = :id;
+
+-- name: idle_stages
+SELECT id FROM stages WHERE used < :before ORDER BY used LIMIT :limit;

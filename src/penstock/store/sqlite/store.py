@@ -22,13 +22,14 @@ from penstock.store import operations
 from penstock.store.contract import (
     Commit,
     Outcome,
+    Publish,
     RequireLog,
     Result,
     StoreIdentity,
     Transaction,
 )
 from penstock.store.record import Record
-from penstock.store.sqlite import consumers, erasing, schema, sealing
+from penstock.store.sqlite import consumers, erasing, schema, sealing, staging
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.checkpointer import Checkpointer
 from penstock.store.sqlite.consumers import Consumers
@@ -210,11 +211,12 @@ class SqliteStore(SqliteReader):
         operations, mark = transaction
         try:
             if mark is not None and (before := self._marked(mark)) is not None:
-                return [*judging.marked_results(operations, mark, before)]
-            results = [self._apply(operations[0])] if len(operations) == 1 else self._together(operations)
+                return [*judging.first_results(operations, before, mark)]
+            # A publication fails in its middle as several operations do.
+            is_small = len(operations) == 1 and not isinstance(operations[0], Publish)
+            results = [self._apply(operations[0])] if is_small else self._together(operations)
             if mark is not None:
-                commits = [result for result in results if isinstance(result, Appended)]
-                consumers.save_mark(self.db, mark, commits, self._recorded)
+                consumers.save_mark(self.db, mark, judging.kept(results), self._recorded)
             return results
         except StoreError:
             raise
@@ -295,6 +297,8 @@ class SqliteStore(SqliteReader):
                 return consumers.expire_producers(self.db, op)
             case operations.Erase() | operations.Seal() | operations.GiveBack():
                 return self._look_after(op)
+            case operations.Stage() | operations.Publish() | operations.Unstage() | operations.ExpireStages():
+                return staging.apply(self.db, op, self._appender, self._recorded)
             case _:
                 return self._apply_to_logs(op)
 

@@ -1,14 +1,20 @@
-"""Judging transactions: what a producer's mark says, and what a transaction means that comes once more."""
+"""Judging transactions: what a producer's mark says, and what a transaction means that comes once more.
+
+A mark remembers the commits of its transaction. A publication is kept in the form of one commit without an id: its
+first position, its commits and its events.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from penstock.errors import InvalidRequest
-from penstock.model import Appended, ProducerMark, check_name
-from penstock.store.contract import Acknowledge, Commit, Operation, Progress
+from penstock.model import Appended, ProducerMark, Published, check_name
+from penstock.store.contract import Acknowledge, Commit, Operation, Progress, Publish
+from penstock.store.staging import Placed
 
 NUMBER_MAX: Final = (1 << 63) - 1
+_PUBLISHED: Final = bytes(16)
 
 
 def check_mark(mark: ProducerMark) -> None:
@@ -19,17 +25,36 @@ def check_mark(mark: ProducerMark) -> None:
         raise InvalidRequest("producer's number", f"{mark.number} does not fit into 64 bits")
 
 
-def marked_results(ops: Sequence[Operation], mark: ProducerMark, commits: list[Appended]) -> list[Appended | None]:
-    """The results of a transaction whose commits were written under its mark before."""
-    if len(commits) != sum(isinstance(op, Commit) for op in ops):
+def kept(results: Sequence[object]) -> list[Appended]:
+    """What a mark keeps of the results of its transaction."""
+    return [_kept(result) for result in results if isinstance(result, Appended | Placed)]
+
+
+def _kept(result: Appended | Placed) -> Appended:
+    if isinstance(result, Appended):
+        return result
+    published = result.published
+    return Appended(_PUBLISHED, published.position, published.commits, published.events)
+
+
+def first_results(
+    ops: Sequence[Operation], before: Sequence[Appended], mark: ProducerMark | None = None
+) -> list[Appended | Placed | None]:
+    """The first results of a transaction's commits; InvalidRequest if the mark was used for another transaction."""
+    published = [isinstance(op, Publish) for op in ops if isinstance(op, Commit | Publish)]
+    if mark is not None and published != [one.commit == _PUBLISHED for one in before]:
         raise InvalidRequest("producer's number", f"{mark.number} was used for another transaction")
-    return first_results(ops, commits)
+    rest = iter(before)
+    return [_first(op, rest) for op in ops]
 
 
-def first_results(ops: Sequence[Operation], commits: list[Appended]) -> list[Appended | None]:
-    """The results of a transaction of which only those of its commits are known."""
-    before = iter(commits)
-    return [next(before, None) if isinstance(op, Commit) else None for op in ops]
+def _first(op: Operation, before: Iterator[Appended]) -> Appended | Placed | None:
+    if not isinstance(op, Commit | Publish):
+        return None
+    found = next(before)
+    if isinstance(op, Commit):
+        return found
+    return Placed(Published(found.position, found.sequence, found.count, repeated=True), frozenset())
 
 
 def receipts(ops: Sequence[Operation]) -> Iterator[Operation]:

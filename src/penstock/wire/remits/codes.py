@@ -92,6 +92,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.ReaderTimeout: BUSY,
     errors.Refused: INTERNAL,
     errors.ResultUnreadable: LUA_RESULT,
+    errors.StageLost: INTERNAL,
     errors.StorageFailure: INTERNAL,
     errors.StorageFull: INTERNAL,
     errors.StoreChanged: INTERNAL,

@@ -104,5 +104,8 @@ ASKED: Final[dict[type[Request], Asking]] = {
     model.NextItems: Asking(b"NX", writing.next_items, b"IP", reading.item_page),
     model.EraseStream: Asking(b"ES", writing.erase_stream, b"SE", reading.erased),
     model.EraseSubject: Asking(b"EJ", writing.erase_subject, b"SE", reading.erased),
+    model.StageEvents: Asking(b"ZS", writing.stage_events, b"OK", reading.done),
+    model.PublishStages: Asking(b"ZP", writing.publish_stages, b"ZR", reading.published),
+    model.DropStages: Asking(b"ZD", writing.drop_stages, b"OK", reading.done),
     model.ListErasures: Asking(b"EL", writing.listing, b"LE", reading.erasures),
 }

@@ -60,6 +60,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.ReaderTimeout: READER_TIMEOUT,
     errors.Refused: UNEXPECTED,
     errors.ResultUnreadable: STORAGE,
+    errors.StageLost: STORAGE,
     errors.StorageFailure: STORAGE,
     errors.StorageFull: STORAGE,
     errors.StoreChanged: UNEXPECTED,

@@ -28,6 +28,7 @@ from penstock.wire.res01.scalars import (
     shown,
     swap_guid,
 )
+from penstock.wire.res01.staging import STAGING
 from penstock.wire.res01.upkeep import UPKEEP
 
 TEXT_TAG: Final = b"Res01"
@@ -37,7 +38,7 @@ TEXT: Final = Dialect("Res01", TEXT_SCALARS, text_frames)
 LEGACY: Final = Dialect("Res01", TEXT_SCALARS, text_frames, legacy=True)
 BINARY: Final = Dialect("RC0.1", BINARY_SCALARS, binary_frames)
 
-TEXT_COMMANDS: Final[dict[bytes, Command]] = {**commands.TEXT, **EXTENSIONS, **FULL, **LOGS, **UPKEEP}
+TEXT_COMMANDS: Final[dict[bytes, Command]] = {**commands.TEXT, **EXTENSIONS, **FULL, **LOGS, **UPKEEP, **STAGING}
 BINARY_COMMANDS: Final[dict[bytes, Command]] = commands.BINARY
 ONE_EVENT_FRAMES: Final = 13
 """Frames of an append of one event, the empty one that leads it included."""

@@ -26,6 +26,7 @@ from penstock.model import (
     ItemPage,
     LogSummary,
     Names,
+    Published,
     QueueInfo,
     QueuePage,
     RecordPage,
@@ -247,6 +248,12 @@ def _names(fields: Fields) -> list[str]:
 
 
 # --- erasing --------------------------------------------------------------------------------------------------
+
+
+def published(fields: Fields) -> Published:
+    """ZR."""
+    counts = fields.number("Position"), fields.number("Commits"), fields.number("Events")
+    return Published(*counts, fields.flag("Repeated"))
 
 
 def erased(fields: Fields) -> Erased:

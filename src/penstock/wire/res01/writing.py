@@ -15,6 +15,7 @@ from penstock.model import (
     CreateLog,
     DropIterator,
     DropLog,
+    DropStages,
     EraseStream,
     EraseSubject,
     FetchSubscription,
@@ -30,6 +31,7 @@ from penstock.model import (
     NextItems,
     ProducerMark,
     ProgressSubscription,
+    PublishStages,
     PutBack,
     QueueReceipt,
     ReadAll,
@@ -43,6 +45,7 @@ from penstock.model import (
     SetDeadLetterRule,
     SetSubscription,
     ShowLog,
+    StageEvents,
     SubscribeQueue,
     SubscriptionReceipt,
     SubscriptionStart,
@@ -275,3 +278,23 @@ def erase_stream(request: EraseStream) -> Frames:
 def erase_subject(request: EraseSubject) -> Frames:
     """EJ."""
     return texts(request.subject, request.context, request.position)
+
+
+# --- staging --------------------------------------------------------------------------------------------------
+
+
+def stage_events(request: StageEvents) -> Frames:
+    """ZS."""
+    head = texts(request.job, request.part, request.attempt, request.number)
+    return [*head, *counted([*texts(u.context, u.stream, u.expected), u.data, u.keys] for u in request.units)]
+
+
+def publish_stages(request: PublishStages) -> Frames:
+    """ZP."""
+    winners = (texts(winner.part, winner.attempt, winner.units) for winner in request.winners)
+    return [*_mark(request.mark), *texts(request.job), *counted(winners)]
+
+
+def drop_stages(request: DropStages) -> Frames:
+    """ZD."""
+    return texts(request.job)

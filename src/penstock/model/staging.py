@@ -1,0 +1,81 @@
+"""Staging: events of a large job that are brought by many tasks, and become history together or not at all.
+
+A job has parts, a part has attempts. Whoever leads the job says which attempts have won; their events are published in
+one transaction under a producer's mark, so that publishing again adds nothing.
+"""
+
+from dataclasses import dataclass
+
+from penstock.model.principals import Right
+from penstock.model.replies import Reply
+from penstock.model.requests import ProducerMark, Request
+
+
+@dataclass(frozen=True, slots=True)
+class StagedUnit:
+    """Some events of one stream, in order: a record as `penstock.store.staging` makes it.
+
+    `expected` is the sequence that the first event of the whole job in this stream must get, or ANY. `keys` are those
+    by which the events of a stream are put in order, or empty: then parts follow one another as they are numbered.
+    """
+
+    context: str
+    stream: str
+    expected: int
+    data: bytes
+    keys: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The attempt of a part that counts, and how many units it has staged."""
+
+    part: int
+    attempt: str
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageEvents(Request):
+    """Stage units of one attempt, the first of which is its unit `number` (from 0). Answered with Done.
+
+    The same again does nothing. Nobody reads them before they are published.
+    """
+
+    right = Right.APPEND
+    job: str
+    part: int
+    attempt: str
+    number: int
+    units: tuple[StagedUnit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishStages(Request):
+    """Make history of what the winners have staged, all or nothing, and drop the job. Answered with Published."""
+
+    right = Right.APPEND
+    job: str
+    winners: tuple[Winner, ...]
+    mark: ProducerMark
+
+
+@dataclass(frozen=True, slots=True)
+class DropStages(Request):
+    """Drop what a job has staged. Answered with Done."""
+
+    right = Right.APPEND
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Reply):
+    """A job that is history: its first position (0 if it has no events), how many commits and events it has.
+
+    `repeated`: it was published before, and nothing was written now.
+    """
+
+    position: int
+    commits: int
+    events: int
+    repeated: bool = False

@@ -1,0 +1,207 @@
+"""Where a task stages, and where the driver publishes: with a server, in a store that several write, or in files.
+
+- A server takes units and publishes them.
+- PostgreSQL is opened by every task.
+- An embedded store has one owner. So tasks write files beside it, under `staging/`, and the driver, when it publishes,
+  owns the store, brings the files into it, and publishes from there.
+"""
+
+import os
+import shutil
+import struct
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+import cbor2
+
+from penstock.errors import InvalidRequest, PenstockError, StageLost, StorageFailure, StoreInUse
+from penstock.model import ProducerMark, Published, StagedUnit, Winner
+from penstock.spark.histories import SERVED
+from penstock.store import Store, open_store
+from penstock.store.contract import Operation, Placed, Publish, Result, Stage, Transaction, Unstage
+from penstock.store.staging import size_of
+from penstock.store.urls import SQLITE
+
+REQUEST_BYTES: Final = 4 << 20
+REQUEST_UNITS: Final = 1000
+"""Units that are staged in one go."""
+JOB_BYTES_MAX: Final = 16 << 30
+JOB_UNITS_MAX: Final = 4_000_000
+"""What one job may stage where no server says it."""
+STREAM_CACHE_MAX: Final = 100_000
+WAL_BYTES_MAX: Final = 32 << 20
+FOLDER: Final = "staging"
+IDLE_S_MAX: Final = 24 * 3600.0
+"""How long files stay staged to which nothing is added."""
+_LENGTH: Final = struct.Struct("<I")
+
+
+class Stages(Protocol):
+    """What one job stages, and what becomes of it."""
+
+    def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
+        """Stage units of an attempt."""
+
+    def publish(self, winners: Sequence[Winner], mark: ProducerMark) -> Published:
+        """Make history of what has won."""
+
+    def drop(self) -> None:
+        """Drop what was staged."""
+
+    def close(self) -> None:
+        """Release everything."""
+
+
+def open_stages(url: str, job: str) -> Stages:
+    """The stages of a job, where a URL says."""
+    if url.startswith(SERVED):
+        # A client takes a while to import, and is not always needed.
+        from penstock.spark.served_stages import ServedStages  # noqa: PLC0415
+
+        return ServedStages(url, job)
+    return FileStages(url, job) if url.startswith(SQLITE) else StoreStages(url, job)
+
+
+def portions(units: Iterable[StagedUnit]) -> Iterator[list[StagedUnit]]:
+    """Units, as many at a time as are staged in one go."""
+    held: list[StagedUnit] = []
+    size = 0
+    for unit in units:
+        held.append(unit)
+        size += size_of(unit)
+        if size >= REQUEST_BYTES or len(held) >= REQUEST_UNITS:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+class StoreStages:
+    """Stages in a store that is opened here."""
+
+    def __init__(self, url: str, job: str) -> None:
+        self._job = job
+        self._store: Store = open_store(url, stream_cache_max=STREAM_CACHE_MAX, wal_bytes_max=WAL_BYTES_MAX)
+
+    def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
+        """See Stages."""
+        self._write(Stage(self._job, part, attempt, number, tuple(units), JOB_BYTES_MAX, JOB_UNITS_MAX))
+
+    def publish(self, winners: Sequence[Winner], mark: ProducerMark) -> Published:
+        """See Stages."""
+        placed = self._write(Publish(self._job, tuple(winners)), mark)
+        assert isinstance(placed, Placed)
+        if placed.published.repeated:
+            self.drop()
+        return placed.published
+
+    def drop(self) -> None:
+        """See Stages."""
+        self._write(Unstage(self._job))
+
+    def close(self) -> None:
+        """See Stages."""
+        self._store.close()
+
+    def _write(self, op: Operation, mark: ProducerMark | None = None) -> Result:
+        (outcome,) = self._store.write([Transaction((op,), mark)])
+        if isinstance(outcome, PenstockError):
+            raise outcome
+        return outcome[0]
+
+
+class FileStages:
+    """Stages in files beside an embedded store."""
+
+    def __init__(self, url: str, job: str) -> None:
+        self._url = url
+        self._job = job
+        self._store = Path(url.removeprefix(SQLITE))
+        # A job's name may be no name for a folder.
+        self._folder = self._store / FOLDER / blake2b(job.encode(), digest_size=16).hexdigest()
+
+    def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
+        """See Stages. A file has all units of an attempt, each after its length; it is synced every time."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._file(part, attempt)
+        try:
+            with path.open("ab") as file:
+                for unit in units:
+                    data = cbor2.dumps([unit.context, unit.stream, unit.expected, unit.data, unit.keys])
+                    file.write(_LENGTH.pack(len(data)) + data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StorageFailure(f"{path}: {error.strerror}") from error
+        if not number:
+            _sync_folder(self._folder)
+
+    def _file(self, part: int, attempt: str) -> Path:
+        return self._folder / f"{part}-{attempt}"
+
+    def publish(self, winners: Sequence[Winner], mark: ProducerMark) -> Published:
+        """See Stages."""
+        with closing(self._own()) as stages:
+            # A driver that was killed here may have left something of the same attempts.
+            stages.drop()
+            for winner in winners:
+                number = 0
+                for units in portions(self._units(winner)):
+                    stages.stage(winner.part, winner.attempt, number, units)
+                    number += len(units)
+            published = stages.publish(winners, mark)
+        self.drop()
+        self._expire()
+        return published
+
+    def _expire(self) -> None:
+        """Drop what jobs have left behind whose driver was killed."""
+        before = time.time() - IDLE_S_MAX
+        with suppress(OSError):
+            for folder in (self._store / FOLDER).iterdir():
+                if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < before:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _own(self) -> StoreStages:
+        try:
+            return StoreStages(self._url, self._job)
+        except StoreInUse as error:
+            place = f"{error}; a server owns it: write with penstock://HOST:PORT of that server instead"
+            raise InvalidRequest("option url", f"is of a store in use: {place}") from error
+
+    def _units(self, winner: Winner) -> Iterator[StagedUnit]:
+        if not winner.units:
+            return
+        path = self._file(winner.part, winner.attempt)
+        if not path.exists():
+            # Perhaps its executor has another file system than the driver.
+            raise StageLost(self._job, winner.part, winner.units, 0)
+        with path.open("rb") as file:
+            while data := _piece(file):
+                yield StagedUnit(*cbor2.loads(data))
+
+    def drop(self) -> None:
+        """See Stages."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with suppress(OSError):
+            self._folder.parent.rmdir()
+
+    def close(self) -> None:
+        """See Stages."""
+
+
+def _piece(file: IO[bytes]) -> bytes:
+    head = file.read(_LENGTH.size)
+    return file.read(*_LENGTH.unpack(head)) if len(head) == _LENGTH.size else b""
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

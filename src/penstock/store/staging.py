@@ -1,0 +1,299 @@
+"""Staging, as far as it is the same for all stores: units, their order, and the commits that are made from them.
+
+A unit is a record of one run that has no place in the history yet: position and sequence 1, no commit id, no time.
+Without keys a unit becomes a commit as it is, by part and number. With keys the units of a stream are merged; those
+that overlap are in memory together, and `merge_bytes_max` bounds that.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import accumulate, groupby, pairwise
+from typing import Final, NamedTuple, Protocol
+
+from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded, StageLost, VersionConflict
+from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit, Winner
+from penstock.model.ticks import TICKS_MASK
+from penstock.store.operations import Commit
+from penstock.store.record import Columns, Record, columns_of, encode_commit
+
+UNIT_EVENTS_MAX: Final = 4096
+UNIT_BYTES_MAX: Final = 1 << 20
+"""About as much goes into one unit, and into one commit of merged events; one event may be larger."""
+FLUSH_BYTES: Final = 8 << 20
+"""How much of a publication is kept in memory before it is written."""
+MERGE_BYTES_MAX: Final = 256 << 20
+"""Units of one stream whose keys overlap, all together."""
+_AT: Final = 1
+_NO_COMMIT: Final = bytes(16)
+
+StreamKey = tuple[str, str]
+
+
+class Unit(NamedTuple):
+    """A unit as a store gives it back."""
+
+    context: str
+    stream: str
+    part: int
+    number: int
+    low: bytes
+    keys: bytes
+    data: bytes
+
+
+class Placed(NamedTuple):
+    """What publishing gave, and which streams have new events."""
+
+    published: Published
+    streams: frozenset[StreamKey]
+
+
+# --- units ----------------------------------------------------------------------------------------------------
+
+
+def make_unit(
+    context: str, stream: str, events: Sequence[NewEvent], expected: int = ANY, keys: Sequence[bytes] = ()
+) -> StagedUnit:
+    """A unit of these events; raises InvalidRequest if they cannot be stored. Keys are in ascending order."""
+    columns = columns_of(events)
+    data = encode_commit(columns, _AT, context.encode(), stream.encode(), 1, _NO_COMMIT, 0)
+    return StagedUnit(context, stream, expected, data, encode_keys(keys))
+
+
+def check_unit(unit: StagedUnit) -> Columns:
+    """The columns of a unit that came from elsewhere; InvalidRequest if it is not just as `make_unit` makes it."""
+    try:
+        record = Record(unit.data, _AT)
+        if record.run_count != 1:
+            raise InvalidRequest("unit", f"has {record.run_count} commits; it must have one")
+        (run,) = record.runs()
+        events = [NewEvent(e.id, e.stamp, e.type, e.headers, e.body) for e in record.events()]
+        columns = columns_of(events)
+        is_same = columns == columns_in(record)
+    except DamagedRecord as error:
+        raise InvalidRequest("unit", f"is damaged: {error.reason}") from None
+    if not is_same or (run.context, run.stream) != (unit.context, unit.stream):
+        raise InvalidRequest("unit", "is not made as units are")
+    if unit.keys:
+        keys = decode_keys(unit.keys, record.count)
+        if any(one > other for one, other in pairwise(keys)):
+            raise InvalidRequest("keys", "of a unit are not in order")
+    return columns
+
+
+def largest_event(unit: StagedUnit) -> int:
+    """The bytes of the largest event's type, headers and body."""
+    events = Record(unit.data, _AT).events()
+    return max(len(e.body) + len((e.headers or "").encode()) + len(e.type.encode()) for e in events)
+
+
+def columns_in(record: Record) -> Columns:
+    """The columns of a record with one run, as they were before it had a place."""
+    data, at = record.data, record.at
+    with record.sound():
+        types = tuple(record.texts()[record.name_count :])
+        fixed, headers, bodies = data[at.ids : at.lengths], data[at.headers : at.bodies], data[at.bodies :]
+        top = max(stamp & TICKS_MASK for stamp in struct.unpack_from(f"<{record.count}Q", data, at.stamps))
+    size = len(fixed) + sum(map(len, types)) + len(headers) + len(bodies)
+    return Columns(record.count, types, fixed, headers, bodies, top, size)
+
+
+def encode_keys(keys: Sequence[bytes]) -> bytes:
+    """Keys one after the other, after their lengths."""
+    return struct.pack(f"<{len(keys)}I", *map(len, keys)) + b"".join(keys)
+
+
+def decode_keys(data: bytes, count: int) -> list[bytes]:
+    """So many keys; InvalidRequest if there are others."""
+    try:
+        lengths = struct.unpack_from(f"<{count}I", data)
+    except struct.error:
+        raise InvalidRequest("keys", "are fewer than there are events") from None
+    ends = list(accumulate(lengths, initial=4 * count))
+    if ends[-1] != len(data):
+        raise InvalidRequest("keys", "do not fill their place")
+    return [data[a:b] for a, b in pairwise(ends)]
+
+
+def low_of(unit: StagedUnit) -> bytes:
+    """The lowest key of a unit; empty if it has none."""
+    if not unit.keys:
+        return b""
+    events = Record(unit.data, _AT).count
+    return decode_keys(unit.keys, events)[0]
+
+
+def size_of(unit: StagedUnit) -> int:
+    """The bytes of a unit."""
+    return len(unit.data) + len(unit.keys)
+
+
+# --- what is staged -------------------------------------------------------------------------------------------
+
+
+class Staged(NamedTuple):
+    """An attempt as a store has it."""
+
+    id: int
+    part: int
+    attempt: str
+    units: int
+
+
+def is_repeat(staged: int, number: int, units: int) -> bool:
+    """Whether units were staged before; InvalidRequest if some before them are missing."""
+    if number + units <= staged:
+        return True
+    if number != staged:
+        raise InvalidRequest("number", f"is {number}; the next unit of this attempt is number {staged}")
+    return False
+
+
+def losers(job: str, staged: Iterable[Staged], winners: Sequence[Winner]) -> list[int]:
+    """The ids of attempts that do not count; StageLost if one that counts is not whole."""
+    found = {(one.part, one.attempt): one for one in staged}
+    if len({winner.part for winner in winners}) != len(winners):
+        raise InvalidRequest("winners", "name a part twice")
+    for winner in winners:
+        one = found.pop((winner.part, winner.attempt), None)
+        if (one.units if one else 0) != winner.units:
+            raise StageLost(job, winner.part, winner.units, one.units if one else 0)
+    return [one.id for one in found.values()]
+
+
+def check_limits(size: int, size_max: int, units: int, units_max: int) -> None:
+    """Refuse to stage more for one job than is allowed."""
+    if size > size_max:
+        raise LimitExceeded("stage_bytes_max", size, size_max)
+    if units > units_max:
+        raise LimitExceeded("stage_units_max", units, units_max)
+
+
+def chunks(sizes: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
+    """Ids of units, in order, as many at a time as may be in memory together."""
+    ids: list[int] = []
+    total = 0
+    for number, size in sizes:
+        if ids and total + size > FLUSH_BYTES:
+            yield ids
+            ids, total = [], 0
+        ids.append(number)
+        total += size
+    if ids:
+        yield ids
+
+
+# --- publishing -----------------------------------------------------------------------------------------------
+
+
+class Placing(Protocol):
+    """What an appender does for a publication."""
+
+    def stream_head(self, context: str, stream: str) -> int:
+        """A stream's last sequence."""
+
+    def place(self, commit: Commit) -> Appended:
+        """Give a commit its place."""
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+
+
+def check_expected(rows: Iterable[tuple[str, str, int, int]], appender: Placing) -> None:
+    """Compare what a job expects with what there is: context, stream, and the lowest and highest of what it says."""
+    for context, stream, low, high in rows:
+        if low != high:
+            reason = f"of stream {stream} in context {context} is {low} in one row and {high} in another"
+            raise InvalidRequest("expected version", reason)
+        head = appender.stream_head(context, stream)
+        if low != head + 1:
+            raise VersionConflict(context, stream, low, head)
+
+
+def publish(units: Iterable[Unit], appender: Placing, merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:
+    """Place units, which come by context, stream, lowest key, part and number. Whoever calls takes back what fails."""
+    position = commits = events = unflushed = 0
+    streams: set[StreamKey] = set()
+    for key, group in groupby(units, lambda unit: (unit.context, unit.stream)):
+        streams.add(key)
+        for columns in _commits(group, merge_bytes_max):
+            appended = appender.place(Commit(*key, ANY, columns))
+            position = position or appended.position
+            commits, events, unflushed = commits + 1, events + columns.length, unflushed + columns.size
+            if unflushed >= FLUSH_BYTES:
+                appender.flush()
+                unflushed = 0
+    return Placed(Published(position, commits, events), frozenset(streams))
+
+
+def _commits(units: Iterator[Unit], merge_bytes_max: int) -> Iterator[Columns]:
+    first = next(units)
+    rest = _chained(first, units)
+    if first.keys:
+        return _cut(_merged(rest, merge_bytes_max))
+    return (columns_in(Record(unit.data, _AT)) for unit in rest)
+
+
+def _chained(first: Unit, rest: Iterator[Unit]) -> Iterator[Unit]:
+    yield first
+    yield from rest
+
+
+class _Open:
+    """A unit that is being merged."""
+
+    def __init__(self, unit: Unit) -> None:
+        record = Record(unit.data, _AT)
+        self.size = len(unit.data)
+        self.events = record.events()
+        self.keys = decode_keys(unit.keys, record.count)
+
+
+def _merged(units: Iterator[Unit], bytes_max: int) -> Iterator[NewEvent]:
+    """The events of a stream by key; those of one key by part, unit and place. A unit is opened when its turn comes."""
+    heap: list[tuple[bytes, int, int, int, _Open]] = []
+    size = 0
+
+    def pop() -> NewEvent:
+        nonlocal size
+        _, part, number, at, unit = heappop(heap)
+        if at + 1 < len(unit.events):
+            heappush(heap, (unit.keys[at + 1], part, number, at + 1, unit))
+        else:
+            size -= unit.size
+        event = unit.events[at]
+        return NewEvent(event.id, event.stamp, event.type, event.headers, event.body)
+
+    for unit in units:
+        while heap and heap[0][0] < unit.low:
+            yield pop()
+        opened = _Open(unit)
+        size += opened.size
+        if size > bytes_max:
+            raise LimitExceeded("merge_bytes_max", size, bytes_max)
+        heappush(heap, (opened.keys[0], unit.part, unit.number, 0, opened))
+    while heap:
+        yield pop()
+
+
+def _cut(events: Iterable[NewEvent]) -> Iterator[Columns]:
+    """Commits of merged events."""
+    held: list[NewEvent] = []
+    size = 0
+    for event in events:
+        held.append(event)
+        size += len(event.body) + len(event.headers or "")
+        if len(held) >= UNIT_EVENTS_MAX or size >= UNIT_BYTES_MAX:
+            yield columns_of(held)
+            held, size = [], 0
+    if held:
+        yield columns_of(held)
+
+
+def units_in_order(sizes: Iterable[tuple[int, int]], read: Callable[[list[int]], Mapping[int, Unit]]) -> Iterator[Unit]:
+    """The units of these ids, in this order, read a few at a time."""
+    for ids in chunks(sizes):
+        found = read(ids)
+        for number in ids:
+            yield found[number]

@@ -1,0 +1,259 @@
+"""Writing a table: what a sink adds, in which order, and that what fails adds nothing."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from penstock.model import ANY
+from penstock.store import open_reader, store_url
+from penstock.store.contract import Commit, ReadLimits, Transaction
+from penstock.store.record import columns_of
+from penstock.store.sqlite import SqliteStore
+from penstock.testing import server
+from tests.postgres import Schemas
+from tests.spark.support import counted, fill, history, load
+
+SCHEMA = "context string, stream string, type string, text string"
+
+
+def write(rows: DataFrame, url: str, **options: Any) -> None:
+    """Append a table to a history."""
+    rows.write.format("penstock").mode("append").option("url", url).options(**options).save()
+
+
+def numbers(spark: SparkSession, count: int, streams: int = 3, parts: int = 4) -> DataFrame:
+    """A table with events whose text is a number, in several streams and partitions."""
+    return spark.range(0, count, 1, parts).select(
+        f.lit("shop").alias("context"),
+        f.concat(f.lit("s-"), (f.col("id") % streams).cast("string")).alias("stream"),
+        f.lit("Counted").alias("type"),
+        f.col("id").cast("string").alias("text"),
+        f.col("id").alias("at"),
+    )
+
+
+def bodies(directory: Path, stream: str) -> list[int]:
+    """The numbers that a stream has."""
+    return [int(event.body) for event in history(directory) if event.stream == stream]
+
+
+def why(write_it: Callable[[], None]) -> str:
+    """What a write that must fail says."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark wraps errors in several kinds of its own
+        write_it()
+    return str(caught.value)
+
+
+def test_a_table_becomes_history(spark: SparkSession, data: Path) -> None:
+    rows = [("shop", "a", "Placed", "one"), ("shop", "a", "Paid", "two"), ("other", "b", "Placed", "ü")]
+    write(spark.createDataFrame(rows, SCHEMA).coalesce(1), store_url(data))
+    found = history(data)
+    assert [(e.context, e.stream, e.sequence, e.type, e.body.decode()) for e in found] == [
+        ("other", "b", 1, "Placed", "ü"),
+        ("shop", "a", 1, "Placed", "one"),
+        ("shop", "a", 2, "Paid", "two"),
+    ]
+    assert all(e.headers is None for e in found)
+    assert not (data / "staging").exists()
+
+
+def test_all_columns_are_kept(spark: SparkSession, data: Path) -> None:
+    number, time = UUID(int=7), datetime(2024, 5, 1, 12, 0, 0, 123456, UTC)
+    row = ("shop", "a", "Placed", b"\x00\xff", '{"k":1}', str(number), time)
+    schema = (
+        "context string, stream string, type string, body binary, headers string, event_id string, timestamp timestamp"
+    )
+    write(spark.createDataFrame([row], schema), store_url(data))
+    (event,) = history(data)
+    assert (event.body, event.headers, event.uuid, event.timestamp) == (b"\x00\xff", '{"k":1}', number, time)
+
+
+def test_a_table_that_was_read_can_be_written_elsewhere(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+    source = fill(data, [("shop", "a", counted(5)), ("shop", "b", counted(3))])
+    target = tmp_path / "copy"
+    write(load(spark, source), store_url(target), orderBy="position")
+    assert [(e.stream, e.id, e.stamp, e.body) for e in history(target) if e.stream == "a"] == [
+        (e.stream, e.id, e.stamp, e.body) for e in history(data) if e.stream == "a"
+    ]
+    assert len(history(target)) == 8
+
+
+def test_order_in_a_stream_is_that_of_the_partitions(spark: SparkSession, data: Path) -> None:
+    write(numbers(spark, 3000).drop("at"), store_url(data))
+    for stream in range(3):
+        assert bodies(data, f"s-{stream}") == list(range(stream, 3000, 3))
+
+
+@pytest.mark.parametrize("kind", ["bigint", "double", "timestamp", "date", "string", "binary"])
+def test_a_column_can_give_the_order(spark: SparkSession, data: Path, kind: str) -> None:
+    order = {
+        "double": (f.col("id") - 250).cast("double") / 3,
+        "timestamp": f.timestamp_micros(f.col("id") - 250),
+        "date": f.date_add(f.lit("1970-01-01"), (f.col("id") - 250).cast("int")),
+        "string": f.format_string("%06d", f.col("id")),
+        "binary": f.format_string("%06d", f.col("id")).cast("binary"),
+    }.get(kind, f.col("id") - 250)
+    shuffled = numbers(spark, 500).withColumn("id", f.col("at")).withColumn("at", order).drop("id")
+    write(shuffled.orderBy(f.hash("text")).repartition(5), store_url(data), orderBy="at")
+    for stream in range(3):
+        assert bodies(data, f"s-{stream}") == list(range(stream, 500, 3))
+
+
+def test_an_empty_table_adds_nothing(spark: SparkSession, data: Path) -> None:
+    url = fill(data, [("shop", "a", counted(1))])
+    write(numbers(spark, 10).drop("at").where("false"), url)
+    write(spark.createDataFrame([], SCHEMA), url)
+    assert len(history(data)) == 1
+
+
+def test_a_bad_row_fails_the_job_and_says_where(spark: SparkSession, data: Path) -> None:
+    url = fill(data, [("shop", "a", counted(1))])
+    rows = numbers(spark, 10, parts=1).withColumn("type", f.when(f.col("at") == 7, None).otherwise(f.col("type")))
+    message = why(lambda: write(rows.drop("at"), url))
+    assert "row 7 of partition 0: column type is null" in message
+    assert len(history(data)) == 1
+    assert not (data / "staging").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("context", "''", "column context"),
+        ("context", "'remits'", "column context is remits"),
+        ("stream", "cast(null as string)", "column stream is null"),
+        ("text", "cast(null as string)", "column text is null"),
+        ("event_id", "'no uuid'", "column event_id is 'no uuid', which is no UUID"),
+        ("expected_version", "0", "column expected_version is 0"),
+    ],
+)
+def test_what_is_bad_is_named(spark: SparkSession, data: Path, column: str, value: str, reason: str) -> None:
+    rows = numbers(spark, 3).drop("at").withColumn(column, f.expr(value))
+    assert reason in why(lambda: write(rows, store_url(data)))
+
+
+def test_bad_rows_can_be_diverted(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+    aside = tmp_path / "bad"
+    rows = numbers(spark, 10, streams=1, parts=2)
+    rows = rows.withColumn("type", f.when(f.col("at") % 4 == 1, None).otherwise(f.col("type"))).drop("at")
+    write(rows, store_url(data), badRows="divert", badRowsPath=str(aside))
+    assert bodies(data, "s-0") == [0, 2, 3, 4, 6, 7, 8]
+    lines = [json.loads(line) for path in sorted(aside.iterdir()) for line in path.read_text().splitlines()]
+    assert [(one["column"], one["reason"], one["values"]["text"]) for one in lines] == [
+        ("type", "is null", "1"),
+        ("type", "is null", "5"),
+        ("type", "is null", "9"),
+    ]
+    assert spark.read.json(str(aside)).count() == 3
+
+
+def test_a_job_that_fails_shows_no_diverted_rows(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+    aside = tmp_path / "bad"
+    rows = numbers(spark, 10, parts=2).withColumn("type", f.when(f.col("at") == 1, None).otherwise(f.col("type")))
+    failing = rows.withColumn("text", f.expr("if(at = 9, raise_error('broken'), text)")).drop("at")
+    assert "broken" in why(lambda: write(failing, store_url(data), badRows="divert", badRowsPath=str(aside)))
+    assert not aside.exists() or list(aside.iterdir()) == []
+
+
+def test_an_expected_version_that_holds_is_written(spark: SparkSession, data: Path) -> None:
+    url = fill(data, [("shop", "s-0", counted(2))])
+    version = f.when(f.col("stream") == "s-0", 3).otherwise(1)
+    write(numbers(spark, 9).drop("at").withColumn("expected_version", version), url)
+    assert [e.sequence for e in history(data) if e.stream == "s-0"] == [1, 2, 3, 4, 5]
+
+
+def test_a_conflict_fails_the_job_and_nothing_is_shown(spark: SparkSession, data: Path) -> None:
+    url = fill(data, [("shop", "s-2", counted(2))])
+    rows = numbers(spark, 9).drop("at").withColumn("expected_version", f.lit(1))
+    message = why(lambda: write(rows, url))
+    assert "expected version 1 of stream s-2 in context shop, but its last sequence is 2" in message
+    assert len(history(data)) == 2
+    assert not (data / "staging").exists()
+
+
+def test_a_job_with_a_number_is_written_once(spark: SparkSession, data: Path) -> None:
+    for batch in (1, 1, 2, 2):
+        write(numbers(spark, 10).drop("at"), store_url(data), producer="nightly", batch=batch)
+    assert len(history(data)) == 20
+    message = why(lambda: write(numbers(spark, 10).drop("at"), store_url(data), producer="nightly", batch=1))
+    assert "nightly" in message
+    assert len(history(data)) == 20
+
+
+def test_a_store_that_a_server_owns_is_refused_with_advice(spark: SparkSession, data: Path) -> None:
+    store = SqliteStore(data)
+    try:
+        store.write([Transaction((Commit("shop", "a", ANY, columns_of(counted(1))),))])
+        message = why(lambda: write(numbers(spark, 10).drop("at"), store_url(data)))
+    finally:
+        store.close()
+    assert "penstock://" in message
+    assert len(history(data)) == 1
+
+
+def test_a_server_takes_what_is_written(spark: SparkSession, data: Path) -> None:
+    with server(data) as served:
+        write(numbers(spark, 5000), served.url, orderBy="at")
+        write(numbers(spark, 10).drop("at"), served.url, producer="p", batch=1)
+        write(numbers(spark, 10).drop("at"), served.url, producer="p", batch=1)
+        rows = numbers(spark, 9).drop("at").withColumn("expected_version", f.lit(1))
+        assert "expected version 1 of stream" in why(lambda: write(rows, served.url))
+    assert len(history(data)) == 5010
+    assert bodies(data, "s-1")[:1667] == list(range(1, 5000, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"orderby": "nothing"}, "option orderBy names 'nothing', which is no column of the table"),
+        ({"badRows": "hide"}, "option badRows is 'hide': it must be one of fail, divert"),
+        ({"badRows": "divert"}, "option badRowsPath belongs to badRows=divert"),
+        ({"badRows": "divert", "badRowsPath": "s3://b/x"}, "option badRowsPath is 's3://b/x'"),
+        ({"batch": "1"}, "option batch is a number of a producer's"),
+        ({"producer": "p", "batch": "-1"}, "option batch is '-1'"),
+        ({"ordreBy": "at"}, "did you mean orderBy?"),
+    ],
+)
+def test_options_are_checked(spark: SparkSession, data: Path, options: dict[str, str], reason: str) -> None:
+    assert reason in why(lambda: write(numbers(spark, 1).drop("at"), store_url(data), **options))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda rows: rows.drop("stream"), "column stream is missing"),
+        (lambda rows: rows.drop("text"), "column body is missing, and so is text"),
+        (lambda rows: rows.withColumn("more", f.lit(1)), "column more is not known"),
+        (lambda rows: rows.withColumn("type", f.lit(1)), "column type is of type int; it must be string"),
+    ],
+)
+def test_the_table_is_checked(
+    spark: SparkSession, data: Path, change: Callable[[DataFrame], DataFrame], reason: str
+) -> None:
+    assert reason in why(lambda: write(change(numbers(spark, 1).drop("at")), store_url(data)))
+
+
+def test_a_history_is_never_overwritten(spark: SparkSession, data: Path) -> None:
+    rows = numbers(spark, 1).drop("at")
+    writer = rows.write.format("penstock").mode("overwrite").option("url", store_url(data))
+    assert "a history is only added to" in why(writer.save)
+
+
+def test_postgres_takes_what_is_written(spark: SparkSession, schemas: Schemas, tmp_path: Path) -> None:
+    url = schemas.url(tmp_path)
+    write(numbers(spark, 3000), url, orderBy="at")
+    for _ in range(2):
+        write(numbers(spark, 9).drop("at"), url, producer="p", batch=1)
+    rows = numbers(spark, 9).drop("at").withColumn("expected_version", f.lit(1))
+    assert "expected version 1 of stream s-0" in why(lambda: write(rows, url))
+    with closing(open_reader(url)) as reader:
+        assert reader.head() == 3009
+        page = reader.read_stream("shop", "s-1", 1, None, ReadLimits())
+    assert [int(event.body) for event in page.events] == [*range(1, 3000, 3), 1, 4, 7]
