@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidRequest
+from penstock.history.columns import COLUMNS
+from penstock.history.options import NAMES, PARTITION_BYTES, POSITION_MAX, ReadOptions
 from penstock.model import EventFilter, ticks_of_datetime
-from penstock.spark.columns import COLUMNS
-from penstock.spark.options import NAMES, PARTITION_BYTES, POSITION_MAX, ReadOptions
 
 URL = "sqlite:///data"
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "spark.md").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from penstock.spark.options import ReadOptions
+from penstock.history.options import ReadOptions
 from penstock.spark.pushing import push
 
 OPTIONS = ReadOptions("sqlite:///data")

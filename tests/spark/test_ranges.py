@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import CannotConnect, DamagedRecord, PenstockError, StoreChanged
+from penstock.history.histories import Now, open_history
+from penstock.history.options import ReadOptions
+from penstock.history.ranges import RANGES_MAX, PositionRange, plan, read_range
 from penstock.model import EventFilter, new_event
 from penstock.spark.columns import TABLE, arrow_schema
-from penstock.spark.histories import Now, open_history
-from penstock.spark.options import ReadOptions
-from penstock.spark.ranges import RANGES_MAX, PositionRange, plan, read_range
 from penstock.spark.source import PenstockReader
 from penstock.spark.streaming import PenstockStreamReader
 from penstock.store.contract import StoreIdentity, Transaction
@@ -204,7 +204,7 @@ def ticks_at(minute: int) -> int:
 
 
 def test_a_server_that_is_not_there_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark.served.TIMEOUT_S", 0.5)
+    monkeypatch.setattr("penstock.history.served.TIMEOUT_S", 0.5)
     with pytest.raises(CannotConnect):
         open_history("penstock://127.0.0.1:9")
 
@@ -221,5 +221,5 @@ def test_readers_and_ranges_travel(tmp_path: Path) -> None:
     (batch,) = pickle.loads(pickle.dumps(stream)).read(pickle.loads(pickle.dumps(part)))
     assert batch["position"].to_pylist() == [2, 3, 4]
     assert [
-        b.num_rows for b in read_range(ReadOptions.of({"url": f"sqlite:///{tmp_path / 'data'}"}), SCHEMA, part)
+        b.num_rows for b in read_range(ReadOptions.of({"url": f"sqlite:///{tmp_path / 'data'}"}), SCHEMA, part.value)
     ] == [3]

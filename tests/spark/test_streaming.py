@@ -16,9 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock
 from penstock.errors import StoreChanged
+from penstock.history.options import ReadOptions
 from penstock.model import new_event
 from penstock.spark.columns import TABLE, arrow_schema
-from penstock.spark.options import ReadOptions
 from penstock.spark.streaming import PenstockStreamReader
 from penstock.store import store_url
 from penstock.testing import server

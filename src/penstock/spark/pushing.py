@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from penstock.history.columns import NULLABLE
+from penstock.history.options import ReadOptions
 from penstock.model.names import check_context, check_stream
-from penstock.spark.columns import NULLABLE
-from penstock.spark.options import ReadOptions
 
 ALL: Final = "*"
 """As an option this means every stream; in a query it is a text like any other, which no option can say."""

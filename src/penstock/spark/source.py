@@ -14,11 +14,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidRequest
+from penstock.history.histories import History, open_history
+from penstock.history.options import ReadOptions
+from penstock.history.ranges import plan, read_range
 from penstock.spark.columns import arrow_schema, table_with
-from penstock.spark.histories import History, open_history
-from penstock.spark.options import ReadOptions
 from penstock.spark.pushing import push
-from penstock.spark.ranges import PositionRange, plan, read_range
 from penstock.spark.sink import PenstockStreamWriter, PenstockWriter
 from penstock.spark.streaming import PenstockStreamReader
 from penstock.spark.writing import WriteOptions, check_table
@@ -88,7 +88,8 @@ class PenstockReader(DataSourceReader):
         with closing(open_history(self._options.url)) as history:
             now = history.now()
             first, last = max(self._options.first, 1), min(self._options.last, now.head)
-            return list(plan(history, now, self._options, self._start(history, first, last), last))
+            ranges = plan(history, now, self._options, self._start(history, first, last), last)
+            return [InputPartition(each) for each in ranges]
 
     def _start(self, history: History, first: int, last: int) -> int:
         """Where to begin: the events of a context before the first one that is late enough need not be read."""
@@ -100,9 +101,9 @@ class PenstockReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one range."""
-        # Spark makes a partition of its own if there is none.
-        if isinstance(partition, PositionRange):
-            yield from read_range(self._options, self._schema, partition)
+        # Spark makes a partition of its own, without a value, if there is none.
+        if partition.value is not None:
+            yield from read_range(self._options, self._schema, partition.value)
 
 
 class PushingReader(PenstockReader):

@@ -19,8 +19,8 @@ from typing import IO, Final, Protocol
 import cbor2
 
 from penstock.errors import InvalidRequest, PenstockError, StageLost, StorageFailure, StoreInUse
+from penstock.history.histories import SERVED
 from penstock.model import ProducerMark, Published, StagedUnit, Winner
-from penstock.spark.histories import SERVED
 from penstock.store import Store, open_store
 from penstock.store.contract import Operation, Placed, Publish, Result, Stage, Transaction, Unstage
 from penstock.store.staging import size_of

@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.spark.histories import History, Now, check_identity, open_history
-from penstock.spark.options import ReadOptions
-from penstock.spark.ranges import PositionRange, plan, read_range
+from penstock.history.histories import History, Now, check_identity, open_history
+from penstock.history.options import ReadOptions
+from penstock.history.ranges import plan, read_range
 from penstock.store.contract import StoreIdentity
 
 Offset = dict[str, Any]
@@ -78,12 +78,13 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = self._now()
         _check(start, now)
         _check(end, now)
-        return plan(self._open(), now, self._options, int(start["position"]) + 1, int(end["position"]))
+        ranges = plan(self._open(), now, self._options, int(start["position"]) + 1, int(end["position"]))
+        return [InputPartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one range."""
-        if isinstance(partition, PositionRange):
-            yield from read_range(self._options, self._schema, partition)
+        if partition.value is not None:
+            yield from read_range(self._options, self._schema, partition.value)
 
     def stop(self) -> None:
         """The query is over."""

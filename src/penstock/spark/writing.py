@@ -24,9 +24,9 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import InvalidRequest
+from penstock.history.options import parsed, url
 from penstock.model.names import check_name
 from penstock.settings.parsers import choice, whole_number
-from penstock.spark.options import parsed, url
 
 FAIL: Final = "fail"
 DIVERT: Final = "divert"

@@ -13,12 +13,11 @@ from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
+from penstock.history.columns import batch_of, between, stored_columns, table_batch
+from penstock.history.histories import History, Now, check_identity, open_history
+from penstock.history.options import ReadOptions
 from penstock.model import EventFilter
-from penstock.spark.columns import batch_of, between, stored_columns, table_batch
-from penstock.spark.histories import History, Now, check_identity, open_history
-from penstock.spark.options import ReadOptions
 from penstock.store.arrow import record_batch
 from penstock.store.contract import StoreIdentity
 from penstock.store.picking import Bounds, Picker
@@ -34,7 +33,7 @@ FEW_PART: Final = 8
 
 
 @dataclass(frozen=True)
-class PositionRange(InputPartition):
+class PositionRange:
     """Positions from `first` to `last` in the records that begin from `begin` on and before `end`."""
 
     identity: StoreIdentity

@@ -7,8 +7,8 @@ from penstock.client.blocking import Portal, iterate
 from penstock.client.calls import Calls
 from penstock.client.reading import Range, record_pages
 from penstock.client.urls import transport_to
+from penstock.history.histories import Now
 from penstock.model import ContextPage, EventFilter, FindPosition, Found, GetStats, ListContexts, StoreStats
-from penstock.spark.histories import Now
 from penstock.store.contract import StoreIdentity
 from penstock.store.record import Record
 

@@ -56,7 +56,7 @@ def open_history(url: str) -> History:
     if not url.startswith(SERVED):
         return StoredHistory(url)
     # A client takes a while to import, and most reads need none.
-    from penstock.spark.served import ServedHistory  # noqa: PLC0415
+    from penstock.history.served import ServedHistory  # noqa: PLC0415
 
     return ServedHistory(url)
 

@@ -11,10 +11,10 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from penstock.errors import InvalidRequest
+from penstock.history.columns import COLUMNS
 from penstock.model import EventFilter, ticks_of_datetime
 from penstock.model.names import check_context, check_stream, check_type
 from penstock.settings.parsers import size, switch, whole_number
-from penstock.spark.columns import COLUMNS
 
 PARTITION_BYTES: Final = 32 << 20
 """About how many bytes of events one task reads, unless it is told otherwise."""
