@@ -99,11 +99,13 @@ class Picker:
     def _is_wanted(self, wanted: EventFilter) -> npt.NDArray[np.bool_]:
         """Which runs are of streams that are wanted."""
         names = self._cut(self.names)
-        context = None if wanted.context is None else wanted.context.encode()
-        prefix = wanted.prefix.encode()
-        in_context = np.array([context in (None, name) for name in names], bool)
-        in_stream = np.array([name.startswith(prefix) for name in names], bool)
-        found: npt.NDArray[np.bool_] = in_context[self.runs["context"]] & in_stream[self.runs["stream"]]
+        found = np.ones(len(self.runs), bool)
+        if wanted.context is not None:
+            context = wanted.context.encode()
+            found &= np.array([name == context for name in names], bool)[self.runs["context"]]
+        if wanted.prefix:
+            prefix = wanted.prefix.encode()
+            found &= np.array([name.startswith(prefix) for name in names], bool)[self.runs["stream"]]
         return found
 
     def _living(self, picked: Picked, types: Collection[str] | None, since: int) -> Picked:
