@@ -1,4 +1,6 @@
-"""The Spark table: scans of a store before and after it is sealed, beside Parquet; rare events; latency; appends.
+"""The Spark table: scans of a store before and after it is sealed, beside Parquet, PostgreSQL and a server.
+
+Also scans for rare events, latency, and appends meanwhile.
 
 One process is the driver and both executors, on two cores. The store is open elsewhere meanwhile, as it is beside a
 server. A scan is of all columns, into a sink that does nothing; each is the best of several, the first of which warms
@@ -21,12 +23,15 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock
 from bench import load
 from bench.report import Report
+from penstock.backup import copy_store
+from penstock.cli.verify import progress_bar
 from penstock.model import ANY, NewEvent, new_event
 from penstock.store import store_url
 from penstock.store.contract import Commit, GiveBack, Transaction
 from penstock.store.record import Columns, columns_of
 from penstock.store.sealing import next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
+from tests.postgres import postgres
 
 EVENTS = 5_000_000
 QUICK_EVENTS = 50_000
@@ -54,6 +59,7 @@ def run(report: Report, data: Path, scale: float) -> None:
         seal(directory)
         full = rates(report, spark, directory, events, "sealed", goal=500_000)
         parquet(report, spark, directory, data / "parquet", events, full)
+        shared(report, spark, directory, events)
         with load.server(directory) as gates:
             url = f"penstock://{gates['mq']}"
             report.figure("scan through a server, sealed", events / best(table(spark, url)), "events/s")
@@ -155,6 +161,14 @@ def parquet(report: Report, spark: SparkSession, directory: Path, folder: Path, 
     seconds = best(lambda: spark.read.parquet(str(folder)))
     report.figure("scan of the same rows in Parquet", events / seconds, "events/s")
     report.figure("  SQLite, sealed, of Parquet", 100 * seconds / full, "%")
+
+
+def shared(report: Report, spark: SparkSession, directory: Path, events: int) -> None:
+    """The same store on PostgreSQL."""
+    with postgres() as server:
+        copy_store(store_url(directory), server.url(), progress_bar)
+        seconds = best(table(spark, server.url()))
+        report.figure("scan of PostgreSQL, sealed", events / seconds, "events/s")
 
 
 # -- beside a server
