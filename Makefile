@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run run-postgres test check lint types imports format bench soak-crash soak-power soak-postgres docs lock clean
+.PHONY: help run run-postgres test coverage check lint types imports format bench soak-crash soak-power soak-postgres docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,9 +26,12 @@ run: $(VENV)/.run ## a server on ./penstock-data
 run-postgres: $(VENV)/.postgres ## a server on a PostgreSQL in ./penstock-postgres
 	@exec $(BIN)/python scripts/run-postgres ./penstock-postgres $(ARGS)
 
-test: $(VENV)/.dev ## all tests, with branch coverage
+test: $(VENV)/.dev ## all tests
 	@scripts/java
-	$(BIN)/python -m pytest -n 2 -p tests.scheduling --cov --cov-branch --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest -n 2 -p tests.scheduling $(ARGS)
+
+coverage: ## all tests, and which branches they take
+	@$(MAKE) --no-print-directory test ARGS="--cov --cov-branch --cov-report=term $(ARGS)"
 
 check: lint types imports test ## everything CI asks for
 
@@ -62,6 +65,7 @@ soak-postgres: $(VENV)/.dev ## a commit's conversation cut at every byte, 1,000 
 docs: $(VENV)/.run ## the pages that are made from code
 	$(BIN)/python -c 'from penstock.cli.settings import settings_page as page; print(page(), end="")' > docs/settings.tmp
 	mv docs/settings.tmp docs/settings.md
+	$(BIN)/python -m penstock.cli.reference docs
 
 # The locks hold what the public registry has, whatever mirror or wheel folder this machine's pip prefers.
 LOCK := CUSTOM_COMPILE_COMMAND='make lock' PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_INDEX_URL= PIP_EXTRA_INDEX_URL= \

@@ -27,7 +27,7 @@ from tests.gates.serving import Served, environment, until
 
 MEMORY_BYTES_MAX = 128 << 20
 """What a server may grow by while somebody misbehaves."""
-IDLE_MS = 1000
+IDLE_MS = 2000
 CONNECTIONS = 8
 
 

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from penstock.engine import last_words
+from penstock.engine import jobs, last_words  # noqa: F401 - most jobs are of these: nobody shall wait for them
 from penstock.engine.frames import Unframer, frame
 from penstock.errors import PenstockError, StoreError, Unexpected
 from penstock.store import Store, open_reader

