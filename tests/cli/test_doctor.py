@@ -1,0 +1,326 @@
+"""`penstock doctor`: what it finds in good and in bad places, what it says to do, and that it changes nothing."""
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock import Client, event
+from penstock.doctor import Finding, Status, disk, installation, ports, spark, stores
+from penstock.settings import Settings
+from penstock.store.sqlite import SqliteStore
+from penstock.testing import Server
+from tests.postgres import Schemas
+from tests.store.kit import append, some
+from tests.test_cli import (
+    be_newer,
+    be_something_else,
+    flip_a_byte,
+    lose_a_commit,
+    overwrite_everything,
+    penstock,
+    put_text_for_bytes,
+)
+from tests.test_server import fill
+
+FREE = {"PENSTOCK_HTTP": "127.0.0.1:0", "PENSTOCK_MQ": "127.0.0.1:0", "PENSTOCK_REMITS": "127.0.0.1:0"}
+
+Examined = dict[str, dict[str, str]]
+
+
+@pytest.fixture(autouse=True)
+def free_ports(no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What listens on this machine's usual ports is no matter of ours."""
+    monkeypatch.setenv("PENSTOCK_RES", "tcp://127.0.0.1:0")
+    for name, value in FREE.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a Java nor another Python is started, and the disk is asked a few times only."""
+    monkeypatch.setattr(spark, "output_of", lambda _command: None)
+    monkeypatch.setattr(disk, "SYNCED_WRITES", 3)
+
+
+def doctor(*arguments: object) -> tuple[int, Examined]:
+    """What it tells programs: the exit code, and its findings by check."""
+    code, out, err = penstock("doctor", *arguments, "--json")
+    assert err == ""
+    document = json.loads(out)
+    assert list(document) == ["ok", "checks"]
+    assert document["ok"] is (code == 0)
+    return code, {found["check"]: found for found in document["checks"]}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = tmp_path_factory.mktemp("filled") / "data"
+    fill(data)
+    return data
+
+
+def contents(data: Path) -> dict[str, bytes]:
+    """The files of a store; the index of its log is made anew by whoever comes first."""
+    return {path.name: path.read_bytes() for path in data.iterdir() if not path.name.endswith("-shm")}
+
+
+# ---------------------------------------------------------------- stores
+
+
+def test_a_healthy_store_is_looked_at_and_left_as_it_is(filled: Path) -> None:
+    before = contents(filled)
+    code, found = doctor("--data", filled)
+    assert contents(filled) == before
+    assert code == 0
+    assert all(list(each) == ["check", "status", "message", "advice"] for each in found.values())
+    assert {each["status"] for each in found.values()} <= {"ok", "warning"}
+    assert {"python", "libraries", "sqlite", "postgresql", "java", "pyspark", "workers"} <= set(found)
+    assert {"clock", "open files", "port http", "port res", "port mq", "port remits"} <= set(found)
+    assert {"file system", "free space", "directory", "fsync", "write-ahead log", "times"} <= set(found)
+    assert ", timeline 1, schema " in found["store"]["message"]
+    assert ": 6 events, 0 sealed" in found["store"]["message"]
+    assert found["records"]["message"] == (
+        f"all are whole, in a quick look; penstock verify --data {filled} checks everything"
+    )
+    assert found["served"]["message"] == "no server has it open"
+    assert found["erasures"]["message"] == "none is unfinished"
+
+
+@pytest.mark.usefixtures("quick")
+def test_people_read_a_line_for_each_check_and_below_it_what_to_do(tmp_path: Path) -> None:
+    code, out, err = penstock("doctor", "--data", tmp_path / "new")
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0].startswith("ok       python           Penstock ")
+    assert f"ok       store            there is none in {tmp_path / 'new'} yet" in lines
+    assert f"{'':26}→ penstock serve --data {tmp_path / 'new'} makes one" in lines
+    assert lines[-1] == "nothing is wrong" or lines[-1].startswith("0 problems, ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_it_works_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, found = doctor()
+    assert code == 0
+    assert found["directory"]["message"] == f"{tmp_path} can be written"
+    assert found["store"]["message"] == "none was named"
+    assert "--data DIR" in found["store"]["advice"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("damage", "check", "message", "advice"),
+    [
+        (flip_a_byte, "records", "its checksum does not match", "penstock verify --data"),
+        (put_text_for_bytes, "records", "", "penstock verify --data"),
+        (lose_a_commit, "records", "there is nothing at position 3", "penstock verify --data"),
+        (overwrite_everything, "store", "", "restore a backup"),
+        (be_newer, "store", "schema", "use the Penstock that has served it last"),
+        (be_something_else, "store", "no SQLite database", "name the place of a store"),
+    ],
+)
+def test_a_damaged_store_is_a_problem(
+    damage: Callable[[Path], None], check: str, message: str, advice: str, filled: Path, tmp_path: Path
+) -> None:
+    data = shutil.copytree(filled, tmp_path / "data")
+    damage(data)
+    code, found = doctor("--data", data)
+    assert code == 1
+    assert found[check]["status"] == "problem"
+    assert message in found[check]["message"]
+    assert advice in found[check]["advice"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_file_in_the_place_of_the_directory_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no store")
+    code, out, err = penstock("doctor", "--data", tmp_path / "file")
+    assert (code, err) == (1, "")
+    assert f"problem  directory        {tmp_path / 'file'} is no directory\n" in out
+    assert out.endswith("\n1 problem, 0 warnings\n") or "1 problem, " in out.splitlines()[-1]
+
+
+def test_a_restore_that_was_interrupted_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "restoring").mkdir()
+    (found,) = stores.embedded(tmp_path, Settings())
+    assert found.status is Status.PROBLEM
+    assert "goes on where it was" in str(found.advice)
+
+
+def test_a_clock_that_went_back_is_a_warning(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path, clock=lambda: time.time_ns() + 3600 * 10**9)) as store:
+        append(store, "order-1", some(1))
+    (found,) = (each for each in stores.embedded(tmp_path, Settings()) if each.check == "times")
+    assert found.status is Status.WARNING
+    assert "s in the future" in found.message
+
+
+def test_a_long_log_and_unfinished_erasures_are_warnings(filled: Path) -> None:
+    assert stores.wal(filled, Settings(wal_bytes_max=1)).status is Status.WARNING
+    assert stores.wal(filled, Settings()).status is Status.OK
+    assert stores.erasures(2).status is Status.WARNING
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_store_on_postgresql_is_looked_at_as_well(schemas: Schemas) -> None:
+    from penstock.store.postgres import PostgresStore
+
+    with closing(PostgresStore(schemas.url())) as store:
+        append(store, "order-1", some(2))
+    code, found = doctor("--store", schemas.url())
+    assert code == 0
+    assert ": 2 events, " in found["store"]["message"]
+    assert found["records"]["status"] == found["times"]["status"] == "ok"
+    code, found = doctor("--store", "postgresql://127.0.0.1:1/nothing?connect_timeout=1")
+    assert (code, found["store"]["status"]) == (1, "problem")
+    assert "see to the database" in found["store"]["advice"]
+    code, found = doctor("--store", "postgresql://127.0.0.1/x?no_such_parameter=1")
+    assert (code, found["store"]["status"]) == (1, "problem")
+    assert "docs/postgresql.md" in found["store"]["advice"]
+
+
+# ---------------------------------------------------------------- servers and ports
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_running_server_is_asked(served: Server, client: Client) -> None:
+    client.append("shop", "order-1", [event("Placed", {})])
+    code, found = doctor("--url", served.url)
+    assert code == 0
+    assert found["server"]["message"].startswith(f"{served.url} answers in ")
+    assert found["records"]["message"] == "the last event can be read: Placed in shop"
+    assert "port http" not in found
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_server_that_is_not_there_is_a_problem_and_what_to_do_is_said() -> None:
+    code, found = doctor("--url", "penstock://127.0.0.1:1")
+    assert (code, found["server"]["status"]) == (1, "problem")
+    assert "penstock serve" in found["server"]["advice"]
+
+
+def test_only_one_thing_is_looked_at(tmp_path: Path) -> None:
+    code, out, err = penstock("doctor", "--data", tmp_path, "--url", "penstock://127.0.0.1:1")
+    assert (code, out) == (2, "")
+    assert err == "penstock: only one of --url, --data and --store can be given\n"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_flag_beats_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", "penstock://127.0.0.1:1")
+    monkeypatch.setenv("PENSTOCK_STORE", "postgresql://127.0.0.1:1/nothing")
+    code, found = doctor("--data", tmp_path)
+    assert (code, found["store"]["message"]) == (0, f"there is none in {tmp_path} yet")
+    assert "server" not in found
+
+
+def test_an_address_that_is_none_is_wrong_use() -> None:
+    code, out, err = penstock("doctor", "--url", "http://127.0.0.1:8472")
+    assert (code, out) == (2, "")
+    assert err.startswith("penstock: 'http://127.0.0.1:8472' is no address of a Penstock")
+
+
+@pytest.mark.usefixtures("quick")
+def test_no_store_is_made_whichever_way_it_is_named(tmp_path: Path) -> None:
+    for flag, value in (
+        ("--data", tmp_path / "new"),
+        ("--store", f"sqlite:///{tmp_path / 'new'}"),
+        ("--url", f"sqlite:///{tmp_path / 'new'}"),
+    ):
+        code, found = doctor(flag, value)
+        assert (code, found["store"]["message"]) == (0, f"there is none in {tmp_path / 'new'} yet")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_penstock_on_the_usual_ports_is_known(served: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_HTTP", served.http.removeprefix("http://"))
+    monkeypatch.setenv("PENSTOCK_RES", served.zmq_url.removeprefix("zmq+"))
+    monkeypatch.setenv("PENSTOCK_MQ", served.url.removeprefix("penstock://"))
+    monkeypatch.setenv("PENSTOCK_REMITS", served.remits)
+    code, found = doctor("--data", served.data)
+    assert code == 0
+    for gate in ("http", "res", "mq"):
+        assert "enstock" in found[f"port {gate}"]["message"]
+        assert " with store " in found[f"port {gate}"]["message"]
+    assert found["port remits"]["message"] == f"{served.remits}: a server of Remits, as Penstock is"
+    assert found["served"]["message"] == "a server has it open"
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """Somebody who listens, and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("gate", ports.GATES)
+def test_a_stranger_on_a_port_is_a_problem(gate: str, stranger: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "ANSWER_S_MAX", 0.2)
+    address = f"tcp://{stranger}" if gate == "res" else stranger
+    found = ports.port(gate, address)
+    assert found.status is Status.PROBLEM
+    assert found.message == f"something listens on {address} that does not answer as a Penstock"
+    assert f"--{gate} " in str(found.advice)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_port_that_is_taken_makes_the_exit_code_1(stranger: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "ANSWER_S_MAX", 0.2)
+    monkeypatch.setenv("PENSTOCK_MQ", stranger)
+    code, found = doctor()
+    assert (code, found["port mq"]["status"]) == (1, "problem")
+
+
+def test_a_port_may_be_free_or_impossible() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        free = f"127.0.0.1:{unused.getsockname()[1]}"
+    assert ports.port("mq", free) == Finding("port mq", Status.OK, f"{free} is free")
+    assert ports.port("mq", "192.0.2.1:8472").status is Status.PROBLEM
+    assert ports.port("mq", "no-such-host.invalid:8472").status is Status.PROBLEM
+
+
+# ---------------------------------------------------------------- Java, Spark, and the rest of the machine
+
+
+def test_no_java_on_the_path_is_a_warning_with_the_way_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    code, found = doctor()
+    assert code == 0
+    assert found["java"]["status"] == "warning"
+    assert found["java"]["message"] == "Spark needs Java 17 or newer, and none was found"
+    assert "apt-get install openjdk-17-jre-headless" in found["java"]["advice"]
+    assert "set JAVA_HOME" in found["java"]["advice"]
+
+
+def test_a_library_that_is_missing_or_too_old_is_a_problem_and_ends_the_examination(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    libraries = [installation.Library("cbor2", "6.2", "6.1.9"), installation.Library("lupa", "2.8", None)]
+    monkeypatch.setattr(installation, "needed", lambda: iter(libraries))
+    monkeypatch.setattr(spark, "output_of", lambda _command: None)
+    code, found = doctor()
+    assert code == 1
+    assert found["libraries"]["message"] == "cbor2 6.2 is needed, 6.1.9 found; lupa 2.8 is needed, none found"
+    assert list(found)[-1] == "open files"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_password_in_an_address_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = penstock("doctor", "--store", "postgresql://me:secret@127.0.0.1:1/x?connect_timeout=1")
+    assert (code, err) == (1, "")
+    assert "secret" not in out
+    assert os.environ.get("PENSTOCK_STORE") is None
