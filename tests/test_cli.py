@@ -223,9 +223,15 @@ def test_a_directory_that_is_not_there_is_told_and_not_made(tmp_path: Path, comm
     assert not missing.exists()
 
 
-@pytest.mark.parametrize("command", ["verify", "stats"])
-def test_a_store_must_be_named(command: str) -> None:
-    assert penstock(command) == (2, "", "penstock: say where the store is: --data DIR or --store URL\n")
+def test_a_store_must_be_named() -> None:
+    assert penstock("verify") == (2, "", "penstock: say where the store is: --data DIR or --store URL\n")
+
+
+def test_stats_without_a_store_asks_the_server_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_MQ", "127.0.0.1:1")
+    code, out, err = penstock("stats")
+    assert (code, out) == (1, "")
+    assert err.startswith("penstock: no server answers at penstock://127.0.0.1:1: connection refused")
 
 
 def test_a_password_is_not_repeated() -> None:

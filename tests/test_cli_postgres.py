@@ -129,3 +129,16 @@ def test_without_psycopg_a_url_of_postgres_is_told_in_a_line_and_all_else_works(
         )
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
         assert "needs psycopg, which is not installed: pip install 'psycopg[binary]'" in done.stderr
+
+
+def test_events_are_appended_and_read_beside_a_server(url: str, tmp_path: Path) -> None:
+    with served(url, tmp_path / "log") as address:
+        assert penstock("append", "shop", "order-1", "Paid", '{"amount": 7}', "--url", url)[0] == 0
+        code, out, err = penstock("read", "shop", "order-1", "--from", "7", "--json", "--url", address)
+        assert (code, err, json.loads(out)["body"]) == (0, "", {"amount": 7})
+    assert penstock("read", "shop", "order-1", "--from", "7", "--json", "--url", url)[1] == out
+
+
+def test_a_password_is_not_told_when_commands_cannot_connect() -> None:
+    code, out, err = penstock("read", "shop", "--url", "postgresql://me:secret@127.0.0.1:1/db")
+    assert (code, out, err.count("\n"), "secret" in err) == (1, "", 1, False)

@@ -37,7 +37,7 @@ def test_every_error_is_documented_with_when_and_whether_to_retry() -> None:
 
 
 def test_every_command_is_documented() -> None:
-    documented = set(re.findall(r"penstock ([\w-]+)", text("README.md", "docs/store.md", "docs/operations.md")))
+    documented = set(re.findall(r"penstock ([\w-]+)", text("README.md", "docs/cli.md", "docs/operations.md")))
     assert commands() <= documented
 
 

@@ -522,6 +522,30 @@ class BackupDamaged(PenstockError):
         return f"the backup in {self.path} is damaged: {self.what} {self.reason}"
 
 
+@dataclass(eq=False)
+class LakeDamaged(PenstockError):
+    """A lake is not what was written: a file is missing or another one. Nothing was changed in it."""
+
+    path: str
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the lake in {self.path} is damaged: {self.what} {self.reason}"
+
+
+@dataclass(eq=False)
+class LakeInUse(PenstockError):
+    """Somebody else is at work on the lake. Nothing was changed."""
+
+    _retry = Retry.SAFE
+    path: str
+    holder: str
+
+    def __str__(self) -> str:
+        return f"the lake in {self.path} is in use by {self.holder}; wait until that has ended"
+
+
 # --- the client -----------------------------------------------------------------------------------------------
 
 

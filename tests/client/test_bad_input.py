@@ -54,7 +54,7 @@ from tests.gates.serving import Served
         "zmq+tcp://host/x",
         "tcp://127.0.0.1:8471",
         "http://127.0.0.1:8470",
-        "postgresql://host/db",
+        "mysql://host/db",
         "sqlite:",
         "sqlite://",
         "sqlite:///",

@@ -8,7 +8,7 @@ import pytest
 import penstock
 from penstock import Client
 from penstock.client import Queue
-from penstock.errors import InvalidRequest, PenstockError, QueueFilterMismatch, QueueNotFound
+from penstock.errors import DeadLetterNotFound, InvalidRequest, PenstockError, QueueFilterMismatch, QueueNotFound
 from penstock.model import ReleaseQueue
 from tests.client.driven import Driven
 from tests.client.support import calls_of, fill, numbers, some
@@ -214,6 +214,39 @@ def test_an_expired_batch_goes_to_another(client: Client, other: Client, context
         # Too late: it is theirs now.
         client.queue(context, "work").acknowledge(lost)
     assert other.queue(context, "work").take() == []
+
+
+def test_a_queue_begins_again_where_it_is_told(client: Client, context: str) -> None:
+    fill(client, context, "s", 3)
+    first = next(client.read_all(context=context)).position
+    queue = client.queue(context, "work")
+    assert numbers(queue.take()) == [1, 2, 3]
+    queue.reset(position=first + 1)
+    batch = queue.take()
+    assert numbers(batch) == [2, 3]
+    queue.acknowledge(batch)
+    queue.reset(datetime.now(UTC) + timedelta(days=1))
+    assert queue.take() == []
+    queue.reset()
+    assert numbers(queue.take()) == [1, 2, 3]
+    with pytest.raises(InvalidRequest, match="position is 0"):
+        queue.reset(position=0)
+
+
+def test_dead_letters_are_listed_and_put_back(client: Client, other: Client, context: str) -> None:
+    fill(client, context, "s", 3)
+    queue = client.queue(context, "work", count=2)
+    queue.declare()
+    queue.dead_after(1)
+    client.queue(context, "work", subscriber="slow", count=2, ttl=0.001).take()
+    while not (dead := queue.dead_letters()):
+        queue.take(wait=0.05)
+    assert [(letter.count, letter.subscriber) for letter in dead] == [(2, "slow")]
+    queue.put_back(dead[0].first)
+    assert queue.dead_letters() == []
+    assert numbers(other.queue(context, "work", count=2).take()) == [1, 2]
+    with pytest.raises(DeadLetterNotFound):
+        queue.put_back(dead[0].first)
 
 
 def test_a_queue_can_be_handled_by_hand(client: Client, other: Client, context: str) -> None:

@@ -132,6 +132,18 @@ async def test_reset_drops_allocations_and_moves_the_marker(caller: Caller) -> N
     assert bodies(await caller.subscribe("two", 3)) == []
 
 
+async def test_reset_goes_to_a_position_that_there_is(caller: Caller) -> None:
+    await caller.append("s", events("a", "b", "c"))
+    assert bodies(await caller.subscribe("one", 3)) == ["a", "b", "c"]
+    await caller.ask(Done, ResetQueue("shop", "q", 0, 2))
+    assert bodies(await caller.subscribe("two", 3)) == ["b", "c"]
+    await caller.ask(Done, ResetQueue("shop", "q", 0, 4))
+    assert bodies(await caller.subscribe("two", 3)) == []
+    for position in (0, 5):
+        with pytest.raises(InvalidRequest, match="from 1 to 4"):
+            await caller.ask(Done, ResetQueue("shop", "q", 0, position))
+
+
 @pytest.mark.parametrize(("count", "ttl_ms"), [(0, 1000), (-1, 1000), (1, 0), (1, -2), (1, 10**12)])
 async def test_counts_and_times_that_cannot_be_are_refused(caller: Caller, count: int, ttl_ms: int) -> None:
     with pytest.raises(InvalidRequest):

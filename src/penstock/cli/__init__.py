@@ -2,62 +2,105 @@
 
 Rules: what was asked for goes to standard output, everything else to standard error. Exit codes are 0 (done), 1
 (failed) and 2 (wrong use). A mistake of the user's is told in a line, never in a traceback.
+
+A command is one line in the table below, and its module is imported when somebody asks for it: help and completion
+need none of them, and one command none of the others'. What commands share is in `connecting` (`--url`, errors),
+`output` (tables, JSON, complaints), `stores` (`--data` and `--store` of a store itself) and `settings`.
 """
 
-from typing import Annotated
+import sys
+import warnings
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import typer
+if TYPE_CHECKING:
+    import typer
 
-from penstock import __version__
-from penstock.cli.backup import backup_command, backups_command
-from penstock.cli.erase import erase_command, erasures_command
-from penstock.cli.migrate import migrate_command
-from penstock.cli.restore import restore_command
-from penstock.cli.serve import serve_command
-from penstock.cli.sessions import kick_command, sessions_command
-from penstock.cli.settings import settings_command, with_settings
-from penstock.cli.stats import stats_command
-from penstock.cli.stores import with_store
-from penstock.cli.verify import verify_command
+    app: typer.Typer
 
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="penstock",
-    help="An event store and durable log.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("serve")(with_settings(serve_command))
-app.command("verify")(with_store(verify_command))
-app.command("stats")(with_store(stats_command))
-app.command("erase")(erase_command)
-app.command("erasures")(erasures_command)
-app.command("backup")(with_store(backup_command))
-app.command("backups")(backups_command)
-app.command("restore")(restore_command)
-app.command("migrate-store")(migrate_command)
-app.command("sessions")(sessions_command)
-app.command("kick")(kick_command)
-app.command("settings")(with_settings(settings_command))
+__all__ = ["COMMANDS", "Entry", "app", "main"]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"penstock {__version__}")
-        raise typer.Exit
+class Entry(NamedTuple):
+    """A command: where it is in the help, and the first sentence of it; a function or a `typer.Typer` with others."""
+
+    panel: str
+    target: str
+    help: str
+    wrap: str | None = None
+    """What makes a command of the function, if it is none yet."""
 
 
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
-    """An event store and durable log."""
+SETTINGS: Final = "penstock.cli.settings:with_settings"
+STORE: Final = "penstock.cli.stores:with_store"
+
+COMMANDS: Final[dict[str, Entry]] = {
+    "serve": Entry("Server", "penstock.cli.serve:serve_command", "Serve a store until SIGTERM or Ctrl-C.", SETTINGS),
+    "stats": Entry(
+        "Server", "penstock.cli.stats:stats_command", "Show what a store holds: counts, contexts and queues."
+    ),
+    "sessions": Entry("Server", "penstock.cli.sessions:sessions_command", "List the connections of a running server."),
+    "doctor": Entry("Server", "penstock.cli.doctor:doctor_command", "Check Python, Java, ports, the disk and a store."),
+    "demo": Entry("Server", "penstock.cli.demo:demo_command", "Run a server with a small living shop to watch."),
+    "bench": Entry("Server", "penstock.cli.loading:bench_command", "Put a running server under load."),
+    "kick": Entry("Server", "penstock.cli.sessions:kick_command", "Cut one connection of a running server off."),
+    "settings": Entry(
+        "Server",
+        "penstock.cli.settings:settings_command",
+        "Show every setting, its value and where that comes from.",
+        SETTINGS,
+    ),
+    "append": Entry("Events", "penstock.cli.append:append_command", "Append an event to a stream, or many."),
+    "read": Entry("Events", "penstock.cli.read:read_command", "Read events."),
+    "tail": Entry("Events", "penstock.cli.tail:tail_command", "Show the last events, and with -f what comes."),
+    "contexts": Entry("Events", "penstock.cli.contents:contexts_command", "List the contexts and how much is in them."),
+    "streams": Entry("Events", "penstock.cli.contents:streams_command", "List the streams of a context."),
+    "queue": Entry("Consumers", "penstock.cli.queue:queue_app", "List, consume and mend queues."),
+    "subscription": Entry(
+        "Consumers", "penstock.cli.subscription:subscription_app", "List and move durable subscriptions."
+    ),
+    "log": Entry("Logs", "penstock.cli.logs:app", "Make, fill and read logs of messages."),
+    "iterator": Entry("Logs", "penstock.cli.iterators:app", "Make, try and read functions over logs."),
+    "import": Entry("Data", "penstock.cli.importing:import_command", "Import events from files."),
+    "sql": Entry("Data", "penstock.cli.sql:sql_command", "Ask the history in SQL."),
+    "export": Entry("Data", "penstock.cli.exporting:export_command", "Export events to a file."),
+    "erase": Entry("Data", "penstock.cli.erase:erase_command", "Erase events for good."),
+    "erasures": Entry("Data", "penstock.cli.erase:erasures_command", "List what was erased, oldest first."),
+    "lake": Entry(
+        "Data", "penstock.cli.lake:lake_app", "Keep a store's history as Parquet files that any engine reads."
+    ),
+    "verify": Entry("Upkeep", "penstock.cli.verify:verify_command", "Check a whole store.", STORE),
+    "backup": Entry(
+        "Upkeep", "penstock.cli.backup:backup_command", "Back up a store to a folder, or to one file.", STORE
+    ),
+    "backups": Entry("Upkeep", "penstock.cli.backup:backups_command", "List the backups in a folder or file."),
+    "restore": Entry("Upkeep", "penstock.cli.restore:restore_command", "Restore a store from a backup."),
+    "migrate-store": Entry(
+        "Upkeep", "penstock.cli.migrate:migrate_command", "Move a whole store from SQLite to PostgreSQL, or back."
+    ),
+}
+"""Every command, in the order of the help. Panels: Server, Events, Consumers, Logs, Data, Upkeep."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        from penstock.cli.root import app  # noqa: PLC0415
+
+        return app
+    raise AttributeError(f"module 'penstock.cli' has no attribute {name!r}")
 
 
 def main() -> None:
-    """Run the command line. If nobody reads our output any more, typer and rich end us quietly, with exit code 1."""
-    app()
+    """Run the command line. Ctrl-C ends it quietly from the first moment on, also while modules are imported."""
+    if not sys.warnoptions:
+        # They are for those who write programs; what is interrupted half-way has some.
+        warnings.simplefilter("ignore")
+    try:
+        if isinstance(sys.stdout, TextIOWrapper):
+            # Where a terminal or a file has not all characters, the others are shown escaped.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        from penstock.cli.root import app  # noqa: PLC0415
+
+        app(prog_name="penstock")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -8,18 +8,16 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.filesize import decimal
-from rich.table import Table
 
-from penstock.cli.stores import Config, complaining
-from penstock.server import complain
+from penstock.cli.connecting import telling
+from penstock.cli.options import Config
+from penstock.cli.output import AsJson, fail, print_document, print_line, print_table, shown, size
 from penstock.settings import TABLE, host_and_port, resolve
 
 __all__ = ["kick_command", "sessions_command"]
 
 ANSWER_S_MAX: Final = 10.0
+COLUMNS: Final = ("session", "peer", "#age", "#last seen", "#received", "#sent", "#unsent")
 
 Http = Annotated[
     str | None,
@@ -35,16 +33,14 @@ Http = Annotated[
 def sessions_command(
     http: Http = None,
     config: Config = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for programs")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the connections of a running server: who, how old, how much both ways, when last seen."""
     sessions = ask(server_address(http, config), "GET", "/sessions", "sessions")
     if as_json:
-        typer.echo(json.dumps(sessions, indent=2))
-    elif sessions:
-        Console(highlight=False).print(session_table(sessions))
+        print_document(sessions)
     else:
-        typer.echo("no sessions")
+        print_table(COLUMNS, map(session_row, sessions), empty="no sessions")
 
 
 def kick_command(
@@ -54,12 +50,12 @@ def kick_command(
 ) -> None:
     """Cut one connection of a running server off. Its client is told that the server closes it."""
     kicked = ask(server_address(http, config), "DELETE", f"/sessions/{quote(session, safe='')}", "kicked")
-    typer.echo(f"kicked {kicked}")
+    print_line(f"kicked {shown(str(kicked))}")
 
 
 def server_address(http: str | None, config: Path | None) -> str:
     """Where the settings say that the server's HTTP gate is."""
-    with complaining():
+    with telling():
         return resolve({"http": http}, os.environ, config).settings.http
 
 
@@ -73,37 +69,27 @@ def ask(address: str, method: str, path: str, wanted: str) -> Any:
         answer = json.loads(response.read())
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise typer.Exit(complain(f"no server answers at {address}: {reason} (--http HOST:PORT?)", 1)) from None
+        fail(f"no server answers at {address}: {reason} (--http HOST:PORT?)")
     except (HTTPException, ValueError):
-        raise typer.Exit(complain(stranger, 1)) from None
+        fail(stranger)
     finally:
         connection.close()
     name = wanted if response.status == 200 else "error"
     if not isinstance(answer, dict) or name not in answer:
-        raise typer.Exit(complain(stranger, 1))
+        fail(stranger)
     if name == "error":
-        raise typer.Exit(complain(str(answer[name]), 1))
+        fail(str(answer[name]))
     return answer[name]
 
 
-def session_table(sessions: list[dict[str, Any]]) -> Table:
-    """Sessions for people, narrow enough for most terminals."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("session", "peer"):
-        table.add_column(column, no_wrap=True)
-    for column in ("age", "last seen", "received", "sent", "unsent"):
-        table.add_column(column, justify="right")
-    for info in sessions:
-        table.add_row(info["id"], info["peer"], *_cells(info))
-    return table
-
-
-def _cells(info: dict[str, Any]) -> list[str]:
-    """Times, and messages with their bytes both ways."""
+def session_row(info: dict[str, Any]) -> list[object]:
+    """A session for people: times, and messages with their bytes both ways."""
     return [
+        info["id"],
+        info["peer"],
         f"{info['age']:,.0f} s",
         f"{info['last_seen']:,.0f} s ago",
-        f"{info['messages_received']:,} ({decimal(info['bytes_received'])})",
-        f"{info['messages_sent']:,} ({decimal(info['bytes_sent'])})",
-        decimal(info["unsent_bytes"]),
+        f"{info['messages_received']:,} ({size(info['bytes_received'])})",
+        f"{info['messages_sent']:,} ({size(info['bytes_sent'])})",
+        size(info["unsent_bytes"]),
     ]

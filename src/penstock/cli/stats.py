@@ -1,21 +1,23 @@
-"""`penstock stats`: what a store holds."""
+"""`penstock stats`: what a store holds, as a running server tells it, or read from the store itself."""
 
-import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import typer
-from rich import box
-from rich.console import Console
-from rich.filesize import decimal
-from rich.table import Table
-
-from penstock.cli.stores import opened
+from penstock.cli.connecting import Url, by_flag, connected, telling
+from penstock.cli.options import Config, Data, StoreUrl
+from penstock.cli.output import AsJson, console, print_document, refuse, size, table
 from penstock.model import ContextInfo, QueueInfo, StoreStats
-from penstock.store import Store
+from penstock.settings import resolve
 
-__all__ = ["stats_command"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from penstock.store import Store
+
+__all__ = ["all_pages", "stats_command"]
 
 PAGE_ROWS: Final = 1000
 TABLE_ROWS_MAX: Final = 50
@@ -25,23 +27,72 @@ Info = TypeVar("Info")
 
 
 def stats_command(
-    url: str,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for programs")] = False,
+    url: Url = None,
+    data: Data = None,
+    store: StoreUrl = None,
+    config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what a store holds: counts, contexts and queues. The store may be in use meanwhile."""
-    with opened(url) as store:
-        if as_json:
-            typer.echo(json.dumps(document(store), indent=2))
-        else:
-            show(store)
+    """Show what a store holds: counts, contexts and queues.
+
+    A running server is asked, unless --data or --store (or a setting of that name) says where the store itself is. A
+    store may be in use meanwhile.
+    """
+    held = found(url, data, store, config, None if as_json else TABLE_ROWS_MAX)
+    if as_json:
+        print_document(held.document())
+    else:
+        held.show()
 
 
-def document(store: Store) -> dict[str, Any]:
-    """Everything, for programs."""
-    stats = asdict(store.stats())
-    contexts = [asdict(info) for info in all_pages(store.contexts, "", lambda info: info.name)]
-    queues = [asdict(info) for info in all_pages(store.queues, 0, lambda info: info.id)]
-    return {"store": stats, "contexts": contexts, "queues": queues}
+class Held(NamedTuple):
+    """What a store holds; of contexts and queues perhaps the first ones only."""
+
+    stats: StoreStats
+    contexts: Sequence[ContextInfo]
+    queues: Sequence[QueueInfo]
+
+    def document(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        contexts, queues = map(asdict, self.contexts), map(asdict, self.queues)
+        return {"store": asdict(self.stats), "contexts": list(contexts), "queues": list(queues)}
+
+    def show(self) -> None:
+        """Tables, for people."""
+        printed = console()
+        printed.print(store_table(self.stats))
+        if self.contexts:
+            printed.print(context_table(self.contexts[:TABLE_ROWS_MAX], self.stats.contexts))
+        if self.queues:
+            printed.print(queue_table(self.queues[:TABLE_ROWS_MAX], self.stats.queues))
+
+
+def found(url: str | None, data: str | None, store: str | None, config: Path | None, rows: int | None) -> Held:
+    """What is there, wherever that is; of contexts and queues at least so many rows."""
+    if data is not None or store is not None:
+        if by_flag(url):
+            refuse("only one of --url, --data and --store can be given")
+        url = None
+    with telling():
+        settings = None if url is not None else resolve({"data": data, "store": store}, os.environ, config)
+        if settings is None or (settings.settings.data is None and settings.settings.store is None):
+            with connected(url) as client:
+                return Held(client.stats(), client.contexts(), client.queues())
+        # Stores and what serves them take long to import.
+        from penstock.cli.serve import one_store  # noqa: PLC0415
+        from penstock.cli.stores import complaining, opened  # noqa: PLC0415
+        from penstock.server import store_address  # noqa: PLC0415
+
+        with complaining(), opened(store_address(one_store(settings))) as store_itself:
+            return read_from(store_itself, rows)
+
+
+def read_from(store: "Store", rows: int | None) -> Held:
+    """What a store holds, of contexts and queues so many rows or all."""
+    if rows is not None:
+        return Held(store.stats(), store.contexts("", rows), store.queues(0, rows))
+    contexts = list(all_pages(store.contexts, "", lambda info: info.name))
+    return Held(store.stats(), contexts, list(all_pages(store.queues, 0, lambda info: info.id)))
 
 
 def all_pages(read: Callable[[Any, int], list[Info]], after: Any, key: Callable[[Info], Any]) -> Iterator[Info]:
@@ -51,19 +102,13 @@ def all_pages(read: Callable[[Any, int], list[Info]], after: Any, key: Callable[
         after = key(page[-1])
 
 
-def show(store: Store) -> None:
-    """Tables, for people."""
-    stats = store.stats()
-    console = Console(highlight=False)
-    console.print(store_table(stats))
-    if contexts := store.contexts("", TABLE_ROWS_MAX):
-        console.print(context_table(contexts, stats.contexts))
-    if queues := store.queues(0, TABLE_ROWS_MAX):
-        console.print(queue_table(queues, stats.queues))
+# --- tables ---------------------------------------------------------------------------------------------------
 
 
-def store_table(stats: StoreStats) -> Table:
+def store_table(stats: StoreStats) -> "Table":
     """The counts of the whole store."""
+    from rich.table import Table  # noqa: PLC0415
+
     values = {
         "store": f"{stats.store_id}, timeline {stats.timeline}, schema {stats.schema}",
         "events": f"{stats.head:,} in {stats.commits:,} commits",
@@ -71,35 +116,40 @@ def store_table(stats: StoreStats) -> Table:
         "streams": f"{stats.streams:,} in {stats.contexts:,} contexts",
         "consumers": f"{stats.subscriptions:,} subscriptions, {stats.queues:,} queues",
         "logs": f"{stats.logs:,} with {stats.iterators:,} iterators",
-        "size": f"{decimal(stats.file_bytes)} on disk for {decimal(stats.body_bytes)} of events",
+        "size": f"{size(stats.file_bytes)} on disk for {size(stats.body_bytes)} of events",
     }
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    made = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, value in values.items():
-        table.add_row(name, value)
-    return table
+        made.add_row(name, value)
+    return made
 
 
-def context_table(contexts: Sequence[ContextInfo], total: int) -> Table:
+def context_table(contexts: Sequence[ContextInfo], total: int) -> "Table":
     """Contexts, the first of them if there are many."""
-    table = _table(("context", "events", "commits", "streams", "size"), len(contexts), total)
-    for info in contexts:
-        table.add_row(info.name, f"{info.events:,}", f"{info.commits:,}", f"{info.streams:,}", decimal(info.bytes))
-    return table
+    columns = ("context", "#events", "#commits", "#streams", "#size")
+    rows = ((info.name, info.events, info.commits, info.streams, size(info.bytes)) for info in contexts)
+    return table(columns, rows, caption(len(contexts), total))
 
 
-def queue_table(queues: Sequence[QueueInfo], total: int) -> Table:
+def queue_table(queues: Sequence[QueueInfo], total: int) -> "Table":
     """Queues, the first of them if there are many."""
-    columns = ("queue", "context", "filter", "position", "behind", "allocated", "tries", "dead")
-    table = _table(columns, len(queues), total, texts=3)
-    for info in queues:
-        counts = (info.position, info.behind, info.allocated, info.deliveries_max, info.dead)
-        table.add_row(info.name, info.context, info.filter or "*", *(f"{count:,}" for count in counts))
-    return table
+    columns = ("queue", "context", "filter", "#position", "#behind", "#allocated", "#tries", "#dead")
+    rows = (
+        (
+            info.name,
+            info.context,
+            info.filter or "*",
+            info.position,
+            info.behind,
+            info.allocated,
+            info.deliveries_max,
+            info.dead,
+        )
+        for info in queues
+    )
+    return table(columns, rows, caption(len(queues), total))
 
 
-def _table(columns: Sequence[str], rows: int, total: int, texts: int = 1) -> Table:
-    caption = f"{rows} of {total:,}; --json shows all" if rows < total else None
-    table = Table(box=box.SIMPLE_HEAD, caption=caption)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < texts else "right", overflow="fold")
-    return table
+def caption(rows: int, total: int) -> str | None:
+    """What is said below a table that does not show all."""
+    return f"{rows} of {total:,}; --json shows all" if rows < total else None

@@ -6,20 +6,17 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from penstock.cli.options import Config, Data, StoreUrl
 from penstock.cli.serve import one_store
 from penstock.cli.settings import own_parameters
 from penstock.errors import PenstockError
 from penstock.server import complain, complaint, store_address, wrong_use
-from penstock.settings import TABLE, BadSetting, resolve
+from penstock.settings import BadSetting, resolve
 from penstock.store import Store, open_reader
-
-Data = Annotated[str | None, typer.Option("--data", help=TABLE["data"].help, metavar="DIR", show_default=False)]
-Url = Annotated[str | None, typer.Option("--store", help=TABLE["store"].help, metavar="URL", show_default=False)]
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings", metavar="FILE")]
 
 
 def with_store(command: Callable[..., None]) -> Callable[..., None]:
@@ -40,7 +37,7 @@ def with_store(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
-    for name, annotation in (("data", Data), ("store", Url), ("config", Config)):
+    for name, annotation in (("data", Data), ("store", StoreUrl), ("config", Config)):
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

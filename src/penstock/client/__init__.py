@@ -10,13 +10,15 @@ from penstock.client.consuming import (
 )
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.many import ManyAppended
-from penstock.client.sync import Client, Log, LogIterator, Queue, Subscription, Transaction, connect
+from penstock.client.staging import AsyncStaging
+from penstock.client.sync import Client, Log, LogIterator, Queue, Staging, Subscription, Transaction, connect
 
 __all__ = [
     "AsyncClient",
     "AsyncLog",
     "AsyncLogIterator",
     "AsyncQueue",
+    "AsyncStaging",
     "AsyncSubscription",
     "AsyncTransaction",
     "Client",
@@ -25,6 +27,7 @@ __all__ = [
     "ManyAppended",
     "Queue",
     "QueueBatch",
+    "Staging",
     "Subscription",
     "SubscriptionBatch",
     "Transaction",

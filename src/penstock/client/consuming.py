@@ -14,18 +14,24 @@ from penstock.errors import InvalidRequest, PenstockError, SubscriptionMoved
 from penstock.model import (
     ANY,
     AcknowledgeQueue,
+    Allocation,
     Append,
     Appended,
     Batch,
+    DeadLetterPage,
     Delivery,
     Done,
     Event,
     FetchSubscription,
+    ListDeadLetters,
     NewEvent,
+    PutBack,
     QueueReceipt,
     Registered,
     RegisterSubscriptions,
     ReleaseQueue,
+    ResetQueue,
+    SetDeadLetterRule,
     SetSubscription,
     SubscribeQueue,
     SubscriptionReceipt,
@@ -228,6 +234,28 @@ class AsyncQueue:
         if receipt is not None and not batch.is_settled:
             await self._calls.ask(ReleaseQueue(*_fields(receipt)), Done)
             batch.is_settled = True
+
+    async def reset(self, start: datetime | None = None, *, position: int | None = None) -> None:
+        """Begin again at a time or a position, or at the very beginning. What was handed out is not any more."""
+        await self._calls.ask(ResetQueue(self._context, self._name, start_ticks(start), position), Done)
+
+    async def dead_after(self, holders: int | None) -> None:
+        """Set what so many consumers in turn have let expire aside, as dead letters; None: never."""
+        await self._calls.ask(SetDeadLetterRule(self._context, self._name, holders), Done)
+
+    async def dead_letters(self) -> list[Allocation]:
+        """What was set aside: each with the positions from its first to its last event."""
+        found: list[Allocation] = []
+        while True:
+            after = found[-1].first if found else 0
+            page = await self._calls.ask(ListDeadLetters(self._context, self._name, after), DeadLetterPage)
+            found += page.dead
+            if page.end:
+                return found
+
+    async def put_back(self, first: int) -> None:
+        """Give what was set aside, by its first position, to the next consumer. Raises DeadLetterNotFound."""
+        await self._calls.ask(PutBack(self._context, self._name, first), Done)
 
     async def settle(self, batch: QueueBatch, error: BaseException | None) -> None:
         """The work on a batch has ended: acknowledge it, or after an error release it."""

@@ -1,4 +1,4 @@
-"""To an engine in this process: `sqlite:///DIR`. For tests and notebooks: no server, the same calls."""
+"""To an engine in this process: `sqlite:///DIR`, `postgresql://…`. No server, the same calls."""
 
 import asyncio
 from functools import partial
@@ -11,7 +11,7 @@ from penstock.settings import Settings
 
 
 class LocalTransport(Transport):
-    """Owns the store, as a server would, from the first call until it is closed."""
+    """Owns the store, or shares it, as a server would, from the first call until it is closed."""
 
     def __init__(self, url: str) -> None:
         self.url = url

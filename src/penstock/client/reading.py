@@ -4,12 +4,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.calls import Calls
 from penstock.errors import InvalidRequest, StoreChanged
 from penstock.model import Event, EventFilter, ReadRecords, RecordPage
-from penstock.store.record import Record
+
+if TYPE_CHECKING:
+    from penstock.store.record import Record
 
 WAIT_S_MAX: Final = 30.0
 """How long one long poll waits on the server before it is begun again."""
@@ -86,8 +88,11 @@ class _Reader:
         self._asked.clear()
 
 
-async def record_pages(calls: Calls, wanted: Range, *, follow: bool = False) -> AsyncGenerator[list[Record], None]:
+async def record_pages(calls: Calls, wanted: Range, *, follow: bool = False) -> AsyncGenerator[list["Record"], None]:
     """Records that hold what is wanted, checked, a page at a time; with `follow` without end."""
+    # Stores take long to import, and clients that read no history do without.
+    from penstock.store.record import Record  # noqa: PLC0415
+
     reader, identity = _Reader(calls, wanted, follow), None
     try:
         while True:

@@ -210,6 +210,10 @@ class Queue(Blocking[AsyncQueue]):
     acknowledge = blocking(AsyncQueue.acknowledge)
     release = blocking(AsyncQueue.release)
     settle = blocking(AsyncQueue.settle)
+    reset = blocking(AsyncQueue.reset)
+    dead_after = blocking(AsyncQueue.dead_after)
+    dead_letters = blocking(AsyncQueue.dead_letters)
+    put_back = blocking(AsyncQueue.put_back)
 
     def next(self, wait: float = 0.0) -> "Delivery":
         """The next batch, for `with`; empty if there is nothing within `wait` seconds."""

@@ -1,4 +1,4 @@
-"""Where a Penstock is: `penstock://HOST:PORT`, `zmq+tcp://HOST:PORT` or `sqlite:///DIR`."""
+"""Where a Penstock is: `penstock://HOST:PORT`, `zmq+tcp://HOST:PORT`, `sqlite:///DIR` or `postgresql://…`."""
 
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
@@ -8,15 +8,16 @@ from penstock.errors import BadUrl
 
 MQ_PORT: Final = 8472
 RES_PORT: Final = 8471
-WAYS: Final = "say penstock://HOST:PORT, zmq+tcp://HOST:PORT or sqlite:///DIR"
+WAYS: Final = "say penstock://HOST:PORT, zmq+tcp://HOST:PORT, sqlite:///DIR or postgresql://…"
 LOCAL: Final = "sqlite:///"
+SHARED: Final = ("postgresql://", "postgres://")
 
 
 def transport_to(url: str) -> Transport:
     """A transport to what a URL names; nothing is connected yet. Raises BadUrl."""
     if not isinstance(url, str):
         raise BadUrl(repr(url), f"it is no text; {WAYS}")
-    if url.startswith(LOCAL):
+    if url.startswith((LOCAL, *SHARED)):
         return _local(url)
     try:
         parts = urlsplit(url)

@@ -30,7 +30,7 @@ from penstock.model import (
     SubscribeQueue,
     now_ticks,
 )
-from penstock.model.ticks import TICKS_PER_SECOND
+from penstock.model.ticks import TICKS_MAX, TICKS_PER_SECOND
 from penstock.store.contract import (
     STALE,
     Acknowledge,
@@ -131,13 +131,21 @@ class Queues:
         return Done()
 
     async def reset(self, request: ResetQueue) -> Done:
-        """Drop all allocations and go to a time."""
+        """Drop all allocations and go to a time or a position."""
         queue = await self._lookup(request.queue, request.context)
         async with self._locks.turn(queue.name):
-            position = await self._parts.position_for(EventFilter(queue.context, queue.filter), request.ticks)
+            position = await self._place(EventFilter(queue.context, queue.filter), request)
             await self._parts.write(Transaction((MoveQueue(queue.id, position),)))
         self._parts.waiters.ring_all(queue.context)
         return Done()
+
+    async def _place(self, wanted: EventFilter, request: ResetQueue) -> int:
+        if request.position is None:
+            return await self._parts.position_for(wanted, request.ticks)
+        end = await self._parts.position_for(wanted, TICKS_MAX)
+        if not 1 <= request.position <= end:
+            raise InvalidRequest("position", f"is {request.position}; it must be from 1 to {end}, the next one")
+        return request.position
 
     async def set_dead_rule(self, request: SetDeadLetterRule) -> Done:
         """Say after how many holders an allocation is set aside."""

@@ -251,12 +251,13 @@ class ReleaseQueue(Request):
 
 @dataclass(frozen=True, slots=True)
 class ResetQueue(Request):
-    """Drop a queue's allocations and move its marker to a time."""
+    """Drop a queue's allocations and move its marker to a time, or to a position if there is one."""
 
     right = Right.CONSUME
     context: str | None
     queue: str
     ticks: int
+    position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

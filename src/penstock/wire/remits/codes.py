@@ -72,6 +72,8 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.IteratorCycle: UNREADABLE_PAYLOAD,
     errors.IteratorExists: ITERATOR_EXISTS,
     errors.IteratorNotFound: ITERATOR_NOT_FOUND,
+    errors.LakeDamaged: INTERNAL,
+    errors.LakeInUse: INTERNAL,
     errors.LimitExceeded: LIMIT,
     errors.LogNotFound: LOG_NOT_FOUND,
     errors.MarkSuperseded: INTERNAL,

@@ -40,6 +40,8 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.IteratorCycle: STORAGE,
     errors.IteratorExists: STORAGE,
     errors.IteratorNotFound: STORAGE,
+    errors.LakeDamaged: UNEXPECTED,
+    errors.LakeInUse: UNEXPECTED,
     errors.LimitExceeded: MALFORMED,
     errors.LogNotFound: STORAGE,
     errors.MarkSuperseded: STORAGE,

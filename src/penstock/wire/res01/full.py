@@ -102,7 +102,9 @@ def release_queue(fields: Fields, _dialect: Dialect) -> Asked:
 def reset_queue(fields: Fields, _dialect: Dialect) -> Asked:
     """RT."""
     queue, context = fields.text("QueueId"), fields.text_or_none("Context")
-    return (ResetQueue(context, queue, fields.ticks("ResetTo")),), extensions.queue_changed(queue)
+    ticks = fields.ticks("ResetTo")
+    position = fields.number_or_none("Position") if fields.left else None
+    return (ResetQueue(context, queue, ticks, position),), extensions.queue_changed(queue)
 
 
 # --- answers --------------------------------------------------------------------------------------------------

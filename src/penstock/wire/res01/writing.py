@@ -198,7 +198,8 @@ def release_queue(request: ReleaseQueue) -> Frames:
 
 def reset_queue(request: ResetQueue) -> Frames:
     """RT."""
-    return texts(request.queue, request.context, text_time(request.ticks))
+    place = () if request.position is None else (request.position,)
+    return texts(request.queue, request.context, text_time(request.ticks), *place)
 
 
 def set_dead_letter_rule(request: SetDeadLetterRule) -> Frames:

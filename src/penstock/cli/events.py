@@ -1,0 +1,231 @@
+"""Events on the command line: as JSON for programs, both ways, and as lines for people.
+
+    {"position": 3, "sequence": 1, "context": "shop", "stream": "order-2", "type": "OrderPlaced", "id": "0b0c…",
+     "timestamp": "2026-11-15T06:00:00Z", "recorded_at": "2026-11-15T06:00:00.0012345Z", "headers": null,
+     "body": {"amount": 7}}
+
+A body that is not JSON is under `text` in place of `body`, and one that is no text either under `base64`. Headers are
+an object if they are a JSON object, text if they are something else, null if there are none. What `event_document`
+makes of an event, `event_of` makes an event of, with the same id, time, type, headers and body; of JSON only the
+spacing, and the way numbers are written, may change.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from penstock.cli.output import iso, json_text, plain, shown
+from penstock.model import Event, NewEvent, check_context, check_stream, check_type
+from penstock.model.events import random_id
+from penstock.model.ticks import TICKS_MAX, TICKS_PER_SECOND, now_ticks, stamp_of, ticks_of_datetime
+
+__all__ = ["BadEvent", "Placed", "body_text", "event_document", "event_line", "event_of", "parsed", "ticks_of_text"]
+
+BODIES: Final = ("body", "text", "base64")
+GIVEN: Final = ("context", "stream", "type", "id", "timestamp", "time", "headers", *BODIES)
+KNOWN: Final = frozenset((*GIVEN, "position", "sequence", "recorded_at"))
+"""The names that an event's JSON may have; those of the store itself are passed over when it is appended."""
+
+
+class BadEvent(ValueError):
+    """JSON that is no event: which member of it is wrong, and why."""
+
+    def __init__(self, member: str, reason: str) -> None:
+        self.member = member
+        self.reason = reason
+        super().__init__(f"{member} {reason}")
+
+
+class Placed(NamedTuple):
+    """An event with the stream that it belongs to."""
+
+    context: str
+    stream: str
+    event: NewEvent
+
+
+# --- to JSON --------------------------------------------------------------------------------------------------
+
+
+def event_document(event: Event) -> dict[str, Any]:
+    """An event for programs."""
+    return {
+        "position": event.position,
+        "sequence": event.sequence,
+        "context": event.context,
+        "stream": event.stream,
+        "type": event.type,
+        "id": str(event.uuid),
+        "timestamp": iso(event.ticks),
+        "recorded_at": iso(event.recorded),
+        "headers": _headers(event.headers),
+        **_body(event.body),
+    }
+
+
+def _body(body: bytes) -> dict[str, Any]:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(body).decode()}
+    try:
+        return {"body": parsed(text)}
+    except (ValueError, RecursionError):
+        return {"text": text}
+
+
+def _headers(headers: str | None) -> Any:
+    try:
+        found = parsed(headers) if headers is not None else None
+    except (ValueError, RecursionError):
+        return headers
+    return found if isinstance(found, dict) else headers
+
+
+def parsed(text: str) -> Any:
+    """The value of a JSON text, if nothing of it is lost on the way. Raises ValueError."""
+    found = json.loads(text, parse_constant=_refused, parse_float=_finite, object_pairs_hook=_object)
+    if "\\u" in text:
+        # Half of a character has no place in UTF-8, though JSON can name it.
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{text} is too large")
+    return number
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+# --- from JSON ------------------------------------------------------------------------------------------------
+
+
+def event_of(document: Any, context: str | None = None, stream: str | None = None) -> Placed:
+    """The event of a JSON object, and where it belongs if the object does not say so. Raises BadEvent."""
+    if not isinstance(document, dict):
+        raise BadEvent("it", "is no JSON object")
+    if unknown := document.keys() - KNOWN:
+        raise BadEvent(repr(min(unknown)), f"is unknown; an event has {', '.join(GIVEN)}")
+    place = _name(document, "context", context), _name(document, "stream", stream)
+    return Placed(*place, new_event_of(document))
+
+
+def new_event_of(document: Mapping[str, Any]) -> NewEvent:
+    """The event itself."""
+    number, when = document.get("id"), document.get("timestamp", document.get("time"))
+    return NewEvent(
+        random_id() if number is None else _id(number),
+        stamp_of(now_ticks() if when is None else _ticks(when)),
+        _name(document, "type", None),
+        _headers_of(document.get("headers")),
+        _body_of(document),
+    )
+
+
+def _name(document: Mapping[str, Any], member: str, otherwise: str | None) -> str:
+    value = document.get(member, otherwise)
+    if value is None:
+        raise BadEvent(member, "is missing")
+    if not isinstance(value, str):
+        raise BadEvent(member, f"is {json_text(value)}, where a text belongs")
+    check = {"context": check_context, "stream": check_stream, "type": check_type}[member]
+    if reason := check(value):
+        raise BadEvent(member, reason)
+    return value
+
+
+def _id(value: Any) -> bytes:
+    try:
+        return UUID(value).bytes
+    except (ValueError, AttributeError, TypeError):
+        raise BadEvent("id", f"is {json_text(value)}, where a UUID belongs") from None
+
+
+def _ticks(value: Any) -> int:
+    try:
+        return ticks_of_text(value if isinstance(value, str) else "")
+    except ValueError:
+        raise BadEvent("timestamp", f"is {json_text(value)}, where a time like 2026-11-15T06:00:00Z belongs") from None
+
+
+def ticks_of_text(text: str) -> int:
+    """The time of an ISO 8601 text, to 100 ns; without an offset it is UTC. Raises ValueError."""
+    head, point, rest = text.replace("z", "Z").partition(".")
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    ticks = ticks_of_datetime(datetime.fromisoformat(head + rest[len(digits) :]))
+    fraction = int(digits.ljust(7, "0")[:7]) if point else 0
+    if not 0 <= ticks + fraction <= TICKS_MAX or fraction >= TICKS_PER_SECOND:
+        raise ValueError(text)
+    return ticks + fraction
+
+
+def _headers_of(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value or None
+    if not isinstance(value, dict):
+        raise BadEvent("headers", "are neither an object nor a text")
+    return compact(value, "headers").decode()
+
+
+def _body_of(document: Mapping[str, Any]) -> bytes:
+    given = [member for member in BODIES if member in document]
+    if len(given) > 1:
+        raise BadEvent(" and ".join(given), "are both there; an event has one body")
+    if not given:
+        return b""
+    (member,), value = given, document[given[0]]
+    if member == "body":
+        return compact(value, member)
+    if not isinstance(value, str):
+        raise BadEvent(member, f"is {json_text(value)}, where a text belongs")
+    try:
+        return value.encode() if member == "text" else b64decode(value, validate=True)
+    except (NotBase64, ValueError):
+        raise BadEvent(member, "is not Unicode" if member == "text" else "is not base64") from None
+
+
+def compact(value: Any, member: str) -> bytes:
+    """A value as JSON without spaces."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as error:
+        raise BadEvent(member, f"cannot be kept as JSON: {error}") from None
+
+
+# --- for people -----------------------------------------------------------------------------------------------
+
+
+def event_line(event: Event, paint: Callable[[str, str], str] = plain) -> str:
+    """An event in a line: position, time, stream and sequence, type, body."""
+    parts = (
+        paint(str(event.position), "dim"),
+        paint(iso(event.ticks), "dim"),
+        f"{shown(event.context)}/{shown(event.stream)} {event.sequence}",
+        paint(shown(event.type), "cyan"),
+        body_text(event.body),
+    )
+    return "  ".join(parts)
+
+
+def body_text(body: bytes) -> str:
+    """A body for people: text, JSON too, as it is but for control characters; otherwise how long it is."""
+    try:
+        return shown(body.decode())
+    except UnicodeDecodeError:
+        return f"«{len(body):,} bytes»"

@@ -1,0 +1,156 @@
+"""`penstock import`: events from files into a history."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.bars import rate_bar
+from penstock.cli.connecting import Data, Url, address_of, explained, telling
+from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, print_line, print_lines, refuse, shown
+from penstock.errors import PenstockError
+from penstock.interchange.files import STANDARD, FileRefused, Format, format_of
+
+if TYPE_CHECKING:
+    from penstock.interchange.importing import Imported, Survey
+    from penstock.interchange.reading import Source
+    from penstock.interchange.rows import Defaults
+
+__all__ = ["FormatOption", "import_command"]
+
+FormatOption = Annotated[
+    Format | None,
+    typer.Option("--format", help="what files are written in, if their names do not say it", show_default=False),
+]
+
+
+def import_command(
+    files: Annotated[list[str], typer.Argument(metavar="FILE…", help="files to import; - is standard input")],
+    format: FormatOption = None,
+    context: Annotated[
+        str | None, typer.Option("--context", help="the context of events whose file does not say it", metavar="NAME")
+    ] = None,
+    stream: Annotated[
+        str | None, typer.Option("--stream", help="the stream of events whose file does not say it", metavar="NAME")
+    ] = None,
+    type: Annotated[
+        str | None, typer.Option("--type", help="the type of events whose file does not say it", metavar="NAME")
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", help="import files again that were imported under another name", metavar="TEXT")
+    ] = "",
+    check: Annotated[bool, typer.Option("--check", help="only look whether the files can be imported")] = False,
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import events from files: JSON lines, CSV, Parquet or CloudEvents.
+
+    All files are looked through first: if one has a mistake, nothing is imported. Whatever ends an import, the same
+    command goes on where it was, and adds nothing twice.
+    """
+    # It takes a moment to import, and help needs none of it.
+    from penstock.interchange.rows import Defaults  # noqa: PLC0415
+
+    defaults = Defaults(context, stream, type)
+    if reason := defaults.check():
+        refuse(reason)
+    if files.count(STANDARD) > 1:
+        refuse("standard input can be read once only")
+    with telling(), ExitStack() as spools:
+        sources = [spools.enter_context(_source(file, format, defaults)) for file in files]
+        surveys = [_surveyed(source, name) for source in sources]
+        if check:
+            _show([(found, None) for found in surveys], as_json)
+            return
+        address = address_of(url, data)
+        _show(((found, _imported(found, address)) for found in surveys), as_json)
+
+
+@contextmanager
+def _source(file: str, format: Format | None, defaults: "Defaults") -> "Iterator[Source]":
+    """A file that can be read twice: what is none is copied into one first."""
+    from penstock.interchange.reading import Source  # noqa: PLC0415
+
+    try:
+        kind = format_of(file, format)
+    except FileRefused as error:
+        refuse(str(error))
+    if file != STANDARD and not _is_pipe(Path(file)):
+        yield Source(file, Path(file), kind, defaults)
+        return
+    with tempfile.NamedTemporaryFile(prefix="penstock-import-") as spool:
+        with sys.stdin.buffer if file == STANDARD else Path(file).open("rb") as pipe:
+            shutil.copyfileobj(pipe, spool, 1 << 20)
+        spool.flush()
+        yield Source("standard input" if file == STANDARD else file, Path(spool.name), kind, defaults)
+
+
+def _is_pipe(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _surveyed(source: "Source", name: str) -> "Survey":
+    from penstock.interchange.importing import survey  # noqa: PLC0415
+
+    with rate_bar(f"checking {shown(source.name)}") as bar:
+        return survey(source, name, lambda events: bar(events, None))
+
+
+def _imported(found: "Survey", address: str) -> "Imported":
+    """Import a file; say how far it came if it ends early."""
+    from penstock.interchange.importing import import_file  # noqa: PLC0415
+
+    written = 0
+
+    def progressed(events: int) -> None:
+        nonlocal written
+        written = events
+        bar(events, found.events)
+
+    def so_far() -> str:
+        return (
+            f"{written:,} of the {counted(found.events, 'event')} of {found.source.name} are imported; "
+            "run the same command again, and it goes on"
+        )
+
+    try:
+        with rate_bar(f"importing {shown(found.source.name)}") as bar:
+            return import_file(found, address, progressed)
+    except KeyboardInterrupt:
+        raise typer.Exit(complain(f"interrupted: {so_far()}", INTERRUPTED)) from None
+    except PenstockError as error:
+        if not written:
+            raise
+        fail(f"{explained(error)}: {so_far()}")
+
+
+def _show(results: Any, as_json: bool) -> None:
+    """What came of each file, as soon as it is known."""
+    for found, imported in results:
+        if as_json:
+            print_lines([_document(found, imported)])
+        else:
+            print_line(shown(_line(found, imported)))
+        sys.stdout.flush()
+
+
+def _document(found: "Survey", imported: "Imported | None") -> dict[str, Any]:
+    new = {} if imported is None else {"new_events": imported.new_events}
+    return {"file": found.source.name, "format": found.source.format.value, "events": found.events, **new}
+
+
+def _line(found: "Survey", imported: "Imported | None") -> str:
+    events = counted(found.events, "event")
+    if imported is None:
+        return f"{found.source.name}: {events}, nothing wrong"
+    if imported.new_events == found.events:
+        return f"{found.source.name}: {events} imported"
+    if not imported.new_events:
+        return f"{found.source.name}: {events}, all of them imported before"
+    return f"{found.source.name}: {events} imported, {imported.new_events:,} of them now"

@@ -1,0 +1,315 @@
+"""`penstock iterator`: functions over logs, made, read, deleted, and tried before they are made."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from penstock.cli.connecting import Data, Url, address_of, connected, telling
+from penstock.cli.logs import as_json_value, messages, need_name
+from penstock.cli.output import (
+    AsJson,
+    counted,
+    fail,
+    iso,
+    json_text,
+    print_document,
+    print_line,
+    print_lines,
+    print_table,
+    shown,
+)
+from penstock.errors import IteratorNotFound, LogNotFound
+from penstock.model import IteratorKind
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+__all__ = ["app"]
+
+FUNCTION_BYTES_MAX: Final = 1 << 20
+TRIED: Final = 10
+"""Messages that a function is tried on unless somebody says how many."""
+TRIED_MAX: Final = 10_000
+TRIAL_S_MAX: Final = 60.0
+"""What a trial may take in all; the function itself is stopped much earlier, as it is on a server."""
+
+app = typer.Typer(help="Functions over logs.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="the iterator's name", show_default=False)]
+Over = Annotated[
+    str, typer.Option("--log", help="what it reads: a log, an indexed iterator, or CONTEXT/STREAM", metavar="NAME")
+]
+Kind = Annotated[IteratorKind, typer.Option("--kind", help="what the function does", show_default=False)]
+
+
+@app.command("add")
+def add_command(
+    name: Name,
+    log: Over,
+    kind: Kind,
+    file: Annotated[Path, typer.Option("--file", help="the function, in Lua", metavar="FILE.lua")],
+    indexed: Annotated[bool, typer.Option("--indexed", help="keep its results on disk as they come")] = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Make an iterator, unless the same is there."""
+    need_name(name, "an iterator")
+    function = source_of(file)
+    with connected(url, data) as client:
+        client.iterator(name).create(log, kind, function, indexed=indexed)
+    print_line(shown(f"iterator {name} over {log} is made"))
+
+
+def source_of(file: Path) -> str:
+    """The text of a function."""
+    try:
+        with file.open("rb") as opened:
+            found = opened.read(FUNCTION_BYTES_MAX + 1)
+        if len(found) > FUNCTION_BYTES_MAX:
+            fail(f"{file}: a function has at most {FUNCTION_BYTES_MAX:,} bytes")
+        return found.decode()
+    except OSError as error:
+        fail(f"{file}: {(error.strerror or str(error)).lower()}")
+    except UnicodeDecodeError:
+        fail(f"{file}: it is not UTF-8")
+
+
+# --- which there are ------------------------------------------------------------------------------------------
+
+
+class Known(NamedTuple):
+    """An iterator, and the log or iterator that it reads; of a stream's nobody can be asked."""
+
+    name: str
+    log: str | None
+
+
+def known(client: "Client") -> list[Known]:
+    """All iterators and what they read."""
+    names = client.iterators()
+    over = {name: log for log in (*client.logs(), *names) for name in client.iterators(log)} if names else {}
+    return [Known(name, over.get(name)) for name in names]
+
+
+def found(client: "Client", name: str) -> Known:
+    """An iterator by its name, or IteratorNotFound."""
+    for one in known(client):
+        if one.name == name:
+            return one
+    raise IteratorNotFound(name)
+
+
+@app.command("list")
+def list_command(
+    log: Annotated[str | None, typer.Option("--log", help="only those that read this", metavar="NAME")] = None,
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """List iterators, and what they read."""
+    with connected(url, data) as client:
+        rows = known(client) if log is None else [Known(name, log) for name in client.iterators(log)]
+    if as_json:
+        print_lines({"iterator": one.name, "log": one.log} for one in rows)
+    else:
+        cells = [(one.name, one.log or "(a stream)") for one in rows]
+        print_table(("iterator", "reads"), cells, empty="no iterators")
+
+
+@app.command("show")
+def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
+    """Show what an iterator reads, what reads it, and its last result.
+
+    With --data it is the store that is asked, also one that is served: then the kind and the function are shown too.
+    """
+    if data is not None:
+        with telling():
+            document = defined(address_of(url, data), name)
+    else:
+        with connected(url) as client:
+            document = described(client, name)
+    if as_json:
+        print_document(document)
+        return
+    for key, value in document.items():
+        text = value if isinstance(value, str) else json_text(value)
+        # A function is shown line by line; what else is in its lines is shown escaped.
+        for number, line in enumerate(text.splitlines() or [""]):
+            print_line(f"{'' if number else key:<9} {shown(line)}")
+
+
+def described(client: "Client", name: str) -> dict[str, Any]:
+    """What a server tells of an iterator."""
+    one = found(client, name)
+    last = [json.loads(as_json_value(item)) for item in _encoded(client.iterator(name).next(-1, 1))]
+    return {"iterator": name, "log": one.log, "readers": client.iterators(name), "last": last[0] if last else None}
+
+
+def defined(address: str, name: str) -> dict[str, Any]:
+    """What a store has of an iterator. Raises IteratorNotFound."""
+    from penstock.store import open_reader  # noqa: PLC0415
+
+    with closing(open_reader(address)) as store:
+        state = store.iterator(name)
+    if state is None:
+        raise IteratorNotFound(name)
+    what = {"iterator": name, "log": state.log, "kind": state.kind, "indexed": state.indexed}
+    return {**what, "created": iso(state.created), "function": state.function}
+
+
+def _encoded(values: Iterable[Any]) -> Iterator[bytes]:
+    import cbor2  # noqa: PLC0415
+
+    return map(cbor2.dumps, values)
+
+
+@app.command("next")
+def next_command(
+    name: Name,
+    first: Annotated[int, typer.Option("--from", help="from this result on; 0 is the first, -1 the last", min=-1)] = 0,
+    count: Annotated[int, typer.Option("--count", "-n", help="at most so many", metavar="N", min=1)] = TRIED,
+    everything: Annotated[bool, typer.Option("--all", help="all results, however many")] = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Print results of an iterator, one JSON value per line."""
+    with connected(url, data) as client:
+        if first < 0:
+            results: Iterator[Any] = iter(client.iterator(name).next(-1, 1))
+        else:
+            pages = client.iterator(name).pages(first)
+            results = (item for page in pages for item in page)
+        for item in _encoded(results if everything else islice(results, count)):
+            print_line(as_json_value(item))
+
+
+@app.command("delete")
+def delete_command(
+    name: Name,
+    log: Annotated[str | None, typer.Option("--log", help="what it reads, if that is a stream", metavar="NAME")] = None,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Delete an iterator, with its results."""
+    with connected(url, data) as client:
+        reads = found(client, name).log if log is None else log
+        if reads is None:
+            fail(f"iterator {name} reads a stream: say which one with --log CONTEXT/STREAM")
+        client.iterator(name).delete(reads)
+    print_line(shown(f"iterator {name} is deleted"))
+
+
+# --- trying ---------------------------------------------------------------------------------------------------
+
+
+class Trial(NamedTuple):
+    """A message that a function was tried on; no result: a filter has dropped it."""
+
+    number: int
+    message: bytes
+    result: bytes | None
+
+
+@app.command("try")
+def try_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE.lua", help="the function, in Lua", show_default=False)],
+    log: Over,
+    kind: Kind,
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="how many messages", metavar="N", min=1, max=TRIED_MAX)
+    ] = TRIED,
+    last: Annotated[bool, typer.Option("--last", help="try the last messages, not the first")] = False,
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try a function on messages of a log, and make nothing.
+
+    It runs on this machine, as it would on the server: in a sandbox, and stopped if it takes too long. Each line has a
+    message and what comes of it; an error names the line of the function.
+    """
+    function = source_of(file)
+    with connected(url, data) as client:
+        tried_on = list(sources(client, log, count, last=last))
+    if not tried_on:
+        fail(f"there are no messages in {log} to try it on")
+    results, error = tried(kind, function, [message for _, message in tried_on])
+    trials = [Trial(*one, result) for one, result in zip(tried_on, results or (), strict=False)]
+    _show(trials, as_json)
+    if error is not None:
+        at = f"at message {tried_on[len(trials)][0]}: " if results is not None else ""
+        # Lua calls it `function`, and whoever wrote it knows it by its file.
+        line = re.match(r"function(:\d+): ", error)
+        fail(f"{file}{line[1]}: {at}{error[line.end() :]}" if line else f"{file}: {at}{error}")
+
+
+def sources(client: "Client", log: str, count: int, *, last: bool) -> Iterator[tuple[int, bytes]]:
+    """The messages that an iterator over this would get, with their numbers."""
+    try:
+        yield from messages(client, log, 0, count, last=last)
+    except LogNotFound:
+        if log in client.iterators():
+            yield from _items(client, log, count, last=last)
+        elif "/" in log:
+            yield from _events(client, log, count, last=last)
+        else:
+            raise
+
+
+def _items(client: "Client", name: str, count: int, *, last: bool) -> Iterator[tuple[int, bytes]]:
+    """Items of another iterator's output. To come to the last of them, all are passed through."""
+    pages = client.iterator(name).pages()
+    items = enumerate(item for page in pages for item in page)
+    wanted = deque(items, maxlen=count) if last else islice(items, count)
+    for number, item in wanted:
+        (message,) = _encoded([item])
+        yield number, message
+
+
+def _events(client: "Client", name: str, count: int, *, last: bool) -> Iterator[tuple[int, bytes]]:
+    """Events of a stream as functions get them."""
+    from penstock.engine.sources import event_message  # noqa: PLC0415
+
+    context, _, stream = name.partition("/")
+    events = list(client.read_stream(context, stream, backward=last, limit=count))
+    for event in reversed(events) if last else events:
+        yield event.sequence - 1, event_message(event)
+
+
+def tried(kind: IteratorKind, function: str, messages: list[bytes]) -> tuple[list[bytes | None] | None, str | None]:
+    """What came of messages, up to the first that failed, and why it did. None: the function does not compile."""
+    import cbor2  # noqa: PLC0415
+
+    asked = cbor2.dumps([kind.value, function, messages])
+    command = [sys.executable, "-m", "penstock.cli.trial"]
+    try:
+        process = subprocess.run(command, input=asked, capture_output=True, timeout=TRIAL_S_MAX, check=True)  # noqa: S603
+        results, error = cbor2.loads(process.stdout)
+    except subprocess.TimeoutExpired:
+        return None, f"the function was stopped: the trial took longer than {TRIAL_S_MAX:g} s"
+    except (subprocess.CalledProcessError, cbor2.CBORDecodeError):
+        return None, "the function has ended the process that it was tried in"
+    return results, error
+
+
+def _show(trials: list[Trial], as_json: bool) -> None:
+    for one in trials:
+        message = as_json_value(one.message)
+        result = None if one.result is None else as_json_value(one.result)
+        if as_json:
+            out = {} if result is None else {"out": json.loads(result)}
+            print_lines([{"message": one.number, "in": json.loads(message), "kept": result is not None, **out}])
+        else:
+            print_line(f"{one.number}  {message}  →  {'(dropped)' if result is None else result}")
+    if not as_json and trials:
+        dropped = sum(one.result is None for one in trials)
+        sys.stderr.write(f"{counted(len(trials), 'message')} tried{f', {dropped} dropped' if dropped else ''}\n")

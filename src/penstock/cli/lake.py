@@ -1,0 +1,279 @@
+"""`penstock lake`: the history as Parquet files that any engine reads."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli.bars import rate_bar
+from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, refuse, shown, size
+from penstock.cli.sql import (
+    FileOption,
+    Format,
+    Memory,
+    Output,
+    Spilling,
+    Statement,
+    format_of,
+    limits_of,
+    statement_of,
+    write_answer,
+)
+from penstock.settings.parsers import size as size_of
+
+if TYPE_CHECKING:
+    from penstock.lake.archiving import Archived
+    from penstock.lake.reporting import Status
+    from penstock.lake.verifying import Verified
+    from penstock.spark.sessions import Start
+    from penstock.store.contract import Progressed
+
+__all__ = ["lake_app"]
+
+INTERVAL_S: Final = 10.0
+DIFFERENCES_TOLD_MAX: Final = 1000
+
+lake_app = typer.Typer(help="Keep a store's history as Parquet files that any engine reads.", no_args_is_help=True)
+
+Url = Annotated[
+    str, typer.Option("--url", help="the store: sqlite:///DIR, postgresql://… or penstock://HOST:PORT", metavar="URL")
+]
+Lake = Annotated[str, typer.Option("--lake", help="a folder, or a URL such as s3://BUCKET/FOLDER", metavar="LAKE")]
+Master = Annotated[str | None, typer.Option("--master", help="Spark's master (default: this machine)", metavar="M")]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", help="an option of Spark's; may be given often", metavar="KEY=VALUE")
+]
+
+
+@lake_app.command("archive")
+def archive_command(
+    url: Url,
+    lake: Lake,
+    follow: Annotated[bool, typer.Option("--follow", help="go on until Ctrl-C or SIGTERM")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", help="seconds between two rounds that follow", metavar="S", min=0.1)
+    ] = INTERVAL_S,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a lake up to its store's head; it is made if it is not there. If this is killed, run it again."""
+    from penstock.lake.archiving import archiving  # noqa: PLC0415
+
+    with _session(master, conf) as spark, archiving(spark, url, lake) as archiver:
+        if follow:
+            # Spark takes Ctrl-C for itself when it is started.
+            spark()
+        with _ending(follow) as stop:
+            while True:
+                with _bar("events") as bar:
+                    archived = archiver.catch_up(bar)
+                if not follow or archived.events or archived.rewritten:
+                    _tell(archived, as_json)
+                if not follow or stop.wait(interval):
+                    break
+    if follow:
+        complain("stopped; all that was begun is done", 0)
+
+
+@contextmanager
+def _ending(follow: bool) -> Iterator[threading.Event]:
+    """Set by Ctrl-C or SIGTERM, while something follows: then a round is brought to its end."""
+    stop = threading.Event()
+    if not follow:
+        yield stop
+        return
+    kept = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def _tell(archived: "Archived", as_json: bool) -> None:
+    if as_json:
+        print_document(archived._asdict())
+        return
+    rewritten = f", {counted(archived.rewritten, 'file')} rewritten" if archived.rewritten else ""
+    what = f"{archived.events:,} new of {counted(archived.head, 'event')} archived"
+    print_line(f"{what}, {counted(archived.files, 'new file')}{rewritten}")
+
+
+@lake_app.command("compact")
+def compact_command(
+    lake: Lake,
+    file_size: Annotated[
+        str, typer.Option("--file-size", help="about how large files become", metavar="SIZE")
+    ] = "128 MiB",
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make few large files of many small ones. Everybody may read the lake meanwhile."""
+    from penstock.lake.compacting import compact  # noqa: PLC0415
+
+    target = _size(file_size)
+    with _session(master, conf) as spark, _bar("events") as bar:
+        done = compact(spark, lake, bar, target)
+    if as_json:
+        print_document(done._asdict())
+    else:
+        print_line(f"{counted(done.replaced, 'file')} became {done.made:,}; the lake has {counted(done.files, 'file')}")
+
+
+def _size(text: str) -> int:
+    try:
+        return int(size_of(1)(text))
+    except ValueError as error:
+        refuse(f"--file-size is {text!r}: it {error}")
+
+
+@lake_app.command("verify")
+def verify_command(url: Url, lake: Lake, master: Master = None, conf: Conf = None, as_json: AsJson = False) -> None:
+    """Compare a lake with its store: counts and checksums of every range. Exit code 1 if anything differs."""
+    from penstock.lake.verifying import verify  # noqa: PLC0415
+
+    with _session(master, conf) as spark, _bar("events") as bar:
+        found = verify(spark, url, lake, bar)
+    _conclude(found, as_json)
+
+
+def _conclude(found: "Verified", as_json: bool) -> None:
+    differences = found.differences
+    if as_json:
+        print_document({**found._asdict(), "differences": [each._asdict() for each in differences]})
+    for each in differences[:DIFFERENCES_TOLD_MAX] if not as_json else ():
+        print_line(shown(f"positions {each.first} to {each.last} ({each.path}): {each.what}"))
+    if differences:
+        fail(f"{counted(len(differences), 'difference')} between the lake and the store")
+    if not as_json:
+        behind = f"; the store has {counted(found.behind, 'event')} more" if found.behind else ""
+        files = f"{counted(found.rows, 'event')} in {counted(found.files, 'file')}"
+        print_line(f"{files}, up to position {found.head:,}: the same as in the store{behind}")
+
+
+@lake_app.command("status")
+def status_command(
+    lake: Lake,
+    url: Annotated[str | None, typer.Option("--url", help="the store, to see how far behind it is")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a lake stands: how far behind, files, bytes, the last run, who is at work. Needs no Spark."""
+    from penstock.lake.reporting import status  # noqa: PLC0415
+
+    found = status(lake, url)
+    if as_json:
+        print_document(found._asdict())
+        return
+    for name, value in _lines(found):
+        print_line(f"{name:<14}{shown(value)}")
+
+
+def _lines(found: "Status") -> Iterator[tuple[str, str]]:
+    yield "lake", found.lake
+    yield "store", f"{found.store_id}, timeline {found.timeline}"
+    yield "events", f"{found.rows:,}, up to position {found.head:,}"
+    if found.behind is not None:
+        erased = "; events were erased since" if found.is_erasure_pending else ""
+        yield "behind", f"{counted(found.behind, 'event')}{erased}"
+    yield "files", f"{found.files:,}, {size(found.bytes)}"
+    if found.first_recorded is not None and found.last_recorded is not None:
+        yield "recorded", f"{_time(found.first_recorded)} to {_time(found.last_recorded)}"
+    yield "last run", found.last_run
+    if found.in_use_by:
+        yield "in use by", found.in_use_by
+    if found.interrupted:
+        yield "interrupted", f"{found.interrupted}; the next run sees to it"
+
+
+def _time(micros: int) -> str:
+    return datetime.fromtimestamp(micros / 1_000_000, UTC).isoformat(timespec="seconds")
+
+
+@lake_app.command("restore")
+def restore_command(
+    lake: Lake,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="directory to restore into", metavar="DIR", show_default=False)
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="where else to restore to: postgresql://…", metavar="URL", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a store of a lake alone, where there is none. It is on a new timeline. Needs no Spark."""
+    from penstock.lake.restoring import restore_lake  # noqa: PLC0415
+    from penstock.store import store_url  # noqa: PLC0415
+
+    if (data is None) == (store is None):
+        refuse("say where to restore to: either --data DIR or --store URL")
+    restored = restore_lake(lake, store or store_url(data or Path()), _bar)
+    if as_json:
+        print_document(restored._asdict())
+        return
+    erased = f" ({restored.erased:,} more are erased)" if restored.erased else ""
+    events = f"{counted(restored.events, 'event')}{erased} from {counted(restored.files, 'file')}"
+    print_line(f"restored {events}, now on timeline {restored.timeline}; compared with the lake")
+
+
+@lake_app.command("query")
+def query_command(
+    statement: Statement,
+    lake: Lake,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", help="the lake's store, for what is not archived yet", metavar="URL", show_default=False),
+    ] = None,
+    output: Output = None,
+    file: FileOption = None,
+    memory: Memory = "1 GiB",
+    temp: Spilling = None,
+) -> None:
+    """Ask a lake in SQL: the table `events`. Needs no Spark.
+
+    With --url, the answer has what the lake's store has had since as well.
+    """
+    kind, limits, text = format_of(output, file), limits_of(memory, temp), statement_of(statement)
+    from penstock.lake.query import query_lake  # noqa: PLC0415
+
+    is_repeatable = kind is Format.TABLE or file is not None
+    asked = query_lake(
+        lake, url, text, lambda answer: write_answer(answer, kind, file), limits, is_repeatable=is_repeatable
+    )
+    if url is None:
+        complain(
+            f"up to position {asked.head:,}, as archived at {asked.manifest.written}; --url adds what came since", 0
+        )
+
+
+@contextmanager
+def _bar(what: str) -> Iterator["Progressed"]:
+    """A bar with the rate and the time that is left."""
+    with rate_bar(what) as bar:
+
+        def told(done: int, total: int) -> None:
+            bar(done, total)
+
+        yield told
+
+
+def _session(master: str | None, conf: list[str] | None) -> AbstractContextManager["Start"]:
+    """A Spark session with what was asked for. It is started when there is something to do."""
+    from penstock.spark.sessions import MASTER, late_session  # noqa: PLC0415
+
+    options = dict(_option(each) for each in conf or ())
+    return late_session("penstock lake", master or MASTER, options)
+
+
+def _option(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        refuse(f"--conf is {text!r}: it must be KEY=VALUE")
+    return key, value

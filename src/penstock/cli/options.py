@@ -1,0 +1,42 @@
+"""Options that several commands share: which store or settings they work with, which events, and from when on."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from penstock.settings import TABLE
+
+__all__ = ["Config", "Data", "Filter", "Limit", "StoreUrl", "Types", "moment"]
+
+UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+AGO: Final = re.compile(r"(\d{1,9})([smhd])")
+TIMES: Final = "a time like 2026-11-15T06:00:00Z (UTC unless it says otherwise), or how long ago: 30s, 10m, 2h, 7d"
+
+Data = Annotated[str | None, typer.Option("--data", help=TABLE["data"].help, metavar="DIR", show_default=False)]
+StoreUrl = Annotated[str | None, typer.Option("--store", help=TABLE["store"].help, metavar="URL", show_default=False)]
+Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings", metavar="FILE")]
+
+Filter = Annotated[
+    str, typer.Option("--filter", help="only streams whose names begin with this", metavar="PREFIX", show_default=False)
+]
+Types = Annotated[
+    list[str] | None, typer.Option("--type", help="only events of this type; may be given often", metavar="TYPE")
+]
+Limit = Annotated[int | None, typer.Option("--limit", help="at most so many", metavar="N", min=0)]
+
+
+def moment(text: str) -> datetime:
+    """A time as somebody writes it on a command line; the present if they say `now`."""
+    now = datetime.now(UTC)
+    if text == "now":
+        return now
+    try:
+        if ago := AGO.fullmatch(text):
+            return now - timedelta(**{UNITS[ago[2]]: int(ago[1])})
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(f"{text!r} is no time; write {TIMES}") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,0 +1,230 @@
+"""`penstock sql`: SQL over the history, and what `penstock lake query` prints alike."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from penstock.cli.connecting import URL_ENVIRONMENT, Url, default_url, telling
+from penstock.cli.options import Config, Data, StoreUrl
+from penstock.cli.output import complain, counted, print_line, print_table, refuse, shown
+from penstock.settings.parsers import size
+
+if TYPE_CHECKING:
+    from penstock.sql import Answer, Limits
+
+__all__ = [
+    "FileOption",
+    "Format",
+    "Memory",
+    "Output",
+    "Spilling",
+    "Statement",
+    "format_of",
+    "limits_of",
+    "sql_command",
+    "statement_of",
+    "write_answer",
+]
+
+TABLE_ROWS_MAX: Final = 50
+"""Rows of a table for people; files and programs get all."""
+COUNTED_ROWS_MAX: Final = 100_000
+"""Rows that are counted for people. It would take as long as the whole answer to count more."""
+CELL_LETTERS_MAX: Final = 500
+STANDARD: Final = "-"
+
+
+class Format(StrEnum):
+    """What an answer is written as."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+SUFFIXES: Final = {
+    ".csv": Format.CSV,
+    ".json": Format.JSON,
+    ".jsonl": Format.JSON,
+    ".ndjson": Format.JSON,
+    ".parquet": Format.PARQUET,
+}
+
+Statement = Annotated[
+    str, typer.Argument(metavar="STATEMENT", help="one statement that reads the table `events`; - is standard input")
+]
+Output = Annotated[
+    Format | None,
+    typer.Option(
+        "--output",
+        help="a table for people, or what programs read; JSON is one object per line",
+        show_default="table, or what the name of --file says",
+    ),
+]
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--file", help="write to this file, which is there when it is whole", metavar="PATH"),
+]
+Memory = Annotated[str, typer.Option("--memory", help="what DuckDB may use before it spills to disk", metavar="SIZE")]
+Spilling = Annotated[
+    Path | None,
+    typer.Option(
+        "--temp", help="where it spills to", metavar="DIR", show_default="where the system has temporary files"
+    ),
+]
+
+
+def sql_command(
+    statement: Statement,
+    data: Data = None,
+    store: StoreUrl = None,
+    url: Url = None,
+    config: Config = None,
+    output: Output = None,
+    file: FileOption = None,
+    memory: Memory = "1 GiB",
+    temp: Spilling = None,
+) -> None:
+    """Ask the history in SQL: the table `events`, straight from a store or through its server, with DuckDB.
+
+    The answer is of the moment when the question was asked. Nothing can be written in this way.
+    """
+    kind = format_of(output, file)
+    with telling():
+        limits = limits_of(memory, temp)
+        address = _address(data, store, url, config)
+        text = statement_of(statement)
+        # DuckDB and Arrow take a moment to import, and the help of a command needs none of them.
+        from penstock.sql import open_session  # noqa: PLC0415
+
+        with open_session(address, limits) as session:
+            write_answer(session.query(text), kind, file)
+
+
+def _address(data: str | None, store: str | None, url: str | None, config: Path | None) -> str:
+    """Where the history is. What is said on the command line beats what variables and files say."""
+    # Settings of stores take a moment to import.
+    from penstock.cli.serve import one_store  # noqa: PLC0415
+    from penstock.server import store_address  # noqa: PLC0415
+    from penstock.settings import resolve  # noqa: PLC0415
+
+    if url is not None and data is None and store is None:
+        return url
+    if url is not None and url != os.environ.get(URL_ENVIRONMENT):
+        refuse("only one of --url, --data and --store can be given")
+    settings = one_store(resolve({"data": data, "store": store}, os.environ, config))
+    return default_url() if settings.data is None and settings.store is None else store_address(settings)
+
+
+# --- what was asked for ---------------------------------------------------------------------------------------
+
+
+def statement_of(text: str) -> str:
+    """The statement, which may come by standard input."""
+    return sys.stdin.read() if text == STANDARD else text
+
+
+def limits_of(memory: str, temp: Path | None) -> "Limits":
+    """What DuckDB may use."""
+    from penstock.sql.sessions import MEMORY_BYTES_MIN, Limits  # noqa: PLC0415
+
+    if temp is not None and not temp.is_dir():
+        refuse(f"--temp is {str(temp)!r}: there is no such directory")
+    try:
+        return Limits(size(MEMORY_BYTES_MIN)(memory), folder=None if temp is None else str(temp))
+    except ValueError as error:
+        refuse(f"--memory is {memory!r}: it {error}")
+
+
+def format_of(output: Format | None, file: Path | None) -> Format:
+    """What to write: what is said, or what the name of the file says, or a table."""
+    kind = output or (SUFFIXES.get(file.suffix.lower()) if file is not None else Format.TABLE)
+    if kind is None:
+        refuse(f"say what {str(file)!r} is to be: --output csv, json or parquet")
+    if kind is Format.TABLE and file is not None:
+        refuse("a table is for people; a file is written with --output csv, json or parquet")
+    if kind is Format.PARQUET and file is None and sys.stdout.isatty():
+        refuse("Parquet is not for terminals: say --file PATH, or send it into a file or a pipe")
+    return kind
+
+
+# --- what comes of it -----------------------------------------------------------------------------------------
+
+
+def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
+    """Write an answer where and as it was asked for."""
+    if kind is Format.TABLE:
+        _print(answer)
+        return
+    with _opened(file) as target:
+        rows = _write(answer, kind, target, to_terminal=file is None and sys.stdout.isatty())
+    if file is not None:
+        complain(f"{counted(rows, 'row')} in {file}", 0)
+
+
+def _write(answer: "Answer", kind: Format, target: IO[bytes], *, to_terminal: bool) -> int:
+    from penstock.sql import writing  # noqa: PLC0415
+
+    if kind is Format.CSV:
+        return writing.write_csv(answer, target, shown if to_terminal else None)
+    return writing.write_json(answer, target) if kind is Format.JSON else writing.write_parquet(answer, target)
+
+
+@contextmanager
+def _opened(file: Path | None) -> Iterator[IO[bytes]]:
+    from penstock.sql.writing import whole_file  # noqa: PLC0415
+
+    if file is not None:
+        with whole_file(file) as target:
+            yield target
+        return
+    sys.stdout.flush()
+    yield sys.stdout.buffer
+    sys.stdout.buffer.flush()
+
+
+def _print(answer: "Answer") -> None:
+    """The first rows for people, and how many there are."""
+    from penstock.sql.values import plain  # noqa: PLC0415
+
+    rows: list[tuple[Any, ...]] = []
+    total = 0
+    for batch in answer.batches():
+        wanted = batch.slice(0, max(0, TABLE_ROWS_MAX - len(rows)))
+        rows += zip(*map(plain, wanted.columns), strict=True)
+        total += batch.num_rows
+        if total > COUNTED_ROWS_MAX:
+            break
+    print_table(_headings(answer), [tuple(map(_cell, row)) for row in rows], empty="no rows")
+    if total > TABLE_ROWS_MAX:
+        print_line(_rest(total))
+
+
+def _headings(answer: "Answer") -> list[str]:
+    import pyarrow as pa  # noqa: PLC0415
+
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return [f"{'#' * any(test(field.type) for test in numbers)}{shown(field.name)}" for field in answer.schema]
+
+
+def _rest(total: int) -> str:
+    there = f"more than {COUNTED_ROWS_MAX:,}" if total > COUNTED_ROWS_MAX else f"{total:,}"
+    return f"{TABLE_ROWS_MAX} of {there} rows; --output csv, json or parquet writes all"
+
+
+def _cell(value: Any) -> Any:
+    """A value in a table: short, and for lists and the like as JSON."""
+    from penstock.cli.output import json_text  # noqa: PLC0415
+
+    text = json_text(value) if isinstance(value, list | dict | bool) else value
+    if isinstance(text, str) and len(text) > CELL_LETTERS_MAX:
+        return "".join(islice(text, CELL_LETTERS_MAX)) + "…"
+    return text

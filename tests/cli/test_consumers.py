@@ -1,0 +1,141 @@
+"""Queues and subscriptions, looked at, worked with and mended by hand."""
+
+import json
+import re
+
+import pytest
+
+import penstock
+from penstock.testing import Server
+from tests.cli.support import run, shell
+from tests.test_cli import penstock as command
+
+
+@pytest.fixture
+def orders(client: penstock.Client, context: str) -> str:
+    """A context with five events in two streams."""
+    client.append(context, "order-1", [penstock.event("Placed", number) for number in (1, 2, 3)])
+    client.append(context, "cart-1", [penstock.event("Filled", number) for number in (4, 5)])
+    return context
+
+
+def bodies(out: str) -> list[int]:
+    return [json.loads(line)["body"] for line in out.splitlines()]
+
+
+def state(client: penstock.Client, context: str) -> tuple[int, int, int]:
+    """Where the one queue of a context is, how many events are out, how many allocations were set aside."""
+    (info,) = (info for info in client.queues() if info.context == context)
+    return info.behind, info.allocated, info.dead
+
+
+def test_a_queue_is_consumed_and_listed(served: Server, client: penstock.Client, orders: str) -> None:
+    done = run("queue", "consume", orders, "mail", "--count", 2, "--json", url=served.url)
+    assert (done.code, done.err, bodies(done.out)) == (0, "", [1, 2])
+    assert state(client, orders) == (3, 0, 0)
+    done = run("queue", "list", orders, url=served.url)
+    assert (done.code, done.err) == (0, "")
+    assert re.search(rf"mail +{orders} +\* +\d+ +3 +0 +0 +0 +- ", done.out)
+    found = json.loads(command("queue", "list", orders, "--json", "--url", served.url)[1])
+    assert (found["name"], found["filter"], found["behind"]) == ("mail", "", 3)
+    code, out, _ = command("queue", "consume", orders, "mail", "--url", served.url)
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert command("queue", "consume", orders, "mail", "--url", served.url) == (0, "", "nothing to consume\n")
+
+
+def test_a_queue_keeps_the_filter_that_it_was_made_with(served: Server, orders: str) -> None:
+    at = ("--json", "--url", served.url)
+    assert bodies(command("queue", "consume", orders, "carts", "--filter", "cart", "-n", 1, *at)[1]) == [4]
+    assert bodies(command("queue", "consume", orders, "carts", *at)[1]) == [5]
+    code, out, err = command("queue", "consume", orders, "carts", "--filter", "order", *at)
+    assert (code, out, err) == (1, "", "penstock: queue carts exists with the filter 'cart', not 'order'\n")
+
+
+def test_what_nobody_could_read_goes_to_the_next_consumer(
+    served: Server, client: penstock.Client, context: str
+) -> None:
+    client.append(context, "s", [penstock.event("T", "x" * 3000) for _ in range(100)])
+    done = shell(f"penstock queue consume {context} mail --json | head -1 > /dev/null", served.url)
+    assert (done.code, done.err) == (1, "")
+    assert len(run("queue", "consume", context, "mail", "--json", url=served.url).lines) == 100
+
+
+def test_a_queue_goes_on_where_it_is_told(served: Server, client: penstock.Client, orders: str) -> None:
+    client.queue(orders, "mail").declare()
+    first = next(client.read_all(context=orders)).position
+    at = ("--url", served.url)
+    for place, left in (
+        ("end", []),
+        ("beginning", [1, 2, 3, 4, 5]),
+        (first + 3, [4, 5]),
+        ("1h", [1, 2, 3, 4, 5]),
+        ("now", []),
+    ):
+        code, out, err = command("queue", "reset", orders, "mail", "--to", place, *at)
+        assert (code, err) == (0, "")
+        assert out.startswith("queue mail goes on at position ")
+        assert bodies(command("queue", "consume", orders, "mail", "--json", *at)[1]) == left
+    done = run("queue", "reset", orders, "mail", "--to", 10**9, url=served.url)
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "position is 1000000000; it must be from 1 to" in done.err
+
+
+def test_what_was_set_aside_is_put_back(served: Server, client: penstock.Client, orders: str) -> None:
+    at = ("--url", served.url)
+    client.queue(orders, "mail").declare()
+    assert command("queue", "dead", orders, "mail", "--after", 1, *at) == (0, "nothing was set aside\n", "")
+    client.queue(orders, "mail", subscriber="slow", count=3, ttl=0.001).take()
+    rest = client.queue(orders, "mail", count=10)
+    while state(client, orders)[2] == 0:
+        rest.acknowledge(rest.take(wait=0.05))
+    while batch := rest.take():
+        rest.acknowledge(batch)
+    done = run("queue", "dead", orders, "mail", url=served.url)
+    assert re.search(r" 3 +1 +slow +20\d\d-", done.out)
+    dead = json.loads(command("queue", "dead", orders, "mail", "--json", *at)[1])
+    assert (dead["count"], dead["subscriber"]) == (3, "slow")
+    done = run("queue", "requeue", orders, "mail", dead["first"], url=served.url)
+    assert done == (0, "put 1 allocation back into queue mail\n", "")
+    assert bodies(command("queue", "consume", orders, "mail", "--json", *at)[1]) == [1, 2, 3]
+    assert command("queue", "requeue", orders, "mail", "--all", *at)[1] == "put 0 allocations back into queue mail\n"
+    code, _, err = command("queue", "requeue", orders, "mail", 7, *at)
+    assert (code, err) == (1, "penstock: queue mail has nothing set aside that begins at 7\n")
+
+
+def test_subscriptions_are_listed_and_set(served: Server, client: penstock.Client, orders: str) -> None:
+    subscription = client.subscription("revenue", context=orders, filter="order-", follow=False)
+    assert [event.json() for event in subscription] == [1, 2, 3]
+    (found,) = run("subscription", "list", orders, "--json", url=served.url).lines
+    assert (found["subscriber"], found["filter"]) == ("revenue", "order-")
+    assert re.match(r"20\d\d-\d\d-\d\dT", found["last_event"])
+    assert re.search(rf"revenue +{orders} +order- ", command("subscription", "list", "--url", served.url)[1])
+    given = ("subscription", "set", "revenue", orders, "--filter", "order-", "--to")
+    done = run(*given, "beginning", url=served.url)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("subscription revenue goes on at position ")
+    assert [event.json() for event in subscription] == [1, 2, 3]
+    assert command(*given, "beginning", "--url", served.url)[0] == 0
+    assert command(*given, "end", "--url", served.url)[0] == 0
+    assert list(subscription) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (("queue", "reset", "shop", "nix", "--to", "end"), 1, "no queue nix in context shop; see penstock queue list"),
+        (("queue", "dead", "shop", "nix"), 1, "no queue nix in context shop"),
+        (("queue", "dead", "shop", "nix", "--after", "0"), 2, "--after '0' is no number of consumers"),
+        (("queue", "reset", "shop", "nix", "--to", "soon"), 2, "'soon' is no time"),
+        (("queue", "reset", "shop", "nix"), 2, "missing option '--to'"),
+        (("queue", "requeue", "shop", "nix"), 2, "either FIRST positions or --all"),
+        (("queue", "lst"), 2, "no such command 'lst'; did you mean 'list'? (see penstock queue --help)"),
+        (("subscription", "set", "nix", "shop", "--to", "end"), 1, "no subscription nix to * in context shop"),
+    ],
+)
+def test_what_is_not_there_or_not_meant_is_told(
+    served: Server, arguments: tuple[str, ...], code: int, reason: str
+) -> None:
+    where = ("--url", served.url) if arguments[1] != "lst" else ()
+    found, out, err = command(*arguments, *where)
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    assert reason in err

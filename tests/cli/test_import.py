@@ -1,0 +1,273 @@
+"""`penstock import`: from files of all formats, once, whatever ends it in the middle."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from uuid import UUID
+
+import pexpect  # type: ignore[import-untyped]
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from penstock.cli import app
+from penstock.interchange import Defaults, FileRefused, Format, import_file, survey
+from penstock.interchange.reading import Source
+from penstock.model import Event, NewEvent
+from penstock.model.ticks import KIND_LOCAL, KIND_UTC, stamp_of
+from penstock.testing import Server, server
+from tests.cli.support import Done, run, shell, variables
+from tests.test_server import PATIENCE_S, PENSTOCK, until
+
+MANY = 20_000
+AWKWARD = [
+    ("order-1", NewEvent(bytes(range(16)), stamp_of(639_000_000_000_000_001, KIND_UTC), "Placed", None, b'{"a":1}')),
+    ("order-2", NewEvent(bytes(16), stamp_of(1), "Größe", '{"user":7}', b"\x00\xff binary")),
+    ("order-1", NewEvent(b"\xff" * 16, stamp_of(2), "Paid", "plain, text", b'{ "spaced": 1.0e5 }')),
+    ('o "x", y', NewEvent(b"\x01" * 16, stamp_of(3), "a b", '{"deep":{"x":[1]}}', "line\r\nline\u2028".encode())),
+    ("empty", NewEvent(b"\x02" * 16, stamp_of(4), "Empty", None, b"")),
+]
+
+
+def called(*arguments: object) -> Done:
+    """Run a command in this process, which is quicker."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return Done(result.exit_code, result.stdout, result.stderr)
+
+
+def kept(event: Event) -> tuple[object, ...]:
+    """What an import keeps of an event."""
+    return event.context, event.stream, event.id, event.stamp, event.type, event.headers, event.body
+
+
+def history(url: str, context: str) -> list[tuple[object, ...]]:
+    found: list[tuple[object, ...]] = []
+    with penstock.connect(url) as client:
+        position, end = 1, False
+        while not end:
+            page = client.read_page(position, context=context)
+            found += map(kept, page.events)
+            position, end = page.next, page.end
+    return found
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Many events of a few streams, without a context."""
+    path = tmp_path_factory.mktemp("many") / "many.jsonl"
+    with path.open("w") as file:
+        for number in range(MANY):
+            event = {"stream": f"order-{number // 3 % 100}", "type": "Placed", "id": str(UUID(int=number))}
+            file.write(json.dumps({**event, "body": {"number": number}}) + "\n")
+    return path
+
+
+def assert_exactly_once(url: str, context: str) -> None:
+    assert [UUID(bytes=row[2]).int for row in history(url, context)] == list(range(MANY))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", list(Format))
+def test_what_was_exported_comes_back_the_same(
+    served: Server, client: penstock.Client, context: str, tmp_path: Path, kind: Format
+) -> None:
+    for stream, event in AWKWARD:
+        local = event._replace(stamp=stamp_of(event.stamp & 0xFFFF, KIND_LOCAL))
+        client.append(context, stream, [event if kind is Format.CLOUDEVENTS else local])
+    path = tmp_path / f"all.{kind}"
+    assert called("export", path, "--context", context, "--url", served.url).code == 0
+    with server() as other:
+        done = called("import", path, "--url", other.url)
+        assert (done.code, done.out) == (0, f"{path}: 5 events imported\n")
+        assert history(other.url, context) == history(served.url, context)
+
+
+def test_what_read_prints_can_be_imported_from_a_pipe(served: Server, client: penstock.Client, context: str) -> None:
+    for stream, event in AWKWARD:
+        client.append(context, stream, [event])
+    with server() as other:
+        line = f"penstock read {context} --json --url {served.url} | penstock import - --json --url {other.url}"
+        done = shell(line)
+        assert done.code == 0, done.err
+        assert done.lines == [{"file": "standard input", "format": "jsonl", "events": 5, "new_events": 5}]
+        found = history(other.url, context)
+    assert [row[:3] for row in found] == [row[:3] for row in history(served.url, context)]
+
+
+def test_logs_are_made_for_their_messages(served: Server, client: penstock.Client, tmp_path: Path) -> None:
+    client.log("imported").create()
+    client.log("imported").append([1, {"a": [2]}])
+    path = tmp_path / "logs.jsonl"
+    assert called("export", path, "--context", "remits", "--filter", "imported", "--url", served.url).code == 0
+    with server() as other, penstock.connect(other.url) as reader:
+        assert called("import", path, "--url", other.url).code == 0
+        assert reader.log("imported").show().messages == 2
+        assert [info.name for info in reader.contexts()] == ["remits"]
+
+
+def test_the_same_file_is_imported_once_also_by_two_at_a_time(served: Server, context: str, lines: Path) -> None:
+    both = [begun(lines, context, served.url) for _ in range(2)]
+    ended = [process.communicate(timeout=PATIENCE_S) for process in both]
+    assert [(process.returncode, told) for process, (_, told) in zip(both, ended, strict=True)] == [(0, b"")] * 2
+    assert_exactly_once(served.url, context)
+    again = called("import", lines, "--context", context, "--url", served.url, "--json")
+    assert again.lines == [{"file": str(lines), "format": "jsonl", "events": MANY, "new_events": 0}]
+
+
+def test_a_file_is_imported_again_under_another_name(served: Server, context: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"stream":"s","type":"T"}\n')
+    for name, new in (("", 1), ("", 0), ("again", 1), ("again", 0)):
+        done = called("import", path, "--context", context, "--name", name, "--json", "--url", served.url)
+        assert done.lines[0]["new_events"] == new
+
+
+def begun(lines: Path, context: str, url: str) -> "subprocess.Popen[bytes]":
+    command = [*PENSTOCK, "import", str(lines), "--context", context]
+    return subprocess.Popen(command, env=variables(url), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def events_in(client: penstock.Client, context: str) -> int:
+    return next((info.events for info in client.contexts() if info.name == context), 0)
+
+
+def test_a_killed_import_goes_on_where_it_was(
+    served: Server, client: penstock.Client, context: str, lines: Path
+) -> None:
+    process = begun(lines, context, served.url)
+    until(lambda: events_in(client, context) >= 1000)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    before = events_in(client, context)
+    assert 0 < before < MANY, "it was killed too late to show anything"
+    done = called("import", lines, "--context", context, "--url", served.url, "--json")
+    assert done.lines[0]["new_events"] == MANY - before
+    assert_exactly_once(served.url, context)
+
+
+def test_an_interrupted_import_says_how_to_go_on(
+    served: Server, client: penstock.Client, context: str, lines: Path
+) -> None:
+    process = begun(lines, context, served.url)
+    until(lambda: events_in(client, context) >= 1000)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert told.startswith(b"penstock: interrupted: ")
+    assert told.endswith(b"run the same command again, and it goes on\n")
+    assert told.count(b"\n") == 1
+    assert called("import", lines, "--context", context, "--url", served.url).code == 0
+    assert_exactly_once(served.url, context)
+
+
+def test_an_import_outlives_its_server(context: str, lines: Path) -> None:
+    with server() as own, penstock.connect(own.url) as client:
+        process = begun(lines, context, own.url)
+        until(lambda: events_in(client, context) >= 1000)
+        own.kill()
+        own.restart()
+        _, told = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, told) == (0, b"")
+        assert_exactly_once(own.url, context)
+
+
+def test_a_store_without_a_server_can_be_filled(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("amount\n3\n4\n")
+    flags = ("--context", "shop", "--stream", "s", "--type", "T", "--data", tmp_path / "data")
+    assert run("import", path, *flags).out == f"{path}: 2 events imported\n"
+    done = run("export", "-", "--data", tmp_path / "data")
+    assert [line["body"] for line in done.lines] == [{"amount": "3"}, {"amount": "4"}]
+
+
+def test_a_progress_bar_shows_the_rate_and_the_time_left(served: Server, context: str, lines: Path) -> None:
+    arguments = ["-m", "penstock", "import", str(lines), "--context", context]
+    process = pexpect.spawn(PENSTOCK[0], arguments, env=variables(served.url), timeout=PATIENCE_S, dimensions=(24, 120))
+    process.expect(r"checking .*many.jsonl")
+    process.expect(r"importing .*/20000.*\d/s.*\d:\d\d:\d\d")
+    process.expect("20,000 events imported")
+    process.expect(pexpect.EOF)
+    process.close()
+    assert process.exitstatus == 0
+
+
+# --- what cannot be imported ----------------------------------------------------------------------------------
+
+
+def test_nothing_of_a_broken_file_is_imported_and_all_of_it_after_a_fix(
+    served: Server, client: penstock.Client, context: str, lines: Path, tmp_path: Path
+) -> None:
+    path, sound = tmp_path / "broken.jsonl", lines.read_text()
+    path.write_text(sound + '{"stream": "s", "type": 7}\n')
+    done = run("import", lines, path, "--context", context, url=served.url)
+    assert done.code == 1
+    assert done.err == (
+        f"penstock: {path}, line 20001, column 25: 'type' is 7, where text belongs; nothing of this file was imported\n"
+    )
+    assert not events_in(client, context)
+    path.write_text(sound)
+    assert called("import", path, "--context", context, "--url", served.url).code == 0
+    assert_exactly_once(served.url, context)
+
+
+def test_an_event_that_the_server_would_refuse_is_found_before_anything_is_written(
+    context: str, lines: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "large.jsonl"
+    path.write_text(lines.read_text() + json.dumps({"stream": "s", "type": "T", "text": "x" * 5000}) + "\n")
+    with server(event_bytes_max="4KiB") as own, penstock.connect(own.url) as client:
+        done = called("import", path, "--context", context, "--url", own.url)
+        assert (done.code, done.err) == (1, "penstock: 5001 is more than event_bytes_max allows (4096)\n")
+        assert not client.stats().head
+
+
+def test_a_file_that_somebody_writes_to_is_not_imported(served: Server, context: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"stream":"s","type":"T"}\n')
+    found = survey(Source("a", path, Format.JSONL, Defaults(context)), "", lambda _: None)
+    path.write_text('{"stream":"s","type":"T"}\n' * 2)
+    with pytest.raises(FileRefused, match="changed it while"):
+        import_file(found, served.url, lambda _: None)
+
+
+def test_standard_input_is_read_once() -> None:
+    done = called("import", "-", "-")
+    assert (done.code, done.err) == (2, "penstock: standard input can be read once only\n")
+
+
+def test_files_can_be_looked_through_without_a_server(tmp_path: Path, lines: Path) -> None:
+    done = called("import", lines, "--context", "shop", "--check")
+    assert (done.code, done.out) == (0, f"{lines}: 20,000 events, nothing wrong\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "flags", "code", "reason"),
+    [
+        ("a.jsonl", b"{}", (), 1, "line 1, column 1: 'context' is missing; say --context"),
+        ("a.jsonl", b'{"context":', (), 1, "line 1, column 12: expecting value"),
+        ("a.csv", b"stream\n\xff\n", ("--context", "c", "--type", "t"), 1, "line 2, column 1: it is not UTF-8"),
+        ("a.ce", b'{"specversion":"1.0"}', (), 1, "line 1, column 1: 'id' is missing"),
+        ("a.parquet", b"PAR1 no, it is not", (), 1, "row 1, column 1: it cannot be read as Parquet"),
+        ("a.txt", b"", (), 2, "say --format jsonl|csv|parquet|cloudevents"),
+        ("a.jsonl", b"", ("--context", ""), 2, "--context is empty"),
+        ("a.jsonl", None, (), 1, "no such file or directory"),
+        (
+            "a.jsonl",
+            b'{"type":"t"}',
+            ("--context", "c", "--stream", "s", "--url", "penstock://127.0.0.1:1"),
+            1,
+            "no server",
+        ),
+        ("a.jsonl", b'{"type":"t"}', ("--context", "c", "--stream", "s", "--url", "http://x"), 2, "no address"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(
+    tmp_path: Path, name: str, content: bytes | None, flags: tuple[str, ...], code: int, reason: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    done = called("import", tmp_path / name, *flags)
+    assert done.code == code
+    assert reason in done.err
+    assert done.err.count("\n") == 1
