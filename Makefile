@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run run-postgres test coverage check lint types imports format bench soak-crash soak-power soak-postgres docs lock clean
+.PHONY: help run run-postgres test coverage check lint types imports format bench soak-crash soak-power soak-postgres soak-spark docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ soak-power: $(VENV)/.dev ## power cuts under the store
 soak-postgres: $(VENV)/.dev ## a commit's conversation cut at every byte, 1,000 interleavings
 	PENSTOCK_TEST_TWO=1 PENSTOCK_CUT_EVERY=1 PENSTOCK_INTERLEAVINGS=1000 \
 		$(BIN)/python -m pytest --timeout 3600 tests/store/test_postgres.py tests/store/test_postgres_faults.py $(ARGS)
+
+soak-spark: $(VENV)/.dev ## hundreds of drivers and workers killed while they archive
+	@scripts/java
+	$(BIN)/python -m tests.soak.lake $(ARGS)
 
 docs: $(VENV)/.run ## the pages that are made from code
 	$(BIN)/python -c 'from penstock.cli.settings import settings_page as page; print(page(), end="")' > docs/settings.tmp

@@ -25,6 +25,8 @@ SESSIONS = [ROOT / "docs" / name for name in ("client.md", "quickstart.md")]
 """Pages whose examples are one session: each goes on where the one before it ended."""
 SPARK = ROOT / "docs" / "spark.md"
 """Run by tests/spark, in the session that all its tests share."""
+LAKE = ROOT / "docs" / "lake.md"
+"""Run by tests/lake, in the same session."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"^```python\n(?:[^`]|`[^`])*?^```\n\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -36,7 +38,7 @@ def blocks(page: Path) -> list[str]:
 EXAMPLES = [
     pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
-    if page not in (*SESSIONS, SPARK)
+    if page not in (*SESSIONS, SPARK, LAKE)
     for number, code in enumerate(blocks(page), 1)
 ]
 

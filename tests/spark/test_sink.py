@@ -159,7 +159,8 @@ def test_a_job_that_fails_shows_no_diverted_rows(spark: SparkSession, data: Path
     rows = numbers(spark, 10, parts=2).withColumn("type", f.when(f.col("at") == 1, None).otherwise(f.col("type")))
     failing = rows.withColumn("text", f.expr("if(at = 9, raise_error('broken'), text)")).drop("at")
     assert "broken" in why(lambda: write(failing, store_url(data), badRows="divert", badRowsPath=str(aside)))
-    assert not aside.exists() or list(aside.iterdir()) == []
+    # A task that is still at work when its job fails may leave something behind, where readers of folders do not look.
+    assert not aside.exists() or all(path.name.startswith(".") for path in aside.iterdir())
 
 
 def test_an_expected_version_that_holds_is_written(spark: SparkSession, data: Path) -> None:

@@ -52,6 +52,8 @@ from penstock.store.contract import (
     Transaction,
 )
 from penstock.store.record import Record, encode_commit
+from penstock.store.staging import Placed
+from tests.store.reference_staging import Attempt, AttemptKey, StagingReference
 
 TICKS_PER_MS = 10_000
 _T = TypeVar("_T")
@@ -61,6 +63,12 @@ def sent(commit: contract.Commit) -> list[NewEvent]:
     """The events of a commit, decoded again."""
     data = encode_commit(commit.columns, 1, b"c", b"s", 1, bytes(16), 0)
     return [NewEvent(e.id, e.stamp, e.type, e.headers, e.body) for e in Record(data, 1).events()]
+
+
+def _again(result: Appended | Placed) -> Appended | Placed:
+    if isinstance(result, Appended):
+        return replace(result, repeated=True)
+    return Placed(replace(result.published, repeated=True), frozenset())
 
 
 @dataclass
@@ -73,12 +81,13 @@ class State:
     queues: dict[int, QueueState] = field(default_factory=dict)
     allocations: dict[int, dict[int, Allocation]] = field(default_factory=dict)
     dead_after: dict[int, int | None] = field(default_factory=dict)
-    producers: dict[str, tuple[int, list[Appended], int]] = field(default_factory=dict)
+    producers: dict[str, tuple[int, list[Appended | Placed], int]] = field(default_factory=dict)
     logs: dict[str, LogInfo] = field(default_factory=dict)
     to_erase: set[int] = field(default_factory=set)
     erased_up_to: dict[tuple[str, str], int] = field(default_factory=dict)
     iterators: dict[str, IteratorState] = field(default_factory=dict)
     outputs: dict[int, list[bytes]] = field(default_factory=dict)
+    stages: dict[AttemptKey, Attempt] = field(default_factory=dict)
     number: int = 0
 
     def copy(self) -> "State":
@@ -89,7 +98,7 @@ class State:
         return State(**mine)
 
 
-class ReferenceStore:
+class ReferenceStore(StagingReference):
     """The contract, as plainly as it can be said."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -103,6 +112,10 @@ class ReferenceStore:
 
     def now(self) -> int:
         return ticks_of_unix_ns(self.clock())
+
+    @property
+    def stages(self) -> dict[AttemptKey, Attempt]:
+        return self.state.stages
 
     # -- reading
 
@@ -175,9 +188,9 @@ class ReferenceStore:
             number, results, _ = self.state.producers[mark.producer]
             if mark.number < number:
                 raise MarkSuperseded(mark.producer, mark.number, number)
-            if mark.number == number and len(results) != len(
-                [op for op in operations if isinstance(op, contract.Commit)]
-            ):
+            writing = [type(op) for op in operations if isinstance(op, contract.Commit | contract.Publish)]
+            kinds = {Appended: contract.Commit, Placed: contract.Publish}
+            if mark.number == number and writing != [kinds[type(result)] for result in results]:
                 raise InvalidRequest("producer's number", "was used for another transaction")
             if mark.number == number:
                 return self._first_results(operations, results)
@@ -193,14 +206,15 @@ class ReferenceStore:
         else:
             answers = [self._apply(op) for op in operations]
         if mark is not None:
-            first = [answer for answer in answers if isinstance(answer, Appended)]
+            first = [answer for answer in answers if isinstance(answer, Appended | Placed)]
             self.state.producers[mark.producer] = (mark.number, first, self.recorded)
         return answers
 
     @staticmethod
-    def _first_results(operations: Sequence[Operation], commits: list[Appended]) -> list[Result]:
-        rest = [replace(commit, repeated=True) for commit in commits]
-        return [rest.pop(0) if isinstance(operation, contract.Commit) and rest else None for operation in operations]
+    def _first_results(operations: Sequence[Operation], results: Sequence[Appended | Placed]) -> list[Result]:
+        rest = [_again(result) for result in results]
+        writing = (contract.Commit, contract.Publish)
+        return [rest.pop(0) if isinstance(operation, writing) and rest else None for operation in operations]
 
     def _repeat(self, op: contract.Commit) -> Appended:
         stream = self.stream(op.context, op.stream)
@@ -480,6 +494,10 @@ class Names:
         elif isinstance(real, Hid) and isinstance(reference, Hid):
             for one, two in zip(self._sorted(real), reference.rebuilt, strict=False):
                 self.learn(one, two)
+
+    def same_commit(self, real: bytes, reference: bytes) -> None:
+        """Take note of two ids of one commit."""
+        self._commits.setdefault(real, reference)
 
     def number(self, kind: type, reference: int) -> int:
         """The real number of something; one that nothing has if there is no such thing."""

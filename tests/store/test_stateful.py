@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from penstock.errors import MarkSuperseded, PenstockError, VersionConflict
 from penstock.model import EventFilter, NewEvent, ProducerMark, StreamInfo, stamp_of
@@ -51,6 +51,7 @@ from penstock.store.sealing import next_seal
 from penstock.store.sqlite import SqliteStore
 from tests.store.kit import Clock, commit, do_one, everything, find, findings, some
 from tests.store.reference import Names, ReferenceStore
+from tests.store.staging_rules import StagingRules
 
 contexts = st.sampled_from(["shop", "other", LOG_CONTEXT])
 streams = st.sampled_from(["a", "ab", "b"])
@@ -78,7 +79,7 @@ limits = st.builds(
 marks = st.none() | st.none() | st.builds(ProducerMark, st.sampled_from(["p", "q"]), st.integers(0, 6))
 
 
-class StoreMachine(RuleBasedStateMachine):
+class StoreMachine(StagingRules):
     """One store, one reference, one clock."""
 
     def __init__(self) -> None:
@@ -117,7 +118,7 @@ class StoreMachine(RuleBasedStateMachine):
     def operation(self, data: st.DataObject) -> Operation:
         """Something that may or may not be possible now."""
         makers = [self.commit] * 4 + [self.again, self.consumer, self.consumer, self.queue, self.queue, self.log]
-        return data.draw(st.sampled_from([*makers, self.hide]), label="kind")(data)
+        return data.draw(st.sampled_from([*makers, self.hide, self.staging]), label="kind")(data)
 
     def commit(self, data: st.DataObject) -> Operation:
         context, stream = data.draw(contexts), data.draw(streams)
@@ -136,6 +137,9 @@ class StoreMachine(RuleBasedStateMachine):
         if data.draw(st.integers(0, 3)) == 0:
             chosen[-1] = chosen[-1]._replace(id=b"x" * 16)
         return Commit(there[0].context, there[0].stream, first + 1, columns_of(chosen))
+
+    def new_events(self) -> st.SearchStrategy[list[NewEvent]]:
+        return events
 
     def position(self, data: st.DataObject) -> int:
         """Somewhere, but not so far back that reading on from there in small pages takes long."""

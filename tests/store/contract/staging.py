@@ -2,9 +2,10 @@
 
 from penstock.errors import InvalidRequest, LimitExceeded, MarkSuperseded, StageLost, VersionConflict
 from penstock.model import ANY, NewEvent, ProducerMark, Published, StagedUnit, Winner
-from penstock.store.contract import ExpireStages, Placed, Publish, Stage, Store, Transaction, Unstage
+from penstock.store.contract import ExpireStages, HideStream, Placed, Publish, Stage, Store, Transaction, Unstage
 from penstock.store.staging import make_unit
 from tests.store.contract.case import StoreCase
+from tests.store.contract.logs import erase_all
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, event, everything, some, stream_of
 
 MARK = ProducerMark("job", 1)
@@ -219,3 +220,23 @@ class StagingContract(StoreCase):
             do_one(store, Stage("job", 0, "a", number, (one,), 64 * MIB, 1000))
         assert publish(store, Winner(0, "a", 40)) == Published(1, 40, 80)
         assert sum(len(bodies(store, f"s{number}")) for number in range(7)) == 80
+
+    def test_a_failed_publication_leaves_all_attempts_as_they_were(self, store: Store) -> None:
+        refused = unit("z", some(1), 9)
+        for number in range(30):
+            for which in ("lost", "won"):
+                stage(store, 0, unit("a", [event(body=which.encode() * 300)]), attempt=which, number=number)
+        winner = stage(store, 1, refused)
+        assert isinstance(attempt(store, Publish("job", (Winner(0, "won", 30), winner)), mark=MARK), VersionConflict)
+        assert publish(store, Winner(0, "lost", 30)).events == 30
+        assert bodies(store, "a") == [b"lost" * 300] * 30
+
+    def test_an_erasure_leaves_alone_what_is_staged_for_its_stream(self, store: Store) -> None:
+        append(store, "a", numbered(1, 2))
+        winner = stage(store, 0, unit("a", numbered(3)))
+        do_one(store, HideStream("shop", "a"))
+        erase_all(store)
+        publish(store, winner)
+        assert [(found.sequence, found.body) for found in stream_of(store, "a")] == [(3, b"3")]
+        do_one(store, HideStream("shop", "a"))
+        assert bodies(store, "a") == []

@@ -154,12 +154,12 @@ SELECT head FROM state;
 
 -- name: stream_head
 SELECT last FROM commits
-WHERE stream_id = (SELECT s.id FROM streams s JOIN contexts c ON c.id = s.context_id
-    WHERE c.name = %(context)s AND s.name = %(stream)s)
+WHERE stream_id = (SELECT id FROM streams
+    WHERE context_id = (SELECT id FROM contexts WHERE name = %(context)s) AND name = %(stream)s)
 ORDER BY last DESC LIMIT 1;
 
 -- name: find_stream
-SELECT s.id FROM streams s JOIN contexts c ON c.id = s.context_id WHERE c.name = %(context)s AND s.name = %(stream)s;
+SELECT id FROM streams WHERE context_id = (SELECT id FROM contexts WHERE name = %(context)s) AND name = %(stream)s;
 
 -- name: context_id
 SELECT id FROM contexts WHERE name = %(name)s;
@@ -222,8 +222,8 @@ ORDER BY position;
 
 -- name: first_page_of_stream
 WITH place AS (
-    SELECT (SELECT s.id FROM streams s JOIN contexts c ON c.id = s.context_id
-            WHERE c.name = %(context)s AND s.name = %(stream)s) AS id,
+    SELECT (SELECT id FROM streams WHERE context_id = (SELECT id FROM contexts WHERE name = %(context)s)
+            AND name = %(stream)s) AS id,
         EXISTS (SELECT FROM erasures WHERE finished IS NULL AND done < last) AS has_erasures
 )
 SELECT id, has_erasures, last, place, start, CASE WHEN nth = 1 THEN data END FROM place LEFT JOIN LATERAL (
@@ -631,6 +631,9 @@ VACUUM (INDEX_CLEANUP on) records;
 -- name: vacuum_outputs
 VACUUM (INDEX_CLEANUP on) outputs;
 
+-- name: vacuum_staged
+VACUUM (INDEX_CLEANUP on) staged;
+
 -- Seals.
 
 -- name: sealed
@@ -906,7 +909,7 @@ WHERE staged.id = ANY (%(ids)s::bigint[]);
 DELETE FROM staged WHERE stage_id = ANY (%(ids)s::bigint[]);
 
 -- name: delete_stages
-DELETE FROM stages WHERE id = ANY (%(ids)s::bigint[]) RETURNING id;
+DELETE FROM stages WHERE id = ANY (%(ids)s::bigint[]);
 
 -- name: idle_stages
 SELECT id FROM stages WHERE used < %(before)s ORDER BY used LIMIT %(limit)s;

@@ -71,4 +71,5 @@ def _vacuum(db: Database) -> list[int]:
     if cleared:
         db.later("vacuum_records")
         db.later("vacuum_outputs")
+        db.later("vacuum_staged")
     return cleared

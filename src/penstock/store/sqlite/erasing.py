@@ -6,8 +6,8 @@ step then puts tombstones into some records, or removes some rows of output; SQL
 step are old pages in the WAL. They are gone when it has been emptied, and only then is an erasure finished.
 """
 
-from collections.abc import Collection
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 import apsw
 
@@ -66,44 +66,15 @@ class _Step(Step[Database]):
             row = self._db.value("output_to_erase", {"id": iterator, "ordinal": done})
             if row is None:
                 return entry.last
-            rows = _together(self._db, row, iterator, self.records_left)
-            with guarded.blank(self._db, guarded.OUTPUTS, _moved(self._db, rows)):
+            rows = guarded.together(guarded.OUTPUTS, self._from(row, iterator), self.records_left, STEP_BYTES_MAX)
+            with guarded.blank(self._db, guarded.OUTPUTS, guarded.moved(self._db, guarded.OUTPUTS, rows)):
                 self._db.run_many("blank_output", [(number,) for number in rows.gone])
                 self._db.run_many("delete_output", [(number,) for number in rows.gone])
             self.spend(rows.size, len(rows.gone))
-            done = rows.done
+            done = rows.last + 1
         return done
 
-
-class _Rows(NamedTuple):
-    """Rows of an output that lie together: which of them go, and what lies between them and stays."""
-
-    gone: list[int]
-    kept: list[guarded.Value]
-    size: int
-    done: int
-
-
-def _together(db: Database, row: int, iterator: int, rows_max: int) -> _Rows:
-    """Rows of an output from one on, as far as not too many of others lie between them."""
-    gone: list[int] = []
-    kept: list[guarded.Value] = []
-    between: list[guarded.Value] = []
-    size = done = apart = 0
-    for owner, ordinal, *numbers in db.each("outputs_from_row", {"row": row}):
-        values = guarded.values_of(guarded.OUTPUTS, numbers)
-        if owner == iterator:
-            kept += between
-            size += apart + sum(value.size for value in values)
-            gone.append(numbers[0])
-            between, apart, done = [], 0, ordinal + 1
-        else:
-            between += values
-            apart += guarded.movable(values)
-        if len(gone) >= rows_max or size > STEP_BYTES_MAX or apart > 2 * guarded.GUARD_BYTES:
-            break
-    return _Rows(gone, kept, size, done)
-
-
-def _moved(db: Database, rows: _Rows) -> list[guarded.Value]:
-    return [*rows.kept, *guarded.neighbours(db, guarded.OUTPUTS, rows.gone[0], rows.gone[-1])]
+    def _from(self, row: int, iterator: int) -> Iterator[tuple[int | None, Sequence[int | None]]]:
+        """Rows of output from one on; those of an iterator by their ordinals."""
+        for owner, ordinal, *numbers in self._db.each("outputs_from_row", {"row": row}):
+            yield ordinal if owner == iterator else None, numbers

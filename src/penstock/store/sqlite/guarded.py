@@ -50,6 +50,47 @@ class Table(NamedTuple):
 
 RECORDS: Final = Table("records", ("data",), "records_before_row", "records_after_row")
 OUTPUTS: Final = Table("outputs", ("data", "state"), "outputs_before_row", "outputs_after_row")
+STAGED: Final = Table("staged", ("low", "keys", "data"), "staged_before_row", "staged_after_row")
+
+
+class Together(NamedTuple):
+    """Rows that lie together: which of them go, what lies between them and stays, and the last one that goes."""
+
+    gone: list[int]
+    kept: list[Value]
+    size: int
+    last: int
+
+
+def together(
+    table: Table, rows: Iterable[tuple[int | None, Sequence[int | None]]], rows_max: int, bytes_max: int
+) -> Together:
+    """The first of these rows, as far as not too many that stay lie between those that go.
+
+    Each is given as what the caller calls it, None if it stays, and its number with the lengths of its values.
+    """
+    gone: list[int] = []
+    kept: list[Value] = []
+    between: list[Value] = []
+    size = last = apart = 0
+    for name, numbers in rows:
+        values = values_of(table, numbers)
+        if name is not None:
+            kept += between
+            size += apart + sum(value.size for value in values)
+            gone.append(numbers[0] or 0)
+            between, apart, last = [], 0, name
+        else:
+            between += values
+            apart += movable(values)
+        if len(gone) >= rows_max or size > bytes_max or apart > 2 * GUARD_BYTES:
+            break
+    return Together(gone, kept, size, last)
+
+
+def moved(db: Database, table: Table, rows: Together) -> list[Value]:
+    """What may be moved when rows that lie together go."""
+    return [*rows.kept, *neighbours(db, table, rows.gone[0], rows.gone[-1])]
 
 
 def neighbours(db: Database, table: Table, low: int, high: int) -> list[Value]:

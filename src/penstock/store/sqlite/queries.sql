@@ -553,11 +553,26 @@ WHERE job = :job ORDER BY context, stream, low, part, number;
 SELECT context, stream, part, number, low, keys, data FROM staged JOIN stages ON stages.id = stage_id
 WHERE staged.id = :id;
 
+-- name: units_of_stage
+SELECT id FROM staged WHERE stage_id = :id;
+
+-- name: staged_from_row
+SELECT stage_id, id, length(low), length(keys), length(data) FROM staged WHERE id >= :row ORDER BY id;
+
+-- name: staged_before_row
+SELECT id, length(low), length(keys), length(data) FROM staged WHERE id < :row ORDER BY id DESC;
+
+-- name: staged_after_row
+SELECT id, length(low), length(keys), length(data) FROM staged WHERE id > :row ORDER BY id;
+
+-- name: blank_staged
+UPDATE staged SET low = zeroblob(length(low)), keys = zeroblob(length(keys)), data = zeroblob(length(data)) WHERE id = ?;
+
 -- name: delete_staged
-DELETE FROM staged WHERE stage_id = :id;
+DELETE FROM staged WHERE id = ?;
 
 -- name: delete_stage
-DELETE FROM stages WHERE id = :id;
+DELETE FROM stages WHERE id = ?;
 
 -- name: idle_stages
 SELECT id FROM stages WHERE used < :before ORDER BY used LIMIT :limit;

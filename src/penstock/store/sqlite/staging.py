@@ -1,64 +1,56 @@
-"""What jobs have staged, on SQLite."""
+"""What jobs have staged, on SQLite. See `penstock.store.tables.staging` for the rest.
 
-from collections.abc import Iterable
+Tasks of several jobs stage at the same time, so the rows of a stage lie between others, and removing them moves these:
+see `guarded`. Rows are always added at the end of their table.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 from penstock.store import staging
-from penstock.store.operations import ExpireStages, Publish, Stage, StageOperation, Unstage
+from penstock.store.operations import Stage, StageOperation
+from penstock.store.sqlite import guarded
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.database import Database
-from penstock.store.staging import Placed, Staged, Unit
+from penstock.store.staging import FLUSH_BYTES, Placed, Unit
+from penstock.store.tables.staging import Stages
+
+ROWS_TOGETHER_MAX: Final = 4096
+"""Units that are removed together."""
 
 
 def apply(db: Database, op: StageOperation, appender: Appender, now: int) -> Placed | bool | int:
     """Carry out an operation on stages."""
-    match op:
-        case Stage():
-            return _stage(db, op, now)
-        case Publish():
-            return _publish(db, op, appender)
-        case Unstage():
-            return _drop(db, [row[0] for row in db.rows("stages_of_job", {"job": op.job})])
-        case ExpireStages():
-            return _drop(db, [row[0] for row in db.rows("idle_stages", {"before": op.before, "limit": op.limit})])
+    return _Stages(db, appender).apply(op, now)
 
 
-def _stage(db: Database, op: Stage, now: int) -> bool:
-    who = {"job": op.job, "part": op.part, "attempt": op.attempt}
-    _, has = db.row("stage", who) or (0, 0)
-    if staging.is_repeat(has, op.number, len(op.units)):
-        return False
-    size, units = db.row("staged_size", {"job": op.job})
-    added = sum(map(staging.size_of, op.units))
-    staging.check_limits(size + added, op.bytes_max, units + len(op.units), op.units_max)
-    number = db.value("grow_stage", {**who, "used": now, "units": len(op.units), "bytes": added})
-    rows = [
-        (number, at, unit.context, unit.stream, unit.expected, staging.low_of(unit), unit.keys, unit.data)
-        for at, unit in enumerate(op.units, op.number)
-    ]
-    db.run_many("add_staged", rows)
-    return True
+class _Stages(Stages[Database]):
+    def _add(self, number: int, op: Stage) -> None:
+        rows = [
+            (number, at, unit.context, unit.stream, unit.expected, staging.low_of(unit), unit.keys, unit.data)
+            for at, unit in enumerate(op.units, op.number)
+        ]
+        self._db.run_many("add_staged", rows)
 
+    def _units(self, ids: list[int]) -> dict[int, Unit]:
+        return {number: Unit(*self._db.row("staged_unit", {"id": number})) for number in ids}
 
-def _publish(db: Database, op: Publish, appender: Appender) -> Placed:
-    appender.flush()
-    job = {"job": op.job}
-    _drop(db, staging.losers(op.job, (Staged(*row) for row in db.rows("stages_of_job", job)), op.winners))
-    staging.check_expected(db.rows("staged_expected", job), appender)
-    placed = staging.publish(
-        staging.units_in_order(db.rows("staged_order", job), lambda ids: {id: _unit(db, id) for id in ids}), appender
-    )
-    appender.flush()
-    _drop(db, [row[0] for row in db.rows("stages_of_job", job)])
-    return placed
+    def _remove(self, ids: Collection[int]) -> None:
+        stages = frozenset(ids)
+        rows = sorted(row for number in stages for (row,) in self._db.rows("units_of_stage", {"id": number}))
+        removed = 0
+        while removed < len(rows):
+            removed += self._remove_some(rows[removed], stages)
+        self._db.run_many("delete_stage", [(number,) for number in stages])
 
+    def _remove_some(self, row: int, stages: frozenset[int]) -> int:
+        """Remove units that lie together, from one on; how many."""
+        found = guarded.together(guarded.STAGED, self._from(row, stages), ROWS_TOGETHER_MAX, FLUSH_BYTES)
+        with guarded.blank(self._db, guarded.STAGED, guarded.moved(self._db, guarded.STAGED, found)):
+            self._db.run_many("blank_staged", [(number,) for number in found.gone])
+            self._db.run_many("delete_staged", [(number,) for number in found.gone])
+        return len(found.gone)
 
-def _unit(db: Database, number: int) -> Unit:
-    return Unit(*db.row("staged_unit", {"id": number}))
-
-
-def _drop(db: Database, ids: Iterable[int]) -> int:
-    dropped = 0
-    for number in ids:
-        db.run("delete_staged", {"id": number})
-        dropped += db.run("delete_stage", {"id": number})
-    return dropped
+    def _from(self, row: int, stages: frozenset[int]) -> Iterator[tuple[int | None, Sequence[int]]]:
+        for stage, *numbers in self._db.each("staged_from_row", {"row": row}):
+            yield numbers[0] if stage in stages else None, numbers
