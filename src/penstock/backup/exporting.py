@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.backup.cutting import cut
 from penstock.model import EventFilter
 from penstock.store.contract import ReadLimits, Store
+from penstock.store.cutting import cut
 from penstock.store.record import Record
 
 READ_LIMITS: Final = ReadLimits(events_max=1 << 20, bytes_max=4 << 20, scan_ms_max=250)

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.backup.cutting import cut
 from penstock.store.contract import LOG_CONTEXT, StoreState
+from penstock.store.cutting import cut
 from penstock.store.record import Record
 from penstock.store.tombstones import Gone, shown
 

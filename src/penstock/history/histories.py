@@ -11,6 +11,7 @@ from penstock.errors import StoreChanged
 from penstock.model import EventFilter
 from penstock.store import open_reader
 from penstock.store.contract import ReadLimits, StoreIdentity
+from penstock.store.cutting import cut_before
 from penstock.store.record import Record
 
 STEP_EVENTS_MAX: Final = 16_384
@@ -44,7 +45,7 @@ class History(Protocol):
     def records(self, wanted: EventFilter, position: int, end: int) -> Iterator[list[Record]]:
         """Records that may hold wanted events, from the one that holds `position` on.
 
-        All that begin before `end`; there may be more.
+        All that begin before `end`; there may be more. No position comes twice, also if records are merged meanwhile.
         """
 
     def close(self) -> None:
@@ -105,11 +106,17 @@ class StoredHistory:
 
     def records(self, wanted: EventFilter, position: int, end: int) -> Iterator[list[Record]]:
         """See History."""
+        reached = 0
         while position < end:
             limits = ReadLimits(min(STEP_EVENTS_MAX, end - position), STEP_BYTES_MAX, STEP_MS_MAX)
             span = self._store.read_records(position, wanted, limits)
-            if span.records:
-                yield span.records
+            records = span.records
+            if records and records[0].position < reached:
+                # It was merged since the last step, with others that were in that.
+                records = cut_before(records, reached)
+            if records:
+                reached = records[-1].last + 1
+                yield records
             if span.end:
                 return
             position = span.next

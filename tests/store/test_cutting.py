@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.backup.cutting import cut
+from penstock.store.cutting import cut
 from penstock.store.record import Record
 from tests.store.strategies import runs, sealed_record
 

@@ -1,10 +1,11 @@
 """Cutting a record at positions.
 
-The history of a backup ends at its head, and the next one goes on right after it. A record may lie across that place,
-because small records are merged meanwhile: it is cut, so that files never overlap and nothing is in two of them. A part
-has only the names and types of its own events: what is erased later is looked for where its events are.
+Whoever reads a history in steps, for a page or for a backup, ends a step somewhere and goes on right after it. A record
+may lie across that place by then, because small records are merged meanwhile: it is cut, so that nothing is read twice.
+A part has only the names and types of its own events: what is erased later is looked for where its events are.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,11 @@ def cut(record: Record, first: int, last: int) -> Record:
         return record
     with record.sound():
         return Record(_between(record, low, high), record.position + low)
+
+
+def cut_before(records: Sequence[Record], position: int) -> list[Record]:
+    """The same records without what lies before a position."""
+    return [cut(record, position, record.last) for record in records if record.last >= position]
 
 
 def _between(record: Record, low: int, high: int) -> bytes:
