@@ -22,12 +22,15 @@ from penstock.store import store_url
 from penstock.store.postgres import PostgresStore
 from penstock.testing import Server, server
 from tests.cli.support import run, shell, variables
-from tests.cli.test_import import called
+from tests.cli.test_import import Failing, called
 from tests.postgres import Schemas
+from tests.proxy import ANSWERED
 from tests.store.kit import append, some
 from tests.test_server import PATIENCE_S, PENSTOCK, until
 
 MANY = 60_000
+HALF_BYTES = 2_000_000
+"""About half of what a server says of so many."""
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +101,17 @@ def test_a_file_goes_to_a_pipe_too(served: Server, few: int, tmp_path: Path, kin
     assert (tmp_path / "piped").read_bytes() == path.read_bytes()
 
 
+def test_standard_output_has_a_name_and_links_are_followed(served: Server, few: int, tmp_path: Path) -> None:
+    flags = ("--context", "few", "--format", "csv")
+    assert shell(f"penstock export /dev/stdout {' '.join(flags)} > {tmp_path}/piped", served.url).code == 0
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real" / "some.csv")
+    assert called("export", tmp_path / "link.csv", *flags, "--url", served.url).code == 0
+    assert (tmp_path / "link.csv").is_symlink()
+    rows = (tmp_path / "real" / "some.csv").read_bytes()
+    assert (tmp_path / "piped").read_bytes() == rows
+
+
 def test_a_pipe_that_closes_early_ends_it_quietly(served: Server, many: str) -> None:
     done = shell(f"penstock export - --context {many} | head -1", served.url)
     assert json.loads(done.out)["body"] == {"number": 0}
@@ -121,10 +135,12 @@ def test_ctrl_c_leaves_what_the_same_command_goes_on_with(
 ) -> None:
     path, partial = tmp_path / "all.jsonl", tmp_path / "all.jsonl.partial"
     command = [*PENSTOCK, "export", str(path), "--context", many]
-    process = subprocess.Popen(command, env=variables(served.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    until(lambda: partial.exists() and partial.stat().st_size > 0)
-    process.send_signal(signal.SIGINT)
-    out, told = process.communicate(timeout=PATIENCE_S)
+    with Failing(int(served.url.rpartition(":")[2])) as proxy:
+        proxy.arm(ANSWERED, HALF_BYTES)
+        process = subprocess.Popen(command, env=variables(proxy.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        until(lambda: proxy.is_refusing and partial.exists() and partial.stat().st_size > 0)
+        process.send_signal(signal.SIGINT)
+        out, told = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (130, b"")
     assert told == b"penstock: interrupted: run the same command again, and it goes on\n"
     assert not path.exists()
@@ -172,17 +188,18 @@ def test_what_a_killed_export_wrote_after_its_last_note_is_cut_off(
 ) -> None:
     """As after a kill: nobody tidies up, and there is more in the file than was noted."""
     path, left = str(tmp_path / "all.jsonl"), list[FileTarget]()
+    half = Selection(many, last=json.loads(whole.splitlines()[29_999])["position"])
     monkeypatch.setattr("penstock.interchange.targets.NOTE_S", 0.0)
     monkeypatch.setattr(FileTarget, "leave", lambda self: left.append(self))  # noqa: PLW0108 - a method
     monkeypatch.setattr(FileTarget, "finish", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        export_events(served.url, path, Format.JSONL, Selection(many, last=30_000), lambda *_: None)
+        export_events(served.url, path, Format.JSONL, half, lambda *_: None)
     monkeypatch.undo()
     left[0]._file.close()
     noted = json.loads((tmp_path / "all.jsonl.partial.json").read_bytes())
     with (tmp_path / "all.jsonl.partial").open("ab") as partial:
         partial.write(b'{"position": half of a li')
-    exported = export_events(served.url, path, Format.JSONL, Selection(many, last=30_000), lambda *_: None)
+    exported = export_events(served.url, path, Format.JSONL, half, lambda *_: None)
     assert exported.resumed_events == noted["events"]
     assert whole.startswith((tmp_path / "all.jsonl").read_bytes())
     assert exported.events == (tmp_path / "all.jsonl").read_bytes().count(b"\n") == 30_000
@@ -226,6 +243,7 @@ def test_an_event_that_cannot_be_a_cloudevent_is_named(served: Server, client: p
     ("path", "flags", "code", "reason"),
     [
         ("nowhere/a.jsonl", (), 1, "nowhere/a.jsonl: no such file or directory"),
+        (".", ("--format", "csv"), 1, "is a directory"),
         ("a.txt", (), 2, "say --format"),
         ("a.csv", ("--since", "yesterday"), 2, "is no time"),
         ("a.csv", ("--context", "x" * 300), 2, "--context has 300 bytes"),

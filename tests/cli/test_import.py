@@ -1,8 +1,10 @@
 """`penstock import`: from files of all formats, once, whatever ends it in the middle."""
 
 import json
+import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -18,9 +20,11 @@ from penstock.model import Event, NewEvent
 from penstock.model.ticks import KIND_LOCAL, KIND_UTC, stamp_of
 from penstock.testing import Server, server
 from tests.cli.support import Done, run, shell, variables
+from tests.proxy import ASKED, Proxy
 from tests.test_server import PATIENCE_S, PENSTOCK, until
 
 MANY = 20_000
+HALF_BYTES = 1_000_000
 AWKWARD = [
     ("order-1", NewEvent(bytes(range(16)), stamp_of(639_000_000_000_000_001, KIND_UTC), "Placed", None, b'{"a":1}')),
     ("order-2", NewEvent(bytes(16), stamp_of(1), "Größe", '{"user":7}', b"\x00\xff binary")),
@@ -132,31 +136,62 @@ def events_in(client: penstock.Client, context: str) -> int:
     return next((info.events for info in client.contexts() if info.name == context), 0)
 
 
+class Failing(Proxy):
+    """A network that is gone for good after so many bytes."""
+
+    def cut(self) -> None:
+        self.is_refusing = True
+        super().cut()
+
+    @property
+    def url(self) -> str:
+        return f"penstock://127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def failing(served: Server) -> Iterator[Failing]:
+    with Failing(int(served.url.rpartition(":")[2])) as proxy:
+        # Of the many events, these bytes are about half.
+        proxy.arm(ASKED, HALF_BYTES)
+        yield proxy
+
+
 def test_a_killed_import_goes_on_where_it_was(
-    served: Server, client: penstock.Client, context: str, lines: Path
+    served: Server, client: penstock.Client, context: str, lines: Path, failing: Failing
 ) -> None:
-    process = begun(lines, context, served.url)
-    until(lambda: events_in(client, context) >= 1000)
+    process = begun(lines, context, failing.url)
+    until(lambda: failing.is_refusing)
     process.kill()
     process.communicate(timeout=PATIENCE_S)
     before = events_in(client, context)
-    assert 0 < before < MANY, "it was killed too late to show anything"
+    assert 0 < before < MANY
     done = called("import", lines, "--context", context, "--url", served.url, "--json")
     assert done.lines[0]["new_events"] == MANY - before
     assert_exactly_once(served.url, context)
 
 
 def test_an_interrupted_import_says_how_to_go_on(
-    served: Server, client: penstock.Client, context: str, lines: Path
+    served: Server, client: penstock.Client, context: str, lines: Path, failing: Failing
 ) -> None:
-    process = begun(lines, context, served.url)
-    until(lambda: events_in(client, context) >= 1000)
+    process = begun(lines, context, failing.url)
+    until(lambda: failing.is_refusing)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert told.startswith(b"penstock: interrupted: ")
     assert told.endswith(b"run the same command again, and it goes on\n")
     assert told.count(b"\n") == 1
+    assert called("import", lines, "--context", context, "--url", served.url).code == 0
+    assert_exactly_once(served.url, context)
+
+
+def test_a_server_that_stays_away_is_told_with_how_to_go_on(
+    served: Server, context: str, lines: Path, failing: Failing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.interchange.importing.TIMEOUT_S", 1.0)
+    done = called("import", lines, "--context", context, "--url", failing.url)
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert re.search(r": [1-9][\d,]+ of the 20,000 events of \S+ are imported; run the same command again", done.err)
     assert called("import", lines, "--context", context, "--url", served.url).code == 0
     assert_exactly_once(served.url, context)
 

@@ -50,6 +50,7 @@ def export_command(
     # It takes a moment to import, and help needs none of it.
     from penstock.interchange.exporting import POSITION_MAX, Selection  # noqa: PLC0415
 
+    path = STANDARD if path == "/dev/stdout" else path
     named = tuple(types) if types else None
     _check_names(context, filter, named or ())
     times = (None if text is None else ticks_of_datetime(moment(text)) for text in (since, until))

@@ -98,7 +98,7 @@ def _is_pipe(path: Path) -> bool:
 def _surveyed(source: "Source", name: str) -> "Survey":
     from penstock.interchange.importing import survey  # noqa: PLC0415
 
-    with rate_bar(f"checking {shown(source.name)}") as bar:
+    with rate_bar(f"checking {shown(source.path.name)}") as bar:
         return survey(source, name, lambda events: bar(events, None))
 
 
@@ -120,7 +120,7 @@ def _imported(found: "Survey", address: str) -> "Imported":
         )
 
     try:
-        with rate_bar(f"importing {shown(found.source.name)}") as bar:
+        with rate_bar(f"importing {shown(found.source.path.name)}") as bar:
             return import_file(found, address, progressed)
     except KeyboardInterrupt:
         raise typer.Exit(complain(f"interrupted: {so_far()}", INTERRUPTED)) from None

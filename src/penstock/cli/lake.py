@@ -22,6 +22,7 @@ from penstock.cli.sql import (
     format_of,
     limits_of,
     statement_of,
+    telling_of_interruption,
     write_answer,
 )
 from penstock.settings.parsers import size as size_of
@@ -244,9 +245,10 @@ def query_command(
     from penstock.lake.query import query_lake  # noqa: PLC0415
 
     is_repeatable = kind is Format.TABLE or file is not None
-    asked = query_lake(
-        lake, url, text, lambda answer: write_answer(answer, kind, file), limits, is_repeatable=is_repeatable
-    )
+    with telling_of_interruption():
+        asked = query_lake(
+            lake, url, text, lambda answer: write_answer(answer, kind, file), limits, is_repeatable=is_repeatable
+        )
     if url is None:
         complain(
             f"up to position {asked.head:,}, as archived at {asked.manifest.written}; --url adds what came since", 0

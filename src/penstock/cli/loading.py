@@ -158,7 +158,9 @@ class Load:
         from penstock.model import new_event  # noqa: PLC0415
 
         body = b'"' + b"x" * (self.body_bytes - 2) + b'"' if self.body_bytes > 1 else b"1" * self.body_bytes
-        while count := self._next():
+        task = asyncio.current_task()
+        # An append whose answer comes in the moment of Ctrl-C returns as if nothing had happened.
+        while (count := self._next()) and not (task and task.cancelling()):
             made = [new_event(EVENT_TYPE, body) for _ in range(count)]
             begun = time.perf_counter()
             await client.append(self.context, stream, made)

@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.connecting import URL_ENVIRONMENT, Url, default_url, telling
 from penstock.cli.options import Config, Data, StoreUrl
-from penstock.cli.output import complain, counted, print_line, print_table, refuse, shown
+from penstock.cli.output import INTERRUPTED, complain, counted, print_line, print_table, refuse, shown
 from penstock.settings.parsers import size
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "limits_of",
     "sql_command",
     "statement_of",
+    "telling_of_interruption",
     "write_answer",
 ]
 
@@ -98,7 +99,7 @@ def sql_command(
     The answer is of the moment when the question was asked. Nothing can be written in this way.
     """
     kind = format_of(output, file)
-    with telling():
+    with telling(), telling_of_interruption():
         limits = limits_of(memory, temp)
         address = _address(data, store, url, config)
         text = statement_of(statement)
@@ -111,16 +112,28 @@ def sql_command(
 
 def _address(data: str | None, store: str | None, url: str | None, config: Path | None) -> str:
     """Where the history is. What is said on the command line beats what variables and files say."""
-    # Settings of stores take a moment to import.
+    named = [address for address in (store, _url_of(data)) if address is not None]
+    if url is not None and not named:
+        return url
+    if len(named) > 1 or (url is not None and url != os.environ.get(URL_ENVIRONMENT)):
+        refuse("only one of --url, --data and --store can be given")
+    return named[0] if named else _configured(config)
+
+
+def _url_of(data: str | None) -> str | None:
+    from penstock.store import store_url  # noqa: PLC0415
+
+    return None if data is None else store_url(Path(data))
+
+
+def _configured(config: Path | None) -> str:
+    """What variables and files say, or else the server of this machine."""
+    # They come with the whole server, which takes a moment to import.
     from penstock.cli.serve import one_store  # noqa: PLC0415
     from penstock.server import store_address  # noqa: PLC0415
     from penstock.settings import resolve  # noqa: PLC0415
 
-    if url is not None and data is None and store is None:
-        return url
-    if url is not None and url != os.environ.get(URL_ENVIRONMENT):
-        refuse("only one of --url, --data and --store can be given")
-    settings = one_store(resolve({"data": data, "store": store}, os.environ, config))
+    settings = one_store(resolve({}, os.environ, config))
     return default_url() if settings.data is None and settings.store is None else store_address(settings)
 
 
@@ -154,6 +167,15 @@ def format_of(output: Format | None, file: Path | None) -> Format:
     if kind is Format.PARQUET and file is None and sys.stdout.isatty():
         refuse("Parquet is not for terminals: say --file PATH, or send it into a file or a pipe")
     return kind
+
+
+@contextmanager
+def telling_of_interruption() -> Iterator[None]:
+    """Ctrl-C ends a question, and a file that was asked for is not there, or as it was."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(complain("interrupted", INTERRUPTED)) from None
 
 
 # --- what comes of it -----------------------------------------------------------------------------------------

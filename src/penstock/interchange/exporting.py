@@ -6,6 +6,7 @@ the same command cuts off what is beyond and goes on. A Parquet file cannot be g
 events are gathered in a stream of Arrow's, of which the file is made in the end.
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -65,10 +66,16 @@ def export_events(
 def _target(path: str, kind: Format, identity: Identity, last: int, anew: bool) -> Target:
     if path == STANDARD:
         return StreamTarget(sys.stdout.buffer, kind, last)
-    if Path(path).exists() and not Path(path).is_file():
+    if _is_stream(Path(path)):
         with refusing(path):
             return StreamTarget(open(path, "wb"), kind, last)  # noqa: PTH123 - a pipe, until we end
-    return FileTarget(path, kind, identity, last, anew=anew)
+    # A link is followed: to put a file in its place would be a surprise.
+    return FileTarget(os.path.realpath(path), kind, identity, last, anew=anew)
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether nothing can be renamed to this: a pipe, a device, or a link to where standard output goes."""
+    return (path.exists() and not path.is_file()) or path.absolute().is_relative_to("/dev")
 
 
 def _copy(history: History, wanted: Selection, target: Target, progressed: Progressed) -> Exported:

@@ -1,0 +1,53 @@
+"""What DuckDB says against a statement, in one line that says where."""
+
+import json
+import re
+from typing import Any, Final
+
+from penstock.errors import InvalidRequest
+
+_HINTS: Final = {
+    "Out of Memory": "; give it more with --memory, or ask for less",
+    "Catalog": "; the table is called events",
+}
+
+
+def explained(error: Exception, statement: str) -> InvalidRequest:
+    """An error of DuckDB's or Arrow's as ours."""
+    kind, _, rest = str(error).partition(": ")
+    found = _document(rest)
+    if found is None:
+        return InvalidRequest("statement", f"failed: {_line(str(error))}")
+    message = found.get("exception_message", "")
+    # What it proposes are settings of DuckDB's, which nobody can set here.
+    message = _line(message.partition("Possible solutions")[0])
+    where = _place(found, statement)
+    return InvalidRequest("statement", f"{where}: {kind.lower()}: {message}{_hint(found, message)}")
+
+
+def _document(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _line(text: str) -> str:
+    """A text of several lines as one."""
+    parts = [part.strip().rstrip("!") for part in text.splitlines() if part.strip()]
+    return re.sub(r"[.;]?; ", "; ", "; ".join(parts))
+
+
+def _place(found: dict[str, Any], statement: str) -> str:
+    """The line and column, both from 1; DuckDB counts bytes."""
+    position = found.get("position")
+    if not isinstance(position, str) or not position.isdecimal():
+        return "failed"
+    before = statement.encode()[: int(position)].decode(errors="replace")
+    return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
+
+
+def _hint(found: dict[str, Any], message: str) -> str:
+    hint = _HINTS.get(found.get("exception_type", ""), "")
+    return "" if "events" in message and "events" in hint else hint

@@ -1,0 +1,180 @@
+"""The values of an answer as JSON and as texts have them.
+
+- Bytes are text if they are UTF-8, else base64.
+- Times are ISO 8601, with `Z` if they are moments and not what a clock on a wall shows.
+- Numbers that are not finite are null, as JSON has none. Numbers with decimals that are exact stay exact: one that no
+  float is becomes text.
+- Lists, structs and maps are what JSON has for them.
+"""
+
+import math
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from json import dumps
+from json.encoder import encode_basestring
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+FOREVER: Final = {(1 << 63) - 1: "infinity", -(1 << 63) + 1: "-infinity"}
+"""What DuckDB has for times without end, by their microseconds."""
+_KEPT: Final = "\n\u200c\u200d"
+"""The end of a line, and characters that cannot be seen, but belong into words and emoji."""
+
+
+def names_of(schema: pa.Schema) -> list[str]:
+    """The names of columns, with a number behind those that were there before."""
+    found: list[str] = []
+    for name in schema.names:
+        number, unique = 1, name
+        while unique in found:
+            number += 1
+            unique = f"{name}_{number}"
+        found.append(unique)
+    return found
+
+
+def plain(array: pa.Array) -> list[Any]:
+    """The values of a column as JSON can have them."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return plain(array.dictionary_decode())
+    if pa.types.is_timestamp(kind):
+        return _moments(array)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _texts(array)
+    values: list[Any] = array.to_pylist()
+    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind):
+        return values
+    if pa.types.is_map(kind):
+        return [None if value is None else {str(_plain(key)): _plain(item) for key, item in value} for value in values]
+    return list(map(_plain, values))
+
+
+def _moments(array: pa.Array) -> list[str | None]:
+    # Moments are in UTC here. To have Arrow write them with a zone, or by a pattern, takes thirty times as long.
+    texts = pc.replace_substring(array.cast(pa.timestamp(array.type.unit)).cast(pa.string()), " ", "T")
+    if array.type.tz is not None:
+        texts = pc.binary_join_element_wise(texts, "Z", "")
+    found: list[str | None] = texts.to_pylist()
+    for place, value in enumerate(array.cast(pa.int64()).to_pylist()):
+        if value in FOREVER:
+            found[place] = FOREVER[value]
+    return found
+
+
+def _texts(array: pa.Array) -> list[str | None]:
+    try:
+        # Nearly always: one look at all bytes together.
+        found: list[str | None] = array.cast(pa.large_string()).to_pylist()
+    except pa.ArrowInvalid:
+        return [None if value is None else _text(value) for value in array.to_pylist()]
+    return found
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return b64encode(value).decode()
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case Decimal():
+            return _number(value)
+        case bytes():
+            return _text(value)
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case date() | time():
+            return value.isoformat()
+        case dict():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case None | bool() | int() | str():
+            return value
+        case _:
+            return str(value)
+
+
+def _number(value: Decimal) -> int | float | str:
+    if value == value.to_integral_value() and value.as_tuple().exponent == 0:
+        return int(value)
+    return float(value) if Decimal(repr(float(value))) == value else str(value)
+
+
+# -- lines
+
+
+def json_lines(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[str]:
+    """Each row as an object on a line of its own; several lines at a time."""
+    pattern = "{" + ",".join(encode_basestring(name).replace("%", "%%") + ":%s" for name in names) + "}\n"
+    for batch in batches:
+        columns = [_written(plain(column)) for column in batch.columns]
+        yield escaped("".join([pattern % row for row in zip(*columns, strict=True)]))
+
+
+def _written(values: list[Any]) -> list[str]:
+    return [encode_basestring(value) if type(value) is str else _document(value) for value in values]
+
+
+def _document(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value) if type(value) is int else dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def escaped(text: str) -> str:
+    """Lines of JSON without control characters, of which JSON itself escapes only some; a terminal obeys all."""
+    # Nearly always: a look at many lines together, and a very quick one if there is nothing but ASCII.
+    if (text.isascii() and "\x7f" not in text) or text.replace("\n", "").isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in _KEPT else _escape(letter) for letter in text)
+
+
+def _escape(letter: str) -> str:
+    number = ord(letter)
+    if number < 0x10000:
+        return f"\\u{number:04x}"
+    number -= 0x10000
+    return f"\\u{0xD800 + (number >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"
+
+
+# -- cells
+
+
+def cells(batch: pa.RecordBatch, escape: Callable[[str], str] | None = None) -> pa.RecordBatch:
+    """A batch for CSV: numbers and truths as they are, all else as text."""
+    arrays = [_cells(column, escape) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def cell_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema that `cells` gives."""
+    return pa.schema([pa.field(field.name, field.type if _is_simple(field.type) else pa.string()) for field in schema])
+
+
+def _is_simple(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _cells(column: pa.Array, escape: Callable[[str], str] | None) -> pa.Array:
+    if _is_simple(column.type):
+        return column
+    if pa.types.is_string(column.type) and escape is None:
+        return column
+    return pa.array([_cell(value, escape) for value in plain(column)], pa.string())
+
+
+def _cell(value: Any, escape: Callable[[str], str] | None) -> str | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else dumps(value, ensure_ascii=False)
+    return text if escape is None else escape(text)
