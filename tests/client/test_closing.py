@@ -75,6 +75,10 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "Queue.next": lambda: queue.next().__enter__(),
         "Queue.acknowledge": lambda: queue.acknowledge(batch),
         "Queue.release": lambda: queue.release(batch),
+        "Queue.reset": queue.reset,
+        "Queue.dead_after": lambda: queue.dead_after(3),
+        "Queue.dead_letters": queue.dead_letters,
+        "Queue.put_back": lambda: queue.put_back(1),
         "Log.create": log.create,
         "Log.delete": log.delete,
         "Log.show": log.show,
@@ -111,7 +115,8 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
         *("id", "fetch", "progress", "set", "batches", "inner")
     }
     assert {name for name in vars(Queue) if not name.startswith("_")} == {
-        *("take", "declare", "acknowledge", "release", "settle", "next")
+        *("take", "declare", "acknowledge", "release", "settle", "next"),
+        *("reset", "dead_after", "dead_letters", "put_back"),
     }
     assert {name for name in vars(Transaction) if not name.startswith("_")} == {
         *("commit", "result", "append", "acknowledge", "progress")

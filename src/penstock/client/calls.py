@@ -174,7 +174,8 @@ class _Attempts:
             raise self._passed() from None
         answer = transport.start(self._request)
         try:
-            return await asyncio.wait_for(answer, max(0.0, self._left()))
+            # Not `wait_for`: under Python 3.11 it forgets a cancellation that comes together with the answer.
+            return await within(answer, self._until)
         except TimeoutError:
             self._in_doubt = True
             raise self._passed() from None
