@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import appends, client, disk, growth, mixed, mq, mqgate, postgres, reads, remits, res01, seal, spark
+from bench import appends, client, disk, growth, lake, mixed, mq, mqgate, postgres, reads, remits, res01, seal, spark
 from bench.report import Report
 
 SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
@@ -26,6 +26,7 @@ SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
     "client": client.run,
     "remits": remits.run,
     "spark": spark.run,
+    "lake": lake.run,
     "postgres": postgres.run,
 }
 

@@ -9,14 +9,21 @@ import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-SPARK: Final = "tests/spark/"
+SPARK: Final = (
+    "tests/spark/",
+    "tests/lake/test_page.py",
+    "tests/lake/test_readers.py",
+    "tests/lake/test_spark_kills.py",
+    "tests/lake/test_spreading.py",
+)
+"""Where tests begin that use Spark's session."""
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """A test goes with all its parameters to whichever process is free, but those of Spark go together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK if nodeid.startswith(SPARK) else nodeid.partition("[")[0]
+        return SPARK[0] if nodeid.startswith(SPARK) else nodeid.partition("[")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

@@ -1,0 +1,78 @@
+"""Which files of a lake may hold what was erased since, so that the others need not be compared with the store.
+
+The ledger names streams, or positions. A file's name says its positions, and the statistics of its row groups which
+contexts and streams may be in them; rows are sorted by those, so that they say it well.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.history.columns import TABLE
+from penstock.history.histories import SERVED
+from penstock.lake.manifests import LakeFile
+from penstock.lake.places import LakePlace
+from penstock.store import open_reader
+from penstock.store.contract import Erasure
+
+LEDGER_ROWS: Final = 1000
+"""Entries of the ledger that are read together."""
+_COLUMNS: Final = tuple(TABLE.get_field_index(name) for name in ("context", "stream"))
+
+
+class Gone(NamedTuple):
+    """What was erased: whole streams by context and name, and ranges of positions."""
+
+    streams: frozenset[tuple[str, str]]
+    ranges: tuple[tuple[int, int], ...]
+
+    def may_be_in(self, place: LakePlace, file: LakeFile) -> bool:
+        """Whether a file may hold some of it."""
+        if any(first <= file.last and last >= file.first for first, last in self.ranges):
+            return True
+        return bool(self.streams) and self._may_name(pq.read_metadata(pa.BufferReader(place.read(file.path))))
+
+    def _may_name(self, metadata: Any) -> bool:
+        groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+        bounds = [[_bounds(group.column(number)) for number in _COLUMNS] for group in groups]
+        return any(
+            all(known is None or known[0] <= name <= known[1] for name, known in zip(names, each, strict=True))
+            for names in self.streams
+            for each in bounds
+        )
+
+
+def _bounds(column: Any) -> tuple[str, str] | None:
+    """The least and the greatest text of a column; None if that was too long to be noted."""
+    statistics = column.statistics
+    return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
+
+
+def erasures_of(url: str) -> Iterator[int]:
+    """The numbers of all entries in the ledger of a store."""
+    if not url.startswith(SERVED):
+        yield from (erasure.id for erasure in _ledger(url, 0))
+        return
+    import penstock  # noqa: PLC0415 - a client takes a while to import
+
+    with penstock.connect(url) as client:
+        yield from (info.id for info in client.erasures())
+
+
+def gone_since(url: str, after: int) -> Gone | None:
+    """What was erased after an entry of the ledger. A server does not say which positions: then it may be anything."""
+    if url.startswith(SERVED):
+        return None
+    entries = list(_ledger(url, after))
+    streams = {(each.context, each.stream) for each in entries if each.context is not None and each.stream is not None}
+    return Gone(frozenset(streams), tuple(part for each in entries for part in each.ranges))
+
+
+def _ledger(url: str, after: int) -> Iterator[Erasure]:
+    with closing(open_reader(url)) as store:
+        while found := store.erasures(after, LEDGER_ROWS):
+            yield from found
+            after = found[-1].id

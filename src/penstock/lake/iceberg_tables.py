@@ -1,0 +1,266 @@
+"""The Iceberg table of a lake, as pyiceberg writes it through the lake's own place. `penstock.lake.iceberg` uses it."""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.table import CommitTableResponse, Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import RemoveSnapshotsUpdate, TableRequirement, TableUpdate, update_table_metadata
+from pyiceberg.transforms import DayTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import BinaryType, IcebergType, LongType, NestedField, StringType, TimestamptzType
+
+from penstock.errors import PenstockError
+from penstock.history.columns import TABLE
+from penstock.lake.iceberg import HINT, METADATA, TABLE_FOLDER, location, metadata_path
+from penstock.lake.layout import DAY
+from penstock.lake.local import LocalPlace
+from penstock.lake.manifests import LakeFile
+from penstock.lake.places import LakePlace
+
+SNAPSHOTS_MAX: Final = 100
+"""Snapshots that the table remembers. Of older ones, compaction has removed most files anyway."""
+VERSIONS_MAX: Final = 10
+"""Versions of the metadata that are kept for those who are reading an older one."""
+FORMAT: Final = "2"
+_TYPES: Final[dict[pa.DataType, IcebergType]] = {
+    pa.int64(): LongType(),
+    pa.string(): StringType(),
+    pa.binary(): BinaryType(),
+    TABLE.field("recorded_at").type: TimestamptzType(),
+}
+SCHEMA: Final = Schema(
+    *(
+        NestedField(number, field.name, _TYPES[field.type], required=not field.nullable)
+        for number, field in enumerate(TABLE, 1)
+    )
+)
+_IDS: Final = {field.name: field.field_id for field in SCHEMA.fields}
+SPEC: Final = PartitionSpec(PartitionField(_IDS["recorded_at"], 1000, DayTransform(), DAY))
+_EPOCH: Final = date(1970, 1, 1)
+
+
+class IcebergTable:
+    """The table in its last version, or a new one if that cannot be read, or is of another place."""
+
+    def __init__(self, place: LakePlace, version: int) -> None:
+        if isinstance(place, LocalPlace):
+            (place.path / METADATA).mkdir(parents=True, exist_ok=True)
+        self._place = place
+        self._io = _PlaceIO(place)
+        metadata = _read(place, self._io, version) or _made(place)
+        catalog = _Versions(place, self._io, version)
+        where = location(place, metadata_path(version))
+        self._table = Table(("penstock", "events"), metadata, where, self._io, catalog)
+
+    def files(self) -> list[DataFile]:
+        """The files of the last snapshot."""
+        snapshot = self._table.current_snapshot()
+        return [] if snapshot is None else list(_files(snapshot, self._io))
+
+    def change(self, gone: Iterable[DataFile], new: Mapping[str, LakeFile], said: dict[str, str]) -> None:
+        """A snapshot without some files and with others."""
+        gone = list(gone)
+        with self._table.transaction() as transaction:
+            updating = transaction.update_snapshot(snapshot_properties=said)
+            # To add is the common case: then the manifests of before stay as they are, or are merged now and then.
+            with updating.overwrite() if gone else updating.merge_append() as snapshot:
+                for file in gone:
+                    snapshot.delete_data_file(file)
+                for path, known in new.items():
+                    snapshot.append_data_file(_data_file(path, known))
+
+
+def _read(place: LakePlace, files: "_PlaceIO", version: int) -> TableMetadata | None:
+    try:
+        found = FromInputFile.table_metadata(files.new_input(location(place, metadata_path(version))))
+        if found.location != location(place, TABLE_FOLDER) or found.schema() != SCHEMA:
+            return None
+        # What cannot be read is better found out now.
+        for snapshot in found.snapshots[-1:]:
+            list(_files(snapshot, files))
+    except PenstockError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever cannot be read is made anew
+        return None
+    return found
+
+
+def _made(place: LakePlace) -> TableMetadata:
+    properties = {
+        TableProperties.FORMAT_VERSION: FORMAT,
+        TableProperties.DEFAULT_NAME_MAPPING: SCHEMA.name_mapping.model_dump_json(),
+        TableProperties.MANIFEST_MERGE_ENABLED: "true",
+    }
+    return new_table_metadata(SCHEMA, SPEC, UNSORTED_SORT_ORDER, location(place, TABLE_FOLDER), properties)
+
+
+def _files(snapshot: Snapshot, files: FileIO) -> Iterator[DataFile]:
+    for manifest in snapshot.manifests(files):
+        for entry in manifest.fetch_manifest_entry(files, discard_deleted=True):
+            yield entry.data_file
+
+
+def _data_file(path: str, file: LakeFile) -> DataFile:
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record((date.fromisoformat(file.day) - _EPOCH).days),
+        record_count=file.rows,
+        file_size_in_bytes=file.bytes,
+        lower_bounds=_bounds(file.position_min, file.recorded_min),
+        upper_bounds=_bounds(file.position_max, file.recorded_max),
+        sort_order_id=None,
+        spec_id=SPEC.spec_id,
+        equality_ids=None,
+        key_metadata=None,
+    )
+
+
+def _bounds(position: int | None, recorded: int | None) -> dict[int, bytes]:
+    known = (("position", LongType(), position), ("recorded_at", TimestamptzType(), recorded))
+    return {_IDS[name]: to_bytes(kind, value) for name, kind, value in known if value is not None}
+
+
+# -- versions
+
+
+class _Versions(NoopCatalog):
+    """Where a table's metadata goes: to the next version, and then into the hint."""
+
+    def __init__(self, place: LakePlace, files: "_PlaceIO", version: int) -> None:
+        super().__init__("penstock")
+        self._place, self._io, self._version = place, files, version
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Write the next version."""
+        for requirement in requirements:
+            requirement.validate(table.metadata)
+        changed = update_table_metadata(table.metadata, updates, metadata_location=table.metadata_location)
+        old = _forgotten(changed)
+        if old:
+            forgetting = RemoveSnapshotsUpdate.model_validate(
+                {"snapshot-ids": [snapshot.snapshot_id for snapshot in old]}
+            )
+            changed = update_table_metadata(changed, (forgetting,))
+        self._version += 1
+        path = metadata_path(self._version)
+        ToOutputFile.table_metadata(changed, self._io.new_output(location(self._place, path)), overwrite=True)
+        self._place.replace(HINT, str(self._version).encode())
+        self._clean(old, changed)
+        return CommitTableResponse.model_validate(
+            {"metadata": changed, "metadata-location": location(self._place, path)}
+        )
+
+    def _clean(self, old: list[Snapshot], changed: TableMetadata) -> None:
+        """Remove what no version that is kept needs. What a kill leaves behind is small, and harms nobody."""
+        if self._version > VERSIONS_MAX:
+            self._place.remove(metadata_path(self._version - VERSIONS_MAX))
+        if not old:
+            return
+        needed = {manifest.manifest_path for manifest in _by_time(changed)[0].manifests(self._io)}
+        for snapshot in old:
+            for manifest in snapshot.manifests(self._io):
+                if manifest.manifest_path not in needed:
+                    self._io.delete(manifest.manifest_path)
+            self._io.delete(snapshot.manifest_list)
+
+
+def _by_time(metadata: TableMetadata) -> list[Snapshot]:
+    return sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+
+
+def _forgotten(metadata: TableMetadata) -> list[Snapshot]:
+    """The oldest snapshots, beyond those that are kept. A manifest that one is without never comes again."""
+    return _by_time(metadata)[:-SNAPSHOTS_MAX]
+
+
+# -- files
+
+
+class _PlaceIO(FileIO):
+    """The small files of a table, read and written through the lake's place."""
+
+    def __init__(self, place: LakePlace) -> None:
+        super().__init__({})
+        self._place = place
+        self._root = len(location(place, ""))
+
+    def path(self, where: str) -> str:
+        return where[self._root :]
+
+    def new_input(self, location: str) -> "_Input":
+        return _Input(self._place, self.path(location), location)
+
+    def new_output(self, location: str) -> "_Output":
+        return _Output(self._place, self.path(location), location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        self._place.remove(self.path(location if isinstance(location, str) else location.location))
+
+
+class _Input(InputFile):
+    def __init__(self, place: LakePlace, path: str, location: str) -> None:
+        super().__init__(location)
+        self._place, self._path = place, path
+
+    def _data(self) -> bytes:
+        data = self._place.find(self._path)
+        if data is None:
+            raise FileNotFoundError(self._path)
+        return data
+
+    def __len__(self) -> int:
+        return len(self._data())
+
+    def exists(self) -> bool:
+        return self._place.find(self._path) is not None
+
+    def open(self, seekable: bool = True) -> Any:  # noqa: ARG002 - it always is
+        return io.BytesIO(self._data())
+
+
+class _Output(OutputFile):
+    def __init__(self, place: LakePlace, path: str, location: str) -> None:
+        super().__init__(location)
+        self._place, self._path = place, path
+
+    def __len__(self) -> int:
+        return len(self.to_input_file())
+
+    def exists(self) -> bool:
+        return self.to_input_file().exists()
+
+    def to_input_file(self) -> _Input:
+        return _Input(self._place, self._path, self.location)
+
+    def create(self, overwrite: bool = False) -> Any:  # noqa: ARG002 - names are new, or to be overwritten
+        return _Written(self._place, self._path)
+
+
+class _Written(io.BytesIO):
+    """A file that is there, as a whole, when it is closed."""
+
+    def __init__(self, place: LakePlace, path: str) -> None:
+        super().__init__()
+        self._place, self._path = place, path
+
+    def close(self) -> None:
+        if not self.closed:
+            self._place.replace(self._path, self.getvalue())
+        super().close()

@@ -1,0 +1,260 @@
+"""A lake in a folder of this machine."""
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from penstock.backup.places import sync_directory
+from penstock.errors import LakeInUse, PlaceRefused
+from penstock.lake.layout import ASIDE, LOCK, OWN, STAGED, folder_of
+from penstock.lake.places import LakePlace, owner, shown_owner
+
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+_CANNOT: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+"""What a system or file system says that cannot exchange two names."""
+
+
+def path_of_url(url: str) -> str:
+    """The path in a `file://` URL."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise PlaceRefused(url, "it is on another machine; a file URL is file:///PATH")
+    return unquote(parts.path)
+
+
+class LocalPlace(LakePlace):
+    """A folder. Who writes holds a lock on a file in it as long as its process lives."""
+
+    stages_aside = True
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = Path(path)
+
+    # -- reading
+
+    def find(self, path: str) -> bytes | None:
+        """See LakePlace."""
+        with self.told():
+            try:
+                return (self.path / path).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def read(self, path: str) -> Any:
+        """See LakePlace."""
+        with self.told():
+            try:
+                # It is mapped, and so is not in memory twice. An empty file cannot be.
+                return pa.memory_map(str(self.path / path)).read_buffer() if self._size(path) else pa.py_buffer(b"")
+            except (FileNotFoundError, NotADirectoryError):
+                raise self.missing(path) from None
+
+    def _size(self, path: str) -> int:
+        return (self.path / path).stat().st_size
+
+    def files(self) -> dict[str, int]:
+        """See LakePlace."""
+        with self.told():
+            if self.path.exists() and not self.path.is_dir():
+                raise PlaceRefused(self.shown, "it is a file; a lake is a folder")
+            return dict(_files(self.path, ""))
+
+    # -- writing
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See LakePlace."""
+        with self.told():
+            target = self.path / path
+            aside = self.path / self._aside()
+            self._write(aside, data)
+            aside.replace(target)
+            sync_directory(target.parent)
+
+    def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
+        """See LakePlace."""
+        with self.told():
+            aside = self._aside()
+            self._write(self.path / aside, data)
+            # Its name must be safe before a change is recorded that relies on it.
+            sync_directory((self.path / aside).parent)
+            return aside
+
+    def _aside(self) -> str:
+        return f"{ASIDE}/{uuid.uuid4().hex}{STAGED}"
+
+    def _write(self, path: Path, data: Any) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            # A disk that is full must not stay so because of us.
+            path.unlink(missing_ok=True)
+            raise
+
+    def publish(self, staged: Mapping[str, str]) -> None:
+        """See LakePlace."""
+        with self.told():
+            for path, aside in staged.items():
+                (self.path / path).parent.mkdir(exist_ok=True)
+                if (self.path / aside).exists():
+                    (self.path / aside).replace(self.path / path)
+                elif not (self.path / path).exists():
+                    raise self.missing(aside)
+            for folder in {(self.path / path).parent for path in staged}:
+                sync_directory(folder)
+            sync_directory(self.path)
+
+    def swap(self, day: str, removed: set[str], staged: Mapping[str, str]) -> None:
+        """See LakePlace."""
+        folder = self.path / folder_of(day)
+        with self.told():
+            beside = self._beside() / folder.name
+            before = beside.with_name(f"{beside.name}.before")
+            if before.exists() and not folder.exists():
+                before.rename(folder)
+            if not all((self.path / path).exists() for path in staged):
+                self._build(folder, beside, removed, staged)
+                _exchange(beside, folder, before)
+                sync_directory(self.path)
+            _remove(beside)
+            _remove(before)
+
+    def _build(self, folder: Path, built: Path, removed: set[str], staged: Mapping[str, str]) -> None:
+        """The folder as it shall be, of links."""
+        _remove(built)
+        built.mkdir(parents=True)
+        for entry in folder.iterdir():
+            if f"{folder.name}/{entry.name}" not in removed:
+                _link(entry, built / entry.name)
+        for path, aside in staged.items():
+            _link(self.path / aside, built / Path(path).name)
+        sync_directory(built)
+
+    def _beside(self) -> Path:
+        """Where a folder is built. Beside the lake, because what is in it has the names that readers look for.
+
+        If that is not possible, because the lake is a file system of its own for example, it is inside.
+        """
+        whole = self.path.resolve()
+        beside = whole.parent / f".{whole.name}{_BESIDE}"
+        if os.access(whole.parent, os.W_OK) and whole.parent.stat().st_dev == whole.stat().st_dev:
+            return beside
+        return self.path / ASIDE
+
+    def remove(self, path: str) -> None:
+        """See LakePlace."""
+        with self.told():
+            (self.path / path).unlink(missing_ok=True)
+            # Nobody needs the folder of a day without events.
+            with suppress(OSError):
+                (self.path / path).parent.rmdir()
+
+    def clear(self) -> None:
+        """See LakePlace."""
+        with self.told():
+            _remove(self.path / ASIDE)
+            if (beside := self._beside()) != self.path / ASIDE:
+                _remove(beside)
+
+    # -- having it alone
+
+    @contextmanager
+    def lock(self, what: str) -> Iterator[None]:
+        """See LakePlace."""
+        with self.told():
+            (self.path / OWN).mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise LakeInUse(self.shown, shown_owner(os.pread(descriptor, 4096, 0))) from None
+            with self.told():
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps(owner(what)).encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def holder(self) -> str | None:
+        """See LakePlace."""
+        try:
+            descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return shown_owner(os.pread(descriptor, 4096, 0))
+        finally:
+            os.close(descriptor)
+        return None
+
+
+_BESIDE: Final = ".penstock-aside"
+
+
+def _files(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            path = f"{prefix}{entry.name}"
+            if entry.is_dir():
+                yield from _files(folder / entry.name, f"{path}/")
+            else:
+                with suppress(FileNotFoundError):
+                    yield path, entry.stat().st_size
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        # Somebody's late task may still write there: what is left is removed the next time.
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file under another name, or a copy where there are no links."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV):
+            raise
+        shutil.copyfile(source, target)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _exchange(built: Path, folder: Path, before: Path) -> None:
+    """Two folders change places: in one step, or in two where the system has no such step."""
+    try:
+        exchanged(built, folder)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+        folder.rename(before)
+        built.rename(folder)
+
+
+def exchanged(one: Path, other: Path) -> None:
+    """Exchange two names in one step; OSError with ENOSYS, EINVAL or ENOTSUP where that cannot be done."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(other))

@@ -1,0 +1,146 @@
+"""The manifest: which files a lake has, what is in each, and of which store and timeline they are.
+
+It is the last that is written, in one step. A file that it does not name is not part of the lake. It carries its own
+checksum, so that not a byte of it can change unnoticed.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from xxhash import xxh3_128_hexdigest
+
+from penstock import __version__
+from penstock.errors import LakeDamaged, PlaceRefused
+from penstock.lake.layout import MANIFEST, named
+from penstock.store.contract import StoreIdentity
+
+FORMAT_VERSION: Final = 1
+"""Of the layout of lakes, of manifests and of what the files say of themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """A file of events: the positions from `first` to `last`, of which `rows` are there and the others erased.
+
+    `event_bytes` are those of bodies and headers before they were compressed. `checksum` is of the file's bytes,
+    `digest` of its rows, whatever they are written in; both are XXH3 of 128 bits. The least and greatest position and
+    recorded time (microseconds since 1970) are null if no row is left.
+    """
+
+    path: str
+    first: int
+    last: int
+    rows: int
+    bytes: int
+    event_bytes: int
+    checksum: str
+    digest: str
+    position_min: int | None
+    position_max: int | None
+    recorded_min: int | None
+    recorded_max: int | None
+
+    @property
+    def day(self) -> str:
+        """The day that its events were recorded on."""
+        found = named(self.path)
+        assert found is not None
+        return found.day
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A lake at one moment. `erasures` is the last entry of the store's ledger that the files have followed."""
+
+    store: str
+    timeline: int
+    timelines: tuple[tuple[int, int, int], ...] = ()
+    number: int = 0
+    written: str = ""
+    penstock: str = __version__
+    head: int = 0
+    erasures: int = 0
+    files: tuple[LakeFile, ...] = field(default=(), repr=False)
+
+    @property
+    def identity(self) -> StoreIdentity:
+        """Which history it is."""
+        return StoreIdentity(self.store, self.timeline)
+
+    @property
+    def rows(self) -> int:
+        """Events in all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+    def with_files(self, removed: set[str], added: list[LakeFile], **changed: Any) -> "Manifest":
+        """The next manifest: without some files, and with others."""
+        gone = removed | {file.path for file in added}
+        kept = [file for file in self.files if file.path not in gone]
+        files = tuple(sorted((*kept, *added), key=lambda file: file.first))
+        return replace(self, number=self.number + 1, written=now(), penstock=__version__, files=files, **changed)
+
+
+def now() -> str:
+    """The present time, as manifests have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of a manifest."""
+    return sealed({"format": FORMAT_VERSION, **asdict(manifest)})
+
+
+def sealed(document: dict[str, Any]) -> bytes:
+    """A document with its checksum."""
+    return _text({**document, "checksum": xxh3_128_hexdigest(_text(document))})
+
+
+def _text(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def opened(lake: str, path: str, data: bytes) -> dict[str, Any]:
+    """A document, checked; raises LakeDamaged, or PlaceRefused if a newer Penstock wrote it."""
+    try:
+        document = json.loads(data)
+        version, checksum = document["format"], document.pop("checksum")
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            reason = f"it has format {version}, and this Penstock knows {FORMAT_VERSION}; use a newer Penstock"
+            raise PlaceRefused(lake, reason)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise LakeDamaged(lake, path, f"cannot be read: {error}") from error
+    if sealed(document) != data or not isinstance(checksum, str):
+        raise LakeDamaged(lake, path, "does not have the checksum that it says")
+    del document["format"]
+    return dict(document)
+
+
+def decode(lake: str, data: bytes) -> Manifest:
+    """A manifest from its bytes; raises LakeDamaged, or PlaceRefused if a newer Penstock wrote it."""
+    document = opened(lake, MANIFEST, data)
+    try:
+        files = tuple(LakeFile(**file) for file in document.pop("files"))
+        timelines = tuple((row[0], row[1], row[2]) for row in document.pop("timelines"))
+        manifest = Manifest(**document, files=files, timelines=timelines)
+    except (ValueError, TypeError, KeyError) as error:
+        raise LakeDamaged(lake, MANIFEST, f"cannot be read: {error}") from error
+    _check(lake, manifest)
+    return manifest
+
+
+def _check(lake: str, manifest: Manifest) -> None:
+    """Files leave nothing out and have nothing twice."""
+    following = 1
+    for file in manifest.files:
+        if file.first != following or file.last < file.first or named(file.path) is None:
+            raise LakeDamaged(lake, MANIFEST, f"is not sound: {file.path} does not begin at {following}")
+        following = file.last + 1
+    if manifest.head != following - 1:
+        raise LakeDamaged(lake, MANIFEST, f"is not sound: its files end at {following - 1}, not at {manifest.head}")

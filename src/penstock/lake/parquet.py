@@ -1,0 +1,162 @@
+"""Files of events: how rows are sorted, written and read again.
+
+Rows are sorted by context, stream and position, so that engines can skip by the statistics of row groups and pages. A
+file also says of itself what it is, and which of its positions are erased; see `Erased`.
+"""
+
+import json
+import zlib
+from base64 import b85decode, b85encode
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from xxhash import xxh3_128_hexdigest
+
+from penstock.history.columns import TABLE
+from penstock.lake.digests import digest
+from penstock.lake.layout import path_of
+from penstock.lake.manifests import FORMAT_VERSION, LakeFile
+
+ROW_GROUP_ROWS: Final = 131_072
+COMPRESSION: Final = "zstd"
+COMPRESSION_LEVEL: Final = 1
+DAY_US: Final = 86_400_000_000
+_REPEATED: Final = ("context", "stream", "type", "headers")
+"""Columns whose values come again and again: they get a dictionary."""
+_COUNTED: Final = ("position", "sequence", "timestamp", "recorded_at", "ticks")
+"""Columns of numbers near to one another: their differences are written."""
+_UNSORTED: Final = ("body", "text")
+"""Columns that nobody skips by."""
+_SORTED: Final = ("context", "stream", "position")
+_FORMAT: Final = b"penstock.lake"
+_ERASED: Final = b"penstock.erased"
+
+
+class Erased(NamedTuple):
+    """Events in a row that are erased: of a stream, from a position and a sequence on, recorded at a time (ticks)."""
+
+    position: int
+    events: int
+    context: str
+    stream: str
+    sequence: int
+    recorded: int
+
+    @property
+    def last(self) -> int:
+        """The last position."""
+        return self.position + self.events - 1
+
+    def between(self, first: int, last: int) -> "Erased | None":
+        """The part of it between two positions."""
+        low, high = max(first, self.position), min(last, self.last)
+        if low > high:
+            return None
+        moved = low - self.position
+        return self._replace(position=low, events=high - low + 1, sequence=self.sequence + moved)
+
+
+class Piece(NamedTuple):
+    """What goes into one file: the rows of these positions, sorted, and which of them are erased."""
+
+    day: str
+    first: int
+    last: int
+    rows: pa.Table
+    erased: Sequence[Erased]
+
+
+def day_of(micros: int) -> str:
+    """The day of a time in microseconds since 1970."""
+    return str(np.datetime64(micros // DAY_US, "D"))
+
+
+def in_order(batches: Iterable[pa.RecordBatch | pa.Table]) -> pa.Table:
+    """Rows that come by position, sorted by context, stream and position."""
+    tables = [part if isinstance(part, pa.Table) else pa.Table.from_batches([part], TABLE) for part in batches]
+    rows = pa.concat_tables(tables).combine_chunks() if tables else TABLE.empty_table()
+    if rows.num_rows < 2:
+        return rows
+    contexts, streams = (_ranks(rows[name]) for name in ("context", "stream"))
+    keys = contexts * (int(streams.max()) + 1) + streams
+    if (np.diff(keys) >= 0).all():
+        return rows
+    # It is stable, so that rows of one stream stay in the order of their positions.
+    return rows.take(pa.array(np.argsort(keys, kind="stable")))
+
+
+def _ranks(column: pa.ChunkedArray) -> Any:
+    """For each text the place of it among all that there are; texts go by their bytes, as in Parquet's statistics."""
+    encoded = pa.chunked_array(column).combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    order = np.argsort(np.array([text.encode() for text in encoded.dictionary.to_pylist()], object), kind="stable")
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks[encoded.indices.to_numpy()]
+
+
+def encode(piece: Piece) -> tuple[LakeFile, pa.Buffer]:
+    """A file's bytes, and what the manifest says of it."""
+    rows = piece.rows
+    found = digest(rows)
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        rows.replace_schema_metadata(_metadata(piece, found)),
+        sink,
+        row_group_size=ROW_GROUP_ROWS,
+        compression=COMPRESSION,
+        compression_level=COMPRESSION_LEVEL,
+        use_dictionary=list(_REPEATED),
+        column_encoding=dict.fromkeys(_COUNTED, "DELTA_BINARY_PACKED"),
+        write_statistics=[name for name in TABLE.names if name not in _UNSORTED],
+        write_page_index=True,
+        sorting_columns=[pq.SortingColumn(TABLE.get_field_index(name)) for name in _SORTED],
+    )
+    data = sink.getvalue()
+    path = path_of(piece.day, piece.first, piece.last)
+    sizes = rows.num_rows, data.size, _event_bytes(rows)
+    sums = xxh3_128_hexdigest(data), found
+    return LakeFile(path, piece.first, piece.last, *sizes, *sums, *_bounds(rows, "position"), *_recorded(rows)), data
+
+
+def _event_bytes(rows: pa.Table) -> int:
+    # The buffers of sorted rows are their own; text is not counted, because it is made from bodies.
+    return int(rows["body"].nbytes + rows["headers"].nbytes)
+
+
+def _bounds(rows: pa.Table, name: str) -> tuple[int | None, int | None]:
+    if not rows.num_rows:
+        return None, None
+    values = rows[name].combine_chunks().to_numpy(zero_copy_only=False)
+    return int(values.min()), int(values.max())
+
+
+def _recorded(rows: pa.Table) -> tuple[int | None, int | None]:
+    if not rows.num_rows:
+        return None, None
+    values = rows["recorded_at"].cast(pa.int64()).to_numpy()
+    return int(values.min()), int(values.max())
+
+
+def _metadata(piece: Piece, found: str) -> dict[bytes, bytes]:
+    said = {"format": FORMAT_VERSION, "first": piece.first, "last": piece.last, "digest": found}
+    metadata = {_FORMAT: json.dumps(said).encode()}
+    if piece.erased:
+        metadata[_ERASED] = b85encode(zlib.compress(json.dumps(piece.erased).encode()))
+    return metadata
+
+
+def decode(data: pa.Buffer | bytes) -> tuple[pa.Table, list[Erased]]:
+    """The rows of a file as they are written, and what is erased in it. Raises pa.ArrowException or ValueError."""
+    rows = pq.read_table(pa.BufferReader(data), partitioning=None)
+    return rows.replace_schema_metadata(None).cast(TABLE), erased_in(rows.schema.metadata or {})
+
+
+def erased_in(metadata: dict[bytes, bytes]) -> list[Erased]:
+    """What a file says is erased in it."""
+    packed = metadata.get(_ERASED)
+    return [Erased(*each) for each in json.loads(zlib.decompress(b85decode(packed)))] if packed else []

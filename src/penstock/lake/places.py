@@ -1,0 +1,125 @@
+"""Where a lake is: a folder of this machine, or a place in an object store or another file system, by its URL.
+
+On a folder, files are written aside, synced and renamed, and a day's folder is exchanged for another in one step. An
+object store has neither renames nor folders, but an object is there as a whole or not at all: files are written to
+their names at once, and the manifest says which of them count.
+"""
+
+import errno
+import json
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+from penstock.errors import LakeDamaged, PlaceRefused, StoreError
+from penstock.lake.manifests import now
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class LakePlace(ABC):
+    """The files of a lake by their paths inside it. Made by `open_lake_place`; it holds nothing open."""
+
+    stages_aside: bool
+    """Whether files are written aside, so that a run that was killed leaves nothing where readers look."""
+
+    def __init__(self, shown: str) -> None:
+        self.shown = shown
+
+    @abstractmethod
+    def find(self, path: str) -> bytes | None:
+        """A small file, or None if it is not there."""
+
+    @abstractmethod
+    def read(self, path: str) -> Any:
+        """A file, as a buffer; raises LakeDamaged if it is not there."""
+
+    @abstractmethod
+    def files(self) -> dict[str, int]:
+        """All files with their bytes, also those that are not ours."""
+
+    @abstractmethod
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a small file in one step; it is safe when this returns."""
+
+    @abstractmethod
+    def stage(self, path: str, data: Any) -> str:
+        """Write what is to be at a path; what to give to `publish`. May be called in any process."""
+
+    @abstractmethod
+    def publish(self, staged: Mapping[str, str]) -> None:
+        """Put staged files (by path) at their paths, as far as they are not there yet."""
+
+    @abstractmethod
+    def swap(self, day: str, removed: set[str], staged: Mapping[str, str]) -> None:
+        """Put staged files (by path) in the place of others of the same day, for readers of the folder in one step.
+
+        May be done again after it was interrupted.
+        """
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove all that is aside. What a process that was killed has left there is nobody's."""
+
+    @abstractmethod
+    def lock(self, what: str) -> AbstractContextManager[None]:
+        """Have the lake alone; raises LakeInUse, which says who has it."""
+
+    @abstractmethod
+    def holder(self) -> str | None:
+        """Who has it alone at this moment."""
+
+    def missing(self, path: str) -> LakeDamaged:
+        """The error that names a file."""
+        return LakeDamaged(self.shown, path, "is not there")
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """What the system says against it, in our words."""
+        try:
+            yield
+        except OSError as error:
+            raise self.refused(error) from error
+
+    def refused(self, error: OSError) -> StoreError:
+        """An error of the system's as ours."""
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            return StoreError(f"{self.shown}: {reason}. Nothing is lost; make room, and run this again")
+        return StoreError(f"{error.filename or self.shown}: {reason}")
+
+
+def open_lake_place(lake: str) -> LakePlace:
+    """The place of a lake: a path, a `file://` URL, or the URL of another file system."""
+    # What reads object stores is loaded only if there is one.
+    scheme, separator, rest = lake.partition("://")
+    if not lake or (separator and not rest):
+        raise PlaceRefused(lake or "''", "it is no place; say a folder, or a URL such as s3://BUCKET/FOLDER")
+    if not separator or scheme == "file":
+        from penstock.lake.local import LocalPlace, path_of_url  # noqa: PLC0415
+
+        return LocalPlace(path_of_url(lake) if separator else lake)
+    from penstock.lake.remote import RemotePlace  # noqa: PLC0415
+
+    return RemotePlace(lake)
+
+
+def owner(what: str) -> dict[str, Any]:
+    """Who this is, for whoever finds the lake locked."""
+    return {"what": what, "host": socket.gethostname(), "pid": os.getpid(), "since": now()}
+
+
+def shown_owner(data: bytes | None) -> str:
+    """An owner in words."""
+    try:
+        found = json.loads(data or b"")
+        return f"{found['what']} of process {found['pid']} on {found['host']}, since {found['since']}"
+    except (ValueError, TypeError, KeyError):
+        return "another process"

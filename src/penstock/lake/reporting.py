@@ -1,0 +1,47 @@
+"""How a lake stands: without Spark, and without reading any of its files."""
+
+from typing import NamedTuple
+
+from penstock.lake.changes import Change, pending_of, read_manifest
+from penstock.lake.places import open_lake_place
+from penstock.lake.sources import check_source, look
+
+
+class Status(NamedTuple):
+    """A lake at one moment. `behind` are events that are not archived yet, and `erasures_behind` whether some went.
+
+    Both are None if no store was named. `interrupted` is what a run that was killed has left to be done.
+    """
+
+    lake: str
+    store_id: str
+    timeline: int
+    head: int
+    rows: int
+    files: int
+    bytes: int
+    first_recorded: int | None
+    last_recorded: int | None
+    last_run: str
+    in_use_by: str | None
+    interrupted: str | None
+    behind: int | None
+    is_erasure_pending: bool | None
+
+
+def status(lake: str, url: str | None = None) -> Status:
+    """How a lake stands, and how far it is behind its store if that is named."""
+    place = open_lake_place(lake)
+    manifest, holder, pending = read_manifest(place), place.holder(), pending_of(place)
+    behind, erased = None, None
+    if url is not None:
+        source = look(url)
+        check_source(place.shown, manifest, source)
+        behind, erased = source.head - manifest.head, source.erasures > manifest.erasures
+    times = [time for file in manifest.files for time in (file.recorded_min, file.recorded_max) if time is not None]
+    what = None if pending is None or holder else f"{pending.kind}{' (to be finished)' * isinstance(pending, Change)}"
+    return Status(
+        *(place.shown, manifest.store, manifest.timeline, manifest.head, manifest.rows, len(manifest.files)),
+        *(manifest.bytes, min(times, default=None), max(times, default=None), manifest.written),
+        *(holder, what, behind, erased),
+    )

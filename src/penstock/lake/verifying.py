@@ -1,0 +1,143 @@
+"""Whether a lake and its store hold the same events: file by file, in rows and digests, and every byte of each file."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from xxhash import xxh3_128_hexdigest
+
+from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused
+from penstock.lake.changes import pending_of, read_manifest, recover, strays
+from penstock.lake.digests import digest
+from penstock.lake.layout import named
+from penstock.lake.manifests import LakeFile, Manifest
+from penstock.lake.parquet import Erased, decode
+from penstock.lake.places import LakePlace, open_lake_place
+from penstock.lake.reading import Span, read_rows
+from penstock.lake.sources import check_source, look
+from penstock.lake.spreading import Session, shares, spread
+from penstock.store.contract import Progressed, StoreIdentity
+
+ROUND_FILES: Final = 64
+LOOKS_MAX: Final = 3
+"""How often it is looked again because somebody changes the lake meanwhile."""
+
+
+class Difference(NamedTuple):
+    """What is not the same: the positions, the file, and what is wrong with it."""
+
+    first: int
+    last: int
+    path: str
+    what: str
+
+
+class Verified(NamedTuple):
+    """What a comparison found. `behind` are events of the store that are not archived yet."""
+
+    files: int
+    rows: int
+    head: int
+    behind: int
+    differences: list[Difference]
+
+
+class _Task(NamedTuple):
+    lake: str
+    url: str
+    identity: StoreIdentity
+    file: LakeFile
+
+
+def verify(spark: Session, url: str, lake: str, progressed: Progressed) -> Verified:
+    """Compare a lake with its store. Somebody may archive meanwhile."""
+    place = open_lake_place(lake)
+    source = look(url)
+    with ExitStack() as held:
+        manifest, is_alone = _opened(place, held)
+        check_source(place.shown, manifest, source)
+        found: list[Difference] = []
+        for _ in range(LOOKS_MAX):
+            found = list(_compared(spark, url, lake, manifest, progressed))
+            # What somebody who is at work has not listed yet is his; what differs may be what he is changing.
+            found += _listed(place, manifest) if is_alone else ()
+            now = read_manifest(place)
+            if not found or (now.number == manifest.number and (is_alone or pending_of(place) is None)):
+                break
+            manifest, source = now, look(url)
+    if found and source.erasures > manifest.erasures:
+        found = [each._replace(what=f"{each.what}; events were erased since: run lake archive") for each in found]
+    return Verified(len(manifest.files), manifest.rows, manifest.head, source.head - manifest.head, found)
+
+
+def _opened(place: LakePlace, held: ExitStack) -> tuple[Manifest, bool]:
+    """The manifest, after what was interrupted is finished; or as it is, if somebody is at work."""
+    manifest = read_manifest(place)
+    try:
+        held.enter_context(place.lock("verify"))
+    except LakeInUse:
+        return manifest, False
+    manifest, plan = recover(place, read_manifest(place))
+    if plan is not None:
+        raise PlaceRefused(place.shown, "an archive into it was interrupted; run penstock lake archive first")
+    return manifest, True
+
+
+def _listed(place: LakePlace, manifest: Manifest) -> Iterator[Difference]:
+    """Files that are there and should not be."""
+    for path in strays(place.files(), manifest, None):
+        found = named(path)
+        first, last = (found.first, found.last) if found else (0, 0)
+        yield Difference(first, last, path, "is in no manifest")
+
+
+def _compared(spark: Session, url: str, lake: str, manifest: Manifest, progressed: Progressed) -> Iterator[Difference]:
+    files, done, total = manifest.files, 0, manifest.head
+    for number in range(0, len(files), ROUND_FILES):
+        part = files[number : number + ROUND_FILES]
+        tasks = [_Task(lake, url, manifest.identity, file) for file in part]
+        events = part[-1].last - part[0].first + 1
+        told = shares(progressed, done, events, total)
+        for file, found in zip(part, spread(spark, tasks, _check, told), strict=True):
+            yield from (Difference(file.first, file.last, file.path, what) for what in found)
+        done += events
+        progressed(done, total)
+
+
+# -- in tasks
+
+
+def _check(task: _Task) -> list[str]:
+    """What is wrong with a file, beside the store and in itself."""
+    rows, _ = read_rows(task.url, task.identity, Span(task.file.first, task.file.last))
+    store = "the store", rows.num_rows, digest(rows)
+    found = list(_disagreements(task.file, *store))
+    try:
+        kept = read_file(open_lake_place(task.lake), task.file)
+    except LakeDamaged as error:
+        return [*found, error.reason]
+    return [*found, *_disagreements(task.file, "the file", kept.num_rows, digest(kept))]
+
+
+def _disagreements(file: LakeFile, who: str, rows: int, found: str) -> Iterable[str]:
+    if rows != file.rows:
+        yield f"{who} has {rows} events, and the manifest says {file.rows}"
+    elif found != file.digest:
+        yield f"{who} has other events than the manifest says"
+
+
+def read_file(place: LakePlace, file: LakeFile) -> pa.Table:
+    """The rows of a file, if it is what was written; raises LakeDamaged."""
+    return read_whole(place, file)[0]
+
+
+def read_whole(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]]:
+    """The rows of a file, and what is erased in it, if it is what was written; raises LakeDamaged."""
+    data = place.read(file.path)
+    if data.size != file.bytes or xxh3_128_hexdigest(data) != file.checksum:
+        raise LakeDamaged(place.shown, file.path, "does not have the checksum that the manifest says")
+    try:
+        return decode(data)
+    except (pa.ArrowException, ValueError) as error:
+        raise LakeDamaged(place.shown, file.path, f"cannot be read: {error}") from error

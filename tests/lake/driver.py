@@ -1,0 +1,28 @@
+"""An archive that is started to be killed: `python -m tests.lake.driver URL LAKE` follows a store in small ranges."""
+
+import sys
+
+from penstock.lake import archiving
+from penstock.lake.compacting import compact
+from penstock.spark.sessions import session
+from tests.lake.support import quiet
+
+COMPACT_AFTER = 12
+"""Files that a lake may have before it is compacted."""
+
+
+def main(url: str, lake: str) -> None:
+    """Archive, and compact now and then, until this is killed."""
+    archiving.RANGE_BYTES, archiving.ROUND_RANGES = 1, 4  # type: ignore[misc]
+    with session("to-be-killed", "local[2,1000]", {"spark.driver.memory": "512m"}) as spark:
+        while True:
+            with archiving.archiving(spark, url, lake) as archiver:
+                for _ in range(3):
+                    print(archiver.catch_up(quiet).head, flush=True)
+                files = len(archiver.manifest.files)
+            if files > COMPACT_AFTER:
+                compact(spark, lake, quiet)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

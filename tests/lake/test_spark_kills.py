@@ -1,0 +1,27 @@
+"""Driver and Python workers killed with SIGKILL while appends go on; hundreds of them are in `tests.soak.lake`."""
+
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.store import store_url
+from tests.lake.killing import appending, kill_driver
+from tests.lake.support import archive, is_same, manifest_of, verified
+
+
+@pytest.mark.timeout(900)
+def test_an_archive_whose_driver_and_workers_are_killed_is_exact(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    url, lake, chance = store_url(data), tmp_path / "lake", random.Random(10)
+    with appending(data, 400) as appended:
+        rounds = [kill_driver(url, lake, workers, chance) for workers in (3, 2)]
+        assert sum(each["workers"] for each in rounds) >= 3
+        assert manifest_of(lake).head > 0
+        archive(url, lake, spark)
+        assert verified(url, lake, spark).differences == []
+    assert archive(url, lake, spark).head == appended()
+    assert verified(url, lake, spark) == (len(manifest_of(lake).files), appended(), appended(), 0, [])
+    assert is_same(url, lake)
