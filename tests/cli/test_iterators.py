@@ -1,5 +1,6 @@
 """`penstock iterator`: made, read, deleted; and tried on real messages before."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,17 @@ def test_an_iterator_is_made_read_and_deleted(served: Server, tmp_path: Path) ->
     assert run("iterator", "next", "warm", url=served.url).lines == [MESSAGES[0], MESSAGES[1], MESSAGES[4]]
     assert called("iterator", "next", "warm", "--count", 1, "--from", 1, "--url", served.url).lines == [MESSAGES[1]]
     assert called("iterator", "next", "warm", "--from", -1, "--url", served.url).lines == [MESSAGES[4]]
-    assert called("iterator", "list", "--json", "--url", served.url).lines == [{"iterator": "warm", "log": LOG}]
-    assert '"celsius":21' in called("iterator", "show", "warm", "--url", served.url).out
-    of_store = called("iterator", "show", "warm", "--data", served.data)
-    assert "kind      filter\nindexed   true\n" in of_store.out
-    assert "function  return type(msg.celsius)" in of_store.out
+    definition = {"iterator": "warm", "log": LOG, "over": "log", "kind": "filter", "indexed": True}
+    assert called("iterator", "list", "--json", "--url", served.url).lines == [definition]
+    shown = json.loads(called("iterator", "show", "warm", "--json", "--url", served.url).out)
+    rest = {"items": 3, "behind": 0, "created": shown["created"], "function": file.read_text(), "readers": []}
+    assert shown == {**definition, **rest, "last": MESSAGES[4]}
+    of_store = json.loads(called("iterator", "show", "warm", "--json", "--data", served.data).out)
+    assert of_store == {**definition, **rest}
+    text = called("iterator", "show", "warm", "--url", served.url).out
+    assert "kind      filter\nindexed   true\nitems     3\nbehind    0\n" in text
+    assert "function  return type(msg.celsius)" in text
+    assert text.endswith('last      {"celsius":21}\n')
     assert called("iterator", "delete", "warm", "--url", served.url).out == "iterator warm is deleted\n"
     assert called("iterator", "show", "warm", "--url", served.url).err == "penstock: no iterator warm\n"
 
@@ -48,15 +55,31 @@ def test_iterators_over_iterators_and_streams_are_known(
     client.iterator("all").create(LOG, "map", "return msg", indexed=True)
     client.iterator("of-all").create("all", "map", "return msg")
     client.iterator("of-stream").create(f"{context}/s", "map", "return msg.body.a")
-    listed = [line.split(maxsplit=1) for line in called("iterator", "list", "--url", served.url).out.splitlines()]
-    rows = [[word.strip() for word in line] for line in listed]
-    for row in (["all", "readings"], ["of-all", "all"], ["of-stream", "(a stream)"]):
-        assert row in rows
+    rows = [line.split() for line in called("iterator", "list", "--url", served.url).out.splitlines()]
+    assert ["all", "log", "readings", "map", "yes"] in rows
+    assert ["of-all", "iterator", "all", "map", "no"] in rows
+    assert ["of-stream", "stream", f"{context}/s", "map", "no"] in rows
     assert called("iterator", "next", "of-stream", "--url", served.url).lines == [1]
-    assert "--log CONTEXT/STREAM" in called("iterator", "delete", "of-stream", "--url", served.url).err
-    assert called("iterator", "delete", "of-stream", "--log", f"{context}/s", "--url", served.url).code == 0
+    wrong = called("iterator", "delete", "of-stream", "--log", LOG, "--url", served.url)
+    assert (wrong.code, wrong.err) == (1, "penstock: no iterator of-stream\n")
+    assert called("iterator", "delete", "of-stream", "--url", served.url).code == 0
     assert called("iterator", "delete", "of-all", "--url", served.url).code == 0
     assert called("iterator", "delete", "all", "--url", served.url).code == 0
+
+
+def test_an_iterator_that_fails_is_shown_with_its_error(served: Server, client: penstock.Client) -> None:
+    client.log("mixed").create()
+    client.log("mixed").append(MESSAGES[:3])
+    client.iterator("failing").create("mixed", "map", "return msg.celsius * 2\n-- a \x07 bell")
+    done = called("iterator", "show", "failing", "--url", served.url)
+    assert done.code == 0
+    assert "function  return msg.celsius * 2\n          -- a \\x07 bell\n" in done.out
+    assert "attempt to mul a 'string' with a 'number'" not in done.out
+    client.log("mixed").append(MESSAGES[3:4])
+    shown = json.loads(called("iterator", "show", "failing", "--json", "--url", served.url).out)
+    assert "last" not in shown
+    assert "attempt to mul a 'string' with a 'number'" in shown["error"]
+    assert called("iterator", "delete", "failing", "--url", served.url).code == 0
 
 
 # --- trying ---------------------------------------------------------------------------------------------------
@@ -130,6 +153,7 @@ def test_what_a_function_does_wrong_is_told_with_its_line(
         (("add", "x", "--log", "nobody", "--kind", "map", "--file", "{file}"), 1, "nobody"),
         (("next", "nobody"), 1, "no iterator nobody"),
         (("delete", "nobody"), 1, "no iterator nobody"),
+        (("show", "nobody"), 1, "no iterator nobody"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(

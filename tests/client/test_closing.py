@@ -85,6 +85,7 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "Log.append": lambda: log.append([1]),
         "LogIterator.create": lambda: iterator.create("l", "map", "return msg"),
         "LogIterator.delete": lambda: iterator.delete("l"),
+        "LogIterator.show": iterator.show,
         "LogIterator.next": iterator.next,
         "LogIterator.pages": lambda: list(iterator.pages()),
         "LogIterator.__iter__": lambda: list(iterator),

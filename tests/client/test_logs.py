@@ -135,6 +135,19 @@ def test_an_iterator_has_one_definition(client: Client, log: str) -> None:
         iterator.next()
 
 
+def test_an_iterator_shows_what_it_is(client: Client, log: str) -> None:
+    client.log(log).create()
+    client.log(log).append([1, 2, 3])
+    iterator = client.iterator(f"shown-{log}")
+    with pytest.raises(IteratorNotFound):
+        iterator.show()
+    iterator.create(log, "filter", "return msg > 1", indexed=True)
+    assert list(iterator) == [2, 3]
+    shown = iterator.show()
+    assert (shown.name, shown.log, shown.over, shown.kind) == (f"shown-{log}", log, "log", "filter")
+    assert (shown.function, shown.indexed, shown.items, shown.behind) == ("return msg > 1", True, 2, 0)
+
+
 def test_a_function_that_fails_says_where(client: Client, log: str) -> None:
     client.log(log).create()
     client.log(log).append([1, 2, "three", 4])

@@ -83,6 +83,7 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = {
         model.CreateIterator, texts, texts, st.sampled_from(model.IteratorKind), texts, st.booleans()
     ),
     model.DropIterator: st.builds(model.DropIterator, texts, texts),
+    model.ShowIterator: st.builds(model.ShowIterator, texts),
     model.ListIterators: st.builds(model.ListIterators, optional_names),
     model.NextItems: st.builds(model.NextItems, texts, numbers, numbers),
     model.EraseStream: st.builds(model.EraseStream, texts, texts),
@@ -160,6 +161,11 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = {
     model.AddMessages: done,
     model.CreateIterator: done,
     model.DropIterator: done,
+    model.ShowIterator: st.builds(
+        model.IteratorSummary,
+        *(texts, texts, st.sampled_from(model.Over), st.sampled_from(model.IteratorKind), texts, flags, ticks),
+        *(optional_numbers, optional_numbers),
+    ),
     model.ListIterators: name_lists,
     model.NextItems: st.builds(model.ItemPage, st.lists(bodies, max_size=4)),
     model.EraseStream: erased,

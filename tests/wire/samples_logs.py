@@ -11,11 +11,14 @@ from penstock.model import (
     DropLog,
     ItemPage,
     IteratorKind,
+    IteratorSummary,
     ListIterators,
     ListLogs,
     LogSummary,
     Names,
     NextItems,
+    Over,
+    ShowIterator,
     ShowLog,
 )
 from tests.wire.sample_parts import TEXT, TICKS, Sample, time
@@ -49,6 +52,14 @@ LOGS: Final = [
         [[b"OK"]],
     ),
     Sample(TEXT, "XI", [b"orders", b"large"], (DropIterator("orders", "large"),), [Done()], [[b"OK"]]),
+    Sample(
+        TEXT,
+        "GI",
+        [b"large"],
+        (ShowIterator("large"),),
+        [IteratorSummary("large", "orders", Over.LOG, IteratorKind.FILTER, "return msg > 4", True, TICKS, 7, 0)],
+        [[b"IG", b"large", b"orders", b"log", b"filter", b"return msg > 4", b"1", time(TICKS), b"7", b"0"]],
+    ),
     Sample(TEXT, "LI", [b""], (ListIterators(None),), [Names(["large", "total"])], [[b"LN", b"2", b"large", b"total"]]),
     Sample(
         TEXT,

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -27,11 +27,12 @@ from penstock.cli.output import (
     print_table,
     shown,
 )
-from penstock.errors import IteratorNotFound, LogNotFound
+from penstock.errors import DeadlinePassed, FunctionFailed, IteratorNotFound, LogNotFound, TimedOut
 from penstock.model import IteratorKind
 
 if TYPE_CHECKING:
     from penstock.client import Client
+    from penstock.model import IteratorSummary
 
 __all__ = ["app"]
 
@@ -86,26 +87,11 @@ def source_of(file: Path) -> str:
 # --- which there are ------------------------------------------------------------------------------------------
 
 
-class Known(NamedTuple):
-    """An iterator, and the log or iterator that it reads; of a stream's nobody can be asked."""
-
-    name: str
-    log: str | None
-
-
-def known(client: "Client") -> list[Known]:
-    """All iterators and what they read."""
-    names = client.iterators()
-    over = {name: log for log in (*client.logs(), *names) for name in client.iterators(log)} if names else {}
-    return [Known(name, over.get(name)) for name in names]
-
-
-def found(client: "Client", name: str) -> Known:
-    """An iterator by its name, or IteratorNotFound."""
-    for one in known(client):
-        if one.name == name:
-            return one
-    raise IteratorNotFound(name)
+def known(client: "Client", log: str | None) -> Iterator["IteratorSummary"]:
+    """All iterators, or those of a log; without those that are deleted meanwhile."""
+    for name in client.iterators(log):
+        with suppress(IteratorNotFound):
+            yield client.iterator(name).show()
 
 
 @app.command("list")
@@ -117,19 +103,19 @@ def list_command(
 ) -> None:
     """List iterators, and what they read."""
     with connected(url, data) as client:
-        rows = known(client) if log is None else [Known(name, log) for name in client.iterators(log)]
+        found = list(known(client, log))
     if as_json:
-        print_lines({"iterator": one.name, "log": one.log} for one in rows)
+        print_lines({"iterator": one.name, **_definition(one)} for one in found)
     else:
-        cells = [(one.name, one.log or "(a stream)") for one in rows]
-        print_table(("iterator", "reads"), cells, empty="no iterators")
+        rows = [(one.name, f"{one.over} {one.log}", one.kind, "yes" if one.indexed else "no") for one in found]
+        print_table(("iterator", "reads", "kind", "indexed"), rows, empty="no iterators")
 
 
 @app.command("show")
 def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
-    """Show what an iterator reads, what reads it, and its last result.
+    """Show what an iterator reads and does, how far it is, what reads it, and its last result.
 
-    With --data it is the store that is asked, also one that is served: then the kind and the function are shown too.
+    With --data it is the store that is asked, also one that is served: then no function is run, and no result is shown.
     """
     if data is not None:
         with telling():
@@ -148,22 +134,33 @@ def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson
 
 
 def described(client: "Client", name: str) -> dict[str, Any]:
-    """What a server tells of an iterator."""
-    one = found(client, name)
-    last = [json.loads(as_json_value(item)) for item in _encoded(client.iterator(name).next(-1, 1))]
-    return {"iterator": name, "log": one.log, "readers": client.iterators(name), "last": last[0] if last else None}
+    """What a server tells of an iterator, with the last result, or why there is none. Raises IteratorNotFound."""
+    document = _document(client.iterator(name).show(), client.iterators(name))
+    try:
+        last = [json.loads(as_json_value(item)) for item in _encoded(client.iterator(name).next(-1, 1))]
+    except (FunctionFailed, TimedOut, DeadlinePassed) as error:
+        return {**document, "error": str(error)}
+    return {**document, "last": last[0] if last else None}
 
 
 def defined(address: str, name: str) -> dict[str, Any]:
     """What a store has of an iterator. Raises IteratorNotFound."""
+    from penstock.engine.jobs import list_iterators  # noqa: PLC0415
+    from penstock.engine.summaries import show_iterator  # noqa: PLC0415
     from penstock.store import open_reader  # noqa: PLC0415
 
     with closing(open_reader(address)) as store:
-        state = store.iterator(name)
-    if state is None:
-        raise IteratorNotFound(name)
-    what = {"iterator": name, "log": state.log, "kind": state.kind, "indexed": state.indexed}
-    return {**what, "created": iso(state.created), "function": state.function}
+        return _document(show_iterator(store, name), list_iterators(store, name))
+
+
+def _document(one: "IteratorSummary", readers: list[str]) -> dict[str, Any]:
+    built = {"items": one.items, "behind": one.behind} if one.indexed else {}
+    what = {"iterator": one.name, **_definition(one), **built, "created": iso(one.created)}
+    return {**what, "function": one.function, "readers": readers}
+
+
+def _definition(one: "IteratorSummary") -> dict[str, Any]:
+    return {"log": one.log, "over": one.over, "kind": one.kind, "indexed": one.indexed}
 
 
 def _encoded(values: Iterable[Any]) -> Iterator[bytes]:
@@ -195,16 +192,13 @@ def next_command(
 @app.command("delete")
 def delete_command(
     name: Name,
-    log: Annotated[str | None, typer.Option("--log", help="what it reads, if that is a stream", metavar="NAME")] = None,
+    log: Annotated[str | None, typer.Option("--log", help="only if this is what it reads", metavar="NAME")] = None,
     url: Url = None,
     data: Data = None,
 ) -> None:
     """Delete an iterator, with its results."""
     with connected(url, data) as client:
-        reads = found(client, name).log if log is None else log
-        if reads is None:
-            fail(f"iterator {name} reads a stream: say which one with --log CONTEXT/STREAM")
-        client.iterator(name).delete(reads)
+        client.iterator(name).delete(client.iterator(name).show().log if log is None else log)
     print_line(shown(f"iterator {name} is deleted"))
 
 

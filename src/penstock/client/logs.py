@@ -18,8 +18,10 @@ from penstock.model import (
     DropLog,
     ItemPage,
     IteratorKind,
+    IteratorSummary,
     LogSummary,
     NextItems,
+    ShowIterator,
     ShowLog,
     new_event,
 )
@@ -69,6 +71,10 @@ class AsyncLogIterator:
     async def delete(self, log: str) -> None:
         """Delete it, with its output."""
         await self._calls.ask(DropIterator(log, self.name), Done)
+
+    async def show(self) -> IteratorSummary:
+        """What is known of it."""
+        return await self._calls.ask(ShowIterator(self.name), IteratorSummary)
 
     async def next(self, ordinal: int = 0, count: int = PAGE_ITEMS) -> list[Any]:
         """Up to `count` of its results from an ordinal on; -1 is the last one. Empty: there are no more now."""

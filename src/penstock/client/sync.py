@@ -290,6 +290,7 @@ class LogIterator(Blocking[AsyncLogIterator]):
 
     create = blocking(AsyncLogIterator.create)
     delete = blocking(AsyncLogIterator.delete)
+    show = blocking(AsyncLogIterator.show)
     next = blocking(AsyncLogIterator.next)
     pages = iterating(AsyncLogIterator.pages)
 

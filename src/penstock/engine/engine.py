@@ -23,7 +23,7 @@ from penstock.engine.iterators import Iterators
 from penstock.engine.jobs import Presenter
 from penstock.engine.logs import Logs
 from penstock.engine.metrics import Metrics, PoolCounts
-from penstock.engine.parts import Parts, Tried, check_names, settle
+from penstock.engine.parts import Handler, Handlers, Parts, Tried, check_names, plain, settle
 from penstock.engine.queues import Queues
 from penstock.engine.sealer import Sealer
 from penstock.engine.sharing import sharing
@@ -38,10 +38,6 @@ from penstock.model import (
     AcknowledgeQueue,
     AddMessages,
     Append,
-    CreateIterator,
-    CreateLog,
-    DropIterator,
-    DropLog,
     DropStages,
     EraseStream,
     EraseSubject,
@@ -54,12 +50,9 @@ from penstock.model import (
     ListContexts,
     ListDeadLetters,
     ListErasures,
-    ListIterators,
-    ListLogs,
     ListQueues,
     ListStreams,
     ListSubscriptions,
-    NextItems,
     Principal,
     ProgressSubscription,
     PublishStages,
@@ -76,7 +69,6 @@ from penstock.model import (
     ResetQueue,
     SetDeadLetterRule,
     SetSubscription,
-    ShowLog,
     StageEvents,
     SubscribeQueue,
     Transact,
@@ -102,7 +94,6 @@ HOUSEKEEPING_MS: Final = 500_000
 
 Answer = Callable[[Reply | PenstockError], None]
 Abandon = Callable[[], object]
-Handler = Callable[[Any, Any], Coroutine[Any, Any, Reply]]
 AnyPresenter = Callable[[list[Any]], Any]
 """A codec's function of a module that turns the events or items of a reply into what its wire has."""
 
@@ -290,49 +281,43 @@ class Engine:
         # Outside: whatever the gate makes of it, it is told once.
         answer(reply)
 
-    def _table(self) -> dict[type[Request], Handler]:
-        subscriptions, queues, logs, iterators = self._subscriptions, self._queues, self._logs, self._iterators
+    def _table(self) -> Handlers:
+        subscriptions, queues = self._subscriptions, self._queues
         return {
-            Transact: _plain(self._appends.transact),
+            Transact: plain(self._appends.transact),
             ReadStream: self._read_stream,
             ReadEvent: lambda request, present: self._parts.run(jobs.read_event, request, self._parts.limits, present),
             ReadAll: self._read_all,
             ReadRecords: self._read_records,
-            FindPosition: _plain(self._find_position),
+            FindPosition: plain(self._find_position),
             ListContexts: self._listing(jobs.list_contexts),
             ListStreams: self._listing(jobs.list_streams),
             ListSubscriptions: self._listing(jobs.list_subscriptions),
             ListQueues: self._listing(jobs.list_queues),
             ListDeadLetters: self._listing(jobs.list_dead_letters),
-            GetStats: _plain(lambda _request: self._parts.run(jobs.get_stats)),
-            RegisterSubscriptions: _plain(subscriptions.register),
+            GetStats: plain(lambda _request: self._parts.run(jobs.get_stats)),
+            RegisterSubscriptions: plain(subscriptions.register),
             FetchSubscription: subscriptions.fetch,
-            ProgressSubscription: _plain(subscriptions.progress),
-            SetSubscription: _plain(subscriptions.set),
+            ProgressSubscription: plain(subscriptions.progress),
+            SetSubscription: plain(subscriptions.set),
             SubscribeQueue: queues.subscribe,
             AcknowledgeQueue: queues.acknowledge,
-            ReleaseQueue: _plain(queues.release),
-            ResetQueue: _plain(queues.reset),
-            SetDeadLetterRule: _plain(queues.set_dead_rule),
-            PutBack: _plain(queues.put_back),
-            CreateLog: _plain(logs.create),
-            DropLog: _plain(logs.drop),
-            ShowLog: _plain(logs.show),
-            ListLogs: _plain(logs.names),
-            CreateIterator: _plain(iterators.create),
-            DropIterator: _plain(iterators.drop),
-            ListIterators: _plain(iterators.names),
-            NextItems: iterators.next,
-            EraseStream: _plain(self._erasures.erase_stream),
-            EraseSubject: _plain(self._erasures.erase_subject),
-            StageEvents: _plain(self._staging.stage),
-            PublishStages: _plain(self._staging.publish),
-            DropStages: _plain(self._staging.drop),
+            ReleaseQueue: plain(queues.release),
+            ResetQueue: plain(queues.reset),
+            SetDeadLetterRule: plain(queues.set_dead_rule),
+            PutBack: plain(queues.put_back),
+            **self._logs.handlers(),
+            **self._iterators.handlers(),
+            EraseStream: plain(self._erasures.erase_stream),
+            EraseSubject: plain(self._erasures.erase_subject),
+            StageEvents: plain(self._staging.stage),
+            PublishStages: plain(self._staging.publish),
+            DropStages: plain(self._staging.drop),
             ListErasures: self._listing(jobs.list_erasures),
         }
 
     def _listing(self, job: Callable[..., Any]) -> Handler:
-        return _plain(lambda request: self._parts.run(job, request, self._page_limit(request.limit)))
+        return plain(lambda request: self._parts.run(job, request, self._page_limit(request.limit)))
 
     def _page_limit(self, limit: int | None) -> int:
         if limit is not None and limit < 1:
@@ -381,11 +366,6 @@ class Engine:
         check_names(context=request.context, filter=request.filter)
         wanted = EventFilter(request.context, request.filter)
         return Found((await self._parts.find_position(wanted, request.ticks)).position)
-
-
-def _plain(handler: Callable[[Any], Coroutine[Any, Any, Reply]]) -> Handler:
-    """A handler whose reply has no events."""
-    return lambda request, _present: handler(request)
 
 
 def _holds(page: EventPage | RecordPage) -> bool:

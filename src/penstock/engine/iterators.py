@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from penstock.engine import jobs, lookups, paging, running
+from penstock.engine import jobs, lookups, paging, running, summaries
 from penstock.engine.eraser import Eraser
 from penstock.engine.index_builder import RETRY_S, Builder, again, passed_on
 from penstock.engine.keyed import KeyedLocks
 from penstock.engine.metrics import Metrics
 from penstock.engine.paging import LAST, ItemPresenter, Kept, Paged, Wanted
-from penstock.engine.parts import Parts, check_names
+from penstock.engine.parts import Handlers, Parts, check_names, plain
 from penstock.engine.points import Points
 from penstock.engine.running import Point, Step
 from penstock.engine.workers import WorkerPool
@@ -40,9 +40,11 @@ from penstock.model import (
     Encoded,
     ItemPage,
     IteratorKind,
+    IteratorSummary,
     ListIterators,
     Names,
     NextItems,
+    ShowIterator,
 )
 from penstock.settings import Settings
 from penstock.store.contract import (
@@ -89,6 +91,16 @@ class Iterators:
         self._changes = 0
         self._is_stale = False
         self._reloading: asyncio.Task[None] | None = None
+
+    def handlers(self) -> Handlers:
+        """What carries out which request."""
+        return {
+            CreateIterator: plain(self.create),
+            DropIterator: plain(self.drop),
+            ShowIterator: plain(self.show),
+            ListIterators: plain(self.names),
+            NextItems: self.next,
+        }
 
     def start(self, iterators: Iterable[IteratorState]) -> None:
         """Begin with those that the store has."""
@@ -221,6 +233,11 @@ class Iterators:
             del self._over[iterator.over, iterator.log]
         self._builder.remove(iterator.name)
         self._points.forget(iterator.id)
+
+    async def show(self, request: ShowIterator) -> IteratorSummary:
+        """What is known of an iterator, as the store has it."""
+        summary: IteratorSummary = await self._parts.run(summaries.show_iterator, request.name)
+        return summary
 
     async def names(self, request: ListIterators) -> Names:
         """The names of the iterators of a log, or of all."""

@@ -23,7 +23,6 @@ from penstock.model import (
     ListQueues,
     ListStreams,
     ListSubscriptions,
-    LogSummary,
     QueuePage,
     ReadAll,
     ReadEvent,
@@ -37,7 +36,6 @@ from penstock.model import (
 )
 from penstock.store import Store
 from penstock.store.contract import (
-    LOG_CONTEXT,
     Erasure,
     IteratorState,
     LogInfo,
@@ -170,15 +168,6 @@ def get_stats(store: Store) -> StoreStats:
 
 
 # --- logs -----------------------------------------------------------------------------------------------------
-
-
-def show_log(store: Store, name: str) -> LogSummary:
-    """A log and what is in it, or LogNotFound."""
-    found = store.log(name)
-    if found is None:
-        raise LogNotFound(name)
-    messages = store.stream_head(LOG_CONTEXT, name) - found.base
-    return LogSummary(name, found.created, messages, found.bytes, list_iterators(store, name))
 
 
 def check_messages(store: Store, log: str, messages: Sequence[bytes]) -> None:

@@ -9,12 +9,12 @@ share group commits with everyone else.
 from collections.abc import Callable
 from typing import Final
 
-from penstock.engine import jobs
+from penstock.engine import jobs, summaries
 from penstock.engine.checks import Checks
 from penstock.engine.disk import DiskWatch
 from penstock.engine.eraser import Eraser
 from penstock.engine.iterators import Iterators
-from penstock.engine.parts import Parts, check_names
+from penstock.engine.parts import Handlers, Parts, check_names, plain
 from penstock.errors import LimitExceeded, PenstockError
 from penstock.model import (
     ANY,
@@ -58,6 +58,15 @@ class Logs:
         self._iterators = iterators
         self._eraser = eraser
 
+    def handlers(self) -> Handlers:
+        """What carries out which request; but messages are added with `add`."""
+        return {
+            CreateLog: plain(self.create),
+            DropLog: plain(self.drop),
+            ShowLog: plain(self.show),
+            ListLogs: plain(self.names),
+        }
+
     def add(self, request: AddMessages, answer: Callable[[Reply | PenstockError], None]) -> None:
         """Append messages. The way of most requests: no task, no future, only a look and the writer's queue."""
         self._disk.check()
@@ -95,7 +104,7 @@ class Logs:
 
     async def show(self, request: ShowLog) -> LogSummary:
         """What is known of a log."""
-        summary: LogSummary = await self._parts.run(jobs.show_log, request.log)
+        summary: LogSummary = await self._parts.run(summaries.show_log, request.log)
         return summary
 
     async def names(self, _request: ListLogs) -> Names:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.engine import jobs
@@ -12,7 +12,7 @@ from penstock.engine.waiters import Waiter, Waiters
 from penstock.engine.workers import Job, WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest, PenstockError, ReaderBusy
-from penstock.model import EventFilter, check_context, check_name, check_stream
+from penstock.model import EventFilter, Reply, Request, check_context, check_name, check_stream
 from penstock.settings import Settings
 from penstock.store.contract import Outcome, ReadLimits, Result, Search, Transaction
 
@@ -26,6 +26,9 @@ CROWDED_S_MAX: Final = 0.05
 
 R = TypeVar("R")
 Written = Callable[[list[Result]], None]
+Handler = Callable[[Any, Any], Coroutine[Any, Any, Reply]]
+"""What carries out a kind of request, given the request and a presenter if there is one."""
+Handlers = dict[type[Request], Handler]
 
 
 class Tried(NamedTuple, Generic[R]):
@@ -134,6 +137,11 @@ def settle(answer: asyncio.Future[R], outcome: R | PenstockError) -> None:
         answer.set_exception(outcome)
     else:
         answer.set_result(outcome)
+
+
+def plain(handler: Callable[[Any], Coroutine[Any, Any, Reply]]) -> Handler:
+    """A handler whose reply has no events."""
+    return lambda request, _present: handler(request)
 
 
 def check_names(**names: str) -> None:

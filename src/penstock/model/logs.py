@@ -20,6 +20,14 @@ class IteratorKind(StrEnum):
     REDUCE = "reduce"
 
 
+class Over(StrEnum):
+    """What an iterator reads."""
+
+    LOG = "log"
+    ITERATOR = "iterator"
+    STREAM = "stream"
+
+
 @dataclass(frozen=True, slots=True)
 class CreateLog(Request):
     """Make a log unless it is there. Answered with Done."""
@@ -86,6 +94,13 @@ class ListIterators(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class ShowIterator(Request):
+    """What is known of an iterator: an IteratorSummary."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class NextItems(Request):
     """Up to `count` items of an iterator's output from an ordinal on; -1 is the last one. An ItemPage."""
 
@@ -110,6 +125,25 @@ class LogSummary(Reply):
     messages: int
     size_bytes: int
     iterators: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorSummary(Reply):
+    """An iterator: what it reads, what it does, and when it was made (ticks).
+
+    `log` is the name of a log or an iterator, or a stream as `context/stream`; `over` says which. One that is indexed
+    has `items` in its output so far, and is so many messages `behind`; of a plain one both are None.
+    """
+
+    name: str
+    log: str
+    over: Over
+    kind: IteratorKind
+    function: str
+    indexed: bool
+    created: int
+    items: int | None
+    behind: int | None
 
 
 @dataclass(frozen=True, slots=True)

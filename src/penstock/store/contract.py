@@ -9,7 +9,6 @@ the database itself fails, `write` raises, and after `recover` the whole batch i
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import PenstockError
@@ -19,6 +18,7 @@ from penstock.model import (
     ContextInfo,
     Event,
     EventFilter,
+    Over,
     QueueInfo,
     StoreStats,
     StreamInfo,
@@ -190,14 +190,6 @@ class LogInfo:
     created: int
     base: int
     bytes: int
-
-
-class Over(StrEnum):
-    """What an iterator reads."""
-
-    LOG = "log"
-    ITERATOR = "iterator"
-    STREAM = "stream"
 
 
 @dataclass(frozen=True, slots=True)

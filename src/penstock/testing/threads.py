@@ -13,8 +13,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from penstock.engine import Engine
-from penstock.engine.engine import Abandon, Answer, AnyPresenter, Handler
+from penstock.engine.engine import Abandon, Answer, AnyPresenter
 from penstock.engine.metrics import PoolCounts
+from penstock.engine.parts import Handlers
 from penstock.engine.workers import Job, WorkerPool
 from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
 from penstock.model import Principal, Reply, Request
@@ -86,7 +87,7 @@ class ThreadedEngine(Engine):
         super().__init__(url, settings)
         self._is_silent = False
 
-    def _table(self) -> dict[type[Request], Handler]:
+    def _table(self) -> Handlers:
         # Here the engine has made its parts and started none of them.
         pool = ThreadPool(self.url, self.settings, self.settings.workers, self.metrics.readers)
         self.pool = self._parts._pool = pool

@@ -100,6 +100,7 @@ ASKED: Final[dict[type[Request], Asking]] = {
     model.AddMessages: Asking(b"ML", writing.add_messages, b"OK", reading.done),
     model.CreateIterator: Asking(b"NI", writing.create_iterator, b"OK", reading.done),
     model.DropIterator: Asking(b"XI", writing.drop_iterator, b"OK", reading.done),
+    model.ShowIterator: Asking(b"GI", writing.show_iterator, b"IG", reading.iterator_summary),
     model.ListIterators: Asking(b"LI", writing.list_iterators, b"LN", reading.names),
     model.NextItems: Asking(b"NX", writing.next_items, b"IP", reading.item_page),
     model.EraseStream: Asking(b"ES", writing.erase_stream, b"SE", reading.erased),

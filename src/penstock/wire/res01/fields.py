@@ -1,7 +1,8 @@
 """Taking a message apart frame by frame, with names for error messages."""
 
+from enum import StrEnum
 from functools import partial
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from penstock.errors import InvalidRequest
 from penstock.model import NewEvent, ticks_of
@@ -9,6 +10,8 @@ from penstock.wire.res01.scalars import Scalars, read_guid, read_guids, read_tex
 
 EVENT_FRAMES: Final = 5
 """Frames of an event in a request: id, timestamp, type, headers, body."""
+
+W = TypeVar("W", bound=StrEnum)
 
 # The constructor of a named tuple takes its fields one by one; this takes the row that `zip` has made.
 new_event_of = partial(tuple.__new__, NewEvent)
@@ -69,6 +72,14 @@ class Fields:
         if frame not in (b"0", b"1"):
             raise InvalidRequest(field, f"is neither 0 nor 1: {shown(frame)}")
         return frame == b"1"
+
+    def word(self, field: str, words: type[W]) -> W:
+        """The next frame as one of these words."""
+        text = self.text(field)
+        try:
+            return words(text)
+        except ValueError:
+            raise InvalidRequest(field, f"is none of {', '.join(words)}: {shown(text.encode())}") from None
 
     def guid(self, field: str) -> bytes:
         """The next frame as a guid."""

@@ -5,7 +5,6 @@ Whether a message is CBOR is for the engine to say.
 
 from typing import Final
 
-from penstock.errors import InvalidRequest
 from penstock.model import (
     AddMessages,
     CreateIterator,
@@ -15,11 +14,13 @@ from penstock.model import (
     DropLog,
     ItemPage,
     IteratorKind,
+    IteratorSummary,
     ListIterators,
     ListLogs,
     LogSummary,
     Names,
     NextItems,
+    ShowIterator,
     ShowLog,
 )
 from penstock.wire.res01.commands import Asked, Command
@@ -27,7 +28,6 @@ from penstock.wire.res01.encoding import Dialect, counted, one, text_time, texts
 from penstock.wire.res01.events import item_frames
 from penstock.wire.res01.exchange import Frames
 from penstock.wire.res01.fields import Fields
-from penstock.wire.res01.scalars import shown
 
 # --- logs -----------------------------------------------------------------------------------------------------
 
@@ -68,21 +68,23 @@ def add_messages(fields: Fields, _dialect: Dialect) -> Asked:
 
 def create_iterator(fields: Fields, _dialect: Dialect) -> Asked:
     """NI."""
-    name, log, kind = fields.text("Name"), fields.text("Log"), _kind(fields)
+    name, log, kind = fields.text("Name"), fields.text("Log"), fields.word("Kind", IteratorKind)
     return (CreateIterator(name, log, kind, fields.text("Function"), fields.flag("Indexed")),), _DONE
-
-
-def _kind(fields: Fields) -> IteratorKind:
-    kind = fields.text("Kind")
-    try:
-        return IteratorKind(kind)
-    except ValueError:
-        raise InvalidRequest("Kind", f"is none of {', '.join(IteratorKind)}: {shown(kind.encode())}") from None
 
 
 def drop_iterator(fields: Fields, _dialect: Dialect) -> Asked:
     """XI."""
     return (DropIterator(fields.text("Log"), fields.text("Name")),), _DONE
+
+
+def show_iterator(fields: Fields, _dialect: Dialect) -> Asked:
+    """GI."""
+
+    def write(found: IteratorSummary) -> Frames:
+        head = texts(found.name, found.log, found.over, found.kind, found.function, found.indexed)
+        return [b"IG", *head, *texts(text_time(found.created), found.items, found.behind)]
+
+    return (ShowIterator(fields.text("Name")),), one(IteratorSummary, write)
 
 
 def list_iterators(fields: Fields, _dialect: Dialect) -> Asked:
@@ -112,6 +114,7 @@ LOGS: Final[dict[bytes, Command]] = {
     b"ML": Command(add_messages, b"OK"),
     b"NI": Command(create_iterator, b"OK"),
     b"XI": Command(drop_iterator, b"OK"),
+    b"GI": Command(show_iterator, b"IG"),
     b"LI": Command(list_iterators, b"LN"),
     b"NX": Command(next_items, b"IP", item_frames),
 }

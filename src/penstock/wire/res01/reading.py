@@ -24,8 +24,11 @@ from penstock.model import (
     EventPage,
     Found,
     ItemPage,
+    IteratorKind,
+    IteratorSummary,
     LogSummary,
     Names,
+    Over,
     Published,
     QueueInfo,
     QueuePage,
@@ -236,6 +239,22 @@ def log_summary(fields: Fields) -> LogSummary:
     log, created = fields.text("Log"), fields.ticks("Created")
     messages, size_bytes = fields.number("Messages"), fields.number("Bytes")
     return LogSummary(log, created, messages, size_bytes, _names(fields))
+
+
+def iterator_summary(fields: Fields) -> IteratorSummary:
+    """IG."""
+    # Arguments are evaluated from left to right, and the frames are in the order of the fields.
+    return IteratorSummary(
+        name=fields.text("Name"),
+        log=fields.text("Log"),
+        over=fields.word("Over", Over),
+        kind=fields.word("Kind", IteratorKind),
+        function=fields.text("Function"),
+        indexed=fields.flag("Indexed"),
+        created=fields.ticks("Created"),
+        items=fields.number_or_none("Items"),
+        behind=fields.number_or_none("Behind"),
+    )
 
 
 def item_page(fields: Fields) -> ItemPage:

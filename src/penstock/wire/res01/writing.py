@@ -44,6 +44,7 @@ from penstock.model import (
     ResetQueue,
     SetDeadLetterRule,
     SetSubscription,
+    ShowIterator,
     ShowLog,
     StageEvents,
     SubscribeQueue,
@@ -256,6 +257,11 @@ def create_iterator(request: CreateIterator) -> Frames:
 def drop_iterator(request: DropIterator) -> Frames:
     """XI."""
     return texts(request.log, request.name)
+
+
+def show_iterator(request: ShowIterator) -> Frames:
+    """GI."""
+    return texts(request.name)
 
 
 def list_iterators(request: ListIterators) -> Frames:

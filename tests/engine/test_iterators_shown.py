@@ -1,0 +1,70 @@
+"""What the engine tells of an iterator: its definition, and how far the output of an indexed one is built."""
+
+import pytest
+
+from penstock.engine import Engine
+from penstock.errors import FunctionFailed, IteratorNotFound, NotAllowed
+from penstock.model import (
+    ANONYMOUS,
+    Append,
+    IteratorSummary,
+    Over,
+    Principal,
+    Right,
+    ShowIterator,
+    new_event,
+    now_ticks,
+)
+from tests.engine.logs import FILTER, MAP, REDUCE, Remits
+
+
+async def shown(remits: Remits, name: str) -> IteratorSummary:
+    found = await remits.ask(ShowIterator(name))
+    assert isinstance(found, IteratorSummary)
+    return found
+
+
+async def test_an_iterator_is_shown_as_it_was_made(engine: Engine, remits: Remits) -> None:
+    before = now_ticks()
+    await remits.create("log", 1, 2, 3)
+    await remits.iterator("kept", MAP, "return\tmsg -- grün\n", indexed=True)
+    await remits.iterator("sum", REDUCE, "return (acc or 0) + msg", "kept")
+    await engine.execute(ANONYMOUS, Append("shop", "a/b", (new_event("T"),), -1))
+    await remits.iterator("stream", FILTER, "return true", "shop/a/b", indexed=True)
+    await remits.next("kept", -1)
+    await remits.next("stream", -1)
+    found = [await shown(remits, name) for name in ("kept", "sum", "stream")]
+    assert all(before <= one.created <= now_ticks() for one in found)
+    kept, total, stream = (one.created for one in found)
+    assert found == [
+        IteratorSummary("kept", "log", Over.LOG, MAP, "return\tmsg -- grün\n", True, kept, 3, 0),
+        IteratorSummary("sum", "kept", Over.ITERATOR, REDUCE, "return (acc or 0) + msg", False, total, None, None),
+        IteratorSummary("stream", "shop/a/b", Over.STREAM, FILTER, "return true", True, stream, 1, 0),
+    ]
+
+
+async def test_an_indexed_iterator_says_how_far_it_is_behind(remits: Remits) -> None:
+    # A log that was there before: the messages of this one begin somewhere else.
+    await remits.create("log", "old", "old")
+    await remits.drop("log")
+    await remits.create("log", *range(10))
+    await remits.iterator("odd", FILTER, "if msg == 6 then error('no six') end return msg % 2 == 1", indexed=True)
+    await remits.iterator("all", MAP, "return msg", "odd", indexed=True)
+    for name in ("odd", "all"):
+        with pytest.raises(FunctionFailed, match="no six"):
+            await remits.next(name, -1)
+    odd, everything = [await shown(remits, name) for name in ("odd", "all")]
+    assert (odd.items, odd.behind) == (3, 4)
+    assert (everything.items, everything.behind) == (3, 0)
+
+
+async def test_an_iterator_that_is_not_there_is_told(engine: Engine, remits: Remits) -> None:
+    await remits.create("log", 1)
+    await remits.iterator("it", indexed=True)
+    with pytest.raises(NotAllowed, match="READ"):
+        await engine.execute(Principal("writer", Right.APPEND), ShowIterator("it"))
+    await engine.execute(Principal("reader", Right.READ), ShowIterator("it"))
+    await remits.drop("log")
+    for name in ("it", "nobody", ""):
+        with pytest.raises(IteratorNotFound):
+            await shown(remits, name)
