@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -354,3 +355,29 @@ def _is_worker(process: Path) -> bool:
         return is_ours and "penstock.engine.worker" in (process / "cmdline").read_text(errors="replace")
     except OSError:
         return False  # It has just ended.
+
+
+INTERRUPTED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from penstock.engine import Engine
+from penstock.settings import Settings
+from penstock.store import store_url
+
+async def main():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
+    engine = Engine(store_url(Path(sys.argv[1])), Settings(workers=2))
+    starting = asyncio.create_task(engine.start())
+    while not starting.done():
+        os.killpg(0, signal.SIGINT)
+        await asyncio.sleep(0.01)
+    await engine.stop()
+
+asyncio.run(main())
+"""
+
+
+def test_signals_to_the_whole_group_do_no_harm_to_workers_that_start(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "data")]
+    done = subprocess.run(command, start_new_session=True, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

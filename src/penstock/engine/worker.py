@@ -26,6 +26,8 @@ def main(descriptor: int, niceness: int) -> None:
     # Ctrl-C and a stop reach the whole process group; the server decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Both were blocked from the beginning, so that none could come before this.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     # Where cores are scarce, a catch-up read gives way to appends.
     os.nice(niceness)
     # Events are many small objects without cycles: looking for cycles among them costs more than reading them.

@@ -6,12 +6,14 @@ takes too long is killed and replaced, and whoever waited for it is told.
 
 import asyncio
 import logging
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
@@ -22,6 +24,8 @@ from penstock.settings import Settings
 
 log = logging.getLogger(__name__)
 
+HELD: Final = (signal.SIGINT, signal.SIGTERM)
+"""They reach the whole process group, and a worker that has just been started cannot ignore them yet."""
 RESTART_PAUSE_S: Final = 0.2
 """Before a worker that died is replaced, so that one that cannot start does not spin."""
 REAP_PAUSE_S: Final = 0.02
@@ -127,7 +131,7 @@ class WorkerPool:
             return
         ours, theirs = socket.socketpair()
         try:
-            with theirs:
+            with theirs, _signals_held():
                 command = [sys.executable, "-m", "penstock.engine.worker", str(theirs.fileno()), str(self._niceness)]
                 # Starting takes a millisecond or two, and only when a worker starts.
                 process = subprocess.Popen(  # noqa: ASYNC220, S603
@@ -222,6 +226,16 @@ class SealerPool(LatePool):
 
     def __init__(self, url: str, settings: Settings, counts: PoolCounts) -> None:
         super().__init__(url, settings, 1, counts, SEALER_NICENESS)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """A process that is started here begins with these signals blocked, until it lets them through itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Worker(asyncio.BufferedProtocol):
