@@ -2,13 +2,18 @@
 
 import json
 import re
+import signal
+import subprocess
 
 import pytest
 
 import penstock
+from penstock.cli.queue import Consumer
+from penstock.client.sync import Queue
 from penstock.testing import Server
-from tests.cli.support import run, shell
+from tests.cli.support import run, shell, variables
 from tests.test_cli import penstock as command
+from tests.test_server import PATIENCE_S, PENSTOCK
 
 
 @pytest.fixture
@@ -24,7 +29,7 @@ def bodies(out: str) -> list[int]:
 
 
 def state(client: penstock.Client, context: str) -> tuple[int, int, int]:
-    """Where the one queue of a context is, how many events are out, how many allocations were set aside."""
+    """How far the one queue of a context is behind, how many events are out, how many batches were set aside."""
     (info,) = (info for info in client.queues() if info.context == context)
     return info.behind, info.allocated, info.dead
 
@@ -55,9 +60,83 @@ def test_what_nobody_could_read_goes_to_the_next_consumer(
     served: Server, client: penstock.Client, context: str
 ) -> None:
     client.append(context, "s", [penstock.event("T", "x" * 3000) for _ in range(100)])
+    client.queue(context, "mail").declare()
+    client.queue(context, "mail").dead_after(1)
     done = shell(f"penstock queue consume {context} mail --json | head -1 > /dev/null", served.url)
     assert (done.code, done.err) == (1, "")
+    # Nobody holds it, it is still to come, and it is no dead letter: that nobody read it is no fault of the events.
+    assert state(client, context) == (100, 0, 0)
     assert len(run("queue", "consume", context, "mail", "--json", url=served.url).lines) == 100
+
+
+def test_a_batch_that_comes_again_is_never_cut(served: Server, client: penstock.Client, orders: str) -> None:
+    lost = client.queue(orders, "mail", count=4)
+    lost.release(lost.take())
+    at = ("--json", "--url", served.url)
+    code, out, err = command("queue", "consume", orders, "mail", "-n", 3, *at)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "the next 4 events were handed out together before" in err
+    assert state(client, orders) == (5, 0, 0)
+    (info,) = (info for info in client.queues() if info.context == orders)
+    assert info.deliveries_max == 1
+    assert bodies(command("queue", "consume", orders, "mail", "-n", 4, *at)[1]) == [1, 2, 3, 4]
+    assert bodies(command("queue", "consume", orders, "mail", *at)[1]) == [5]
+
+
+def test_who_finds_nothing_is_told_what_others_hold(served: Server, client: penstock.Client, orders: str) -> None:
+    held = client.queue(orders, "mail", count=4)
+    batch = held.take()
+    code, out, err = command("queue", "consume", orders, "mail", "--json", "--url", served.url)
+    assert (code, bodies(out), err) == (0, [5], "4 events are held by others\n")
+    assert state(client, orders) == (0, 4, 0)
+    held.release(batch)
+    assert state(client, orders) == (4, 0, 0)
+
+
+def test_a_drained_queue_is_not_behind_whatever_others_append(
+    served: Server, client: penstock.Client, orders: str
+) -> None:
+    command("queue", "consume", orders, "mail", "--url", served.url)
+    client.append(f"{orders}-else", "s", [penstock.event("T", number) for number in range(20)])
+    assert state(client, orders) == (0, 0, 0)
+
+
+def test_what_an_interrupted_take_brings_is_given_back(
+    client: penstock.Client, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.queue(orders, "mail").declare()
+    client.queue(orders, "mail").dead_after(1)
+    consumer = Consumer(client, orders, "mail", "", None, 0.0)
+    take = Queue.take
+
+    def interrupted(queue: Queue, wait: float = 0.0) -> object:
+        # The server has handed it out, and Ctrl-C comes before the answer.
+        take(queue, wait)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Queue, "take", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.consume(None, follow=False, as_json=True)
+    assert state(client, orders) == (5, 0, 0)
+
+
+def test_ctrl_c_leaves_nothing_in_nobodys_hands(served: Server, client: penstock.Client, context: str) -> None:
+    client.append(context, "s", [penstock.event("T", number) for number in range(3000)])
+    process = subprocess.Popen(
+        [*PENSTOCK, "queue", "consume", context, "mail", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=variables(served.url),
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=PATIENCE_S)
+    assert err == b""
+    assert process.returncode in (0, 130)
+    assert state(client, context)[1:] == (0, 0)
+    left = command("queue", "consume", context, "mail", "--json", "--url", served.url)[1]
+    assert set(bodies((first + rest).decode())) | set(bodies(left)) == set(range(3000))
 
 
 def test_a_queue_goes_on_where_it_is_told(served: Server, client: penstock.Client, orders: str) -> None:
@@ -83,7 +162,7 @@ def test_a_queue_goes_on_where_it_is_told(served: Server, client: penstock.Clien
 def test_what_was_set_aside_is_put_back(served: Server, client: penstock.Client, orders: str) -> None:
     at = ("--url", served.url)
     client.queue(orders, "mail").declare()
-    assert command("queue", "dead", orders, "mail", "--after", 1, *at) == (0, "nothing was set aside\n", "")
+    assert command("queue", "dead", orders, "mail", "--after", 1, *at) == (0, "", "nothing was set aside\n")
     client.queue(orders, "mail", subscriber="slow", count=3, ttl=0.001).take()
     rest = client.queue(orders, "mail", count=10)
     while state(client, orders)[2] == 0:

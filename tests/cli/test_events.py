@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.model.ticks import TICKS_PER_SECOND, now_ticks
 from penstock.testing import Server
 from tests.cli.support import run, shell, variables
 from tests.test_cli import penstock as command
@@ -69,6 +70,38 @@ def test_a_conflicting_version_is_told_and_nothing_is_written(
     assert len(list(client.read_stream(context, "order-1"))) == 1
 
 
+def test_a_stream_that_should_be_new_is_told_with_what_it_has(
+    served: Server, client: penstock.Client, context: str
+) -> None:
+    client.append(context, "order-1", [penstock.event("Placed")])
+    done = command("append", context, "order-1", "Placed", "--expected", "new", "--url", served.url)
+    reason = f"stream order-1 in context {context} must be new, but has 1 event; nothing was written"
+    assert done == (1, "", f"penstock: {reason}\n")
+
+
+def test_a_line_that_names_another_place_than_the_command_is_refused(
+    served: Server, client: penstock.Client, context: str
+) -> None:
+    # Some editors put a mark before the first line.
+    sound = b'\xef\xbb\xbf{"context": "%s", "stream": "s", "type": "T"}\n' % context.encode()
+    other = b'{"context": "other", "stream": "s", "type": "T"}\n'
+    done = run("append", context, "-", url=served.url, stdin=sound + other)
+    reason = f'line 2: context is "other", and the command says "{context}"; 1 line before it is written, no more'
+    assert (done.code, done.err) == (1, f"penstock: {reason}\n")
+    done = run("append", context, "t", "-", url=served.url, stdin=sound.removeprefix(b"\xef\xbb\xbf"))
+    assert (done.code, done.err) == (
+        1,
+        'penstock: line 1: stream is "s", and the command says "t"; nothing was written\n',
+    )
+    assert [event.stream for event in client.read_all(context=context)] == ["s"]
+
+
+def test_the_time_of_an_event_may_be_so_long_ago(served: Server, client: penstock.Client, context: str) -> None:
+    assert command("append", context, "s", "T", "--time", "2h", "--url", served.url)[0] == 0
+    (event,) = client.read_stream(context, "s")
+    assert (now_ticks() - event.ticks) / TICKS_PER_SECOND == pytest.approx(7200, abs=60)
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -78,6 +111,12 @@ def test_a_conflicting_version_is_told_and_nothing_is_written(
         (("s", "T", "--expected", "0"), "--expected '0' is no version"),
         (("s", "T", "--time", "yesterday"), "--time 'yesterday' is no time"),
         (("s", "T", "--id", "7"), "invalid value for '--id'"),
+        (("s", "T", "--headers", "{half"), "--headers is not JSON: column 2"),
+        (("", "T"), "STREAM is empty (see penstock append --help)"),
+        (("s", ""), "TYPE is empty"),
+        (("s", "T", "--headers", "\udcff"), "--headers is not valid Unicode"),
+        (("s", "\udcff"), "TYPE is not valid Unicode"),
+        (("s", "T", "--data", ""), "'--data': must not be empty"),
         (("s",), "an event has a CONTEXT, a STREAM and a TYPE"),
         (("-", "T"), "- for JSON lines comes last"),
     ],
@@ -295,7 +334,9 @@ def test_contexts_and_streams_are_listed(served: Server, client: penstock.Client
     assert re.search(r"cart-\[bold\]1 +1 *\n +order-1 +2", done.out)
     code, out, _ = command("streams", context, "--filter", "order", "--json", "--url", served.url)
     assert (code, out) == (0, '{"name":"order-1","events":2}\n')
-    assert command("streams", "nobody", "--url", served.url)[:2] == (0, "no streams in context nobody\n")
+    assert command("streams", "nobody", "--url", served.url) == (0, "", "no streams in context nobody\n")
+    filtered = command("streams", context, "--filter", "zzz", "--url", served.url)
+    assert filtered == (0, "", f"no streams whose names begin with zzz in context {context}\n")
 
 
 def test_stats_are_the_same_from_a_server_and_from_its_store(served: Server, client: penstock.Client) -> None:

@@ -253,7 +253,8 @@ def test_an_event_that_the_server_would_refuse_is_found_before_anything_is_writt
     path.write_text(lines.read_text() + json.dumps({"stream": "s", "type": "T", "text": "x" * 5000}) + "\n")
     with server(event_bytes_max="4KiB") as own, penstock.connect(own.url) as client:
         done = called("import", path, "--context", context, "--url", own.url)
-        assert (done.code, done.err) == (1, "penstock: 5001 is more than event_bytes_max allows (4096)\n")
+        reason = "5001 is more than event_bytes_max allows (4096); nothing of this file was imported"
+        assert (done.code, done.err) == (1, f"penstock: {path}, line 20001, column 1: {reason}\n")
         assert not client.stats().head
 
 
@@ -283,7 +284,7 @@ def test_files_can_be_looked_through_without_a_server(tmp_path: Path, lines: Pat
         ("a.jsonl", b'{"context":', (), 1, "line 1, column 12: expecting value"),
         ("a.csv", b"stream\n\xff\n", ("--context", "c", "--type", "t"), 1, "line 2, column 1: it is not UTF-8"),
         ("a.ce", b'{"specversion":"1.0"}', (), 1, "line 1, column 1: 'id' is missing"),
-        ("a.parquet", b"PAR1 no, it is not", (), 1, "row 1, column 1: it cannot be read as Parquet"),
+        ("a.parquet", b"PAR1 no, it is not", (), 1, "the file as a whole: it cannot be read as Parquet"),
         ("a.txt", b"", (), 2, "say --format jsonl|csv|parquet|cloudevents"),
         ("a.jsonl", b"", ("--context", ""), 2, "--context is empty"),
         ("a.jsonl", None, (), 1, "no such file or directory"),

@@ -85,7 +85,7 @@ def test_what_json_does_not_have_is_shown_all_the_same(served: Server, client: p
         (("append", "nobody", "{"), 2, "the message is not JSON: column 2"),
         (("append", "nobody", "NaN"), 2, "NaN is not JSON"),
         (("add", "two\nlines"), 2, "cannot be printed: two\\nlines"),
-        (("add", ""), 1, "log is empty"),
+        (("add", ""), 2, "NAME is empty"),
         (("read", "nobody", "--last", "--all"), 2, "--last goes with --count only"),
         (("delete", "nobody", "--yes"), 1, "no log nobody"),
     ],

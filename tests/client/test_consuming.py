@@ -172,6 +172,23 @@ def test_a_batch_is_released_when_the_body_fails(client: Client, other: Client, 
         assert numbers(batch) == [1, 2, 3]
 
 
+def test_who_fails_with_a_batch_counts_and_who_gives_it_back_does_not(client: Client, context: str) -> None:
+    fill(client, context, "s", 3)
+    queue = client.queue(context, "work", subscriber="me")
+    queue.declare()
+    queue.dead_after(1)
+    with pytest.raises(KeyboardInterrupt), queue.next():
+        raise KeyboardInterrupt
+    queue.release(queue.take(), counts=False)
+    queue.take()
+    queue.give_back()
+    assert queue.dead_letters() == []
+    with pytest.raises(Failed):
+        fail_with(queue)
+    assert [dead.count for dead in queue.dead_letters()] == [3]
+    assert queue.take() == []
+
+
 def test_a_batch_that_cannot_be_released_does_not_hide_the_failure(client: Client, context: str) -> None:
     fill(client, context, "s", 5)
     queue = client.queue(context, "work")

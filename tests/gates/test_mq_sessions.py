@@ -109,14 +109,14 @@ def test_a_command_gives_programs_what_http_says(server: Served) -> None:
 
 
 def test_no_sessions_are_told_in_words_or_as_an_empty_list(server: Served) -> None:
-    assert penstock("sessions", "--http", server.http) == (0, "no sessions\n", "")
+    assert penstock("sessions", "--http", server.http) == (0, "", "no sessions\n")
     code, out, _ = penstock("sessions", "--http", server.http, "--json")
     assert (code, json.loads(out)) == (0, [])
 
 
 def test_the_address_may_come_from_the_environment(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_HTTP", server.http)
-    assert penstock("sessions") == (0, "no sessions\n", "")
+    assert penstock("sessions") == (0, "", "no sessions\n")
 
 
 # ---------------------------------------------------------------- cutting off

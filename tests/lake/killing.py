@@ -93,11 +93,12 @@ def descendants(pid: int) -> list[int]:
 
 def workers(pid: int) -> list[int]:
     """The Python processes of Spark below one, but for the one that starts the others."""
-    found = [each for each in descendants(pid) if b"pyspark.daemon" in _command(each)]
+    found = [each for each in descendants(pid) if b"pyspark.daemon" in command_of(each)]
     return [each for each in found if _parent(each) in found]
 
 
-def _command(pid: int) -> bytes:
+def command_of(pid: int) -> bytes:
+    """What a process was started with; nothing if it is gone."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""

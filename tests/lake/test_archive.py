@@ -1,6 +1,7 @@
 """Archiving: the lake has exactly the events of the store, in files as they are documented."""
 
 import itertools
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,7 +13,16 @@ from penstock.lake import archiving, reading
 from penstock.lake.archiving import plan_spans
 from penstock.lake.reading import Span
 from penstock.lake.reporting import status
-from penstock.store.contract import HideEvents, HideStream, StoreIdentity
+from penstock.store.contract import (
+    AddIterator,
+    DeleteIterator,
+    HideEvents,
+    HideStream,
+    IteratorState,
+    StoreIdentity,
+    WriteOutput,
+)
+from penstock.store.sqlite import SqliteStore
 from penstock.testing import server
 from tests.lake.support import (
     archive,
@@ -26,6 +36,7 @@ from tests.lake.support import (
     store_rows,
     verified,
 )
+from tests.store.kit import do_one
 
 
 @pytest.fixture
@@ -208,3 +219,19 @@ def test_erasures_are_followed_through_a_server(data: Path, lake: Path) -> None:
         assert archive(served.url, lake).rewritten == 1
         assert verified(served.url, lake).differences == []
     assert is_same(f"sqlite:///{data}", lake)
+
+
+def test_the_output_of_an_iterator_that_is_deleted_is_no_events(data: Path, lake: Path) -> None:
+    url = fill(data, numbers(2))
+    archive(url, lake)
+    with closing(SqliteStore(data)) as store:
+        made = do_one(store, AddIterator("it", "shop/s-0", "map", "return msg", True))
+        assert isinstance(made, IteratorState)
+        do_one(store, WriteOutput(made.id, made.source, made.source + 1, (b"x",), b""))
+        do_one(store, DeleteIterator("shop/s-0", "it"))
+        assert [(entry.iterator, entry.events) for entry in store.erasures(0, 10)] == [(made.id, 0)]
+    with server(data) as served:
+        for place in (url, served.url):
+            assert not status(str(lake), place).is_erasure_pending
+            assert archive(place, lake) == (0, 0, 0, 20)
+    assert manifest_of(lake).number == 2

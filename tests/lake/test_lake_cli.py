@@ -1,12 +1,14 @@
 """`penstock lake`: what its commands print, and how they end. Spark is started twice, by the commands themselves."""
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from penstock.lake.layout import PENDING
 from penstock.spark import sessions
 from tests.lake.killing import until
 from tests.lake.support import archive, fill, numbers
@@ -31,6 +33,7 @@ def test_a_lake_follows_its_store_until_it_is_told_to_stop_and_is_then_the_same(
             stderr=subprocess.PIPE,
             env=environment(),
             text=True,
+            start_new_session=True,
         )
         try:
             until(lambda: "30 new of 30 events archived, 1 new file\n" in said.read_text(), "the first round")
@@ -40,12 +43,14 @@ def test_a_lake_follows_its_store_until_it_is_told_to_stop_and_is_then_the_same(
                 f"penstock: the lake in {lake} is in use by {holder}; wait until that has ended\n",
             )
             fill(data, numbers(1))
-            until(lambda: "10 new of 40 events archived, 1 new file\n" in said.read_text(), "the second round")
-            following.send_signal(signal.SIGTERM)
+            # In the middle of the second round, and as a terminal does: to all processes.
+            until(lambda: (lake / PENDING).exists() or "10 new" in said.read_text(), "the second round")
+            os.killpg(following.pid, signal.SIGINT)
             _, complaints = following.communicate(timeout=120)
         finally:
             following.kill()
     assert (following.returncode, complaints) == (0, "penstock: stopped; all that was begun is done\n")
+    assert said.read_text().endswith("10 new of 40 events archived, 1 new file\n")
     fill(data, numbers(1))
     same = subprocess.run(
         [*PENSTOCK, "lake", "verify", "--url", url, "--lake", str(lake)],
@@ -79,6 +84,7 @@ def test_status_says_how_a_lake_stands(data: Path, lake: Path) -> None:
     assert lines["recorded"] == "2026-11-14T23:46:40+00:00 to 2026-11-14T23:46:40+00:00"
     found = run_status(lake)
     assert (found["head"], found["behind"], found["in_use_by"], found["interrupted"]) == (30, None, None, None)
+    assert found["first_recorded"] == found["last_recorded"] == "2026-11-14T23:46:40+00:00"
 
 
 def test_restore_makes_a_store_where_it_is_told(data: Path, lake: Path, tmp_path: Path) -> None:
@@ -91,7 +97,8 @@ def test_restore_makes_a_store_where_it_is_told(data: Path, lake: Path, tmp_path
     assert run("verify", "--data", restored)[:2] == (0, "30 events, nothing wrong\n")
     code, out, err = run("lake", "restore", "--lake", lake, "--data", restored)
     assert (code, out) == (1, "")
-    assert err.startswith(f"penstock: {restored} cannot be used: it holds a store")
+    why = "it holds a store; a lake is restored to where there is none: name another place"
+    assert err == f"penstock: {restored} cannot be used: {why}\n"
     assert run("lake", "restore", "--lake", lake)[0] == 2
 
 

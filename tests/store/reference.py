@@ -305,7 +305,9 @@ class ReferenceStore(StagingReference):
         found = mine.get(op.first)
         if found is None or (found.subscriber, found.last) != (op.subscriber, op.last):
             return False
-        mine[op.first] = replace(found, expires=min(found.expires, self.now()))
+        fewer = not op.counts and found.expires > self.now()
+        expires = min(found.expires, self.now())
+        mine[op.first] = replace(found, expires=expires, deliveries=found.deliveries - fewer)
         return True
 
     def _do_allocate(self, op: contract.Allocate) -> Allocation | str | None:

@@ -176,7 +176,7 @@ class StoreMachine(StagingRules):
             one = data.draw(st.sampled_from(out))
             who = data.draw(st.sampled_from([one.subscriber, one.subscriber, "they"]))
             if choice == 3:
-                return Release(number, who, one.first, one.last)
+                return Release(number, who, one.first, one.last, data.draw(st.booleans()))
             return Acknowledge(number, who, one.first, one.last, strict=data.draw(st.booleans()))
         return self.allocation(data, number)
 

@@ -65,7 +65,7 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = {
     model.AcknowledgeQueue: st.builds(
         model.AcknowledgeQueue, optional_names, texts, texts, numbers, optional_numbers, numbers, numbers, waits
     ),
-    model.ReleaseQueue: st.builds(model.ReleaseQueue, optional_names, texts, texts, numbers, numbers),
+    model.ReleaseQueue: st.builds(model.ReleaseQueue, optional_names, texts, texts, numbers, numbers, st.booleans()),
     model.ResetQueue: st.builds(model.ResetQueue, optional_names, texts, ticks, optional_numbers),
     model.SetDeadLetterRule: st.builds(model.SetDeadLetterRule, optional_names, texts, optional_numbers),
     model.ListDeadLetters: st.builds(model.ListDeadLetters, optional_names, texts, numbers, optional_numbers),

@@ -95,7 +95,7 @@ def test_a_frame_too_few_is_malformed(sample: Sample) -> None:
         assert details(sample, answer)[0] == b"1"
 
 
-OPTIONAL = {"RT": [b"7"]}
+OPTIONAL = {"RK": [b"1"], "RT": [b"7"]}
 """Frames that a command may have, and its sample has not."""
 
 

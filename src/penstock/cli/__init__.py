@@ -8,6 +8,7 @@ need none of them, and one command none of the others'. What commands share is i
 `output` (tables, JSON, complaints), `stores` (`--data` and `--store` of a store itself) and `settings`.
 """
 
+import os
 import sys
 import warnings
 from io import TextIOWrapper
@@ -90,8 +91,23 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'penstock.cli' has no attribute {name!r}")
 
 
+def open_standard_files() -> None:
+    """Open /dev/null in place of standard files that are closed (`>&-`).
+
+    Otherwise the next file that is opened has their numbers: a socket or a database that takes itself for one of them.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is this one, as those before it are open.
+            os.set_inheritable(os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY), True)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
 def main() -> None:
     """Run the command line. Ctrl-C ends it quietly from the first moment on, also while modules are imported."""
+    open_standard_files()
     if not sys.warnoptions:
         # They are for those who write programs; what is interrupted half-way has some.
         warnings.simplefilter("ignore")

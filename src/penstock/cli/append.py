@@ -16,11 +16,12 @@ import typer
 
 from penstock.cli.connecting import Data, Url, connected, explained
 from penstock.cli.events import Placed, event_of, parsed, ticks_of_text
+from penstock.cli.options import TIMES, moment
 from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, json_text, print_line, refuse, shown
-from penstock.errors import PenstockError, Retry
+from penstock.errors import PenstockError, Retry, VersionConflict
 from penstock.model import ANY, NEW, Appended
 from penstock.model.events import NewEvent, random_id
-from penstock.model.ticks import now_ticks, stamp_of
+from penstock.model.ticks import now_ticks, stamp_of, ticks_of_datetime
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["append_command", "numbered_lines"]
 
 STDIN: Final = "-"
+NEW_STREAM: Final = ("new", "none")
+BOM: Final = b"\xef\xbb\xbf"
+"""What some editors put before the first line of a text."""
 TRANSACTION_LINES_MAX: Final = 500
 TRANSACTION_BYTES_MAX: Final = 4 << 20
 """Bytes of lines that are written together; a longer line is written by itself."""
@@ -52,21 +56,27 @@ def append_command(
         str | None, typer.Option("--headers", help="the event's headers: a JSON object, or other text", metavar="JSON")
     ] = None,
     number: Annotated[
-        UUID | None, typer.Option("--id", help="the event's id; otherwise a random one", metavar="UUID")
+        UUID | None,
+        typer.Option(
+            "--id", help="the event's id; otherwise a random one. Ids are not compared: see --expected", metavar="UUID"
+        ),
     ] = None,
     time: Annotated[
         str | None,
-        typer.Option("--time", help="the event's time, as 2026-11-15T06:00:00Z; otherwise now", metavar="TIME"),
+        typer.Option("--time", help="the event's time, or how long ago it was; otherwise now", metavar="TIME"),
     ] = None,
     expected: Annotated[
         str,
         typer.Option(
             "--expected",
-            help="the sequence that the event must get; new (or none): the stream must not exist; any: do not look",
+            help="the sequence that the event must get, so that the same command cannot append it twice; "
+            "new (or none): the stream must not exist; any: do not look",
             metavar="N|new|any",
         ),
     ] = "any",
-    text: Annotated[bool, typer.Option("--text", help="keep a BODY that looks like JSON and is not as text")] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="keep a BODY, or headers, that look like JSON and are not as text")
+    ] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -74,8 +84,9 @@ def append_command(
     """Append an event to a stream, or many: JSON lines on standard input.
 
     An event is on disk when the command ends with exit code 0. JSON lines are what `penstock read --json` prints:
-    objects with stream, type, and if you like context, body (or text, or base64), headers, id and timestamp. They are
-    written in their order, up to 500 lines at a time in one transaction: all of these or none. At a line that is no
+    objects with stream, type, and if you like context, body (or text, or base64), headers, id and timestamp. A context
+    or stream that the command names is that of all lines, and a line that names another is an error. They are written
+    in their order, up to 500 lines at a time in one transaction: all of these or none. At a line that is no
     event, or that the server refuses, it ends: the line is named, those before it are written, nothing after it is.
     """
     given = [context, stream, type_]
@@ -92,42 +103,57 @@ def append_command(
         random_id() if number is None else number.bytes,
         stamp_of(_ticks(time)),
         type_,
-        headers or None,
+        _text("--headers", headers or "", text) or None,
         _body(body, text),
     )
     wanted = expected_version(expected)
     with connected(url, data, create=True) as client:
-        appended = client.append(context, stream, [event], expected=wanted)
+        try:
+            appended = client.append(context, stream, [event], expected=wanted)
+        except VersionConflict as error:
+            if expected not in NEW_STREAM:
+                raise
+            fail(
+                f"stream {stream} in context {context} must be new, but has {counted(error.actual, 'event')}; "
+                "nothing was written"
+            )
     report([Placed(context, stream, event)], appended, as_json)
 
 
 def _body(given: str | None, as_text: bool) -> bytes:
-    """The body as it was given. What begins like JSON and is not is a slip more often than it is meant."""
-    if given == STDIN:
-        return sys.stdin.buffer.read()
-    text = given or ""
-    if not as_text and text.lstrip()[:1] in ("{", "["):
+    """The body as it was given."""
+    return sys.stdin.buffer.read() if given == STDIN else os.fsencode(_text("BODY", given or "", as_text))
+
+
+def _text(name: str, given: str, as_text: bool) -> str:
+    """A text as it was given. What begins like JSON and is not is a slip more often than it is meant."""
+    if not as_text and given.lstrip()[:1] in ("{", "["):
         try:
-            parsed(text)
+            parsed(given)
         except JSONDecodeError as error:
-            refuse(f"BODY is not JSON: {where(error)}; say --text to keep it as text")
+            refuse(f"{name} is not JSON: {where(error)}; say --text to keep it as text")
         except (ValueError, RecursionError) as error:
-            refuse(f"BODY is not JSON: {error}; say --text to keep it as text")
-    return os.fsencode(text)
+            refuse(f"{name} is not JSON: {error}; say --text to keep it as text")
+    return given
 
 
 def _ticks(time: str | None) -> int:
     if time is None:
         return now_ticks()
     try:
+        # To 100 ns, which is finer than Python's own times are.
         return ticks_of_text(time)
     except ValueError:
-        refuse(f"--time {time!r} is no time; write it as 2026-11-15T06:00:00Z")
+        pass
+    try:
+        return ticks_of_datetime(moment(time))
+    except typer.BadParameter:
+        refuse(f"--time {time!r} is no time; write {TIMES}")
 
 
 def expected_version(text: str) -> int:
     """What `--expected` means."""
-    words = {"any": ANY, "new": NEW, "none": NEW}
+    words = {"any": ANY, **dict.fromkeys(NEW_STREAM, NEW)}
     if text in words:
         return words[text]
     if not text.isdecimal() or int(text) < 1:
@@ -266,7 +292,7 @@ def numbered_lines(source: int) -> Iterator[list[tuple[int, bytes]]]:
         lines: list[tuple[int, bytes]] = []
         size = 0
         for line in whole:
-            lines.append((number, line))
+            lines.append((number, line.removeprefix(BOM) if number == 1 else line))
             number, size = number + 1, size + len(line)
             if len(lines) >= TRANSACTION_LINES_MAX or size >= TRANSACTION_BYTES_MAX:
                 yield lines

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
 from penstock.backup import Manifest, Place, Written, back_up, chain, check_all, open_place
+from penstock.cli.output import console, counted
 from penstock.cli.stores import complaining, opened
 from penstock.cli.verify import progress_bar
 from penstock.server import complain
@@ -42,7 +42,7 @@ def _report(written: Written) -> dict[str, Any]:
 
 def _line(written: Written) -> str:
     manifest = written.manifest
-    events = f"{written.new_events:,} new of {manifest.head:,} events"
+    events = f"{written.new_events:,} new of {counted(manifest.head, 'event')}"
     return f"backup {manifest.number}: {events}, {decimal(written.new_bytes)} written"
 
 
@@ -85,4 +85,4 @@ def _show(found: Sequence[Manifest]) -> None:
     for manifest in found:
         cells = (f"{manifest.timeline}", f"{manifest.head:,}", decimal(manifest.bytes))
         table.add_row(f"{manifest.number}", manifest.created, *cells)
-    Console(highlight=False).print(table)
+    console().print(table)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.cli.options import directory
 from penstock.cli.output import INTERRUPTED, fail, refuse
 from penstock.errors import AnswerMalformed, BadUrl, CannotConnect, PenstockError, StoreInUse
 from penstock.settings import BadSetting, load
@@ -45,7 +46,12 @@ Url = Annotated[
 ]
 Data = Annotated[
     Path | None,
-    typer.Option("--data", help="instead of a server: the directory of a store that nobody serves", metavar="DIR"),
+    typer.Option(
+        "--data",
+        help="instead of a server: the directory of a store that nobody serves",
+        metavar="DIR",
+        parser=directory,
+    ),
 ]
 
 

@@ -39,4 +39,5 @@ def streams_command(
             print_lines(map(asdict, found))
             return
         rows = ((info.name, info.events) for info in found)
-        print_table(("stream", "#events"), rows, empty=f"no streams in context {shown(context)}")
+        which = f" whose names begin with {shown(filter_)}" if filter_ not in ("", "*") else ""
+        print_table(("stream", "#events"), rows, empty=f"no streams{which} in context {shown(context)}")

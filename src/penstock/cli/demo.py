@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock.cli.connecting import telling
+from penstock.cli.options import directory
 from penstock.cli.output import console, counted, print_line, shown
-from penstock.settings import load
+from penstock.settings import TABLE, load
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,6 +37,13 @@ INSISTING: Final = 3
 """So many signals end it at once, whatever it is doing."""
 
 
+def gate(name: str) -> Any:
+    """Where a gate of the server is: an option as `penstock serve` has it."""
+    row = TABLE[name]
+    meaning = f"{row.help} (default: {row.default or 'none'})"
+    return typer.Option(row.flag, help=meaning, metavar="VALUE", show_default=False)
+
+
 def demo_command(
     data: Annotated[
         Path | None,
@@ -44,8 +52,13 @@ def demo_command(
             help="keep the store in this directory; otherwise it is gone in the end",
             metavar="DIR",
             show_default=False,
+            parser=directory,
         ),
     ] = None,
+    mq: Annotated[str | None, gate("mq")] = None,
+    http: Annotated[str | None, gate("http")] = None,
+    res: Annotated[str | None, gate("res")] = None,
+    remits: Annotated[str | None, gate("remits")] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
@@ -55,13 +68,14 @@ def demo_command(
 ) -> None:
     """Run a server with a small living shop to watch: orders, payments, two packers, an iterator.
 
-    It prints what can be tried in another terminal, and then what goes on. Where a usual port is taken, it says which
-    one it has instead.
+    It prints what can be tried in another terminal, and then what goes on. Where a port is taken, it says which one it
+    has instead. Ctrl-C closes the shop, and the exit code is 0.
     """
+    flags = {"mq": mq, "http": http, "res": res, "remits": remits}
     with telling(), stopping() as asked:
         from penstock.demo import Host  # noqa: PLC0415 - a server takes long to import, and help needs none
 
-        with Host(data, load({}, os.environ)) as host:
+        with Host(data, load(flags, os.environ)) as host:
             introduce(host)
             if not asked.stop:
                 asyncio.run(kept(host, asked, seconds))

@@ -17,6 +17,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.connecting import URL_ENVIRONMENT, Data, Url, address_of, by_flag, telling
+from penstock.cli.output import AsJson, console, counted
 from penstock.cli.stats import all_pages
 from penstock.cli.stores import complaining, opened
 from penstock.cli.verify import progress_bar
@@ -35,12 +37,15 @@ CONNECT_S_MAX: Final = 30.0
 INTERRUPTED: Final = 130
 """The exit code of a command that was ended by Ctrl-C, as shells have it."""
 
-Url = Annotated[
+Place = Annotated[
     str | None,
-    typer.Option("--url", help="a running server, or another address for clients", metavar="penstock://HOST:PORT"),
+    typer.Option(
+        "--url",
+        help="a running server, or another address for clients; no other is taken unless it is said",
+        metavar="penstock://HOST:PORT",
+        envvar=URL_ENVIRONMENT,
+    ),
 ]
-Data = Annotated[Path | None, typer.Option("--data", help="directory of a store that nobody serves", metavar="DIR")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
 
 
 def erase_command(
@@ -53,7 +58,7 @@ def erase_command(
     context: Annotated[
         str | None, typer.Option("--context", help="with --subject: of this context only", metavar="CONTEXT")
     ] = None,
-    url: Url = None,
+    url: Place = None,
     data: Data = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
     as_json: AsJson = False,
@@ -64,7 +69,7 @@ def erase_command(
     them, still have it.
     """
     wanted = Wanted.of(stream, subject, context)
-    address = address_of(url, data)
+    address = place_of(url, data)
     if not yes and not sys.stdin.isatty():
         _refuse("this cannot be undone: say --yes to erase without being asked")
     with complaining(), connected(address, data) as client:
@@ -81,13 +86,13 @@ def erase_command(
 
 def erasures_command(url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
     """List what was erased, oldest first, and whether it has left all files."""
-    address = address_of(url, data)
-    with complaining():
+    with telling():
+        address = address_of(url, data)
         found = list(listed(address, data))
     if as_json:
         typer.echo(json.dumps([document(info) for info in found], indent=2))
     elif found:
-        Console(highlight=False).print(erasure_table(found))
+        console().print(erasure_table(found))
     else:
         typer.echo("nothing was erased")
 
@@ -117,7 +122,7 @@ class Wanted(NamedTuple):
             assert self.context is not None
             infos = client.streams(self.context, self.stream)
             events = next((info.events for info in infos if info.name == self.stream), 0)
-            return f"Erase the {events:,} events of stream {self.stream} in context {self.context} for good?"
+            return f"Erase the {counted(events, 'event')} of stream {self.stream} in context {self.context} for good?"
         place = "all contexts" if self.context is None else f"context {self.context}"
         return f"Erase all events in {place} whose headers name the subject {self.subject!r} for good?"
 
@@ -134,11 +139,13 @@ class Wanted(NamedTuple):
         return events
 
 
-def address_of(url: str | None, data: Path | None) -> str:
-    """Where to connect to; the flags must say one place."""
-    if (url is None) == (data is None):
+def place_of(url: str | None, data: Path | None) -> str:
+    """Where to connect to. Nothing is erased where nobody has said it: the flags, or the variable, name one place."""
+    if data is not None and not by_flag(url):
+        return store_url(data)
+    if url is None or data is not None:
         _refuse("say where: either --url penstock://HOST:PORT or --data DIR")
-    return url or store_url(data or Path())
+    return url
 
 
 def agreed(question: str) -> bool:

@@ -30,6 +30,9 @@ GIVEN: Final = ("context", "stream", "type", "id", "timestamp", "time", "headers
 KNOWN: Final = frozenset((*GIVEN, "position", "sequence", "recorded_at"))
 """The names that an event's JSON may have; those of the store itself are passed over when it is appended."""
 
+BODY_LETTERS_MAX: Final = 10_000
+"""What a line for people shows of a body; JSON has all of it."""
+
 
 class BadEvent(ValueError):
     """JSON that is no event: which member of it is wrong, and why."""
@@ -117,11 +120,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def event_of(document: Any, context: str | None = None, stream: str | None = None) -> Placed:
-    """The event of a JSON object, and where it belongs if the object does not say so. Raises BadEvent."""
+    """The event of a JSON object, and where it belongs: if it says so itself, it must be this. Raises BadEvent."""
     if not isinstance(document, dict):
         raise BadEvent("it", "is no JSON object")
     if unknown := document.keys() - KNOWN:
         raise BadEvent(repr(min(unknown)), f"is unknown; an event has {', '.join(GIVEN)}")
+    for member, given in (("context", context), ("stream", stream)):
+        if given is not None and document.get(member, given) != given:
+            raise BadEvent(member, f"is {json_text(document[member])}, and the command says {json_text(given)}")
     place = _name(document, "context", context), _name(document, "stream", stream)
     return Placed(*place, new_event_of(document))
 
@@ -225,7 +231,9 @@ def event_line(event: Event, paint: Callable[[str, str], str] = plain) -> str:
 
 def body_text(body: bytes) -> str:
     """A body for people: text, JSON too, as it is but for control characters; otherwise how long it is."""
+    size = f"«{len(body):,} bytes»"
     try:
-        return shown(body.decode())
+        text = body.decode()
     except UnicodeDecodeError:
-        return f"«{len(body):,} bytes»"
+        return size
+    return shown(text) if len(text) <= BODY_LETTERS_MAX else f"{shown(text[:BODY_LETTERS_MAX])}… {size}"

@@ -27,7 +27,7 @@ from penstock.cli.output import (
     print_table,
     shown,
 )
-from penstock.errors import DeadlinePassed, FunctionFailed, IteratorNotFound, LogNotFound, TimedOut
+from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound
 from penstock.model import IteratorKind
 
 if TYPE_CHECKING:
@@ -66,8 +66,12 @@ def add_command(
     need_name(name, "an iterator")
     function = source_of(file)
     with connected(url, data) as client:
-        client.iterator(name).create(log, kind, function, indexed=indexed)
-    print_line(shown(f"iterator {name} over {log} is made"))
+        is_there = name in client.iterators()
+        try:
+            client.iterator(name).create(log, kind, function, indexed=indexed)
+        except FunctionFailed as error:
+            fail(in_file(file, str(error)))
+    print_line(shown(f"iterator {name} over {log} {'was there already' if is_there else 'is made'}"))
 
 
 def source_of(file: Path) -> str:
@@ -113,34 +117,31 @@ def list_command(
 
 @app.command("show")
 def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
-    """Show what an iterator reads and does, how far it is, what reads it, and its last result.
+    """Show what an iterator reads and does, how far it is, and what reads it.
 
-    With --data it is the store that is asked, also one that is served: then no function is run, and no result is shown.
+    No function is run for it: `penstock iterator next NAME --from -1` prints the last result, or why there is none.
+    With --data it is the store that is asked, also one that is served.
     """
     if data is not None:
         with telling():
             document = defined(address_of(url, data), name)
     else:
         with connected(url) as client:
-            document = described(client, name)
+            document = _document(client.iterator(name).show(), client.iterators(name))
     if as_json:
         print_document(document)
         return
     for key, value in document.items():
-        text = value if isinstance(value, str) else json_text(value)
+        text = _text(value)
         # A function is shown line by line; what else is in its lines is shown escaped.
         for number, line in enumerate(text.splitlines() or [""]):
             print_line(f"{'' if number else key:<9} {shown(line)}")
 
 
-def described(client: "Client", name: str) -> dict[str, Any]:
-    """What a server tells of an iterator, with the last result, or why there is none. Raises IteratorNotFound."""
-    document = _document(client.iterator(name).show(), client.iterators(name))
-    try:
-        last = [json.loads(as_json_value(item)) for item in _encoded(client.iterator(name).next(-1, 1))]
-    except (FunctionFailed, TimedOut, DeadlinePassed) as error:
-        return {**document, "error": str(error)}
-    return {**document, "last": last[0] if last else None}
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    return value if isinstance(value, str) else json_text(value)
 
 
 def defined(address: str, name: str) -> dict[str, Any]:
@@ -240,10 +241,13 @@ def try_command(
     trials = [Trial(*one, result) for one, result in zip(tried_on, results or (), strict=False)]
     _show(trials, as_json)
     if error is not None:
-        at = f"at message {tried_on[len(trials)][0]}: " if results is not None else ""
-        # Lua calls it `function`, and whoever wrote it knows it by its file.
-        line = re.match(r"function(:\d+): ", error)
-        fail(f"{file}{line[1]}: {at}{error[line.end() :]}" if line else f"{file}: {at}{error}")
+        fail(in_file(file, error, f"at message {tried_on[len(trials)][0]}: " if results is not None else ""))
+
+
+def in_file(file: Path, error: str, at: str = "") -> str:
+    """What is wrong with a function. Lua calls it `function`, and whoever wrote it knows it by its file."""
+    line = re.match(r"function(:\d+): ", error)
+    return f"{file}{line[1]}: {at}{error[line.end() :]}" if line else f"{file}: {at}{error}"
 
 
 def sources(client: "Client", log: str, count: int, *, last: bool) -> Iterator[tuple[int, bytes]]:

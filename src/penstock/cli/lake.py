@@ -1,16 +1,16 @@
 """`penstock lake`: the history as Parquet files that any engine reads."""
 
 import signal
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from penstock.cli.bars import rate_bar
+from penstock.cli.options import directory
 from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, refuse, shown, size
 from penstock.cli.sql import (
     FileOption,
@@ -28,7 +28,7 @@ from penstock.cli.sql import (
 from penstock.settings.parsers import size as size_of
 
 if TYPE_CHECKING:
-    from penstock.lake.archiving import Archived
+    from penstock.lake.archiving import Archived, Archiving
     from penstock.lake.reporting import Status
     from penstock.lake.verifying import Verified
     from penstock.spark.sessions import Start
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["lake_app"]
 
 INTERVAL_S: Final = 10.0
+LOOK_S: Final = 0.1
+"""Seconds between two looks whether somebody wants an end."""
+SIGNALLED: Final = 128
+"""What shells add to the number of a signal that ended a command."""
+AGAIN: Final = "interrupted: run the same command again, and it goes on"
 DIFFERENCES_TOLD_MAX: Final = 1000
 
 lake_app = typer.Typer(help="Keep a store's history as Parquet files that any engine reads.", no_args_is_help=True)
@@ -66,35 +71,65 @@ def archive_command(
     """Bring a lake up to its store's head; it is made if it is not there. If this is killed, run it again."""
     from penstock.lake.archiving import archiving  # noqa: PLC0415
 
-    with _session(master, conf) as spark, archiving(spark, url, lake) as archiver:
-        if follow:
-            # Spark takes Ctrl-C for itself when it is started.
-            spark()
-        with _ending(follow) as stop:
-            while True:
-                with _bar("events") as bar:
-                    archived = archiver.catch_up(bar)
-                if not follow or archived.events or archived.rewritten:
-                    _tell(archived, as_json)
-                if not follow or stop.wait(interval):
-                    break
-    if follow:
-        complain("stopped; all that was begun is done", 0)
+    def catch_up(archiver: "Archiving") -> None:
+        with _bar("events") as bar:
+            archived = archiver.catch_up(bar)
+        if not follow or archived.events or archived.rewritten:
+            _tell(archived, as_json)
+
+    if not follow:
+        with _interruptible(AGAIN), _session(master, conf) as spark, archiving(spark, url, lake) as archiver:
+            catch_up(archiver)
+        return
+    with _ending() as is_ending, _session(master, conf) as spark, archiving(spark, url, lake) as archiver:
+        catch_up(archiver)
+        while not is_ending(interval):
+            catch_up(archiver)
+    complain("stopped; all that was begun is done", 0)
 
 
 @contextmanager
-def _ending(follow: bool) -> Iterator[threading.Event]:
-    """Set by Ctrl-C or SIGTERM, while something follows: then a round is brought to its end."""
-    stop = threading.Event()
-    if not follow:
-        yield stop
-        return
-    kept = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+def _ending() -> Iterator[Callable[[float], bool]]:
+    """Waits so many seconds for Ctrl-C or SIGTERM; whether there was one. Meanwhile they interrupt nothing."""
+    # An Event may not be set by a handler that interrupts the one who waits for it.
+    signals: list[int] = []
+
+    def is_ending(wait_s: float) -> bool:
+        deadline = time.monotonic() + wait_s
+        while not signals and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(LOOK_S, left))
+        return bool(signals)
+
+    with _handled(lambda number, _: signals.append(number)):
+        yield is_ending
+
+
+@contextmanager
+def _interruptible(message: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a command. Only the first does: those who are impatient do not disturb how it ends."""
+    signals: list[int] = []
+
+    def interrupt(number: int, _: Any) -> None:
+        signals.append(number)
+        if len(signals) == 1:
+            raise KeyboardInterrupt
+
+    with _handled(interrupt):
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise typer.Exit(complain(message, SIGNALLED + (signals or [signal.SIGINT])[0])) from None
+
+
+@contextmanager
+def _handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM are somebody's, for a while."""
+    kept = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield
     finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+        for number, former in kept.items():
+            signal.signal(number, former)
 
 
 def _tell(archived: "Archived", as_json: bool) -> None:
@@ -120,7 +155,7 @@ def compact_command(
     from penstock.lake.compacting import compact  # noqa: PLC0415
 
     target = _size(file_size)
-    with _session(master, conf) as spark, _bar("events") as bar:
+    with _interruptible(AGAIN), _session(master, conf) as spark, _bar("events") as bar:
         done = compact(spark, lake, bar, target)
     if as_json:
         print_document(done._asdict())
@@ -140,7 +175,7 @@ def verify_command(url: Url, lake: Lake, master: Master = None, conf: Conf = Non
     """Compare a lake with its store: counts and checksums of every range. Exit code 1 if anything differs."""
     from penstock.lake.verifying import verify  # noqa: PLC0415
 
-    with _session(master, conf) as spark, _bar("events") as bar:
+    with _interruptible("interrupted"), _session(master, conf) as spark, _bar("events") as bar:
         found = verify(spark, url, lake, bar)
     _conclude(found, as_json)
 
@@ -185,7 +220,7 @@ def _lines(found: "Status") -> Iterator[tuple[str, str]]:
         yield "behind", f"{counted(found.behind, 'event')}{erased}"
     yield "files", f"{found.files:,}, {size(found.bytes)}"
     if found.first_recorded is not None and found.last_recorded is not None:
-        yield "recorded", f"{_time(found.first_recorded)} to {_time(found.last_recorded)}"
+        yield "recorded", f"{found.first_recorded} to {found.last_recorded}"
     yield "last run", found.last_run
     if found.in_use_by:
         yield "in use by", found.in_use_by
@@ -193,15 +228,12 @@ def _lines(found: "Status") -> Iterator[tuple[str, str]]:
         yield "interrupted", f"{found.interrupted}; the next run sees to it"
 
 
-def _time(micros: int) -> str:
-    return datetime.fromtimestamp(micros / 1_000_000, UTC).isoformat(timespec="seconds")
-
-
 @lake_app.command("restore")
 def restore_command(
     lake: Lake,
     data: Annotated[
-        Path | None, typer.Option("--data", help="directory to restore into", metavar="DIR", show_default=False)
+        Path | None,
+        typer.Option("--data", help="directory to restore into", metavar="DIR", show_default=False, parser=directory),
     ] = None,
     store: Annotated[
         str | None,

@@ -8,6 +8,7 @@ import typer
 
 from penstock.backup import Copied, copy_store
 from penstock.cli.backup import AsJson
+from penstock.cli.output import counted
 from penstock.cli.stores import complaining
 from penstock.cli.verify import progress_bar
 from penstock.store import shown_place, store_url
@@ -48,6 +49,6 @@ def _line(copied: Copied, source: str, target: str) -> str:
     new = "" if copied.new_events == copied.events else f" ({copied.new_events:,} of them now)"
     rows = sum(copied.tables.values())
     return (
-        f"moved {copied.events:,} events{new} and {rows:,} rows of state, and compared them. Serve "
+        f"moved {counted(copied.events, 'event')}{new} and {counted(rows, 'row')} of state, and compared them. Serve "
         f"{shown_place(target)} from now on, and {shown_place(source)} never again"
     )

@@ -9,7 +9,7 @@ import typer
 
 from penstock.settings import TABLE
 
-__all__ = ["Config", "Data", "Filter", "Limit", "StoreUrl", "Types", "moment"]
+__all__ = ["Config", "Data", "Filter", "Limit", "StoreUrl", "Types", "directory", "moment"]
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGO: Final = re.compile(r"(\d{1,9})([smhd])")
@@ -26,6 +26,13 @@ Types = Annotated[
     list[str] | None, typer.Option("--type", help="only events of this type; may be given often", metavar="TYPE")
 ]
 Limit = Annotated[int | None, typer.Option("--limit", help="at most so many", metavar="N", min=0)]
+
+
+def directory(text: str) -> Path:
+    """A directory that somebody names. An empty name would be the current one, and is a slip: a variable is not set."""
+    if not text:
+        raise typer.BadParameter("must not be empty")
+    return Path(text)
 
 
 def moment(text: str) -> datetime:

@@ -172,12 +172,12 @@ def _cell(value: object) -> str:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, caption: str | None = None
 ) -> None:
-    """A table for people, or the line `empty` if it has no rows."""
+    """A table for people; if it has no rows, `empty` in a line on standard error."""
     found = list(rows)
     if found:
         console().print(table(columns, found, caption))
     else:
-        print_line(empty)
+        sys.stderr.write(f"{empty}\n")
 
 
 # --- standard error -------------------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
 """`penstock queue`: the queues that consumers share, looked at and worked with by hand."""
 
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from uuid import uuid4
 
 import typer
 
@@ -11,17 +14,20 @@ from penstock.cli.connecting import Data, Url, connected
 from penstock.cli.options import moment
 from penstock.cli.output import AsJson, counted, fail, iso, print_line, print_lines, print_table, refuse, shown
 from penstock.cli.read import print_events
+from penstock.errors import PenstockError
 from penstock.model import Allocation, QueueInfo
 from penstock.model.ticks import TICKS_MAX, datetime_of
 
 if TYPE_CHECKING:
     from penstock.client import Client, Queue
+    from penstock.client.consuming import QueueBatch
 
 __all__ = ["BEGINNING", "END", "place", "queue_app"]
 
 BATCH_EVENTS: Final = 100
 WAIT_S: Final = 20.0
 """How long one request of somebody who follows waits for events."""
+LARGER: Final = "say a larger --count, or none"
 BEGINNING: Final = "beginning"
 END: Final = "end"
 COLUMNS: Final = ("queue", "context", "filter", "#position", "#behind", "#allocated", "#tries", "#dead", "#dead after")
@@ -44,7 +50,13 @@ def list_command(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """List queues: where they are, how far behind, what is out, and what was set aside."""
+    """List queues: where they are, how far behind, what is out, and what was set aside.
+
+    `behind` is what is still to be handed out: the positions from the queue's next event to the end of the history,
+    whoever's events are there, and the events that come again because somebody gave them back or let them expire. It is
+    0 when nothing is left. `allocated` are the events that consumers hold now, `tries` is the most consumers that have
+    had one batch, and `dead` is how many batches were set aside.
+    """
     with connected(url, data) as client:
         found = [info for info in client.queues() if context in (None, info.context)]
     if as_json:
@@ -94,8 +106,12 @@ def consume_command(
 ) -> None:
     """Print events of a queue and acknowledge them, until there are no more.
 
-    A queue that is not there is made. Events are acknowledged once they are printed: what could not be printed, because
-    nobody reads it any more or the command was ended, goes to the next consumer.
+    A queue that is not there is made. Events are acknowledged once their whole batch (100, or what --count still wants)
+    is printed. If it could not be, because nobody reads it any more or the command was ended, the batch goes to the
+    next consumer, and does not count as failed (see `penstock queue dead`).
+
+    What somebody gave back or let expire comes again in the batch it was in. If that is larger than what --count still
+    wants, nothing of it is printed or acknowledged: it stays in the queue, and the command fails.
     """
     with connected(url, data) as client:
         if filter_ is None:
@@ -103,8 +119,11 @@ def consume_command(
             filter_ = next(known, "")
         consumer = Consumer(client, context, name, filter_, subscriber, WAIT_S if follow else 0.0)
         taken = consumer.consume(count, follow=follow, as_json=as_json)
+        held = 0 if count is not None and taken >= count else consumer.held_by_others()
     if not taken and not as_json:
         sys.stderr.write("nothing to consume\n")
+    if held:
+        sys.stderr.write(f"{counted(held, 'event')} {'is' if held == 1 else 'are'} held by others\n")
 
 
 class Consumer:
@@ -114,6 +133,8 @@ class Consumer:
         self, client: "Client", context: str, name: str, filter_: str, subscriber: str | None, wait: float
     ) -> None:
         self._client = client
+        # One name for all of its batches: who asks again under it gets what it holds.
+        subscriber = subscriber or f"penstock-{uuid4().hex}"
         self._queue: dict[str, Any] = {"context": context, "name": name, "filter": filter_, "subscriber": subscriber}
         self._wait = wait
 
@@ -121,18 +142,52 @@ class Consumer:
         """Print and acknowledge so many events, or all there are; how many they were."""
         taken = 0
         while count is None or taken < count:
-            with self._next(BATCH_EVENTS if count is None else min(BATCH_EVENTS, count - taken)) as batch:
-                print_events(batch, as_json=as_json)
-                # What stands in a buffer is not printed yet.
-                sys.stdout.flush()
-            taken += len(batch)
-            if not batch and not follow:
+            found = self._batch(None if count is None else count - taken, as_json=as_json)
+            taken += found
+            if not found and not follow:
                 break
         return taken
 
-    def _next(self, count: int) -> Any:
-        queue: Queue = self._client.queue(**self._queue, count=count)
-        return queue.next(self._wait)
+    def _batch(self, wanted: int | None, *, as_json: bool) -> int:
+        """Print and acknowledge a batch of at most so many events; how many they were."""
+        most = BATCH_EVENTS if wanted is None else min(BATCH_EVENTS, wanted)
+        queue = self._client.queue(**self._queue, count=most)
+        batch = self._take(queue)
+        try:
+            if wanted is not None and len(batch) > wanted:
+                fail(f"the next {len(batch)} events were handed out together before, and come again whole: {LARGER}")
+            print_events(batch, as_json=as_json)
+            # What stands in a buffer is not printed yet.
+            sys.stdout.flush()
+        except BaseException:
+            # It is no fault of the events that nobody could read them.
+            with suppress(PenstockError):
+                queue.release(batch, counts=False)
+            raise
+        _surely(queue.acknowledge, batch)
+        return len(batch)
+
+    def _take(self, queue: "Queue") -> "QueueBatch":
+        try:
+            return queue.take(self._wait)
+        except KeyboardInterrupt:
+            # Perhaps the answer was on its way, and others would wait for what is in it until it expires.
+            queue.give_back()
+            raise
+
+    def held_by_others(self) -> int:
+        """How many events of the queue other consumers hold."""
+        key = self._queue["context"], self._queue["name"]
+        return sum(info.allocated for info in self._client.queues() if (info.context, info.name) == key)
+
+
+def _surely(acknowledge: Callable[["QueueBatch"], None], batch: "QueueBatch") -> None:
+    """What was printed is acknowledged, also when Ctrl-C comes in between; done twice, it is the same."""
+    try:
+        acknowledge(batch)
+    except KeyboardInterrupt:
+        acknowledge(batch)
+        raise
 
 
 # --- mending --------------------------------------------------------------------------------------------------
@@ -177,7 +232,7 @@ def dead_command(
         str | None,
         typer.Option(
             "--after",
-            help="from now on, set aside what so many consumers in turn have let expire; never: nothing",
+            help="from now on, set aside what so many consumers in turn have let expire or released; never: nothing",
             metavar="N|never",
         ),
     ] = None,
@@ -185,7 +240,11 @@ def dead_command(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what was set aside because too many consumers have let it expire, or say after how many that is."""
+    """List what was set aside because too many consumers have failed with it, or say after how many that is.
+
+    A consumer has failed with a batch if it let it expire, or released it because its work on it failed. Who is ended
+    by Ctrl-C gives its batch back, as `penstock queue consume` does with what nobody reads: that does not count.
+    """
     rule = None if after is None or after == "never" else holders(after)
     with connected(url, data) as client:
         queue = existing(client, context, name)

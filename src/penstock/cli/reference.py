@@ -95,7 +95,7 @@ def _value(parameter: Any) -> Value:
     names = (*parameter.opts, *parameter.secondary_opts)
     return Value(
         names=(metavar,) if is_argument else tuple(sorted(names, key=len)),
-        metavar=metavar + ("…" if parameter.nargs == -1 else ""),
+        metavar=metavar + ("…" if parameter.nargs == -1 and not metavar.endswith("…") else ""),
         help=" ".join((parameter.help or "").split()),
         default=_default(parameter),
         environment=parameter.envvar or "",
@@ -133,8 +133,10 @@ and their options. There is a man page, [penstock.1](penstock.1): `man -l docs/p
 
 - What was asked for goes to standard output, everything else to standard error.
 - Tables and lines are for people. `--json` is for programs: one object per line where there may be many (`read`,
-  `tail`, `append`, lists), one document otherwise (`stats`).
-- What is piped has no colours, and is neither cropped nor wrapped. `NO_COLOR` turns colours off everywhere.
+  `tail`, `append`, `contexts`, `streams`, and what lists queues, subscriptions, logs and iterators), one document
+  otherwise (`stats`). What is seldom long is one document, an array: `settings`, `sessions`, `backups`, `erasures`.
+- What is piped has no colours, and is neither cropped nor wrapped. Of bodies, lines for people show the first 10,000
+  characters, `--json` all. `NO_COLOR` turns colours off everywhere.
 - Control characters in names and bodies are shown escaped, as in `\\x1b`, and in JSON as `\\u001b`.
 - A mistake is told in one line. A mistyped command or option is answered with the one that was perhaps meant.
 
@@ -143,7 +145,7 @@ and their options. There is a man page, [penstock.1](penstock.1): `man -l docs/p
 | 0 | done |
 | 1 | failed, and a line on standard error says why; or nobody reads the output any more, as in `… \\| head` |
 | 2 | wrong use: the command line, or a setting, cannot be understood |
-| 130 | ended by Ctrl-C |
+| 130, 143 | ended by Ctrl-C, or by SIGTERM; `serve` and `demo`, which are meant to be ended so, end with 0 |
 
 Commands that work through a server take `--url`: `penstock://HOST:PORT` or `zmq+tcp://HOST:PORT`. They also do without
 one: `sqlite:///DIR`, or `--data DIR`, is a store that nobody serves, and `postgresql://…` one that may be. If neither
@@ -177,11 +179,14 @@ A `TIME` is written like `2026-11-15T06:00:00Z`, in UTC unless it says otherwise
   which a name comes twice in an object, or a number is too large to be kept, is left as `text` too: nothing is lost.
 - `headers` is an object if they are a JSON object, a text if they are something else, `null` if there are none.
 
-`penstock append -` takes such lines. It needs `stream` and `type`, and `context` unless the command names one; `id` and
-`timestamp` (or `time`) are kept if they are there, and `position`, `sequence` and `recorded_at` are passed over, as the
-store gives its own. So `penstock read --json | penstock append - --url …` copies a history into another store: the
-same ids, times, types, headers and bodies in the same order. Of JSON only the spacing may change, and how numbers are
-written.
+`penstock append -` takes such lines. It needs `stream` and `type`, and `context` unless the command names one: a line
+that names another than the command ends it. `id` and `timestamp` (or `time`) are kept if they are there, and
+`position`, `sequence` and `recorded_at` are passed over, as the store gives its own. So
+`penstock read --json | penstock append - --url …` copies a history into another store: the same ids, times, types,
+headers and bodies in the same order. Of JSON only the spacing may change, and how numbers are written. Ids are not
+compared with those that are there: the same lines once more are the same events once more. Where that could happen,
+`append --expected` refuses one event that has been appended, and `penstock import` recognises a file: it adds nothing
+twice.
 
 ## Commands
 """
@@ -250,7 +255,7 @@ MAN_EXITS: Final = (
     ("0", "done"),
     ("1", "failed, or nobody reads the output any more; a line on standard error says why"),
     ("2", "wrong use: the command line, or a setting, cannot be understood"),
-    ("130", "ended by Ctrl-C"),
+    ("130, 143", "ended by Ctrl-C, or by SIGTERM; serve and demo end with 0 then"),
 )
 MAN_EXAMPLES: Final = (
     ("A server on a directory:", "penstock serve --data ./penstock-data"),

@@ -8,6 +8,7 @@ import typer
 
 from penstock.backup import Restored, open_place, restore
 from penstock.cli.backup import AsJson, PathArgument
+from penstock.cli.options import directory
 from penstock.cli.stores import complaining
 from penstock.cli.verify import progress_bar
 from penstock.server import complain
@@ -17,7 +18,8 @@ from penstock.store import shown_place, store_url
 def restore_command(
     path: PathArgument,
     data: Annotated[
-        Path | None, typer.Option("--data", help="directory to restore into", metavar="DIR", show_default=False)
+        Path | None,
+        typer.Option("--data", help="directory to restore into", metavar="DIR", show_default=False, parser=directory),
     ] = None,
     store: Annotated[
         str | None,

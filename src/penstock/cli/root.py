@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -21,6 +21,7 @@ from typer.models import CommandInfo
 
 from penstock import __version__
 from penstock.cli import COMMANDS, Entry
+from penstock.cli.commands import Command, Group
 from penstock.cli.connecting import explained
 from penstock.cli.output import INTERRUPTED, complain
 from penstock.errors import PenstockError
@@ -28,8 +29,11 @@ from penstock.settings import BadSetting
 
 __all__ = ["app", "loaded"]
 
+ALONE: Final = ("--install-completion", "--show-completion")
+"""Options that end the command, so that nobody would look at what stands behind them."""
 
-class Commands(TyperGroup):
+
+class Commands(Group):
     """The commands of the table. Those that nobody asked for are known by their names and first sentences only."""
 
     def __init__(self, **given: Any) -> None:
@@ -65,6 +69,9 @@ class Commands(TyperGroup):
 
     def _ended(self, args: Sequence[str] | None, **given: Any) -> int:
         """Run it to its end; the exit code."""
+        words = sys.argv[1:] if args is None else args
+        if len(words) > 1 and words[0] in ALONE:
+            return complain(f"{words[0]} is for the shell that runs it, and takes nothing: {words[1]!r}", 2)
         try:
             result = super().main(args, standalone_mode=False, **given)
             sys.stdout.flush()
@@ -96,13 +103,15 @@ def loaded(name: str) -> TyperCommand | TyperGroup:
     if isinstance(found, typer.Typer):
         for command_info in found.registered_commands:
             command_info.help = command_info.help or flowing(command_info.callback)
+            command_info.cls = Command
+        found.info.cls = Group
         group = get_group(found)
         group.name, group.rich_help_panel = name, entry.panel
         group.help = group.help if (group.help or "").startswith(entry.help.removesuffix(".")) else entry.help
         return group
     if entry.wrap is not None:
         found = _named(entry.wrap)(found)
-    info = CommandInfo(name=name, callback=found, help=flowing(found), rich_help_panel=entry.panel)
+    info = CommandInfo(name=name, callback=found, cls=Command, help=flowing(found), rich_help_panel=entry.panel)
     command = get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=app.rich_markup_mode)
     assert isinstance(command, TyperCommand)
     return command
@@ -147,6 +156,7 @@ def wrong_use(error: TyperException) -> int:
 def plainly(error: TyperException) -> str:
     """What is wrong with a command line, as it stands behind a colon, and what was perhaps meant."""
     message = error.message if (near := getattr(error, "possibilities", None)) else error.format_message()
+    message = message.replace(": Value error, ", ": ")
     sentence = (message[:1].lower() + message[1:]).removesuffix(".").replace(". Did you mean", "; did you mean")
     return f"{sentence}; did you mean {near[0]}?" if near else sentence
 

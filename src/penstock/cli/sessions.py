@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -18,6 +19,8 @@ __all__ = ["kick_command", "sessions_command"]
 
 ANSWER_S_MAX: Final = 10.0
 COLUMNS: Final = ("session", "peer", "#age", "#last seen", "#received", "#sent", "#unsent")
+
+ID: Final = re.compile(r"[\w:-]+")
 
 Http = Annotated[
     str | None,
@@ -49,6 +52,9 @@ def kick_command(
     config: Config = None,
 ) -> None:
     """Cut one connection of a running server off. Its client is told that the server closes it."""
+    if not ID.fullmatch(session):
+        # As a part of an address it would ask for something else.
+        fail(f"there is no session {session}; `penstock sessions` shows which there are")
     kicked = ask(server_address(http, config), "DELETE", f"/sessions/{quote(session, safe='')}", "kicked")
     print_line(f"kicked {shown(str(kicked))}")
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.output import console
 from penstock.settings import (
     CONFIG_ENVIRONMENT,
     DEFAULT,
@@ -104,7 +104,7 @@ def settings_command(
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2, default=str))
     else:
-        Console().print(settings_table(rows))
+        console().print(settings_table(rows))
 
 
 def settings_table(rows: list[ExplainedSetting]) -> Table:

@@ -93,11 +93,14 @@ def sql_command(
     file: FileOption = None,
     memory: Memory = "1 GiB",
     temp: Spilling = None,
+    as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:
     """Ask the history in SQL: the table `events`, straight from a store or through its server, with DuckDB.
 
     The answer is of the moment when the question was asked. Nothing can be written in this way.
     """
+    if as_json:
+        refuse("--json is --output json here, as there are other formats, too")
     kind = format_of(output, file)
     with telling(), telling_of_interruption():
         limits = limits_of(memory, temp)
@@ -123,6 +126,8 @@ def _address(data: str | None, store: str | None, url: str | None, config: Path 
 def _url_of(data: str | None) -> str | None:
     from penstock.store import store_url  # noqa: PLC0415
 
+    if data == "":
+        refuse("--data must not be empty")
     return None if data is None else store_url(Path(data))
 
 
@@ -205,8 +210,13 @@ def _opened(file: Path | None) -> Iterator[IO[bytes]]:
     from penstock.sql.writing import whole_file  # noqa: PLC0415
 
     if file is not None:
-        with whole_file(file) as target:
-            yield target
+        try:
+            with whole_file(file) as target:
+                yield target
+        except OSError as error:
+            # It is written under another name first, which nobody has asked for.
+            error.filename = str(file) if error.filename is not None else None
+            raise
         return
     sys.stdout.flush()
     yield sys.stdout.buffer
@@ -246,7 +256,8 @@ def _cell(value: Any) -> Any:
     """A value in a table: short, and for lists and the like as JSON."""
     from penstock.cli.output import json_text  # noqa: PLC0415
 
-    text = json_text(value) if isinstance(value, list | dict | bool) else value
+    # Numbers as they are, without commas: somebody may paste them into the next statement.
+    text = json_text(value) if isinstance(value, list | dict | bool | int) else value
     if isinstance(text, str) and len(text) > CELL_LETTERS_MAX:
         return "".join(islice(text, CELL_LETTERS_MAX)) + "…"
     return text

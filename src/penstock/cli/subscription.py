@@ -26,7 +26,11 @@ def list_command(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """List durable subscriptions and how far each has come."""
+    """List durable subscriptions and how far each has come.
+
+    `behind` counts the positions from there to the end of the history, whoever's events are there: not all of them need
+    be the subscription's.
+    """
     with connected(url, data) as client:
         head = client.stats().head
         found = [info for info in client.subscriptions() if context in (None, info.context)]

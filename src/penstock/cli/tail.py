@@ -108,6 +108,9 @@ class Wanted(NamedTuple):
 
 def waiting(error: PenstockError) -> str:
     """Why nothing comes at present."""
+    if isinstance(error, ConnectionLost):
+        # It says what may have become of a write, and this only reads.
+        return f"the connection to {error.url} was lost ({error.reason})"
     return explained(error).partition(";")[0]
 
 

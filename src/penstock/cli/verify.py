@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from penstock.cli.output import counted
 from penstock.cli.stores import opened
 from penstock.errors import PenstockError
 from penstock.server import complain, complaint, one_line
@@ -72,7 +73,7 @@ def conclude(events: int, found: list[Finding], as_json: bool) -> None:
         report = {"events": events, "ok": not found, "findings": [finding._asdict() for finding in found]}
         typer.echo(json.dumps(report, indent=2))
     elif not found:
-        typer.echo(f"{events} events, nothing wrong")
+        typer.echo(f"{counted(events, 'event')}, nothing wrong")
     if found:
         things = "1 thing is" if len(found) == 1 else f"{len(found)} things are"
         raise typer.Exit(complain(f"{things} wrong with this store", 1))

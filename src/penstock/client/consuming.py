@@ -1,7 +1,8 @@
 """Durable subscriptions, queues and transactions: what consumers do, and how they say that it is done."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Final, Self
@@ -43,6 +44,8 @@ from penstock.model import (
 
 BATCH_EVENTS: Final = 100
 TTL_S: Final = 60.0
+GIVE_BACK_S_MAX: Final = 3.0
+"""How long somebody who is interrupted may take to give back what it holds."""
 NO_ALLOCATION: Final = -1
 """In place of a time to live: acknowledge, and allocate nothing."""
 
@@ -228,19 +231,32 @@ class AsyncQueue:
             await self._calls.ask(request, Delivery)
             batch.is_settled = True
 
-    async def release(self, batch: QueueBatch) -> None:
-        """Not done with a batch: the next consumer gets it at once."""
+    async def release(self, batch: QueueBatch, *, counts: bool = True) -> None:
+        """Not done with a batch: the next consumer gets it at once.
+
+        That counts like an expiry for `dead_after`, unless the batch is given back for no fault of its own.
+        """
         receipt = batch.receipt
         if receipt is not None and not batch.is_settled:
-            await self._calls.ask(ReleaseQueue(*_fields(receipt)), Done)
+            await self._calls.ask(ReleaseQueue(*_fields(receipt), counts), Done)
             batch.is_settled = True
+
+    async def give_back(self) -> None:
+        """Release what this consumer holds, also what a `take` has brought that was interrupted; it does not count.
+
+        It takes at most a few seconds. What could not be released goes to others when its time is up.
+        """
+        # Whoever holds something is given it once more.
+        with suppress(PenstockError, TimeoutError):
+            async with asyncio.timeout(GIVE_BACK_S_MAX):
+                await self.release(await self.take(), counts=False)
 
     async def reset(self, start: datetime | None = None, *, position: int | None = None) -> None:
         """Begin again at a time or a position, or at the very beginning. What was handed out is not any more."""
         await self._calls.ask(ResetQueue(self._context, self._name, start_ticks(start), position), Done)
 
     async def dead_after(self, holders: int | None) -> None:
-        """Set what so many consumers in turn have let expire aside, as dead letters; None: never."""
+        """Set what so many consumers in turn have let expire or have released aside, as dead letters; None: never."""
         await self._calls.ask(SetDeadLetterRule(self._context, self._name, holders), Done)
 
     async def dead_letters(self) -> list[Allocation]:
@@ -258,12 +274,15 @@ class AsyncQueue:
         await self._calls.ask(PutBack(self._context, self._name, first), Done)
 
     async def settle(self, batch: QueueBatch, error: BaseException | None) -> None:
-        """The work on a batch has ended: acknowledge it, or after an error release it."""
+        """The work on a batch has ended: acknowledge it, or after an error release it.
+
+        Ctrl-C is no fault of the batch, and does not count for `dead_after`.
+        """
         if error is None:
             await self.acknowledge(batch)
             return
         try:
-            await self.release(batch)
+            await self.release(batch, counts=not isinstance(error, KeyboardInterrupt))
         except PenstockError as failed:
             # What went wrong in the work matters more. The batch goes to others when its time is up.
             error.add_note(f"the batch was not released: {failed}")

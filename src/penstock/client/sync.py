@@ -209,6 +209,7 @@ class Queue(Blocking[AsyncQueue]):
     declare = blocking(AsyncQueue.declare)
     acknowledge = blocking(AsyncQueue.acknowledge)
     release = blocking(AsyncQueue.release)
+    give_back = blocking(AsyncQueue.give_back)
     settle = blocking(AsyncQueue.settle)
     reset = blocking(AsyncQueue.reset)
     dead_after = blocking(AsyncQueue.dead_after)

@@ -125,7 +125,7 @@ class Queues:
         """Give an allocation up, and let those who wait have it."""
         check_names(queue=request.queue, subscriber=request.subscriber)
         queue = await self._lookup(request.queue, request.context)
-        given = Release(queue.id, request.subscriber, request.first, request.last)
+        given = Release(queue.id, request.subscriber, request.first, request.last, request.counts)
         await self._parts.write(Transaction((given,)))
         self._parts.waiters.ring_all(queue.context)
         return Done()

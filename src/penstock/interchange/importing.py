@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 from penstock.client.blocking import Portal
 from penstock.client.calls import Calls
 from penstock.client.urls import transport_to
-from penstock.errors import MarkSuperseded, VersionConflict
-from penstock.interchange.files import FileRefused
-from penstock.interchange.reading import Batch, Progressed, Source, batches_of, commits_of, size_of, state_of
+from penstock.errors import LimitExceeded, MarkSuperseded, VersionConflict
+from penstock.interchange.files import BrokenFile, FileRefused
+from penstock.interchange.reading import Batch, Progressed, Source, batches_of, commits_of, events_of, state_of
+from penstock.interchange.rows import size_of
 from penstock.model import Append, CreateLog, Done, ProducerMark, Transact, Transacted
 from penstock.store.contract import LOG_CONTEXT
 
@@ -93,9 +94,24 @@ def import_file(found: Survey, url: str, progressed: Progressed) -> Imported:
     """Import what is not imported yet. `progressed` is told how many events of the file are in the history."""
     with _sender(url) as sender:
         for batch in filter(None, found.largest):
-            sender.rehearse(batch)
+            try:
+                sender.rehearse(batch)
+            except LimitExceeded as error:
+                raise _placed(found, batch, error) from None
         sender.create_logs(found.logs)
         return _send(found, sender, progressed)
+
+
+def _placed(found: Survey, batch: Batch, error: LimitExceeded) -> BrokenFile | FileRefused:
+    """Where the event is that is too large: found by reading the file once more. Of many together nobody can say it."""
+    if len(batch) == 1:
+        defaults = replace(found.source.defaults, bytes_max=size_of(batch[0]) - 1)
+        try:
+            for _ in events_of(replace(found.source, defaults=defaults)):
+                pass
+        except BrokenFile as flaw:
+            return BrokenFile(flaw.path, flaw.place, str(error))
+    return FileRefused(found.source.name, f"{error}; nothing of this file was imported")
 
 
 def _send(found: Survey, sender: "Sender", progressed: Progressed) -> Imported:

@@ -124,7 +124,7 @@ def from_cloud_lines(file: IO[bytes], defaults: Defaults) -> Iterator[Incoming]:
     for number, text in _lines(file):
         members = _object(number, text)
         try:
-            yield checked(_cloud_event(members, defaults))
+            yield checked(_cloud_event(members, defaults), defaults.bytes_max)
         except NotACloudEvent as error:
             _flawed(number, text, error.attribute, error.reason)
         except Wrong as wrong:

@@ -158,8 +158,13 @@ def from_parquet(path: Path, defaults: Defaults) -> Iterator[Incoming]:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        place = f"row {number + 1}, column 1" if number else "row 1, column 1"
-        raise Flaw(place, f"it cannot be read as Parquet: {error}") from None
+        place = f"row {number + 1}, column 1" if number else "the file as a whole"
+        raise Flaw(place, f"it cannot be read as Parquet: {_sentence(error)}") from None
+
+
+def _sentence(error: Exception) -> str:
+    """What Arrow says first; the rest is about its own code."""
+    return str(error).partition("\n")[0].rstrip(". ")
 
 
 def _columns(schema: Any) -> list[str]:

@@ -12,7 +12,7 @@ from penstock.interchange.csvs import from_csv
 from penstock.interchange.files import BrokenFile, FileRefused, Flaw, Format
 from penstock.interchange.lines import from_cloud_lines, from_json_lines
 from penstock.interchange.parquets import from_parquet
-from penstock.interchange.rows import Defaults
+from penstock.interchange.rows import Defaults, size_of
 from penstock.model import ANY, Append
 
 BATCH_EVENTS_MAX: Final = 1000
@@ -69,12 +69,6 @@ def batches_of(source: Source) -> Iterator[Batch]:
         size += own
     if batch:
         yield batch
-
-
-def size_of(row: Incoming) -> int:
-    """About how many bytes an event has."""
-    event = row.event
-    return len(event.body) + len(event.headers or "") + len(event.type)
 
 
 def commits_of(batch: Batch) -> tuple[Append, ...]:

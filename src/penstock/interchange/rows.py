@@ -56,6 +56,8 @@ class Defaults:
     context: str | None = None
     stream: str | None = None
     type: str | None = None
+    bytes_max: int | None = None
+    """What is larger is refused here, to learn where it is."""
 
     def check(self) -> str | None:
         """Why they cannot be, or None if they can."""
@@ -79,16 +81,24 @@ def incoming(members: Mapping[str, Any], body: bytes, defaults: Defaults) -> Inc
     stream = _name("stream", members, defaults.stream)
     kind = _name("type", members, defaults.type)
     event = NewEvent(_id(members), _stamp(members), kind, headers_of(members.get("headers")), body)
-    return checked(Incoming(context, stream, event))
+    return checked(Incoming(context, stream, event), defaults.bytes_max)
 
 
-def checked(row: Incoming) -> Incoming:
+def size_of(row: Incoming) -> int:
+    """About how many bytes an event has."""
+    event = row.event
+    return len(event.body) + len(event.headers or "") + len(event.type)
+
+
+def checked(row: Incoming, bytes_max: int | None = None) -> Incoming:
     """A row whose names are sound and, if it goes into a log, whose body is a message. Raises Wrong."""
     for name, value in (("context", row.context), ("stream", row.stream), ("type", row.event.type)):
         if reason := _CHECKS[name](value):
             raise Wrong(name, reason)
     if row.context == LOG_CONTEXT:
         _check_message(row.event)
+    if bytes_max is not None and size_of(row) > bytes_max:
+        raise Wrong("body", "is too large")
     return row
 
 

@@ -175,7 +175,7 @@ class Archiving:
 
     def _follow(self, source: Source) -> int:
         """Rewrite files whose events were erased since; how many."""
-        if source.erasures == self.manifest.erasures:
+        if source.erasures <= self.manifest.erasures:
             return 0
         count, files = 0, self.manifest.files
         gone = gone_since(self._url, self.manifest.erasures)

@@ -1,5 +1,6 @@
 """How a lake stands: without Spark, and without reading any of its files."""
 
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from penstock.lake.changes import Change, pending_of, read_manifest
@@ -8,9 +9,10 @@ from penstock.lake.sources import check_source, look
 
 
 class Status(NamedTuple):
-    """A lake at one moment. `behind` are events that are not archived yet, and `erasures_behind` whether some went.
+    """A lake at one moment. `behind` are events that are not archived yet, and `is_erasure_pending` whether some went.
 
-    Both are None if no store was named. `interrupted` is what a run that was killed has left to be done.
+    Both are None if no store was named. `interrupted` is what a run that was killed has left to be done. Times are
+    ISO 8601, in UTC.
     """
 
     lake: str
@@ -20,8 +22,8 @@ class Status(NamedTuple):
     rows: int
     files: int
     bytes: int
-    first_recorded: int | None
-    last_recorded: int | None
+    first_recorded: str | None
+    last_recorded: str | None
     last_run: str
     in_use_by: str | None
     interrupted: str | None
@@ -39,9 +41,14 @@ def status(lake: str, url: str | None = None) -> Status:
         check_source(place.shown, manifest, source)
         behind, erased = source.head - manifest.head, source.erasures > manifest.erasures
     times = [time for file in manifest.files for time in (file.recorded_min, file.recorded_max) if time is not None]
+    first, last = (_iso(min(times)), _iso(max(times))) if times else (None, None)
     what = None if pending is None or holder else f"{pending.kind}{' (to be finished)' * isinstance(pending, Change)}"
     return Status(
         *(place.shown, manifest.store, manifest.timeline, manifest.head, manifest.rows, len(manifest.files)),
-        *(manifest.bytes, min(times, default=None), max(times, default=None), manifest.written),
+        *(manifest.bytes, first, last, manifest.written),
         *(holder, what, behind, erased),
     )
+
+
+def _iso(micros: int) -> str:
+    return datetime.fromtimestamp(micros / 1_000_000, UTC).isoformat(timespec="seconds")

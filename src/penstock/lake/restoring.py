@@ -50,6 +50,7 @@ def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
     """Make a store of a lake where there is none."""
     place = open_lake_place(lake)
     target = open_replacement(url, replace=False)
+    target.advice = "a lake is restored to where there is none: name another place"
     with told(target.shown), ExitStack() as held:
         target.look()
         manifest = _held(place, held)

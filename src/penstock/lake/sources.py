@@ -13,7 +13,7 @@ from penstock.store.contract import StoreIdentity
 
 
 class Source(NamedTuple):
-    """A store at one moment. `erasures` is the last entry of its ledger; `bytes` are those of all events."""
+    """A store at one moment. `erasures` is the last entry of events in its ledger; `bytes` are those of all events."""
 
     identity: StoreIdentity
     head: int

@@ -2,7 +2,7 @@
 
 No row passes through the JVM: tasks read and write by themselves, and give back a few facts. So there is no DataFrame
 either, whose first query takes seconds to be planned. Errors of our own tree come back as such; after others Spark
-makes another attempt first, if its master allows for that.
+makes another attempt first, if its master allows for that. Ctrl-C cancels what runs.
 """
 
 import pickle
@@ -10,13 +10,14 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Union
 
 from penstock.errors import PenstockError, StoreError
 from penstock.store.contract import Progressed
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 LOOK_S: Final = 0.25
@@ -40,14 +41,19 @@ def spread(spark: Session, tasks: Sequence[Task], function: Callable[[Task], Res
     """What the function gives for each task, in order. Raises the first error of ours, or StoreError."""
     if spark is None or not tasks:
         return [function(task) for task in tasks]
-    session = spark() if callable(spark) else spark
+    from penstock.spark.sessions import apart  # noqa: PLC0415 - it is not needed without Spark
+
+    context, group = (spark() if callable(spark) else spark).sparkContext, f"penstock-{uuid.uuid4().hex}"
 
     def run(number: int) -> bytes:
         return pickle.dumps(_outcome(function, tasks[number]))
 
-    numbers = session.sparkContext.parallelize(range(len(tasks)), len(tasks))
-    with _watched(session, done):
-        outcomes = [pickle.loads(each) for each in _collected(lambda: numbers.map(run).collect())]  # noqa: S301 - ours
+    def collect() -> list[bytes]:
+        with _watched(context, group, done):
+            return context.parallelize(range(len(tasks)), len(tasks)).map(run).collect()
+
+    collected = _collected(lambda: apart(collect, lambda: context.cancelJobGroup(group)))
+    outcomes = [pickle.loads(each) for each in collected]  # noqa: S301 - ours
     for outcome in outcomes:
         if isinstance(outcome, PenstockError):
             raise outcome
@@ -78,20 +84,17 @@ def _reason(text: str) -> str:
 
 
 @contextmanager
-def _watched(spark: "SparkSession", done: Done) -> Iterator[None]:
-    """Look at the job of this thread while it runs."""
-    context, group, over = spark.sparkContext, f"penstock-{uuid.uuid4().hex}", threading.Event()
+def _watched(context: "SparkContext", group: str, done: Done) -> Iterator[None]:
+    """Look at the job of this thread, which has a group to itself, while it runs."""
+    over = threading.Event()
     context.setJobGroup(group, "penstock lake")
 
     def look() -> None:
         tracker = context.statusTracker()
-        while not over.wait(LOOK_S):
-            for job in tracker.getJobIdsForGroup(group):
-                info = tracker.getJobInfo(job)
-                stages = [tracker.getStageInfo(stage) for stage in info.stageIds] if info else []
-                total = sum(stage.numTasks for stage in stages if stage)
-                if total:
-                    done(sum(stage.numCompletedTasks for stage in stages if stage) / total)
+        # If the JVM is gone, the job says so.
+        with suppress(Exception):
+            while not over.wait(LOOK_S):
+                _tell(tracker, group, done)
 
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
@@ -100,6 +103,12 @@ def _watched(spark: "SparkSession", done: Done) -> Iterator[None]:
     finally:
         over.set()
         watcher.join()
-        # Later jobs of this thread are none of ours.
-        for key in ("spark.jobGroup.id", "spark.job.description"):
-            context.setLocalProperty(key, None)  # type: ignore[arg-type]
+
+
+def _tell(tracker: Any, group: str, done: Done) -> None:
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        stages = [tracker.getStageInfo(stage) for stage in info.stageIds] if info else []
+        total = sum(stage.numTasks for stage in stages if stage)
+        if total:
+            done(sum(stage.numCompletedTasks for stage in stages if stage) / total)

@@ -148,7 +148,10 @@ class SubscriptionPage(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Events of a queue that one subscriber holds until `expires` (ticks). `deliveries` counts the holders so far."""
+    """Events of a queue that one subscriber holds until `expires` (ticks).
+
+    `deliveries` counts the holders so far, without those who gave it back in a way that does not count.
+    """
 
     first: int
     last: int
@@ -175,9 +178,11 @@ class Delivery(Reply):
 class QueueInfo:
     """A queue's state.
 
-    `position` is the marker: what lies below it was allocated or passed over. `behind` counts the positions of the
-    history that the marker has not reached, `allocated` the events that are out, expired or set aside. `dead` counts
-    the allocations that were set aside because `dead_after` holders had let them expire.
+    `position` is the marker: what lies below it was allocated or passed over. `behind` counts what is still to be
+    handed out: the positions of the history from the queue's next event on, and the events that come again because they
+    were released or have expired. `allocated` counts the events that consumers hold now, and `allocations` all that is
+    not acknowledged: held, to come again or set aside. `deliveries_max` is the most holders that one of them had.
+    `dead` counts those that were set aside because `dead_after` holders had let them expire.
     """
 
     id: int

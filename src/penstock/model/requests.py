@@ -239,7 +239,10 @@ class AcknowledgeQueue(Request):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseQueue(Request):
-    """Give an allocation up: the queue's next consumer gets it at once. If it is lost already, this does nothing."""
+    """Give an allocation up: the queue's next consumer gets it at once. If it is lost already, this does nothing.
+
+    `counts`: whether this is one of the holders that let it expire, after so many of which it is set aside.
+    """
 
     right = Right.CONSUME
     context: str | None
@@ -247,6 +250,7 @@ class ReleaseQueue(Request):
     subscriber: str
     first: int
     last: int
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

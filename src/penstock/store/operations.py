@@ -82,12 +82,16 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Let an allocation expire now if this subscriber still owns it. Answers whether it did."""
+    """Let an allocation expire now if this subscriber still owns it. Answers whether it did.
+
+    If it does not count, and the allocation is held still, this holder is none of those that let it expire.
+    """
 
     queue: int
     subscriber: str
     first: int
     last: int
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class StoreReplacement(ABC):
 
     shown: str
     """The place, as it may be shown."""
+    advice: str = "to put another in its place, say --replace"
+    """What is said where there is a store that is not to be replaced."""
     replaced: Replaced | None = None
     """What is known of the store that is there."""
     is_damaged: bool = False

@@ -153,7 +153,7 @@ class KeepingContract(StoreCase):
         assert reader.claim(1, "you", None) is None
         clock.advance(1000)
         assert reader.claim(1, "you", None) == given
-        assert reader.queues(0, 10) == [QueueInfo(1, "shop", "work", "", 3, 0, 2, 1, 1, 0, None)]
+        assert reader.queues(0, 10) == [QueueInfo(1, "shop", "work", "", 3, 2, 0, 1, 1, 0, None)]
 
     # -- questions that no store can answer
 

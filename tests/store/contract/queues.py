@@ -12,6 +12,7 @@ from penstock.store.contract import (
     MoveQueue,
     Proposal,
     QueueState,
+    Release,
     Result,
     Store,
     Transaction,
@@ -93,9 +94,35 @@ class QueueContract(StoreCase):
         clock.advance(TTL_MS)
         given(store, queue, "c")
         append(store, "orders", some(2))
-        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 6, 7, 5, 2, 2, 0, None)]
+        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 6, 9, 3, 2, 2, 0, None)]
         do_one(store, Acknowledge(queue.id, "c", 1, 3))
-        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 6, 7, 2, 1, 1, 0, None)]
+        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 6, 9, 0, 1, 1, 0, None)]
+
+    def test_a_queue_is_behind_from_its_next_event_on(self, store: Store, queue: QueueState) -> None:
+        carts = declare(store, "carts", filter="cart")
+
+        def behind() -> list[int]:
+            return [info.behind for info in store.queues(0, 10)]
+
+        assert (behind(), carts.position) == ([10, 0], 1)
+        given(store, queue, "a", 10)
+        append(store, "s", some(5000), context="else")
+        assert behind() == [0, 0]
+        append(store, "cart-1", some(1))
+        append(store, "s", some(2), context="else")
+        assert behind() == [3, 3]
+
+    def test_who_releases_what_it_holds_may_say_that_it_does_not_count(self, store: Store, queue: QueueState) -> None:
+        given(store, queue, "a", 3)
+        for _ in range(2):
+            # Done twice, it is the same as once.
+            assert do_one(store, Release(queue.id, "a", 1, 3, counts=False)) is True
+        assert [one.deliveries for one in store.allocations(queue.id, 0, 10)] == [0]
+        assert given(store, queue, "b").deliveries == 1
+        do_one(store, Release(queue.id, "b", 1, 3))
+        # It is not held any more: that holder counts.
+        do_one(store, Release(queue.id, "b", 1, 3, counts=False))
+        assert given(store, queue, "c").deliveries == 2
 
     def test_queues_are_listed_in_pages(self, store: Store) -> None:
         made = [declare(store, f"q{number}").id for number in range(5)]

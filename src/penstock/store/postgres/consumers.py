@@ -18,7 +18,7 @@ from penstock.errors import (
     SubscriptionMoved,
     SubscriptionNotFound,
 )
-from penstock.model import Allocation, Appended, ProducerMark, QueueInfo, SubscriptionInfo
+from penstock.model import Allocation, Appended, ProducerMark, SubscriptionInfo
 from penstock.model.ticks import TICKS_PER_MS
 from penstock.store.contract import (
     STALE,
@@ -48,9 +48,6 @@ Promise = Callable[[], Result]
 
 class Consumers(tables.Consumers[Database]):
     """The reading half of subscriptions and queues on PostgreSQL."""
-
-    def queues(self, after: int, limit: int) -> list[QueueInfo]:
-        return [QueueInfo(*row) for row in self.db.rows("queues", {"after": after, "limit": limit, "now": self.now()})]
 
     def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
         values = {"queue_id": queue, "subscriber": subscriber, "except_first": except_first, "now": self.now()}
@@ -127,7 +124,7 @@ def acknowledge(db: Database, op: Acknowledge) -> Promise:
 def release(db: Database, op: Release, now: int) -> Promise:
     """Let an allocation that is still the subscriber's expire."""
     place = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
-    sent = db.later("release", {**place, "now": now})
+    sent = db.later("release", {**place, "now": now, "counts": op.counts})
     return lambda: _required(sent, None)
 
 

@@ -375,8 +375,9 @@ UPDATE queues SET position = %(position)s WHERE id = %(id)s RETURNING id;
 DELETE FROM allocations WHERE queue_id = %(id)s;
 
 -- name: queues
-SELECT id, context, name, filter, position, (SELECT head FROM state) + 1 - position,
-    coalesce(sum(count), 0)::bigint, count(first), coalesce(max(deliveries), 0),
+SELECT id, context, name, filter, position,
+    coalesce(sum(count) FILTER (WHERE expires <= %(now)s AND deliveries < coalesce(dead_after, deliveries + 1)), 0)::bigint,
+    coalesce(sum(count) FILTER (WHERE expires > %(now)s), 0)::bigint, count(first), coalesce(max(deliveries), 0),
     count(*) FILTER (WHERE expires <= %(now)s AND deliveries >= dead_after), dead_after
 FROM queues LEFT JOIN allocations ON queue_id = id
 WHERE id > %(after)s GROUP BY id ORDER BY id LIMIT %(limit)s;
@@ -462,7 +463,8 @@ WITH ended AS (
 SELECT EXISTS (SELECT FROM ended), (SELECT name FROM queues WHERE id = %(queue_id)s);
 
 -- name: release
-UPDATE allocations SET expires = least(expires, %(now)s)
+UPDATE allocations SET expires = least(expires, %(now)s),
+    deliveries = deliveries - (expires > %(now)s AND NOT %(counts)s)::int
 WHERE queue_id = %(queue_id)s AND first = %(first)s AND last = %(last)s AND subscriber = %(subscriber)s
 RETURNING first;
 

@@ -76,7 +76,7 @@ class Replacement(StoreReplacement):
         self._is_in_place = not hold.value("may_create_schemas")
         # One that was never used holds nothing.
         if self._is_there and not self._replace and hold.db.value("is_used"):
-            raise PlaceRefused(self.shown, "it holds a store; to put another in its place, say --replace")
+            raise PlaceRefused(self.shown, f"it holds a store; {self.advice}")
         if self._is_in_place and (self._is_there or not hold.value("schema_exists", {"schema": self._schema})):
             reason = "the new store is built in a schema of its own, and the role may not create any"
             raise PlaceRefused(self.shown, f"{reason}: GRANT CREATE ON DATABASE")

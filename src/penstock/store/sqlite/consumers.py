@@ -12,7 +12,7 @@ from penstock.errors import (
     SubscriptionMoved,
     SubscriptionNotFound,
 )
-from penstock.model import Allocation, Appended, ProducerMark, QueueInfo, SubscriptionInfo
+from penstock.model import Allocation, Appended, ProducerMark, SubscriptionInfo
 from penstock.model.ticks import TICKS_PER_MS
 from penstock.store.contract import (
     STALE,
@@ -37,15 +37,6 @@ from penstock.store.tables.consumers import QUEUE_ALLOCATIONS_MAX, allocated_aga
 
 class Consumers(tables.Consumers[Database]):
     """The reading half of subscriptions and queues on SQLite."""
-
-    def queues(self, after: int, limit: int) -> list[QueueInfo]:
-        with self.db.snapshot():
-            head = self.head()
-            rows = self.db.rows("queues", {"after": after, "limit": limit, "now": self.now()})
-        return [
-            QueueInfo(number, context, name, filter, position, head + 1 - position, *counts)
-            for number, context, name, filter, position, *counts in rows
-        ]
 
     def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
         return find_claim(self.db, queue, subscriber, except_first, self.now())
@@ -111,7 +102,7 @@ def acknowledge(db: Database, op: Acknowledge) -> bool:
 def release(db: Database, op: Release, now: int) -> bool:
     """Let an allocation that is still the subscriber's expire."""
     place = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
-    return bool(db.run("release", {**place, "now": now}))
+    return bool(db.run("release", {**place, "now": now, "counts": op.counts}))
 
 
 def allocate(db: Database, op: Allocate, now: int) -> Allocation | str | None:

@@ -149,7 +149,9 @@ UPDATE queues SET dead_after = :dead_after WHERE id = :id;
 UPDATE queues SET position = :position WHERE id = :id;
 
 -- name: queues
-SELECT id, context, name, filter, position, coalesce(sum(count), 0), count(first), coalesce(max(deliveries), 0),
+SELECT id, context, name, filter, position,
+    coalesce(sum(count) FILTER (WHERE expires <= :now AND deliveries < coalesce(dead_after, deliveries + 1)), 0),
+    coalesce(sum(count) FILTER (WHERE expires > :now), 0), count(first), coalesce(max(deliveries), 0),
     coalesce(sum(expires <= :now AND deliveries >= dead_after), 0), dead_after
 FROM queues LEFT JOIN allocations ON queue_id = id
 WHERE id > :after GROUP BY id ORDER BY id LIMIT :limit;
@@ -199,7 +201,7 @@ DELETE FROM allocations
 WHERE queue_id = :queue_id AND first = :first AND last = coalesce(:last, last) AND subscriber = :subscriber;
 
 -- name: release
-UPDATE allocations SET expires = min(expires, :now)
+UPDATE allocations SET expires = min(expires, :now), deliveries = deliveries - (expires > :now AND NOT :counts)
 WHERE queue_id = :queue_id AND first = :first AND last = :last AND subscriber = :subscriber;
 
 -- name: drop_allocations

@@ -61,7 +61,7 @@ class Replacement(StoreReplacement):
 
     def _look_at_store(self) -> None:
         if not self._replace:
-            raise PlaceRefused(str(self.directory), "it holds a store; to put another in its place, say --replace")
+            raise PlaceRefused(str(self.directory), f"it holds a store; {self.advice}")
         file = self.directory / FILE_NAME if _has_store(self.directory) else self.aside / REPLACED
         with file.open("rb") as opened:
             header = opened.read(100)

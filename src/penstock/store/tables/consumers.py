@@ -4,12 +4,14 @@ from struct import Struct
 from typing import Final, Generic
 
 from penstock.errors import MarkSuperseded
-from penstock.model import Allocation, Appended, ProducerMark, SubscriptionInfo
-from penstock.store.contract import STALE, Allocate, Proposal, QueueState, Store
+from penstock.model import Allocation, Appended, EventFilter, ProducerMark, QueueInfo, SubscriptionInfo
+from penstock.store.contract import STALE, Allocate, Proposal, QueueState, ReadLimits, Store
 from penstock.store.tables.queries import AnyQueries
 
 QUEUE_ALLOCATIONS_MAX: Final = 16_384
 """Allocations of one queue that are out, expired or set aside."""
+FIRST_EVENT: Final = ReadLimits(events_max=1, scan_ms_max=20)
+"""How far one looks for the next event of a queue that is listed."""
 _RESULT: Final = Struct("<16sQQI")
 
 
@@ -33,6 +35,23 @@ class Consumers(Store, Generic[AnyQueries]):
         if context is None:
             return [QueueState(*row) for row in self.db.rows("queues_named", {"name": name, "limit": 2})]
         return [QueueState(*row) for row in self.db.rows("queue", {"name": name, "context": context})]
+
+    def queues(self, after: int, limit: int) -> list[QueueInfo]:
+        head = self.head()
+        rows = self.db.rows("queues", {"after": after, "limit": limit, "now": self.now()})
+        return [
+            QueueInfo(number, context, name, filter, position, again + self._ahead(place, position, head), *counts)
+            for number, context, name, filter, position, again, *counts in rows
+            for place in (EventFilter(context, filter),)
+        ]
+
+    def _ahead(self, wanted: EventFilter, position: int, head: int) -> int:
+        """How many positions there are up to the head, from the first one on that has an event for somebody."""
+        if position > head:
+            return 0
+        # A context's blocks are known, so that looking past the others' events is quick; at worst it stops in between.
+        found = self.read_all(position, wanted, FIRST_EVENT, head)
+        return max(0, head + 1 - (found.events[0].position if found.events else found.next))
 
     def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]:
         values = {"queue_id": queue, "after": after, "limit": limit}

@@ -96,7 +96,8 @@ def release_queue(fields: Fields, _dialect: Dialect) -> Asked:
     """RK."""
     queue, context, subscriber = fields.text("QueueId"), fields.text_or_none("Context"), fields.text("SubscriberId")
     first, last = fields.number("StartMarker"), fields.number("EndMarker")
-    return (ReleaseQueue(context, queue, subscriber, first, last),), extensions.queue_changed(queue)
+    counts = fields.flag("Counts") if fields.left else True
+    return (ReleaseQueue(context, queue, subscriber, first, last, counts),), extensions.queue_changed(queue)
 
 
 def reset_queue(fields: Fields, _dialect: Dialect) -> Asked:

@@ -194,7 +194,8 @@ def acknowledge(request: AcknowledgeQueue) -> Frames:
 
 def release_queue(request: ReleaseQueue) -> Frames:
     """RK."""
-    return texts(request.queue, request.context, request.subscriber, request.first, request.last)
+    counts = () if request.counts else (0,)
+    return texts(request.queue, request.context, request.subscriber, request.first, request.last, *counts)
 
 
 def reset_queue(request: ResetQueue) -> Frames:
