@@ -127,6 +127,7 @@ def test_ctrl_c_leaves_nothing_in_nobodys_hands(served: Server, client: penstock
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=variables(served.url),
+        bufsize=0,
     )
     assert process.stdout is not None
     first = process.stdout.readline()

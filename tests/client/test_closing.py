@@ -117,7 +117,7 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
     }
     assert {name for name in vars(Queue) if not name.startswith("_")} == {
         *("take", "declare", "acknowledge", "release", "settle", "next"),
-        *("reset", "dead_after", "dead_letters", "put_back"),
+        *("give_back", "reset", "dead_after", "dead_letters", "put_back"),
     }
     assert {name for name in vars(Transaction) if not name.startswith("_")} == {
         *("commit", "result", "append", "acknowledge", "progress")

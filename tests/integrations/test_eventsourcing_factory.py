@@ -78,8 +78,8 @@ def test_a_missing_url_names_the_keys_that_were_looked_for() -> None:
 
 
 def test_a_url_that_is_none_is_told_when_a_recorder_is_used() -> None:
-    recorder = factory_of(PENSTOCK_URL="postgres://db").aggregate_recorder()
-    with pytest.raises(EnvironmentError, match=r"'PENSTOCK_URL' is invalid. 'postgres://db' is no address"):
+    recorder = factory_of(PENSTOCK_URL="mysql://db").aggregate_recorder()
+    with pytest.raises(EnvironmentError, match=r"'PENSTOCK_URL' is invalid. 'mysql://db' is no address"):
         recorder.select_events("order-1")
 
 

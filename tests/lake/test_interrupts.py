@@ -57,7 +57,7 @@ def interrupt(process: "subprocess.Popen[str]", number: signal.Signals, sign: by
 @pytest.mark.parametrize(
     ("number", "sign", "code"),
     [
-        (signal.SIGINT, b"spark-submit", 130),
+        (signal.SIGINT, b"pyspark-shell", 130),
         (signal.SIGTERM, b"pyspark-shell", 143),
         (signal.SIGINT, b"pyspark.daemon", 130),
     ],

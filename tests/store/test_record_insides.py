@@ -15,7 +15,7 @@ from penstock.model import EventFilter, NewEvent
 from penstock.store.arrow import record_batch
 from penstock.store.record import HEADER, RUN, Record, columns_of, encode_commit
 from penstock.store.sealing import merge
-from penstock.store.tombstones import Gone, entomb, is_hit, shown
+from penstock.store.tombstones import Gone, entomb, shown
 from tests.store.kit import event
 from tests.store.strategies import Run, commit_record, sealed_record
 
@@ -96,7 +96,6 @@ READS: list[Callable[[Record], Any]] = [
     lambda record: record.stretch(5, "shop", "orders", 4, 5),
     lambda record: [column.to_pylist() for column in record_batch([record])],
     lambda record: [column.to_pylist() for column in record_batch([record], first=6, last=6)],
-    lambda record: is_hit(record, GONE),
     lambda record: shown(record, GONE).events(),
     lambda record: Record(entomb(record, GONE), record.position).events(),
     lambda record: Record(merge([record]), record.position).events(),

@@ -20,7 +20,8 @@ from penstock.history.options import ReadOptions
 from penstock.model import EventFilter
 from penstock.store.arrow import record_batch
 from penstock.store.contract import StoreIdentity
-from penstock.store.picking import Bounds, Picker
+from penstock.store.layout import Bounds
+from penstock.store.picking import Picker
 from penstock.store.record import Record
 from penstock.store.sealing import SEALED_EVENTS
 

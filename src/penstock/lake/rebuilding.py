@@ -17,8 +17,8 @@ from penstock.history.columns import TICKS_PER_US
 from penstock.lake.parquet import Erased
 from penstock.model.events import random_ids
 from penstock.model.ticks import KIND_UTC, UNIX_EPOCH_TICKS, stamp_of
+from penstock.store.dtypes import RUN_TYPE
 from penstock.store.joining import Parts
-from penstock.store.layout import RUN_TYPE
 from penstock.store.record import Record
 from penstock.store.sealing import SEALED_BYTES_MAX, SEALED_EVENTS
 

@@ -15,7 +15,8 @@ from penstock.errors import LimitExceeded
 from penstock.model import EventFilter
 from penstock.model.ticks import TICKS_MASK
 from penstock.store.joining import Joined, Texts
-from penstock.store.picking import SEQUENCE_MAX, Ints
+from penstock.store.layout import SEQUENCE_MAX
+from penstock.store.picking import Ints
 from penstock.store.record import Record
 
 SCHEMA: Final = pa.schema(

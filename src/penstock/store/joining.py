@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import DamagedRecord
-from penstock.store.layout import HEADER_TYPE, ONE_TYPE, RUN_TYPE
+from penstock.store.dtypes import HEADER_TYPE, ONE_TYPE, RUN_TYPE
 from penstock.store.picking import Ints
 from penstock.store.record import CHECKSUM_BYTES, HEADER, VERSION, Record, with_checksum
 

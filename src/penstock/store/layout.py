@@ -1,49 +1,25 @@
-"""How a record is laid out, for `struct` and for NumPy; `penstock.store.record` says what it means."""
+"""How a record is laid out; `penstock.store.record` says what it means, and `penstock.store.dtypes` has it for NumPy.
+
+NumPy takes longer to import than all else that a worker needs. So it is imported where many events are gone over, and
+not before somebody does.
+"""
 
 from struct import Struct
 from typing import Final, NamedTuple
 
-import numpy as np
-
 HEADER: Final = Struct("<QBBHIQIIII")
 RUN: Final = Struct("<16sQQIII")
 
-HEADER_TYPE: Final = np.dtype(
-    [
-        ("checksum", "<u8"),
-        ("version", "u1"),
-        ("flags", "u1"),
-        ("types", "<u2"),
-        ("events", "<u4"),
-        ("position", "<u8"),
-        ("runs", "<u4"),
-        ("names", "<u4"),
-        ("text_bytes", "<u4"),
-        ("header_bytes", "<u4"),
-    ]
-)
-RUN_TYPE: Final = np.dtype(
-    [
-        ("commit", "V16"),
-        ("sequence", "<u8"),
-        ("recorded", "<u8"),
-        ("count", "<u4"),
-        ("context", "<u4"),
-        ("stream", "<u4"),
-    ]
-)
-ONE_TYPE: Final = np.dtype(
-    [
-        ("header", HEADER_TYPE),
-        ("run", RUN_TYPE),
-        ("id", "V16"),
-        ("stamp", "<u8"),
-        ("type", "<u2"),
-        ("header_length", "<u4"),
-        ("body_length", "<u4"),
-    ]
-)
-"""How the record of a single event begins."""
+SEQUENCE_MAX: Final = (1 << 63) - 1
+
+
+class Bounds(NamedTuple):
+    """Which events of a record are wanted, beside a filter: positions, a least time in ticks, and how many at most."""
+
+    first: int = 0
+    last: int | None = None
+    since: int = 0
+    limit: int | None = None
 
 
 class Offsets(NamedTuple):

@@ -9,7 +9,7 @@ A name is listed once in a record of many runs, so the runs of a stream are thos
 from collections.abc import Collection, Iterable
 from functools import partial
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,23 +17,14 @@ import numpy.typing as npt
 from penstock.errors import DamagedRecord
 from penstock.model import Event, EventFilter
 from penstock.model.ticks import TICKS_MASK
-from penstock.store.layout import RUN_TYPE
+from penstock.store.dtypes import RUN_TYPE
+from penstock.store.layout import SEQUENCE_MAX, Bounds
 
 if TYPE_CHECKING:
     from penstock.store.record import Record
 
-SEQUENCE_MAX: Final = (1 << 63) - 1
 Ints = npt.NDArray[np.int64]
 _make_event = partial(tuple.__new__, Event)
-
-
-class Bounds(NamedTuple):
-    """Which events of a record are wanted, beside a filter: positions, a least time in ticks, and how many at most."""
-
-    first: int = 0
-    last: int | None = None
-    since: int = 0
-    limit: int | None = None
 
 
 class Picked(NamedTuple):

@@ -26,7 +26,7 @@ from functools import lru_cache, partial
 from itertools import accumulate, count, pairwise, repeat
 from operator import and_
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -35,7 +35,9 @@ from penstock.model import Event, EventFilter, NewEvent, check_type
 from penstock.model.events import random_id, random_ids
 from penstock.model.ticks import TICKS_MASK, TICKS_MAX
 from penstock.store import layout
-from penstock.store.picking import Bounds, Picker
+
+if TYPE_CHECKING:
+    from penstock.store.picking import Picker
 
 VERSION: Final = 1
 CHECKSUM_BYTES: Final = 8
@@ -158,6 +160,13 @@ def _check_columns(types: dict[str, int], top_ticks: int) -> None:
     for name in types:
         if reason := check_type(name):
             raise InvalidRequest("event type", reason)
+
+
+def _picker(record: "Record") -> "Picker":
+    # It needs NumPy, which takes longer to import than all the rest: most records are read without.
+    from penstock.store.picking import Picker  # noqa: PLC0415
+
+    return Picker(record)
 
 
 @lru_cache(maxsize=1024)
@@ -312,8 +321,8 @@ class Record:
         end = self.last if last is None else last
         if self.run_count != 1 or self._is_few(min(end - first + 1, self.count if limit is None else limit)):
             with self.sound():
-                picker = Picker(self)
-                return picker.events(picker.wanted(wanted, Bounds(first, last, since, limit)))
+                picker = _picker(self)
+                return picker.events(picker.wanted(wanted, layout.Bounds(first, last, since, limit)))
         rows = self._plain(wanted)
         if first > self.position or end < self.last or since > 0:
             rows = [one for one in rows if first <= one.position <= end and one.stamp & TICKS_MASK >= since]
@@ -351,7 +360,7 @@ class Record:
                 rows = [one for one in rows if low <= one.sequence <= high]
             return (rows[::-1] if backward else rows)[:limit]
         with self.sound():
-            picker = Picker(self)
+            picker = _picker(self)
             picked = picker.living(picker.of_stream(position, context, stream, low, high))
             return picker.events(picked.cut(limit, backward))
 
@@ -364,7 +373,7 @@ class Record:
                 if start >= end or (run.context, run.stream) != (context, stream):
                     return [], b"", 0
                 return self.ids()[start:end], run.commit, self.position + start
-            picker = Picker(self)
+            picker = _picker(self)
             return picker.place(picker.of_stream(position, context, stream, low, high))
 
     def _rows(self, texts: list[bytes], types: list[str], wanted: EventFilter) -> list[Event]:

@@ -18,7 +18,6 @@ from typing import Final
 
 from penstock.errors import DamagedRecord, LimitExceeded
 from penstock.store.contract import Seal, Store
-from penstock.store.joining import Joined
 from penstock.store.record import TYPES_MAX, Record
 
 BLOCK_BITS: Final = 12
@@ -92,6 +91,9 @@ def merge(records: Sequence[Record]) -> bytes:
 
     Names and types are listed once each. The records must lie end to end.
     """
+    # It needs NumPy, which nobody waits for but who seals.
+    from penstock.store.joining import Joined  # noqa: PLC0415
+
     for record, following in pairwise(records):
         if record.last + 1 != following.position:
             raise DamagedRecord(following.position, f"the record before it ends at {record.last}")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from penstock.errors import DamagedRecord
 from penstock.model import EventFilter, StreamInfo
 from penstock.store.contract import Page, ReadLimits, RecordSpan
-from penstock.store.picking import SEQUENCE_MAX
+from penstock.store.layout import SEQUENCE_MAX
 from penstock.store.postgres.arrays import Numbers
 from penstock.store.postgres.database import Database, fetched, rereading
 from penstock.store.record import Record

@@ -5,7 +5,7 @@ nobody opens it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
@@ -18,8 +18,10 @@ from penstock.store.postgres.database import Database
 from penstock.store.postgres.translation import translate
 from penstock.store.record import Record
 from penstock.store.tables.hiding import packed
-from penstock.store.tables.indexing import Indexing
 from penstock.store.tables.state import Row
+
+if TYPE_CHECKING:
+    from penstock.store.tables.indexing import Indexing
 
 _RANGES: Final = STATE_TABLES["erasures"].index("ranges")
 _FINISHED: Final = STATE_TABLES["erasures"].index("finished")
@@ -90,7 +92,7 @@ class PostgresImport(StoreImport):
 
     def _load(self) -> None:
         self._rows = _Rows(self._db)
-        self._indexing = Indexing(self._rows)
+        self._indexing = _indexing_of(self._rows)
 
     def _begin(self) -> None:
         version = schema.check(self._db)
@@ -180,3 +182,10 @@ def _stored(table: str, row: Row, now: int) -> list[Any]:
     elif table == "iterators":
         values[_INDEXED] = bool(row[_INDEXED])
     return values
+
+
+def _indexing_of(rows: _Rows) -> "Indexing":
+    # It needs NumPy, which only those who import wait for.
+    from penstock.store.tables.indexing import Indexing  # noqa: PLC0415
+
+    return Indexing(rows)

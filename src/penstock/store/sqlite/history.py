@@ -7,7 +7,7 @@ from typing import Any, Final
 from penstock.errors import DamagedRecord
 from penstock.model import EventFilter, StreamInfo
 from penstock.store.contract import Page, ReadLimits, RecordSpan
-from penstock.store.picking import SEQUENCE_MAX
+from penstock.store.layout import SEQUENCE_MAX
 from penstock.store.record import Record
 from penstock.store.sealing import BLOCK_BITS
 from penstock.store.sqlite.database import Database

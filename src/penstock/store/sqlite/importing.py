@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
@@ -22,8 +22,10 @@ from penstock.store.sqlite.database import APPLICATION_ID, Database, translate
 from penstock.store.sqlite.lock import make_directory, take_lock
 from penstock.store.sqlite.unfinished import IMPORTING_ID
 from penstock.store.tables.hiding import packed
-from penstock.store.tables.indexing import Indexing
 from penstock.store.tables.state import Row
+
+if TYPE_CHECKING:
+    from penstock.store.tables.indexing import Indexing
 
 CACHE_KIB: Final = 256 * 1024
 SOURCE: Final = "importing"
@@ -54,7 +56,7 @@ class SqliteImport(StoreImport):
             self._db = _Filled(self._directory, create=True, write=True)
             undo.callback(self._db.close)
             self._begin()
-            self._indexing = Indexing(self._db)
+            self._indexing = _indexing_of(self._db)
             undo.pop_all()
 
     def _begin(self) -> None:
@@ -87,7 +89,7 @@ class SqliteImport(StoreImport):
                 expected = record.last + 1
             self._in_transaction(self._indexing.write)
         except BaseException:
-            self._indexing = Indexing(self._db)
+            self._indexing = _indexing_of(self._db)
             raise
 
     def finish(self, state: StoreState) -> None:
@@ -141,3 +143,10 @@ def _erasure(row: Row) -> tuple[Any, ...]:
 
 def _now() -> int:
     return ticks_of_unix_ns(time.time_ns())
+
+
+def _indexing_of(rows: _Filled) -> "Indexing":
+    # It needs NumPy, which only those who import wait for.
+    from penstock.store.tables.indexing import Indexing  # noqa: PLC0415
+
+    return Indexing(rows)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.model.ticks import TICKS_MASK
-from penstock.store.layout import RUN_TYPE
+from penstock.store.dtypes import RUN_TYPE
 from penstock.store.picking import Ints
 from penstock.store.record import HEADER, RUN, Record
 from penstock.store.sealing import BLOCK_BITS

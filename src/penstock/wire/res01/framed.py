@@ -8,10 +8,8 @@ one byte string with the number of fields, their lengths and the fields themselv
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from struct import Struct, pack
+from struct import Struct, pack, unpack_from
 from typing import Final, NamedTuple
-
-import numpy as np
 
 from penstock.errors import DoesNotFit, InvalidRequest, LimitExceeded, PenstockError
 from penstock.model import Event
@@ -94,7 +92,7 @@ def split_fields(content: bytes) -> Frames:
         raise InvalidRequest("Res01L", "is too short for the lengths of its fields")
     if count > FIELDS_MAX:
         raise LimitExceeded("message_fields_max", count, FIELDS_MAX)
-    lengths = np.frombuffer(content, "<u4", count, _COUNT.size).tolist()
+    lengths = unpack_from(f"<{count}I", content, _COUNT.size)
     if start + sum(lengths) != len(content):
         reason = f"has {len(content) - start} bytes of fields where its lengths say {sum(lengths)}"
         raise InvalidRequest("Res01L", reason)
