@@ -33,7 +33,8 @@ test: $(VENV)/.dev ## all tests
 coverage: ## all tests, and which branches they take
 	@$(MAKE) --no-print-directory test ARGS="--cov --cov-branch --cov-report=term $(ARGS)"
 
-check: lint types imports test ## everything CI asks for
+check: lint types imports ## everything CI asks for; of the tests, all but the long ones
+	@$(MAKE) --no-print-directory test ARGS="-m 'not long' $(ARGS)"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check $(CODE)

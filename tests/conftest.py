@@ -1,9 +1,10 @@
-"""What all tests share: how hard Hypothesis tries, and one PostgreSQL for each process of a test run.
+"""What all tests share: how hard Hypothesis tries, one PostgreSQL for each process of a test run, and which are long.
 
 Hypothesis takes the same examples in every run. To look further: pytest --hypothesis-profile=thorough.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +18,32 @@ settings.register_profile("thorough", deadline=None, suppress_health_check=BUSY,
 
 if settings.get_current_profile_name() in {"default", "ci"}:
     settings.load_profile("penstock")
+
+
+LONG: Final = (
+    "tests/client/test_faults.py",
+    "tests/engine/test_stateful.py",
+    "tests/faults/test_backup.py",
+    "tests/faults/test_crash.py",
+    "tests/gates/test_remits_restarts.py",
+    "tests/gates/test_res_restarts.py",
+    "tests/lake/test_spark_kills.py",
+    "tests/shared/test_servers.py",
+    "tests/spark/test_example.py",
+    "tests/spark/test_sink_cluster.py",
+    "tests/spark/test_sink_failures.py",
+    "tests/spark/test_streaming.py",
+    "tests/store/test_sqlite_upkeep.py",
+    "tests/store/test_stateful.py",
+    "tests/test_operations.py",
+)
+"""Where processes are killed again and again, or many random steps taken. `make test` runs them, `make check` does not."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(LONG):
+            item.add_marker("long")
 
 
 @pytest.fixture(scope="session")
