@@ -37,7 +37,7 @@ LONG: Final = (
     "tests/store/test_stateful.py",
     "tests/test_operations.py",
 )
-"""Where processes are killed again and again, or many random steps taken. `make test` runs them, `make check` does not."""
+"""Where processes are killed again and again, or many random steps are taken: for `make test`, not for `make check`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
