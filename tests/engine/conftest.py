@@ -14,8 +14,8 @@ from tests.engine.logs import Remits
 
 @pytest.fixture
 def settings() -> Settings:
-    """What the engine is started with; a test module may override it. One worker starts sooner than two."""
-    return Settings(workers=1)
+    """What the engine is started with; a test module may override it."""
+    return Settings()
 
 
 @pytest.fixture
