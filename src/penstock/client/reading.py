@@ -91,20 +91,15 @@ class _Reader:
 async def record_pages(calls: Calls, wanted: Range, *, follow: bool = False) -> AsyncGenerator[list["Record"], None]:
     """Records that hold what is wanted, checked, a page at a time, none twice; with `follow` without end."""
     # Stores take long to import, and clients that read no history do without.
-    from penstock.store.cutting import cut_before  # noqa: PLC0415
     from penstock.store.record import Record  # noqa: PLC0415
+    from penstock.store.unread import Unread  # noqa: PLC0415
 
-    reader, identity, reached = _Reader(calls, wanted, follow), None, 0
+    reader, identity, unread = _Reader(calls, wanted, follow), None, Unread()
     try:
         while True:
             page = await reader.next()
             identity = _same_store(identity, page)
-            records = [Record.stored(data) for data in page.records]
-            if records and records[0].position < reached:
-                # It was merged since the last page, with others that were in that.
-                records = cut_before(records, reached)
-            if records:
-                reached = records[-1].last + 1
+            if records := unread.of([Record.stored(data) for data in page.records]):
                 yield records
             if (page.end and not follow) or (wanted.until is not None and page.next > wanted.until):
                 return

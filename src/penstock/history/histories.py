@@ -11,8 +11,8 @@ from penstock.errors import StoreChanged
 from penstock.model import EventFilter
 from penstock.store import open_reader
 from penstock.store.contract import ReadLimits, StoreIdentity
-from penstock.store.cutting import cut_before
 from penstock.store.record import Record
+from penstock.store.unread import Unread
 
 STEP_EVENTS_MAX: Final = 16_384
 STEP_BYTES_MAX: Final = 8 << 20
@@ -106,16 +106,11 @@ class StoredHistory:
 
     def records(self, wanted: EventFilter, position: int, end: int) -> Iterator[list[Record]]:
         """See History."""
-        reached = 0
+        unread = Unread()
         while position < end:
             limits = ReadLimits(min(STEP_EVENTS_MAX, end - position), STEP_BYTES_MAX, STEP_MS_MAX)
             span = self._store.read_records(position, wanted, limits)
-            records = span.records
-            if records and records[0].position < reached:
-                # It was merged since the last step, with others that were in that.
-                records = cut_before(records, reached)
-            if records:
-                reached = records[-1].last + 1
+            if records := unread.of(span.records):
                 yield records
             if span.end:
                 return

@@ -107,7 +107,6 @@ def pages(history: History, wanted: Selection, begin: int, last: int) -> Iterato
         for at in range(0, len(events) - STEP_EVENTS, STEP_EVENTS):
             yield events[at : at + STEP_EVENTS], events[at + STEP_EVENTS].position
         done = (len(events) - 1) // STEP_EVENTS * STEP_EVENTS if events else 0
-        # Records may be merged meanwhile: the next one then begins with events that were in these.
         begin = records[-1].last + 1
         yield events[done:], begin
 

@@ -5,7 +5,6 @@ may lie across that place by then, because small records are merged meanwhile: i
 A part has only the names and types of its own events: what is erased later is looked for where its events are.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,6 @@ def cut(record: Record, first: int, last: int) -> Record:
         return record
     with record.sound():
         return Record(_between(record, low, high), record.position + low)
-
-
-def cut_before(records: Sequence[Record], position: int) -> list[Record]:
-    """The same records without what lies before a position."""
-    return [cut(record, position, record.last) for record in records if record.last >= position]
 
 
 def _between(record: Record, low: int, high: int) -> bytes:
