@@ -22,6 +22,8 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 CLONED = ("Makefile", "pyproject.toml", "requirements", "scripts")
 FOLLOWING = "tail -f"
 SERVER = "make run"
+# What a `make test ARGS=…` that runs these tests says to the makes below it is not for the page's.
+FROM_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
 
 class Step(NamedTuple):
@@ -50,7 +52,8 @@ class Terminal:
 
     def __init__(self, folder: Path, log: Path, **env: str) -> None:
         self._folder, self._log = folder, log
-        self._env = {**environment(), "PENSTOCK_HTTP": "127.0.0.1:0", **env}
+        ours = {name: value for name, value in environment().items() if name not in FROM_MAKE}
+        self._env = {**ours, "PENSTOCK_HTTP": "127.0.0.1:0", **env}
         with log.open("wb") as output:
             self._shell = subprocess.Popen(
                 ["bash"],
