@@ -1,17 +1,15 @@
 """`penstock lake`: the history as Parquet files that any engine reads."""
 
-import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from penstock.cli.bars import rate_bar
-from penstock.cli.options import directory
+from penstock.cli.options import NewData, NewStore, new_store_url
 from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, refuse, shown, size
+from penstock.cli.sparks import AGAIN, Conf, Master, ending, interruptible, session
 from penstock.cli.sql import (
     FileOption,
     Format,
@@ -31,17 +29,13 @@ if TYPE_CHECKING:
     from penstock.lake.archiving import Archived, Archiving
     from penstock.lake.reporting import Status
     from penstock.lake.verifying import Verified
-    from penstock.spark.sessions import Start
     from penstock.store.contract import Progressed
 
 __all__ = ["lake_app"]
 
+NAME: Final = "penstock lake"
+"""What Spark shows of it."""
 INTERVAL_S: Final = 10.0
-LOOK_S: Final = 0.1
-"""Seconds between two looks whether somebody wants an end."""
-SIGNALLED: Final = 128
-"""What shells add to the number of a signal that ended a command."""
-AGAIN: Final = "interrupted: run the same command again, and it goes on"
 DIFFERENCES_TOLD_MAX: Final = 1000
 
 lake_app = typer.Typer(help="Keep a store's history as Parquet files that any engine reads.", no_args_is_help=True)
@@ -50,10 +44,6 @@ Url = Annotated[
     str, typer.Option("--url", help="the store: sqlite:///DIR, postgresql://… or penstock://HOST:PORT", metavar="URL")
 ]
 Lake = Annotated[str, typer.Option("--lake", help="a folder, or a URL such as s3://BUCKET/FOLDER", metavar="LAKE")]
-Master = Annotated[str | None, typer.Option("--master", help="Spark's master (default: this machine)", metavar="M")]
-Conf = Annotated[
-    list[str] | None, typer.Option("--conf", help="an option of Spark's; may be given often", metavar="KEY=VALUE")
-]
 
 
 @lake_app.command("archive")
@@ -78,58 +68,14 @@ def archive_command(
             _tell(archived, as_json)
 
     if not follow:
-        with _interruptible(AGAIN), _session(master, conf) as spark, archiving(spark, url, lake) as archiver:
+        with interruptible(AGAIN), session(NAME, master, conf) as spark, archiving(spark, url, lake) as archiver:
             catch_up(archiver)
         return
-    with _ending() as is_ending, _session(master, conf) as spark, archiving(spark, url, lake) as archiver:
+    with ending() as is_ending, session(NAME, master, conf) as spark, archiving(spark, url, lake) as archiver:
         catch_up(archiver)
         while not is_ending(interval):
             catch_up(archiver)
     complain("stopped; all that was begun is done", 0)
-
-
-@contextmanager
-def _ending() -> Iterator[Callable[[float], bool]]:
-    """Waits so many seconds for Ctrl-C or SIGTERM; whether there was one. Meanwhile they interrupt nothing."""
-    # An Event may not be set by a handler that interrupts the one who waits for it.
-    signals: list[int] = []
-
-    def is_ending(wait_s: float) -> bool:
-        deadline = time.monotonic() + wait_s
-        while not signals and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(LOOK_S, left))
-        return bool(signals)
-
-    with _handled(lambda number, _: signals.append(number)):
-        yield is_ending
-
-
-@contextmanager
-def _interruptible(message: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end a command. Only the first does: those who are impatient do not disturb how it ends."""
-    signals: list[int] = []
-
-    def interrupt(number: int, _: Any) -> None:
-        signals.append(number)
-        if len(signals) == 1:
-            raise KeyboardInterrupt
-
-    with _handled(interrupt):
-        try:
-            yield
-        except KeyboardInterrupt:
-            raise typer.Exit(complain(message, SIGNALLED + (signals or [signal.SIGINT])[0])) from None
-
-
-@contextmanager
-def _handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM are somebody's, for a while."""
-    kept = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, former in kept.items():
-            signal.signal(number, former)
 
 
 def _tell(archived: "Archived", as_json: bool) -> None:
@@ -155,7 +101,7 @@ def compact_command(
     from penstock.lake.compacting import compact  # noqa: PLC0415
 
     target = _size(file_size)
-    with _interruptible(AGAIN), _session(master, conf) as spark, _bar("events") as bar:
+    with interruptible(AGAIN), session(NAME, master, conf) as spark, _bar("events") as bar:
         done = compact(spark, lake, bar, target)
     if as_json:
         print_document(done._asdict())
@@ -175,7 +121,7 @@ def verify_command(url: Url, lake: Lake, master: Master = None, conf: Conf = Non
     """Compare a lake with its store: counts and checksums of every range. Exit code 1 if anything differs."""
     from penstock.lake.verifying import verify  # noqa: PLC0415
 
-    with _interruptible("interrupted"), _session(master, conf) as spark, _bar("events") as bar:
+    with interruptible("interrupted"), session(NAME, master, conf) as spark, _bar("events") as bar:
         found = verify(spark, url, lake, bar)
     _conclude(found, as_json)
 
@@ -231,23 +177,14 @@ def _lines(found: "Status") -> Iterator[tuple[str, str]]:
 @lake_app.command("restore")
 def restore_command(
     lake: Lake,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="directory to restore into", metavar="DIR", show_default=False, parser=directory),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option("--store", help="where else to restore to: postgresql://…", metavar="URL", show_default=False),
-    ] = None,
+    data: NewData = None,
+    store: NewStore = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a store of a lake alone, where there is none. It is on a new timeline. Needs no Spark."""
     from penstock.lake.restoring import restore_lake  # noqa: PLC0415
-    from penstock.store import store_url  # noqa: PLC0415
 
-    if (data is None) == (store is None):
-        refuse("say where to restore to: either --data DIR or --store URL")
-    restored = restore_lake(lake, store or store_url(data or Path()), _bar)
+    restored = restore_lake(lake, new_store_url(data, store), _bar)
     if as_json:
         print_document(restored._asdict())
         return
@@ -296,18 +233,3 @@ def _bar(what: str) -> Iterator["Progressed"]:
             bar(done, total)
 
         yield told
-
-
-def _session(master: str | None, conf: list[str] | None) -> AbstractContextManager["Start"]:
-    """A Spark session with what was asked for. It is started when there is something to do."""
-    from penstock.spark.sessions import MASTER, late_session  # noqa: PLC0415
-
-    options = dict(_option(each) for each in conf or ())
-    return late_session("penstock lake", master or MASTER, options)
-
-
-def _option(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        refuse(f"--conf is {text!r}: it must be KEY=VALUE")
-    return key, value

@@ -7,9 +7,22 @@ from typing import Annotated, Final
 
 import typer
 
+from penstock.cli.output import refuse
 from penstock.settings import TABLE
 
-__all__ = ["Config", "Data", "Filter", "Limit", "StoreUrl", "Types", "directory", "moment"]
+__all__ = [
+    "Config",
+    "Data",
+    "Filter",
+    "Limit",
+    "NewData",
+    "NewStore",
+    "StoreUrl",
+    "Types",
+    "directory",
+    "moment",
+    "new_store_url",
+]
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGO: Final = re.compile(r"(\d{1,9})([smhd])")
@@ -33,6 +46,25 @@ def directory(text: str) -> Path:
     if not text:
         raise typer.BadParameter("must not be empty")
     return Path(text)
+
+
+NewData = Annotated[
+    Path | None,
+    typer.Option("--data", help="directory to restore into", metavar="DIR", show_default=False, parser=directory),
+]
+NewStore = Annotated[
+    str | None,
+    typer.Option("--store", help="where else to restore to: postgresql://…", metavar="URL", show_default=False),
+]
+
+
+def new_store_url(data: Path | None, store: str | None) -> str:
+    """Where to restore to. That is asked for in the command itself, never by a variable or a file."""
+    if (data is None) == (store is None):
+        refuse("say where to restore to: either --data DIR or --store URL")
+    from penstock.store import store_url  # noqa: PLC0415
+
+    return store or store_url(data or Path())
 
 
 def moment(text: str) -> datetime:

@@ -1,30 +1,23 @@
 """`penstock restore`: a store from a backup."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.backup import Restored, open_place, restore
 from penstock.cli.backup import AsJson, PathArgument
-from penstock.cli.options import directory
+from penstock.cli.options import NewData, NewStore, new_store_url
 from penstock.cli.stores import complaining
 from penstock.cli.verify import progress_bar
 from penstock.server import complain
-from penstock.store import shown_place, store_url
+from penstock.store import shown_place
 
 
 def restore_command(
     path: PathArgument,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="directory to restore into", metavar="DIR", show_default=False, parser=directory),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option("--store", help="where else to restore to: postgresql://…", metavar="URL", show_default=False),
-    ] = None,
+    data: NewData = None,
+    store: NewStore = None,
     number: Annotated[
         int | None, typer.Option("--number", help="restore this backup, not the newest", metavar="N", min=1)
     ] = None,
@@ -35,10 +28,7 @@ def restore_command(
 
     Everything is checked first. The store comes back on a new timeline, without what was erased since.
     """
-    # What replaces a store is asked for in the command itself, never by a variable or a file.
-    if (data is None) == (store is None):
-        raise typer.Exit(complain("say where to restore to: either --data DIR or --store URL", 2))
-    url = store or store_url(data or Path())
+    url = new_store_url(data, store)
     with complaining(), open_place(path, write=False) as place:
         restored = restore(place, url, progress_bar, number=number, replace=replace)
     if restored.is_ledger_lost:
