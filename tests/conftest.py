@@ -3,6 +3,7 @@
 Hypothesis takes the same examples in every run. To look further: pytest --hypothesis-profile=thorough.
 """
 
+import signal
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,6 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.postgres import Postgres, Schemas, postgres
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in the background so, and whatever the tests start would be deaf to Ctrl-C as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no reason to fail.
 BUSY = [HealthCheck.too_slow]
@@ -29,6 +34,7 @@ LONG: Final = (
     "tests/gates/test_res_restarts.py",
     "tests/lake/test_spark_kills.py",
     "tests/shared/test_servers.py",
+    "tests/spark/test_builds_killed.py",
     "tests/spark/test_example.py",
     "tests/spark/test_sink_cluster.py",
     "tests/spark/test_sink_failures.py",

@@ -255,7 +255,9 @@ def test_pages_for_a_slow_reader_all_arrive_and_cost_bounded_memory(server: Serv
                 assert server.memory_bytes() < before + MEMORY_BYTES_MAX // 2
                 assert session_of(server, client)["unsent_bytes"] < 64 << 20
         assert sorted(answer.request_id for answer in answers) == sorted(sent)
-        assert {(answer.command, len(answer.details)) for answer in answers} == {(b"QR", 1 + 8 * 8)}
+        # Where reading takes long, a page has fewer events than it could have.
+        assert {answer.command for answer in answers} == {b"QR"}
+        assert {len(answer.details) for answer in answers} <= {1 + 8 * count for count in range(1, 9)}
 
 
 def test_a_slow_reader_of_many_batches_gets_them_all(server: Served, context: str) -> None:

@@ -54,7 +54,7 @@ def ending() -> Iterator[Callable[[float], bool]]:
             time.sleep(min(LOOK_S, left))
         return bool(signals)
 
-    with _handled(lambda number, _: signals.append(number)):
+    with _handled(signals, lambda: None):
         yield is_ending
 
 
@@ -63,12 +63,10 @@ def interruptible(message: str) -> Iterator[None]:
     """Ctrl-C and SIGTERM end a command. Only the first does: those who are impatient do not disturb how it ends."""
     signals: list[int] = []
 
-    def interrupt(number: int, _: Any) -> None:
-        signals.append(number)
-        if len(signals) == 1:
-            raise KeyboardInterrupt
+    def interrupt() -> None:
+        raise KeyboardInterrupt
 
-    with _handled(interrupt):
+    with _handled(signals, interrupt):
         try:
             yield
         except KeyboardInterrupt:
@@ -76,11 +74,17 @@ def interruptible(message: str) -> Iterator[None]:
 
 
 @contextmanager
-def _handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM are somebody's, for a while."""
-    kept = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+def _handled(signals: list[int], first: Callable[[], None]) -> Iterator[None]:
+    """Note Ctrl-C and SIGTERM, and do something at the first; after one, others do nothing until the process ends."""
+
+    def handle(number: int, _: Any) -> None:
+        signals.append(number)
+        if len(signals) == 1:
+            first()
+
+    kept = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, former in kept.items():
+        for number, former in kept.items() if not signals else ():
             signal.signal(number, former)
