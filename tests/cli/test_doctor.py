@@ -14,6 +14,7 @@ import pytest
 from penstock import Client, event
 from penstock.doctor import Finding, Status, disk, installation, ports, spark, stores
 from penstock.settings import Settings
+from penstock.spark import java
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import Server
 from tests.postgres import Schemas
@@ -46,6 +47,7 @@ def free_ports(no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a Java nor another Python is started, and the disk is asked a few times only."""
     monkeypatch.setattr(spark, "output_of", lambda _command: None)
+    monkeypatch.setattr(java, "output_of", lambda _command: None)
     monkeypatch.setattr(disk, "SYNCED_WRITES", 3)
 
 
@@ -312,6 +314,7 @@ def test_a_library_that_is_missing_or_too_old_is_a_problem_and_ends_the_examinat
     libraries = [installation.Library("cbor2", "6.2", "6.1.9"), installation.Library("lupa", "2.8", None)]
     monkeypatch.setattr(installation, "needed", lambda: iter(libraries))
     monkeypatch.setattr(spark, "output_of", lambda _command: None)
+    monkeypatch.setattr(java, "output_of", lambda _command: None)
     code, found = doctor()
     assert code == 1
     assert found["libraries"]["message"] == "cbor2 6.2 is needed, 6.1.9 found; lupa 2.8 is needed, none found"

@@ -188,8 +188,9 @@ def test_an_interrupted_import_says_how_to_go_on(
 def test_a_server_that_stays_away_is_told_with_how_to_go_on(
     served: Server, context: str, lines: Path, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.interchange.importing.TIMEOUT_S", 1.0)
-    done = called("import", lines, "--context", context, "--url", failing.url)
+    with monkeypatch.context() as impatient:
+        impatient.setattr("penstock.interchange.sending.TIMEOUT_S", 1.0)
+        done = called("import", lines, "--context", context, "--url", failing.url)
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
     assert re.search(r": [1-9][\d,]+ of the 20,000 events of \S+ are imported; run the same command again", done.err)
     assert called("import", lines, "--context", context, "--url", served.url).code == 0

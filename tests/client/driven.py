@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from penstock.client import (
+    AsyncBuild,
     AsyncClient,
     AsyncLog,
     AsyncLogIterator,
@@ -31,6 +32,7 @@ PARTS = (
     AsyncTransaction,
     AsyncDelivery,
     AsyncStaging,
+    AsyncBuild,
 )
 
 

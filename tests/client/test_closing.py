@@ -50,6 +50,7 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "log": lambda: client.log("l"),
         "iterator": lambda: client.iterator("i"),
         "staging": lambda: client.staging("j"),
+        "build": lambda: client.build("i"),
         "logs": client.logs,
         "iterators": client.iterators,
         "stats": client.stats,
@@ -108,7 +109,7 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
         "append append_many stream_pages read_stream read_event read_page event_pages read_all arrow_batches "
         "followed_pages follow position_of transaction subscription queue log iterator logs iterators stats contexts "
         "streams stream_infos queues subscriptions erase_stream erase_subject erase_subject_steps wait_erased "
-        "erasure_pages erasures staging"
+        "erasure_pages erasures staging build"
     )
     names = {name for name in vars(Client) if not name.startswith("_")} - {"close", "url"}
     assert names == set(tried.split())

@@ -9,7 +9,7 @@ import penstock
 from penstock import Client
 from penstock.client import Queue
 from penstock.errors import DeadLetterNotFound, InvalidRequest, PenstockError, QueueFilterMismatch, QueueNotFound
-from penstock.model import ReleaseQueue
+from penstock.model import ProducerMark, ReleaseQueue, Replayed
 from tests.client.driven import Driven
 from tests.client.support import calls_of, fill, numbers, some
 
@@ -207,6 +207,23 @@ def test_a_batch_that_cannot_be_released_does_not_hide_the_failure(client: Clien
     finally:
         del calls.transport.start
     assert "was not released" in caught.value.__notes__[0]
+
+
+def test_a_range_is_handed_out_once_more(client: Client, context: str) -> None:
+    fill(client, context, "s", 5)
+    queue = client.queue(context, "work")
+    batch = queue.take()
+    queue.acknowledge(batch)
+    first, last = batch[1].position, batch[2].position
+    assert queue.replay(first, last) == Replayed(2, 0, 2)
+    assert queue.replay(first, last) == Replayed(0, 2, 2)
+    with queue.next() as again:
+        assert numbers(again) == [2, 3]
+    mark = ProducerMark(context, last)
+    assert not queue.replay(first, last, mark=mark).repeated
+    assert queue.replay(first, last, mark=mark).repeated
+    with pytest.raises(InvalidRequest):
+        queue.replay(first, last + 1_000_000)
 
 
 def test_each_event_goes_to_one_consumer(client: Client, other: Client, context: str) -> None:

@@ -38,25 +38,26 @@ class Remits:
         self.engine = engine
         self._prefix = prefix
 
-    def _named(self, name: str) -> str:
+    def named(self, name: str) -> str:
+        """A name as the engine knows it."""
         return name if "/" in name else self._prefix + name
 
     async def ask(self, request: Request) -> Reply:
         return await self.engine.execute(ANONYMOUS, request)
 
     async def create(self, log: str = "log", *values: Any) -> None:
-        assert await self.ask(CreateLog(self._named(log))) == Done()
+        assert await self.ask(CreateLog(self.named(log))) == Done()
         if values:
             await self.add(log, *values)
 
     async def drop(self, log: str = "log") -> None:
-        assert await self.ask(DropLog(self._named(log))) == Done()
+        assert await self.ask(DropLog(self.named(log))) == Done()
 
     async def add(self, log: str, *values: Any) -> None:
-        assert await self.ask(AddMessages(self._named(log), tuple(map(cbor2.dumps, values)))) == Done()
+        assert await self.ask(AddMessages(self.named(log), tuple(map(cbor2.dumps, values)))) == Done()
 
     async def show(self, log: str = "log") -> LogSummary:
-        shown = await self.ask(ShowLog(self._named(log)))
+        shown = await self.ask(ShowLog(self.named(log)))
         assert isinstance(shown, LogSummary)
         return shown
 
@@ -77,17 +78,17 @@ class Remits:
         *,
         indexed: bool = False,
     ) -> None:
-        request = CreateIterator(self._named(name), self._named(log), kind, function, indexed)
+        request = CreateIterator(self.named(name), self.named(log), kind, function, indexed)
         assert await self.ask(request) == Done()
 
     async def drop_iterator(self, name: str, log: str = "log") -> None:
-        assert await self.ask(DropIterator(self._named(log), self._named(name))) == Done()
+        assert await self.ask(DropIterator(self.named(log), self.named(name))) == Done()
 
     async def iterators(self, log: str | None = None) -> list[str]:
-        return await self._names(ListIterators(log and self._named(log)))
+        return await self._names(ListIterators(log and self.named(log)))
 
     async def next(self, name: str, ordinal: int = 0, count: int = 1000) -> list[Any]:
-        page = await self.ask(NextItems(self._named(name), ordinal, count))
+        page = await self.ask(NextItems(self.named(name), ordinal, count))
         assert isinstance(page, ItemPage)
         return [cbor2.loads(item) for item in page.items]
 

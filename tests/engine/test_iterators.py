@@ -146,7 +146,7 @@ async def test_a_wire_gets_its_bytes_from_the_worker(engine: Engine, remits: Rem
     await remits.create("log", 1, "two")
     await remits.iterator("it", indexed=indexed)
     for count_ in (0, 1, 2, 9):
-        request = NextItems(remits._named("it"), 0, count_)
+        request = NextItems(remits.named("it"), 0, count_)
         page = await engine.execute(ANONYMOUS, request, item_payload)
         assert isinstance(page, ItemPage)
         items = [cbor2.dumps(value) for value in (1, "two")][:count_]

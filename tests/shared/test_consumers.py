@@ -11,6 +11,8 @@ from penstock.model import (
     Batch,
     Done,
     ReleaseQueue,
+    Replayed,
+    ReplayQueue,
     ResetQueue,
     SetSubscription,
     SubscriptionReceipt,
@@ -76,6 +78,16 @@ async def test_a_reset_on_one_server_wakes_a_consumer_on_the_other(callers: Call
     waiting = asyncio.create_task(two.subscribe("second", wait_ms=WAIT_MS))
     await until(lambda: two.engine.metrics.waiting_polls == 1)
     await one.ask(Done, ResetQueue("shop", "q", 0))
+    assert bodies(await waiting) == ["a"]
+
+
+async def test_what_is_replayed_on_one_server_wakes_a_consumer_on_the_other(callers: Callers) -> None:
+    one, two = callers
+    await one.append("s", events("a"))
+    await one.acknowledge(await one.subscribe("first"), ttl_ms=-1)
+    waiting = asyncio.create_task(two.subscribe("second", wait_ms=WAIT_MS))
+    await until(lambda: two.engine.metrics.waiting_polls == 1)
+    assert await one.ask(Replayed, ReplayQueue("shop", "q", 1, 1)) == Replayed(1, 0, 1)
     assert bodies(await waiting) == ["a"]
 
 

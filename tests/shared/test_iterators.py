@@ -8,6 +8,7 @@ from penstock.engine import Engine
 from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound
 from penstock.model import ANONYMOUS, Append, EraseStream, NextItems, new_event
 from tests.engine.logs import FILTER, REDUCE, Remits, until
+from tests.engine.test_builds import Build
 
 Clients = tuple[Remits, Remits]
 WHOLE = list(range(1, 41))
@@ -136,3 +137,19 @@ async def test_iterators_of_another_server_are_known_before_they_are_asked_for(
     await until(lambda: "kept" in known)
     await one.drop()
     await until(lambda: not known)
+
+
+async def test_an_index_that_was_installed_through_one_server_is_that_of_both(
+    engines: tuple[Engine, Engine], clients: Clients
+) -> None:
+    one, two = clients
+    await one.create("log", *range(1000))
+    await one.iterator("sum", REDUCE, "for i = 1, 5000 do end; return (acc or 0) + msg", indexed=True)
+    # Whichever of them builds it finds that somebody else has.
+    for engine, first in zip((*engines, *engines), range(1000, 1400, 100), strict=True):
+        await Build(engine, "sum").run()
+        await two.add("log", *range(first, first + 100))
+    expected = [sum(range(end + 1)) for end in range(1400)]
+    assert await one.everything("sum") == await two.everything("sum") == expected
+    await two.iterator("last", FILTER, "return msg == 0", log="sum", indexed=True)
+    assert await one.next("last") == [0]

@@ -20,6 +20,7 @@ from penstock.errors import (
     MarkSuperseded,
     OutputMoved,
     PenstockError,
+    QueueContended,
     QueueFilterMismatch,
     QueueNotFound,
     SubscriptionMoved,
@@ -51,9 +52,11 @@ from penstock.store.contract import (
     Result,
     Transaction,
 )
+from penstock.store.outputs import iterator_of_job, output_job
 from penstock.store.record import Record, encode_commit
 from penstock.store.staging import Placed
-from tests.store.reference_staging import Attempt, AttemptKey, StagingReference
+from tests.store.reference_builds import BuildReference
+from tests.store.reference_staging import Attempt, AttemptKey
 
 TICKS_PER_MS = 10_000
 _T = TypeVar("_T")
@@ -98,7 +101,7 @@ class State:
         return State(**mine)
 
 
-class ReferenceStore(StagingReference):
+class ReferenceStore(BuildReference):
     """The contract, as plainly as it can be said."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -116,6 +119,14 @@ class ReferenceStore(StagingReference):
     @property
     def stages(self) -> dict[AttemptKey, Attempt]:
         return self.state.stages
+
+    @property
+    def iterators(self) -> dict[str, IteratorState]:
+        return self.state.iterators
+
+    @property
+    def outputs(self) -> dict[int, list[bytes]]:
+        return self.state.outputs
 
     # -- reading
 
@@ -353,6 +364,15 @@ class ReferenceStore(StagingReference):
         self.state.allocations[op.queue][op.first] = replace(found, deliveries=0)
         return True
 
+    def _do_reoffer(self, op: contract.Reoffer) -> bool:
+        queue, out = self._queue(op.queue), self.state.allocations[op.queue]
+        for first, last, _ in op.runs:
+            if last >= queue.position or any(one.first <= last and one.last >= first for one in out.values()):
+                raise QueueContended(queue.name)
+        for first, last, count in op.runs:
+            out[first] = Allocation(first, last, count, "", self.now(), 0)
+        return True
+
     def _do_addlog(self, op: contract.AddLog) -> bool:
         if op.name in self.state.logs:
             return False
@@ -405,7 +425,7 @@ class ReferenceStore(StagingReference):
     def _begin_anew(self, log: str, over: Over) -> list[IteratorState]:
         again: list[IteratorState] = []
         for one in [one for one in self.state.iterators.values() if (one.log, one.over) == (log, over)]:
-            del self.state.outputs[one.id]
+            self._gone(one.id)
             fresh = replace(one, id=self._number(), source=one.base, outputs=0, state=None)
             self.state.iterators[one.name] = fresh
             self.state.outputs[fresh.id] = []
@@ -449,7 +469,7 @@ class ReferenceStore(StagingReference):
         for one in [one for one in self.state.iterators.values() if (one.log, one.over) == (log, over)]:
             self._drop_below(one.name, Over.ITERATOR)
             del self.state.iterators[one.name]
-            del self.state.outputs[one.id]
+            self._gone(one.id)
 
     def _do_deleteiterator(self, op: contract.DeleteIterator) -> bool:
         found = self.state.iterators.get(op.name)
@@ -457,7 +477,7 @@ class ReferenceStore(StagingReference):
             raise IteratorNotFound(op.name)
         self._drop_below(op.name, Over.ITERATOR)
         del self.state.iterators[op.name]
-        del self.state.outputs[found.id]
+        self._gone(found.id)
         return True
 
     def _do_writeoutput(self, op: contract.WriteOutput) -> int:
@@ -511,6 +531,8 @@ class Names:
             if any(one.name == name for one in fields(op)):
                 numbered: Any = {name: self.number(kind, getattr(op, name))}
                 return replace(op, **numbered)
+        if isinstance(op, contract.Stage | contract.Unstage) and (owner := iterator_of_job(op.job)) is not None:
+            return replace(op, job=output_job(self.number(IteratorState, owner)))
         return op
 
     def same(self, real: _T, reference: Any) -> _T:

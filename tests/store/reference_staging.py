@@ -1,11 +1,11 @@
 """Staging, as the reference says it: see `tests.store.reference`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from penstock.errors import InvalidRequest, LimitExceeded, StageLost, VersionConflict
-from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit
+from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit, Winner
 from penstock.store import contract
 from penstock.store.record import Record, columns_of
 from penstock.store.staging import Placed, decode_keys, size_of
@@ -85,22 +85,27 @@ class StagingReference:
         return self._drop_stages([key for key, one in self.stages.items() if one.used < op.before])
 
     def _do_publish(self, op: contract.Publish) -> Placed:
-        staged = self._of_job(op.job)
-        if len({winner.part for winner in op.winners}) != len(op.winners):
-            raise InvalidRequest("winners", "name a part twice")
-        won: dict[AttemptKey, Attempt] = {}
-        for winner in op.winners:
-            key = AttemptKey(op.job, winner.part, winner.attempt)
-            one = staged.get(key, Attempt((), 0))
-            if len(one.units) != winner.units:
-                raise StageLost(op.job, winner.part, winner.units, len(one.units))
-            won[key] = one
+        won = self._won(op.job, op.winners)
         self._check_expected([unit for one in won.values() for unit in one.units])
         placed = [self._do_commit(commit) for commit in _commits(sorted(_rows(won)))]
-        self._drop_stages(list(staged))
+        self._drop_stages(list(self._of_job(op.job)))
         streams = frozenset((unit.context, unit.stream) for one in won.values() for unit in one.units)
         position = placed[0].position if placed else 0
         return Placed(Published(position, len(placed), sum(one.count for one in placed)), streams)
+
+    def _won(self, job: str, winners: Sequence[Winner]) -> dict[AttemptKey, Attempt]:
+        """What the winners of a job have staged."""
+        staged = self._of_job(job)
+        if len({winner.part for winner in winners}) != len(winners):
+            raise InvalidRequest("winners", "name a part twice")
+        won: dict[AttemptKey, Attempt] = {}
+        for winner in winners:
+            key = AttemptKey(job, winner.part, winner.attempt)
+            one = staged.get(key, Attempt((), 0))
+            if len(one.units) != winner.units:
+                raise StageLost(job, winner.part, winner.units, len(one.units))
+            won[key] = one
+        return won
 
     def _check_expected(self, units: list[StagedUnit]) -> None:
         for context, stream in sorted({(unit.context, unit.stream) for unit in units}):

@@ -3,13 +3,14 @@
 from contextlib import closing
 
 from penstock.model import ProducerMark, Winner
-from penstock.store.contract import HideStream, Publish, Stage, Unstage
+from penstock.store.contract import HideStream, Install, Publish, Stage, Unstage
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.connecting import Target
 from penstock.store.staging import make_unit
 from tests.postgres import Postgres
+from tests.store.contract.builds import made, staged
 from tests.store.contract.logs import erase_all
-from tests.store.kit import do, do_one, everything, findings, some
+from tests.store.kit import append, do, do_one, everything, findings, some
 from tests.store.test_postgres import holders
 
 
@@ -32,4 +33,24 @@ def test_what_was_staged_is_in_no_row_after_an_erasure_and_after_a_full_vacuum_i
             server.execute(f"VACUUM FULL {schema}.{table}")
         assert holders(server, b"most-secret") == []
         assert everything(store) == []
+        assert findings(store) == []
+
+
+def test_output_made_of_what_is_erased_is_in_no_row_and_after_a_full_vacuum_in_no_table(
+    server: Postgres, url: str
+) -> None:
+    schema = Target.of(url).schema
+    with closing(PostgresStore(url)) as store:
+        append(store, "s", some(2))
+        installed, left = made(store, name="installed").id, made(store, name="left").id
+        secrets = [[b"much-more-secret" * size] for size in (1, 300, 30_000)]
+        winner = staged(store, installed, 0, *secrets)
+        staged(store, left, 0, *secrets)
+        assert holders(server, b"much-more-secret") != []
+        do_one(store, Install(installed, 0, 0, 3, (winner,)))
+        do_one(store, HideStream("shop", "s"))
+        erase_all(store)
+        for table in ("outputs", "staged"):
+            server.execute(f"VACUUM FULL {schema}.{table}")
+        assert holders(server, b"much-more-secret") == []
         assert findings(store) == []

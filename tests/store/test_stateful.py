@@ -36,6 +36,7 @@ from penstock.store.contract import (
     ReadLimits,
     Register,
     Release,
+    Reoffer,
     Requeue,
     RequireLog,
     Result,
@@ -49,6 +50,7 @@ from penstock.store.contract import (
 from penstock.store.record import columns_of
 from penstock.store.sealing import next_seal
 from penstock.store.sqlite import SqliteStore
+from tests.store.build_rules import BuildRules
 from tests.store.kit import Clock, commit, do_one, everything, find, findings, some
 from tests.store.reference import Names, ReferenceStore
 from tests.store.staging_rules import StagingRules
@@ -79,7 +81,7 @@ limits = st.builds(
 marks = st.none() | st.none() | st.builds(ProducerMark, st.sampled_from(["p", "q"]), st.integers(0, 6))
 
 
-class StoreMachine(StagingRules):
+class StoreMachine(StagingRules, BuildRules):
     """One store, one reference, one clock."""
 
     def __init__(self) -> None:
@@ -118,7 +120,7 @@ class StoreMachine(StagingRules):
     def operation(self, data: st.DataObject) -> Operation:
         """Something that may or may not be possible now."""
         makers = [self.commit] * 4 + [self.again, self.consumer, self.consumer, self.queue, self.queue, self.log]
-        return data.draw(st.sampled_from([*makers, self.hide, self.staging]), label="kind")(data)
+        return data.draw(st.sampled_from([*makers, self.hide, self.staging, self.building]), label="kind")(data)
 
     def commit(self, data: st.DataObject) -> Operation:
         context, stream = data.draw(contexts), data.draw(streams)
@@ -165,7 +167,9 @@ class StoreMachine(StagingRules):
             return DeclareQueue(data.draw(contexts), name, data.draw(prefixes), self.position(data))
         number = data.draw(st.sampled_from(known))
         out = list(self.reference.state.allocations[number].values())
-        choice = data.draw(st.integers(0, 9))
+        choice = data.draw(st.integers(0, 10))
+        if choice == 10:
+            return Reoffer(number, self.runs(data))
         if choice == 0:
             return MoveQueue(number, self.position(data))
         if choice == 9:
@@ -179,6 +183,11 @@ class StoreMachine(StagingRules):
                 return Release(number, who, one.first, one.last, data.draw(st.booleans()))
             return Acknowledge(number, who, one.first, one.last, strict=data.draw(st.booleans()))
         return self.allocation(data, number)
+
+    def runs(self, data: st.DataObject) -> tuple[tuple[int, int, int], ...]:
+        """One or two runs of positions, in order; whether anything is in them the store does not ask."""
+        cuts = sorted(data.draw(st.sets(st.integers(1, self.head + 2), min_size=2, max_size=4)))
+        return tuple((first, last, 1) for first, last in zip(cuts[::2], cuts[1::2], strict=False))
 
     def allocation(self, data: st.DataObject, number: int) -> Operation:
         """Carry out what was just proposed, or something that was proposed long ago."""
@@ -199,7 +208,7 @@ class StoreMachine(StagingRules):
             AddLog(name),
             DeleteLog(name),
             RequireLog(name),
-            AddIterator(it, source, "map", data.draw(st.sampled_from(["f", "g"])), data.draw(st.booleans())),
+            AddIterator(it, source, "filter", data.draw(st.sampled_from(["f", "g"])), data.draw(st.booleans())),
             DeleteIterator(source, it),
             ExpireProducers(self.clock.ticks - data.draw(st.integers(0, 100)) * 10_000, 100),
         ]

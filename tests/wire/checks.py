@@ -11,6 +11,7 @@ from penstock.model import (
     Append,
     Appended,
     Batch,
+    BeginBuild,
     ContextInfo,
     ContextPage,
     CreateIterator,
@@ -20,6 +21,7 @@ from penstock.model import (
     Done,
     DropIterator,
     DropLog,
+    DropOutput,
     DropStages,
     Encoded,
     Erased,
@@ -32,6 +34,8 @@ from penstock.model import (
     FindPosition,
     Found,
     GetStats,
+    Installed,
+    InstallOutput,
     ItemPage,
     IteratorKind,
     IteratorSummary,
@@ -44,6 +48,7 @@ from penstock.model import (
     ListStreams,
     ListSubscriptions,
     LogSummary,
+    MessagePage,
     Names,
     NextItems,
     Over,
@@ -55,12 +60,15 @@ from penstock.model import (
     QueuePage,
     ReadAll,
     ReadEvent,
+    ReadMessages,
     ReadRecords,
     ReadStream,
     RecordPage,
     Registered,
     RegisterSubscriptions,
     ReleaseQueue,
+    Replayed,
+    ReplayQueue,
     Reply,
     Request,
     ResetQueue,
@@ -69,6 +77,7 @@ from penstock.model import (
     ShowIterator,
     ShowLog,
     StageEvents,
+    StageOutput,
     StreamInfo,
     StreamPage,
     SubscribeQueue,
@@ -79,6 +88,7 @@ from penstock.model import (
 )
 from penstock.wire.res01 import CODES, TEXT_COMMANDS, Exchange, Presenter, Unanswerable, decode
 from tests.wire.samples import APPENDED, DELIVERY, EVENT, NOW, STATS
+from tests.wire.samples_builds import START
 
 ANSWERS: Final = {command.answer for command in TEXT_COMMANDS.values()} | {b"ER"}
 ERROR_CODES: Final = {b"%d" % code for code in CODES.values()} | {b"2", b"3"}
@@ -104,6 +114,7 @@ _REPLIES: Final[dict[type[Request], Reply]] = {
     ResetQueue: Done(),
     SetDeadLetterRule: Done(),
     PutBack: Done(),
+    ReplayQueue: Replayed(2, 1, 5),
     ListContexts: ContextPage([ContextInfo("shop", 7, 5, 2, 77)], True),
     ListStreams: StreamPage([StreamInfo("order-1", 1)], True),
     ListQueues: QueuePage([QueueInfo(1, "shop", "mail", "", 8, 0, 3, 1, 2, 0, None)], True),
@@ -127,6 +138,11 @@ _REPLIES: Final[dict[type[Request], Reply]] = {
     StageEvents: Done(),
     PublishStages: Published(12, 3, 250),
     DropStages: Done(),
+    BeginBuild: START,
+    ReadMessages: MessagePage([b"\x05", None, b""]),
+    StageOutput: Done(),
+    InstallOutput: Installed(700, 690, 700),
+    DropOutput: Done(),
     ListErasures: ErasurePage([ErasureInfo(1, "shop", "order-1", 4, NOW, None, 0)], True),
 }
 

@@ -20,6 +20,7 @@ stamps = st.builds(stamp_of, ticks, st.integers(0, 3))
 optional_numbers = st.none() | numbers
 optional_names = st.none() | names
 bodies = st.binary(max_size=30)
+states = st.none() | st.binary(min_size=1, max_size=30)
 flags = st.booleans()
 
 new_events = st.builds(NewEvent, guids, stamps, texts, optional_names, bodies)
@@ -70,6 +71,11 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = {
     model.SetDeadLetterRule: st.builds(model.SetDeadLetterRule, optional_names, texts, optional_numbers),
     model.ListDeadLetters: st.builds(model.ListDeadLetters, optional_names, texts, numbers, optional_numbers),
     model.PutBack: st.builds(model.PutBack, optional_names, texts, numbers),
+    model.ReplayQueue: st.builds(
+        model.ReplayQueue,
+        *(optional_names, texts, numbers, numbers),
+        st.none() | st.builds(model.ProducerMark, names, numbers),
+    ),
     model.ListQueues: st.builds(model.ListQueues, numbers, optional_numbers),
     model.ListContexts: st.builds(model.ListContexts, texts, optional_numbers),
     model.ListStreams: st.builds(model.ListStreams, texts, texts, texts, optional_numbers),
@@ -100,6 +106,16 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = {
         st.builds(model.ProducerMark, names, numbers),
     ),
     model.DropStages: st.builds(model.DropStages, texts),
+    model.BeginBuild: st.builds(model.BeginBuild, texts),
+    model.ReadMessages: st.builds(model.ReadMessages, texts, numbers, numbers, numbers),
+    model.StageOutput: st.builds(model.StageOutput, numbers, numbers, texts, numbers, tuples(bodies)),
+    model.InstallOutput: st.builds(
+        model.InstallOutput,
+        *(texts, numbers, numbers, numbers, numbers),
+        tuples(st.builds(model.Winner, numbers, texts, numbers)),
+        states,
+    ),
+    model.DropOutput: st.builds(model.DropOutput, numbers),
     model.ListErasures: st.builds(model.ListErasures, numbers, optional_numbers),
 }
 
@@ -148,6 +164,7 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = {
     model.SetDeadLetterRule: done,
     model.ListDeadLetters: st.builds(model.DeadLetterPage, st.lists(allocations, max_size=3), flags),
     model.PutBack: done,
+    model.ReplayQueue: st.builds(model.Replayed, numbers, numbers, numbers, flags, flags),
     model.ListQueues: page(
         model.QueueInfo, numbers, texts, texts, texts, *[numbers] * 6, optional_numbers, of=model.QueuePage
     ),
@@ -173,6 +190,15 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = {
     model.StageEvents: done,
     model.PublishStages: st.builds(model.Published, numbers, numbers, numbers, flags),
     model.DropStages: done,
+    model.BeginBuild: st.builds(
+        model.BuildStart,
+        *(texts, numbers, texts, st.sampled_from(model.Over), st.sampled_from(model.IteratorKind), texts),
+        *(numbers, numbers, states, numbers, numbers, numbers, numbers),
+    ),
+    model.ReadMessages: st.builds(model.MessagePage, st.lists(st.none() | bodies, max_size=6)),
+    model.StageOutput: done,
+    model.InstallOutput: st.builds(model.Installed, numbers, numbers, numbers),
+    model.DropOutput: done,
     model.ListErasures: page(
         model.ErasureInfo,
         *(numbers, optional_names, optional_names, numbers, ticks, st.none() | ticks, numbers),

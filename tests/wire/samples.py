@@ -35,6 +35,8 @@ from penstock.model import (
     RecordPage,
     Registered,
     RegisterSubscriptions,
+    Replayed,
+    ReplayQueue,
     ResetQueue,
     SetDeadLetterRule,
     SetSubscription,
@@ -81,6 +83,7 @@ from tests.wire.sample_parts import (
     time,
     time8,
 )
+from tests.wire.samples_builds import BUILDS
 from tests.wire.samples_full import FULL
 from tests.wire.samples_logs import LOGS
 from tests.wire.samples_staging import STAGING
@@ -366,9 +369,17 @@ EXTENSIONS: Final = [
         [Done()],
         [[b"QT", b"mail"]],
     ),
+    Sample(
+        TEXT,
+        "RP",
+        [b"mail", b"shop", b"7", b"9", b"nightly", b"9"],
+        (ReplayQueue("shop", "mail", 7, 9, ProducerMark("nightly", 9)),),
+        [Replayed(2, 1, 5)],
+        [[b"PR", b"2", b"1", b"5", b"0", b"0"]],
+    ),
 ]
 
-SAMPLES: Final = [*SEEDS, *EXTENSIONS, *FULL, *LOGS, *UPKEEP, *STAGING]
+SAMPLES: Final = [*SEEDS, *EXTENSIONS, *FULL, *LOGS, *UPKEEP, *STAGING, *BUILDS]
 
 
 def sample(title: str) -> Sample:

@@ -1,17 +1,22 @@
 """Progress bars with a rate and the time that is left: on standard error, if somebody looks at it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 __all__ = ["Bar", "rate_bar"]
 
-Bar = Callable[[int, int | None], object]
-"""Told how much is done, and of how much, if that is known."""
+
+class Bar(Protocol):
+    """Told how much is done, and of how much, if that is known; and under which name from now on."""
+
+    def __call__(self, done: int, total: int | None, what: str | None = None) -> object:
+        """Show it."""
 
 
 @contextmanager
-def rate_bar(what: str, *, hidden: bool = False) -> Iterator[Bar]:
-    """A bar under a name; it is gone when the work is done."""
+def rate_bar(what: str, *, hidden: bool = False, rated: bool = True) -> Iterator[Bar]:
+    """A bar under a name; it is gone when the work is done. Without a rate if what it counts is not what is done."""
     # Rich takes long to import, and nobody who asks for help needs it.
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
@@ -37,9 +42,9 @@ def rate_bar(what: str, *, hidden: bool = False) -> Iterator[Bar]:
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        RateColumn(),
+        *((RateColumn(),) if rated else ()),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=hidden or not console.is_terminal, transient=True) as progress:
         task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        yield lambda done, total, what=None: progress.update(task, completed=done, total=total, description=what)

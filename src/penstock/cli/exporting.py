@@ -18,7 +18,7 @@ from penstock.model import check_context, check_stream, check_type, ticks_of_dat
 if TYPE_CHECKING:
     from penstock.interchange.exporting import Exported, Selection
 
-__all__ = ["export_command"]
+__all__ = ["check_names", "export_command"]
 
 
 def export_command(
@@ -52,7 +52,7 @@ def export_command(
 
     path = STANDARD if path == "/dev/stdout" else path
     named = tuple(types) if types else None
-    _check_names(context, filter, named or ())
+    check_names(context, filter, named or ())
     times = (None if text is None else ticks_of_datetime(moment(text)) for text in (since, until))
     selection = Selection(context, filter, named, first, POSITION_MAX if last is None else last, *times)
     kind = _kind(path, format)
@@ -68,7 +68,8 @@ def _kind(path: str, format: Format | None) -> Format:
         refuse(str(error))
 
 
-def _check_names(context: str | None, filter: str, types: tuple[str, ...]) -> None:
+def check_names(context: str | None, filter: str, types: tuple[str, ...]) -> None:
+    """End the command if an option has a name that nothing can have."""
     asked: list[tuple[str, str, Callable[[str], str | None]]] = [("--type", name, check_type) for name in types]
     if context is not None:
         asked.append(("--context", context, check_context))

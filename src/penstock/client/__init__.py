@@ -1,6 +1,7 @@
 """The Python client: `connect` for plain code, `aconnect` for event loops. docs/client.md is its guide."""
 
 from penstock.client.aio import AsyncClient, aconnect
+from penstock.client.builds import AsyncBuild
 from penstock.client.consuming import (
     AsyncQueue,
     AsyncSubscription,
@@ -11,9 +12,10 @@ from penstock.client.consuming import (
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.many import ManyAppended
 from penstock.client.staging import AsyncStaging
-from penstock.client.sync import Client, Log, LogIterator, Queue, Staging, Subscription, Transaction, connect
+from penstock.client.sync import Build, Client, Log, LogIterator, Queue, Staging, Subscription, Transaction, connect
 
 __all__ = [
+    "AsyncBuild",
     "AsyncClient",
     "AsyncLog",
     "AsyncLogIterator",
@@ -21,6 +23,7 @@ __all__ = [
     "AsyncStaging",
     "AsyncSubscription",
     "AsyncTransaction",
+    "Build",
     "Client",
     "Log",
     "LogIterator",

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from penstock.client import erasing, reading
+from penstock.client.builds import AsyncBuild
 from penstock.client.calls import Calls
 from penstock.client.commits import append_of
 from penstock.client.consuming import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubscription, AsyncTransaction
@@ -295,6 +296,10 @@ class AsyncClient:
     def staging(self, job: str) -> AsyncStaging:
         """What the tasks of a job stage, and what is published together; see `penstock.client.staging`."""
         return AsyncStaging(self._open_calls, job)
+
+    def build(self, name: str) -> AsyncBuild:
+        """A build of an indexed iterator's output elsewhere; see `penstock.client.builds`."""
+        return AsyncBuild(self._open_calls, name)
 
     async def logs(self) -> list[str]:
         """The names of all logs."""

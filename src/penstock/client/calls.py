@@ -23,7 +23,18 @@ from penstock.errors import (
     Retry,
     StorageFull,
 )
-from penstock.model import ANY, AddMessages, Append, Appended, DropIterator, Reply, Request, Right, Transact
+from penstock.model import (
+    ANY,
+    AddMessages,
+    Append,
+    Appended,
+    DropIterator,
+    ReplayQueue,
+    Reply,
+    Request,
+    Right,
+    Transact,
+)
 
 PAUSE_S_MIN: Final = 0.01
 PAUSE_S_MAX: Final = 1.0
@@ -117,7 +128,7 @@ class Calls:
         with self.lanes.mark() as mark:
             return await self.ask(replace(request, mark=mark), Appended, timeout)
 
-    async def transact(self, request: Transact, kind: type[R], timeout: float | None = None) -> R:
+    async def transact(self, request: Transact | ReplayQueue, kind: type[R], timeout: float | None = None) -> R:
         """Carry a transaction out once, however often it has to be sent."""
         if not self.retries:
             return await self.ask(request, kind, timeout)
@@ -137,7 +148,7 @@ def may_repeat(request: Request) -> bool:
     """Whether this may be asked again when nobody knows whether it was done."""
     if isinstance(request, Append):
         return request.expected != ANY or request.mark is not None
-    if isinstance(request, Transact):
+    if isinstance(request, Transact | ReplayQueue):
         return request.mark is not None
     return not isinstance(request, AddMessages | DropIterator)
 

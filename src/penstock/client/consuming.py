@@ -26,11 +26,14 @@ from penstock.model import (
     FetchSubscription,
     ListDeadLetters,
     NewEvent,
+    ProducerMark,
     PutBack,
     QueueReceipt,
     Registered,
     RegisterSubscriptions,
     ReleaseQueue,
+    Replayed,
+    ReplayQueue,
     ResetQueue,
     SetDeadLetterRule,
     SetSubscription,
@@ -272,6 +275,18 @@ class AsyncQueue:
     async def put_back(self, first: int) -> None:
         """Give what was set aside, by its first position, to the next consumer. Raises DeadLetterNotFound."""
         await self._calls.ask(PutBack(self._context, self._name, first), Done)
+
+    async def replay(self, first: int, last: int, *, mark: ProducerMark | None = None) -> Replayed:
+        """Hand its events between two positions out once more, before anything new; it stays where it is itself.
+
+        At most 1,000 events at a time. What a consumer holds, what comes again anyway and what was set aside is left
+        out. If too much waits already, nothing is done, and the answer `is_full`: ask again later. With a mark (a
+        producer's name and its own growing number), what was done before is not done again.
+        """
+        request = ReplayQueue(self._context, self._name, first, last, mark)
+        if mark is not None:
+            return await self._calls.ask(request, Replayed)
+        return await self._calls.transact(request, Replayed)
 
     async def settle(self, batch: QueueBatch, error: BaseException | None) -> None:
         """The work on a batch has ended: acknowledge it, or after an error release it.

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from penstock.client.aio import IN_FLIGHT, TIMEOUT_S, AsyncClient
 from penstock.client.blocking import Blocking, Portal, blocking, flattening, iterate, iterating
+from penstock.client.builds import AsyncBuild
 from penstock.client.consuming import (
     BATCH_EVENTS,
     TTL_S,
@@ -173,6 +174,10 @@ class Client(Blocking[AsyncClient]):
         """What the tasks of a job stage, and what is published together; see `penstock.client.staging`."""
         return Staging(self._portal, self._inner.staging(job))
 
+    def build(self, name: str) -> "Build":
+        """A build of an indexed iterator's output elsewhere; see `penstock.client.builds`."""
+        return Build(self._portal, self._inner.build(name))
+
 
 class Subscription(Blocking[AsyncSubscription]):
     """A durable subscription. Iterating delivers each batch until the loop body has gone through all of it.
@@ -215,6 +220,7 @@ class Queue(Blocking[AsyncQueue]):
     dead_after = blocking(AsyncQueue.dead_after)
     dead_letters = blocking(AsyncQueue.dead_letters)
     put_back = blocking(AsyncQueue.put_back)
+    replay = blocking(AsyncQueue.replay)
 
     def next(self, wait: float = 0.0) -> "Delivery":
         """The next batch, for `with`; empty if there is nothing within `wait` seconds."""
@@ -284,6 +290,16 @@ class Staging(Blocking[AsyncStaging]):
     stage = blocking(AsyncStaging.stage)
     publish = blocking(AsyncStaging.publish)
     drop = blocking(AsyncStaging.drop)
+
+
+class Build(Blocking[AsyncBuild]):
+    """A build of an indexed iterator."""
+
+    begin = blocking(AsyncBuild.begin)
+    messages = blocking(AsyncBuild.messages)
+    stage = blocking(AsyncBuild.stage)
+    install = blocking(AsyncBuild.install)
+    drop = blocking(AsyncBuild.drop)
 
 
 class LogIterator(Blocking[AsyncLogIterator]):

@@ -4,10 +4,12 @@ A message that fails ends the build of a filter or a reduce: whatever comes afte
 it; an empty item keeps its place.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 from penstock.engine import sources
-from penstock.engine.running import MESSAGES_PER_RUN, Point, Running, Step
+from penstock.engine.last_words import answer_and_leave
+from penstock.engine.running import MESSAGES_PER_RUN, Function, Leave, Point, Read, Running, Step
 from penstock.engine.sources import FAILED
 from penstock.errors import FunctionFailed, FunctionTimedOut
 from penstock.lua import Ran
@@ -59,17 +61,47 @@ def build(store: Store, name: str, number: int, step: Step) -> Built | None:
     return _Building(store, iterator, step).go()
 
 
-class _Building(Running):
-    """Everything that comes of the messages, until that is enough."""
+class Gathering(Running):
+    """Everything that comes of messages, in order, as it belongs into an iterator's kept output."""
+
+    def __init__(
+        self, iterator: Function, start: Point, step: Step, read: Read, leave: Leave = answer_and_leave
+    ) -> None:
+        super().__init__(iterator, start, step, read, leave)
+        self.items: list[bytes] = []
+        self.size = 0
+        self.errors = 0
+        self.timed_out = False
+
+    def take(self, ran: Ran) -> None:
+        """See Running. Of a map, an error takes its place as an item, and the step goes on."""
+        items = [item for item in ran.outputs if item is not None]
+        self.point = Point(self.point.source + len(ran.outputs), 0, ran.state)
+        if ran.error is not None:
+            self.failed(ran.error)
+            if self.kind == IteratorKind.MAP:
+                items.append(FAILED)
+                self.point = self.point._replace(source=self.point.source + 1)
+            else:
+                self.fail(ran.error)
+        self.messages += len(ran.outputs) + (ran.error is not None)
+        self.items += items
+        self.size += sum(map(len, items))
+
+    def failed(self, error: FunctionFailed) -> None:
+        """The message where this is failed."""
+        self.errors += 1
+        self.timed_out = isinstance(error, FunctionTimedOut)
+
+
+class _Building(Gathering):
+    """A step of a server's."""
 
     def __init__(self, store: Store, iterator: IteratorState, step: Step) -> None:
         start = Point(iterator.source - iterator.base, iterator.outputs, iterator.state)
-        super().__init__(store, iterator, start, step)
+        super().__init__(iterator, start, step, partial(sources.read, store, iterator))
+        self._iterator = iterator
         self._head = sources.count(store, iterator)
-        self._items: list[bytes] = []
-        self._size = 0
-        self._errors = 0
-        self._timed_out = False
 
     def go(self) -> Built:
         """Run until there is enough to write, an error, or no time left."""
@@ -79,26 +111,11 @@ class _Building(Running):
 
     @property
     def _is_enough(self) -> bool:
-        full = len(self._items) >= self.step.items_max or self._size >= self.step.bytes_max
-        return full or self.error is not None or self._timed_out or self.is_late
-
-    def take(self, ran: Ran) -> None:
-        items = [item for item in ran.outputs if item is not None]
-        self.point = Point(self.point.source + len(ran.outputs), 0, ran.state)
-        if ran.error is not None:
-            self._errors += 1
-            self._timed_out = isinstance(ran.error, FunctionTimedOut)
-            if self.iterator.kind == IteratorKind.MAP:
-                items.append(FAILED)
-                self.point = self.point._replace(source=self.point.source + 1)
-            else:
-                self.fail(ran.error)
-        self.messages += len(ran.outputs) + (ran.error is not None)
-        self._items += items
-        self._size += sum(map(len, items))
+        full = len(self.items) >= self.step.items_max or self.size >= self.step.bytes_max
+        return full or self.error is not None or self.timed_out or self.is_late
 
     def answer(self) -> Built:
-        iterator, read = self.iterator, self.point.source
-        output = WriteOutput(iterator.id, iterator.source, iterator.base + read, tuple(self._items), self.point.state)
+        iterator, read = self._iterator, self.point.source
+        output = WriteOutput(iterator.id, iterator.source, iterator.base + read, tuple(self.items), self.point.state)
         head = max(self._head, read)
-        return Built(output, read, head, self.messages, self._errors, self.error, self._timed_out)
+        return Built(output, read, head, self.messages, self.errors, self.error, self.timed_out)

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from penstock.engine import jobs, lookups
 from penstock.engine.appends import Appends
+from penstock.engine.builds import Builds
 from penstock.engine.checks import Checks
 from penstock.engine.disk import DiskWatch
 from penstock.engine.eraser import Eraser
@@ -25,6 +26,7 @@ from penstock.engine.logs import Logs
 from penstock.engine.metrics import Metrics, PoolCounts
 from penstock.engine.parts import Handler, Handlers, Parts, Tried, check_names, plain, settle
 from penstock.engine.queues import Queues
+from penstock.engine.replays import Replays
 from penstock.engine.sealer import Sealer
 from penstock.engine.sharing import sharing
 from penstock.engine.space import SpaceKeeper
@@ -64,6 +66,7 @@ from penstock.model import (
     RecordPage,
     RegisterSubscriptions,
     ReleaseQueue,
+    ReplayQueue,
     Reply,
     Request,
     ResetQueue,
@@ -142,6 +145,7 @@ class Engine:
         self._iterators = Iterators(parts, self.lua, self.metrics, self._eraser)
         self._logs = Logs(parts, self._disk, self._checks, self._iterators, self._eraser)
         self._staging = Staging(parts, self._disk)
+        self._builds = Builds(parts, self._disk, self.metrics, self._iterators)
         self._erasures = Erasures(parts, self._iterators, self._eraser)
         self._handlers: dict[type[Request], Handler] = self._table()
         try:
@@ -306,8 +310,10 @@ class Engine:
             ResetQueue: plain(queues.reset),
             SetDeadLetterRule: plain(queues.set_dead_rule),
             PutBack: plain(queues.put_back),
+            ReplayQueue: plain(Replays(self._parts).replay),
             **self._logs.handlers(),
             **self._iterators.handlers(),
+            **self._builds.handlers(),
             EraseStream: plain(self._erasures.erase_stream),
             EraseSubject: plain(self._erasures.erase_subject),
             StageEvents: plain(self._staging.stage),

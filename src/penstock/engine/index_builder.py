@@ -96,6 +96,15 @@ class Builder:
         """Streams have new events by other servers; None: perhaps all."""
         self.committed(list(self._by_source) if streams is None else streams)
 
+    def installed(self, name: str, number: int) -> None:
+        """Output that was computed elsewhere is there now: look where that is, and tell those that read it."""
+        index = self._indices.get(name)
+        if index is not None and index.id == number:
+            index.error, index.not_before = None, 0.0
+            index.rings += 1
+            self._enqueue(index)
+            self._ring(("", name))
+
     def is_current(self, name: str) -> bool:
         """Whether an iterator, and those it reads, have read all that there is."""
         index = self._indices.get(name)

@@ -78,8 +78,8 @@ class Iterators:
         self._lua = lua
         self._metrics = metrics
         self._eraser = eraser
-        self._limits = lua_limits(settings)
-        build = Step(BUILD_STEP_S_MAX, BUILD_STEP_ITEMS_MAX, BUILD_STEP_BYTES_MAX, self._limits)
+        self.limits = lua_limits(settings)
+        build = Step(BUILD_STEP_S_MAX, BUILD_STEP_ITEMS_MAX, BUILD_STEP_BYTES_MAX, self.limits)
         self._builder = Builder(parts, lua, metrics, build)
         self._points = Points(settings.iterator_points_max, settings.iterator_points_bytes_max)
         self._known: dict[str, IteratorState] = {}
@@ -118,6 +118,10 @@ class Iterators:
     def committed(self, streams: Iterable[tuple[str, str]]) -> None:
         """These streams (context, stream) have new events."""
         self._builder.committed(streams)
+
+    def installed(self, name: str, number: int) -> None:
+        """The output of an iterator was computed elsewhere, and is there."""
+        self._builder.installed(name, number)
 
     # -- what other servers do
 
@@ -170,7 +174,7 @@ class Iterators:
     async def create(self, request: CreateIterator) -> Done:
         """Make an iterator whose function compiles."""
         check_names(iterator=request.name)
-        await self._lua.run(running.check, request.kind, request.function, self._limits)
+        await self._lua.run(running.check, request.kind, request.function, self.limits)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
         operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
         await self._parts.write(Transaction((operation,)), len(request.function), self._made)
@@ -311,7 +315,7 @@ class Iterators:
         above = await self._builder.bring_up(iterator.log) if iterator.over == Over.ITERATOR else None
         if above is not None and wanted.ordinal == LAST:
             raise passed_on(iterator.log, above)
-        step = Step(PAGE_STEP_S_MAX, count, self._settings.page_bytes_max, self._limits)
+        step = Step(PAGE_STEP_S_MAX, count, self._settings.page_bytes_max, self.limits)
         page = await self._run(iterator, wanted, step)
         if above is not None and not _length(page):
             raise passed_on(iterator.log, above)

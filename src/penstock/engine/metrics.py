@@ -63,6 +63,7 @@ class Metrics(Collector):
         self.lua = PoolCounts()
         self.lua_messages = 0
         self.lua_errors = 0
+        self.installed_items = 0
         self.lag: Callable[[], Lag] = Lag
         self.seals = 0
         self.sealed_events = 0
@@ -126,6 +127,9 @@ class Metrics(Collector):
         yield CounterMetricFamily("penstock_lua_workers_replaced", "Lua workers that died", self.lua.replaced)
         yield CounterMetricFamily("penstock_lua_messages", "Messages run through iterators", self.lua_messages)
         yield CounterMetricFamily("penstock_lua_errors", "Messages that an iterator failed at", self.lua_errors)
+        yield CounterMetricFamily(
+            "penstock_installed_items", "Items of iterators that were computed elsewhere", self.installed_items
+        )
         yield GaugeMetricFamily("penstock_index_lag_iterators", "Indexed iterators behind their logs", lag.iterators)
         yield GaugeMetricFamily("penstock_index_lag_messages", "Messages not yet in their indices", lag.messages)
 

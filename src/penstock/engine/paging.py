@@ -6,6 +6,7 @@ an earlier one came to.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from penstock.engine import sources
@@ -110,7 +111,8 @@ class _Paging(Running):
     def __init__(
         self, store: Store, iterator: IteratorState, start: Point, wanted: Wanted, target: int, step: Step
     ) -> None:
-        super().__init__(store, iterator, start, step)
+        super().__init__(iterator, start, step, partial(sources.read, store, iterator))
+        self._store, self._iterator = store, iterator
         self._wanted = wanted
         self._target = target
         self._points: list[Point] = []
@@ -133,7 +135,7 @@ class _Paging(Running):
         if self._wanted.ordinal == LAST:
             return MESSAGES_PER_RUN
         items = self._wanted.ordinal + self.step.items_max - self.point.output
-        if self.iterator.kind == IteratorKind.FILTER:
+        if self.kind == IteratorKind.FILTER:
             items = max(items, MESSAGES_PER_RUN_MIN)
         return min(items, MESSAGES_PER_RUN)
 
@@ -166,7 +168,7 @@ class _Paging(Running):
 
     def _stop_before(self, source: int, output: int, passed: int | None) -> None:
         """The page is full, and more was run than it holds: go on from here the next time."""
-        state = self._previous if self.iterator.kind == IteratorKind.REDUCE else None
+        state = self._previous if self.kind == IteratorKind.REDUCE else None
         # An item of null does not say whether the accumulator was nil; then the next page runs a few messages again.
         if state != NULL:
             self.point = Point(source, output, state, passed)
@@ -185,9 +187,9 @@ class _Paging(Running):
         point = self.point
         if self._late and point.source < self._target:
             return []
-        if self.iterator.kind == IteratorKind.REDUCE:
+        if self.kind == IteratorKind.REDUCE:
             return [point.state or NULL] if point.source else []
         if point.passed is None or self._previous is not None:
             return [] if self._previous is None else [self._previous]
-        found = sources.read(self.store, self.iterator, point.passed, ReadLimits(events_max=1))
+        found = sources.read(self._store, self._iterator, point.passed, ReadLimits(events_max=1))
         return [message for message in found if message]

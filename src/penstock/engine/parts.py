@@ -12,7 +12,7 @@ from penstock.engine.waiters import Waiter, Waiters
 from penstock.engine.workers import Job, WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest, PenstockError, ReaderBusy
-from penstock.model import EventFilter, Reply, Request, check_context, check_name, check_stream
+from penstock.model import EventFilter, Reply, Request, check_context, check_job, check_name, check_stream
 from penstock.settings import Settings
 from penstock.store.contract import Outcome, ReadLimits, Result, Search, Transaction
 
@@ -158,4 +158,4 @@ def _reason(field: str, name: str) -> str | None:
     if field == "filter":
         # The empty filter is every stream; any other is the beginning of a stream's name.
         return check_stream(name) if name else None
-    return check_name(name)
+    return check_job(name) if field == "job" else check_name(name)

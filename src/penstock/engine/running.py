@@ -1,4 +1,4 @@
-"""Running an iterator's function over its log, in the Lua workers, in bounded steps.
+"""Running an iterator's function over its log, in bounded steps: in the Lua workers, and wherever else one is built.
 
 A step reads messages and runs them until it has what is wanted, comes to the end, meets an error, or has taken long
 enough; then it says how far it came. Work done is kept: when a function is stuck for good, what came before it is
@@ -7,11 +7,10 @@ answered by another thread, and the process ends.
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from penstock.engine import sources
 from penstock.engine.last_words import answer_and_leave
 from penstock.errors import FunctionFailed, IteratorNotFound
 from penstock.lua import LuaLimits, Program, Ran
@@ -23,6 +22,28 @@ PROGRAMS_MAX: Final = 16
 """Compiled functions a worker keeps; each has a Lua state of its own."""
 MESSAGES_PER_RUN: Final = 1024
 NULL: Final = b"\xf6"
+
+
+Read = Callable[[int, ReadLimits], list[bytes | None]]
+"""Messages from an ordinal on: None for one that was erased, `b""` for one that the iterator above failed at."""
+Leave = Callable[[Any], object]
+"""Answers what a step has come to, and ends the process."""
+
+
+class Function(Protocol):
+    """What is run, and what it reads."""
+
+    @property
+    def log(self) -> str:
+        """The name of what it reads."""
+
+    @property
+    def kind(self) -> str:
+        """An IteratorKind."""
+
+    @property
+    def function(self) -> str:
+        """The function, in Lua."""
 
 
 class Point(NamedTuple):
@@ -68,9 +89,13 @@ def find(store: Store, name: str, number: int) -> IteratorState:
 class Running(ABC):
     """A step under way: where it is, and what it has. A subclass says what it does with what came of messages."""
 
-    def __init__(self, store: Store, iterator: IteratorState, start: Point, step: Step) -> None:
-        self.store = store
-        self.iterator = iterator
+    def __init__(
+        self, iterator: Function, start: Point, step: Step, read: Read, leave: Leave = answer_and_leave
+    ) -> None:
+        self._function = iterator
+        self._read = read
+        self._leave = leave
+        self.kind = IteratorKind(iterator.kind)
         self.step = step
         self.point = start
         self.messages = 0
@@ -87,7 +112,7 @@ class Running(ABC):
         """Run up to so many messages from where this is; False if there are none."""
         if not self._ahead:
             limits = ReadLimits(events_max=count, bytes_max=self.step.bytes_max)
-            self._ahead = sources.read(self.store, self.iterator, self.point.source, limits)
+            self._ahead = self._read(self.point.source, limits)
         before = self.point.source
         self._run(self._ahead[:count])
         found = bool(self._ahead)
@@ -103,28 +128,28 @@ class Running(ABC):
         if erased:
             return self.take(Ran([self._of_erased()] * erased, self.point.state, None))
         if messages:
-            reason = f"iterator '{self.iterator.log}' failed at this message"
+            reason = f"iterator '{self._function.log}' failed at this message"
             self.take(Ran([], self.point.state, FunctionFailed(reason)))
         return None
 
     def _run_all(self, messages: list[bytes]) -> None:
         state = self.point.state
         try:
-            program = program_of(IteratorKind(self.iterator.kind), self.iterator.function, self.step.lua)
+            program = program_of(self.kind, self._function.function, self.step.lua)
         except FunctionFailed as error:
             return self.take(Ran([], state, error))
         return self.take(program.run(_in_time(messages, self._deadline), state, self._stuck))
 
     def _of_erased(self) -> bytes | None:
         """What an erased message gives: a map null, a filter nothing, a reduce the accumulator that it had."""
-        if self.iterator.kind == IteratorKind.FILTER:
+        if self.kind == IteratorKind.FILTER:
             return None
         return self.point.state or NULL
 
     def _stuck(self, ran: Ran) -> None:
         """Called by another thread while this one is lost inside Lua."""
         self.take(ran)
-        answer_and_leave(self.answer())
+        self._leave(self.answer())
 
     def fail(self, error: FunctionFailed) -> None:
         """The message where this is failed. Its number in the log goes with the error."""

@@ -51,6 +51,15 @@ def read(store: Store, iterator: IteratorState, ordinal: int, limits: ReadLimits
     return found
 
 
+def position(store: Store, iterator: IteratorState, ordinal: int) -> int | None:
+    """Where in the history the event of a message is; None if it is erased, or an item of another iterator."""
+    if iterator.over == Over.ITERATOR:
+        return None
+    sequence = iterator.base + ordinal + 1
+    found = store.read_stream(*_stream(iterator), sequence, sequence, ReadLimits(events_max=1)).events
+    return found[0].position if found else None
+
+
 def _above(store: Store, iterator: IteratorState) -> IteratorState:
     above = store.iterator(iterator.log)
     if above is None:

@@ -9,7 +9,17 @@ from typing import Final
 from penstock.engine.disk import DiskWatch
 from penstock.engine.parts import Parts, check_names
 from penstock.errors import InvalidRequest, LimitExceeded
-from penstock.model import ANY, Done, DropStages, Published, PublishStages, StagedUnit, StageEvents, check_stream
+from penstock.model import (
+    ANY,
+    Done,
+    DropStages,
+    Published,
+    PublishStages,
+    StagedUnit,
+    StageEvents,
+    Winner,
+    check_stream,
+)
 from penstock.store import Store
 from penstock.store.contract import LOG_CONTEXT, ExpireStages, Placed, Publish, Stage, Transaction, Unstage
 from penstock.store.staging import check_unit, largest_event, size_of
@@ -32,9 +42,8 @@ class Staging:
     async def stage(self, request: StageEvents) -> Done:
         """Look at units, and stage them."""
         self._disk.check()
-        check_names(job=request.job, attempt=request.attempt)
-        if request.part < 0 or request.number < 0:
-            raise InvalidRequest("part and number", "are never below 0")
+        check_names(job=request.job)
+        check_attempt(request.part, request.attempt, request.number)
         if len(request.units) > REQUEST_UNITS_MAX:
             raise LimitExceeded("request_units_max", len(request.units), REQUEST_UNITS_MAX)
         size, settings = sum(map(size_of, request.units)), self._parts.settings
@@ -51,8 +60,7 @@ class Staging:
         """Make history of what the winners have staged."""
         self._disk.check()
         check_names(job=request.job)
-        if len(request.winners) > WINNERS_MAX:
-            raise LimitExceeded("winners_max", len(request.winners), WINNERS_MAX)
+        check_winners(request.winners)
         (placed,) = await self._parts.write(Transaction((Publish(request.job, request.winners),), request.mark))
         assert isinstance(placed, Placed)
         return placed.published
@@ -68,6 +76,19 @@ class Staging:
         expire = Transaction((ExpireStages(before, EXPIRE_MAX),))
         while await self._parts.write(expire) == [EXPIRE_MAX]:
             pass
+
+
+def check_attempt(part: int, attempt: str, number: int) -> None:
+    """Refuse a part, an attempt and a unit's number that cannot be."""
+    check_names(attempt=attempt)
+    if part < 0 or number < 0:
+        raise InvalidRequest("part and number", "are never below 0")
+
+
+def check_winners(winners: Sequence[Winner]) -> None:
+    """Refuse a job of too many parts."""
+    if len(winners) > WINNERS_MAX:
+        raise LimitExceeded("winners_max", len(winners), WINNERS_MAX)
 
 
 def check_units(_store: Store, units: Sequence[StagedUnit], events_max: int, event_bytes_max: int) -> None:

@@ -80,7 +80,7 @@ def _is_stream(path: Path) -> bool:
 
 def _copy(history: History, wanted: Selection, target: Target, progressed: Progressed) -> Exported:
     resumed, last = target.events, target.last
-    begin = max(target.next, _begin(history, wanted))
+    begin = max(target.next, begin_of(history, wanted))
     for events, following in pages(history, wanted, begin, last):
         target.write(events, following)
         progressed(min(following - 1, last) - wanted.first + 1, max(0, last - wanted.first + 1), target.events)
@@ -88,7 +88,7 @@ def _copy(history: History, wanted: Selection, target: Target, progressed: Progr
     return Exported(target.events, resumed, last)
 
 
-def _begin(history: History, wanted: Selection) -> int:
+def begin_of(history: History, wanted: Selection) -> int:
     """Where to begin; in one context, the store knows before which position no event is late enough."""
     if wanted.since is None or wanted.context is None:
         return wanted.first
@@ -102,7 +102,7 @@ def pages(history: History, wanted: Selection, begin: int, last: int) -> Iterato
         return
     passing = EventFilter(wanted.context, wanted.filter, wanted.types)
     for records in history.records(passing, begin, last + 1):
-        events = [event for event in _events(records, passing, begin, last) if _in_time(event, wanted)]
+        events = [event for event in _events(records, passing, begin, last) if in_time(event, wanted)]
         # A page of small events has very many. What is written together is lost together when there is no room.
         for at in range(0, len(events) - STEP_EVENTS, STEP_EVENTS):
             yield events[at : at + STEP_EVENTS], events[at + STEP_EVENTS].position
@@ -116,7 +116,8 @@ def _events(records: "list[Record]", passing: EventFilter, begin: int, last: int
         yield from record.events(passing, begin, last)
 
 
-def _in_time(event: Event, wanted: Selection) -> bool:
+def in_time(event: Event, wanted: Selection) -> bool:
+    """Whether the time of an event is wanted."""
     if wanted.since is None and wanted.until is None:
         return True
     ticks = ticks_of(event.stamp)

@@ -3,6 +3,16 @@
 Nothing in here knows a wire, a socket or a database.
 """
 
+from penstock.model.builds import (
+    BeginBuild,
+    BuildStart,
+    DropOutput,
+    Installed,
+    InstallOutput,
+    MessagePage,
+    ReadMessages,
+    StageOutput,
+)
 from penstock.model.events import ANY, NEW, Event, EventFilter, NewEvent, event, new_event
 from penstock.model.logs import (
     AddMessages,
@@ -22,7 +32,7 @@ from penstock.model.logs import (
     ShowIterator,
     ShowLog,
 )
-from penstock.model.names import check_context, check_name, check_stream, check_type
+from penstock.model.names import check_context, check_job, check_name, check_stream, check_type
 from penstock.model.principals import ANONYMOUS, Principal, Right
 from penstock.model.replies import (
     Allocation,
@@ -40,6 +50,7 @@ from penstock.model.replies import (
     QueuePage,
     RecordPage,
     Registered,
+    Replayed,
     Reply,
     StoreStats,
     StreamInfo,
@@ -69,6 +80,7 @@ from penstock.model.requests import (
     ReadStream,
     RegisterSubscriptions,
     ReleaseQueue,
+    ReplayQueue,
     Request,
     ResetQueue,
     SetDeadLetterRule,
@@ -108,6 +120,8 @@ __all__ = [
     "Append",
     "Appended",
     "Batch",
+    "BeginBuild",
+    "BuildStart",
     "ContextInfo",
     "ContextPage",
     "CreateIterator",
@@ -117,6 +131,7 @@ __all__ = [
     "Done",
     "DropIterator",
     "DropLog",
+    "DropOutput",
     "DropStages",
     "Encoded",
     "EraseStream",
@@ -131,6 +146,8 @@ __all__ = [
     "FindPosition",
     "Found",
     "GetStats",
+    "InstallOutput",
+    "Installed",
     "ItemPage",
     "IteratorKind",
     "IteratorSummary",
@@ -143,6 +160,7 @@ __all__ = [
     "ListStreams",
     "ListSubscriptions",
     "LogSummary",
+    "MessagePage",
     "Names",
     "NewEvent",
     "NextItems",
@@ -158,12 +176,15 @@ __all__ = [
     "QueueReceipt",
     "ReadAll",
     "ReadEvent",
+    "ReadMessages",
     "ReadRecords",
     "ReadStream",
     "RecordPage",
     "RegisterSubscriptions",
     "Registered",
     "ReleaseQueue",
+    "ReplayQueue",
+    "Replayed",
     "Reply",
     "Request",
     "ResetQueue",
@@ -173,6 +194,7 @@ __all__ = [
     "ShowIterator",
     "ShowLog",
     "StageEvents",
+    "StageOutput",
     "StagedUnit",
     "StoreStats",
     "StreamInfo",
@@ -186,6 +208,7 @@ __all__ = [
     "Transacted",
     "Winner",
     "check_context",
+    "check_job",
     "check_name",
     "check_stream",
     "check_type",

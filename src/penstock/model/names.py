@@ -7,6 +7,8 @@ STREAM_BYTES_MAX: Final = 512
 TYPE_BYTES_MAX: Final = 1024
 NAME_BYTES_MAX: Final = 512
 """Subscribers, queues, producers, logs, iterators."""
+RESERVED_JOBS: Final = "penstock:"
+"""How the names of jobs begin that the server itself stages: the output of iterators."""
 
 
 def _reason(name: str, limit: int) -> str | None:
@@ -38,4 +40,11 @@ def check_type(name: str) -> str | None:
 
 def check_name(name: str) -> str | None:
     """Why this cannot name a subscriber, queue, producer, log or iterator, or None if it can."""
+    return _reason(name, NAME_BYTES_MAX)
+
+
+def check_job(name: str) -> str | None:
+    """Why this cannot name a job that stages events, or None if it can."""
+    if name.startswith(RESERVED_JOBS):
+        return f"begins with {RESERVED_JOBS}, as only jobs of the server itself do"
     return _reason(name, NAME_BYTES_MAX)

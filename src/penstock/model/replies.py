@@ -215,6 +215,21 @@ class DeadLetterPage(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed(Reply):
+    """What came of handing events of a queue out once more: how many were put back, and how many were left out.
+
+    `waiting` counts the events that the next consumers get before anything new. `is_full`: too much waits already, so
+    nothing was put back. `repeated`: it was done before, under the same mark.
+    """
+
+    events: int
+    left_out: int
+    waiting: int
+    is_full: bool = False
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StoreStats(Reply):
     """Counts of the whole store.
 

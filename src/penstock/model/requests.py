@@ -295,6 +295,22 @@ class PutBack(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayQueue(Request):
+    """Hand a queue's events between two positions out once more, all of them or none; what is below its marker.
+
+    Those that a consumer holds, that come again anyway or that were set aside are left out. With a mark that was used
+    before, nothing is done.
+    """
+
+    right = Right.CONSUME
+    context: str | None
+    queue: str
+    first: int
+    last: int
+    mark: ProducerMark | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ListQueues(Request):
     """Queues with their state, by number, after one."""
 

@@ -18,6 +18,7 @@ from penstock.model import (
     ContextInfo,
     Event,
     EventFilter,
+    Installed,
     Over,
     QueueInfo,
     StoreStats,
@@ -40,6 +41,7 @@ from penstock.store.operations import (
     GiveBack,
     HideEvents,
     HideStream,
+    Install,
     MoveQueue,
     Operation,
     Progress,
@@ -47,6 +49,7 @@ from penstock.store.operations import (
     Publish,
     Register,
     Release,
+    Reoffer,
     Requeue,
     RequireLog,
     Seal,
@@ -85,6 +88,7 @@ __all__ = [
     "Hid",
     "HideEvents",
     "HideStream",
+    "Install",
     "IteratorState",
     "Listener",
     "LogInfo",
@@ -104,6 +108,7 @@ __all__ = [
     "RecordSpan",
     "Register",
     "Release",
+    "Reoffer",
     "Requeue",
     "RequireLog",
     "Result",
@@ -278,7 +283,20 @@ class StoreState(NamedTuple):
     tables: dict[str, list[tuple[Any, ...]]]
 
 
-Result = Appended | Placed | Hid | SubscriptionInfo | QueueState | IteratorState | Allocation | bool | int | str | None
+Result = (
+    Appended
+    | Placed
+    | Installed
+    | Hid
+    | SubscriptionInfo
+    | QueueState
+    | IteratorState
+    | Allocation
+    | bool
+    | int
+    | str
+    | None
+)
 Outcome = list[Result] | PenstockError
 """One result per operation, or why the transaction did not happen."""
 
@@ -451,6 +469,14 @@ class Store(ABC):
     @abstractmethod
     def next_expiry(self, queue: int, after: int) -> int | None:
         """When the next allocation of a queue expires after a time (ticks), if one does."""
+
+    @abstractmethod
+    def shared_allocations(self, queue: int, first: int, last: int, limit: int) -> list[Allocation]:
+        """Allocations of a queue, by marker, that share a position with a range."""
+
+    @abstractmethod
+    def waiting(self, queue: int) -> tuple[int, int]:
+        """How many allocations of a queue the next consumers get before anything new, and the events in them."""
 
     # -- logs and iterators
 

@@ -152,6 +152,18 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
+class Reoffer:
+    """Put events that a queue has handed out before back into it, as allocations that its next consumers get.
+
+    Each of `runs` is (first, last, count) and becomes one; they are disjoint and in order. Answers True. Fails with
+    QueueContended if a run shares a position with an allocation that is there, or does not lie before the marker.
+    """
+
+    queue: int
+    runs: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AddLog:
     """Make a log unless it is there. Answers whether it was made; LimitExceeded when there are `LOGS_MAX` already."""
 
@@ -285,6 +297,7 @@ class Stage:
     """Stage units of one attempt, from its unit `number` on; the same again does nothing. Answers whether it did.
 
     Fails with InvalidRequest if units before them are missing, and with LimitExceeded if the job has staged too much.
+    The job of an iterator's output (`penstock.store.outputs`) fails with IteratorNotFound if there is no such iterator.
     """
 
     job: str
@@ -316,6 +329,23 @@ class Unstage:
 
 
 @dataclass(frozen=True, slots=True)
+class Install:
+    """Make chunks that the winners have staged the output of an iterator, and drop the job. Answers Installed.
+
+    The build began where `source` messages had given `items`, and has read `messages` now. What the iterator has by
+    itself meanwhile stays, and as many items are passed over; one that has read as far gets nothing. Fails with
+    IteratorNotFound, StageLost, or InvalidRequest if there cannot be so many items for so many messages.
+    """
+
+    iterator: int
+    source: int
+    items: int
+    messages: int
+    winners: tuple[Winner, ...]
+    state: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ExpireStages:
     """Drop attempts to which nothing was added since a time (ticks), at most so many. Answers how many."""
 
@@ -324,7 +354,7 @@ class ExpireStages:
 
 
 LogOperation = AddLog | DeleteLog | AddIterator | DeleteIterator | WriteOutput
-StageOperation = Stage | Publish | Unstage | ExpireStages
+StageOperation = Stage | Publish | Install | Unstage | ExpireStages
 UpkeepOperation = HideStream | HideEvents | Erase | Seal | GiveBack
 Operation = (
     Commit
@@ -338,6 +368,7 @@ Operation = (
     | MoveQueue
     | SetDeadRule
     | Requeue
+    | Reoffer
     | ExpireProducers
     | RequireLog
     | LogOperation

@@ -10,6 +10,7 @@ A backend's test is a class and how to open it:
             return SqliteReader(path, clock=clock)
 """
 
+from tests.store.contract.builds import BuildContract
 from tests.store.contract.commits import CommitContract
 from tests.store.contract.dead_letters import DeadLetterContract
 from tests.store.contract.erasures import ErasureContract
@@ -20,6 +21,7 @@ from tests.store.contract.marks import MarkContract
 from tests.store.contract.queues import QueueContract
 from tests.store.contract.reads import ReadContract
 from tests.store.contract.records import RecordContract
+from tests.store.contract.reoffers import ReofferContract
 from tests.store.contract.seals import SealContract
 from tests.store.contract.search import SearchContract
 from tests.store.contract.staging import StagingContract
@@ -38,12 +40,14 @@ class StoreContract(
     SearchContract,
     SubscriptionContract,
     QueueContract,
+    ReofferContract,
     DeadLetterContract,
     LogContract,
     IteratorContract,
     SealContract,
     ErasureContract,
     StagingContract,
+    BuildContract,
     KeepingContract,
 ):
     """Every promise of `penstock.store.contract`."""

@@ -7,7 +7,7 @@ for every result.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.errors import InvalidRequest, PenstockError, StoreError, VersionConflict
 from penstock.model import Appended, ProducerMark
@@ -32,6 +32,8 @@ from penstock.store.tables.logs import KnownLogs
 SAVEPOINT: Final = "SAVEPOINT transaction_"
 ROLL_BACK: Final = "ROLLBACK TO transaction_"
 RELEASE: Final = "RELEASE transaction_"
+
+R = TypeVar("R")
 
 _IN_MEMORY: Final = (Commit, RequireLog)
 """What sends nothing, so that it can be taken back here."""
@@ -221,7 +223,13 @@ class Batch:
                 | operations.GiveBack()
             ):
                 return self._look_after(op)
-            case operations.Stage() | operations.Publish() | operations.Unstage() | operations.ExpireStages():
+            case (
+                operations.Stage()
+                | operations.Publish()
+                | operations.Install()
+                | operations.Unstage()
+                | operations.ExpireStages()
+            ):
                 return staging.apply(self._db, op, self._appender, self._recorded)
             case _:
                 return Later(self._consume(op))
@@ -242,14 +250,25 @@ class Batch:
                 return consumers.declare_queue(self._db, op)
             case operations.ExpireProducers():
                 return self.producers.expire(op, self._recorded)
-            case operations.Release() | operations.MoveQueue() | operations.SetDeadRule() | operations.Requeue():
+            case (
+                operations.Release()
+                | operations.MoveQueue()
+                | operations.SetDeadRule()
+                | operations.Requeue()
+                | operations.Reoffer()
+            ):
                 self.queues.add(op.queue)
                 return self._put_back(op)
             case _:
                 raise InvalidRequest("operation", f"{type(op).__name__} is not known here")
 
     def _put_back(
-        self, op: operations.Release | operations.MoveQueue | operations.SetDeadRule | operations.Requeue
+        self,
+        op: operations.Release
+        | operations.MoveQueue
+        | operations.SetDeadRule
+        | operations.Requeue
+        | operations.Reoffer,
     ) -> Promise:
         match op:
             case operations.Release():
@@ -260,6 +279,8 @@ class Batch:
                 return consumers.set_dead_rule(self._db, op)
             case operations.Requeue():
                 return consumers.requeue(self._db, op, self._now)
+            case operations.Reoffer():
+                return consumers.reoffer(self._db, op, self._now)
 
     def _apply_to_logs(self, op: operations.LogOperation) -> Result:
         if isinstance(op, operations.WriteOutput):
@@ -270,11 +291,16 @@ class Batch:
                 return self._touched(logs.add_log(self._db, op, self._appender, self._recorded))
             case operations.DeleteLog():
                 self._known_logs.forget()
-                return self._touched(logs.delete_log(self._db, op, self._appender, self._recorded))
+                return self._deleted(self._touched(logs.delete_log(self._db, op, self._appender, self._recorded)))
             case operations.AddIterator():
                 return iterators.add_iterator(self._db, op, self._recorded)
             case operations.DeleteIterator():
-                return iterators.delete_iterator(self._db, op, self._recorded)
+                return self._deleted(iterators.delete_iterator(self._db, op, self._recorded))
+
+    def _deleted(self, result: R) -> R:
+        """Iterators may be gone, and what was staged for them goes too."""
+        staging.drop_orphans(self._db, self._appender)
+        return result
 
     def _touched(self, has_changed: bool) -> bool:
         if has_changed:
@@ -285,10 +311,10 @@ class Batch:
         match op:
             case operations.HideStream():
                 self.has_changed_logs = True
-                return ledger.hide_stream(self._db, op, self._appender, self._recorded)
+                return self._deleted(ledger.hide_stream(self._db, op, self._appender, self._recorded))
             case operations.HideEvents():
                 self.has_changed_logs = True
-                return ledger.hide_events(self._db, op, self._appender, self._recorded)
+                return self._deleted(ledger.hide_events(self._db, op, self._appender, self._recorded))
             case operations.Erase():
                 self.has_erased = True
                 self._appender.flush()

@@ -13,6 +13,7 @@ import psycopg
 from penstock.errors import (
     AllocationLost,
     LimitExceeded,
+    QueueContended,
     QueueFilterMismatch,
     QueueNotFound,
     SubscriptionMoved,
@@ -32,6 +33,7 @@ from penstock.store.contract import (
     QueueState,
     Register,
     Release,
+    Reoffer,
     Requeue,
     Result,
     SetBookmark,
@@ -182,6 +184,26 @@ def requeue(db: Database, op: Requeue, now: int) -> Promise:
     """Make a dead letter an expired allocation like any other."""
     sent = db.later("put_back", {"queue_id": op.queue, "first": op.first, "now": now})
     return lambda: _required(sent, None)
+
+
+def reoffer(db: Database, op: Reoffer, now: int) -> Promise:
+    """Make allocations that the next consumers get, of what was handed out before."""
+    columns = {name: Numbers(run[at] for run in op.runs) for at, name in enumerate(("firsts", "lasts", "counts"))}
+    values = {"queue_id": op.queue, "now": now, "allocations_max": QUEUE_ALLOCATIONS_MAX}
+    sent = db.later("reoffer", {**values, **columns})
+    return lambda: _reoffered(op, fetched(sent))
+
+
+def _reoffered(op: Reoffer, rows: list[Any]) -> bool:
+    """What the statement did: it compared the same things."""
+    if not rows:
+        raise QueueNotFound(str(op.queue))
+    ((name, before, is_in_use),) = rows
+    if (number := before + len(op.runs)) > QUEUE_ALLOCATIONS_MAX:
+        raise LimitExceeded("queue_allocations_max", number, QUEUE_ALLOCATIONS_MAX)
+    if is_in_use:
+        raise QueueContended(name)
+    return True
 
 
 # --- producers ------------------------------------------------------------------------------------------------

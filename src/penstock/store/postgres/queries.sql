@@ -446,6 +446,33 @@ WHERE queue_id = %(queue_id)s AND first = %(first)s AND expires <= %(now)s
   AND deliveries >= (SELECT dead_after FROM queues WHERE id = %(queue_id)s)
 RETURNING first;
 
+-- name: reoffer
+WITH queue AS (
+    SELECT id, name, position FROM queues WHERE id = %(queue_id)s
+), wanted AS (
+    SELECT * FROM unnest(%(firsts)s::bigint[], %(lasts)s::bigint[], %(counts)s::bigint[]) AS run (first, last, count)
+), out AS (
+    SELECT count(*) AS number FROM allocations WHERE queue_id = %(queue_id)s
+), shared AS (
+    SELECT FROM allocations a JOIN wanted w ON a.first <= w.last AND a.last >= w.first
+    WHERE a.queue_id = %(queue_id)s LIMIT 1
+), added AS (
+    INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
+    SELECT id, first, last, count, '', %(now)s, 0 FROM queue, out, wanted
+    WHERE NOT EXISTS (SELECT FROM shared) AND (SELECT max(last) FROM wanted) < position
+      AND number + (SELECT count(*) FROM wanted) <= %(allocations_max)s
+)
+SELECT name, number, EXISTS (SELECT FROM shared) OR (SELECT max(last) FROM wanted) >= position FROM queue, out;
+
+-- name: shared_allocations
+SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+WHERE queue_id = %(queue_id)s AND first <= %(last)s AND last >= %(first)s ORDER BY first LIMIT %(limit)s;
+
+-- name: waiting
+SELECT count(*), coalesce(sum(count), 0)::bigint FROM allocations
+WHERE queue_id = %(queue_id)s AND expires <= %(now)s
+  AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = %(queue_id)s), deliveries + 1);
+
 -- name: allocations
 SELECT first, last, count, subscriber, expires, deliveries FROM allocations
 WHERE queue_id = %(queue_id)s AND first > %(after)s ORDER BY first LIMIT %(limit)s;
@@ -915,3 +942,10 @@ DELETE FROM stages WHERE id = ANY (%(ids)s::bigint[]);
 
 -- name: idle_stages
 SELECT id FROM stages WHERE used < %(before)s ORDER BY used LIMIT %(limit)s;
+
+-- Staged output of iterators that are gone; its job is 'penstock:output:' and the iterator's id.
+
+-- name: orphan_stages
+SELECT id FROM stages
+WHERE job >= 'penstock:output:' AND job < 'penstock:output;'
+  AND NOT EXISTS (SELECT FROM iterators WHERE iterators.id = substr(job, 17)::bigint);

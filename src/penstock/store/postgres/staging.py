@@ -5,6 +5,7 @@ Rows that are removed leave old versions behind, which go with those of erasures
 
 from collections.abc import Collection
 
+from penstock.model import Installed
 from penstock.store import staging
 from penstock.store.operations import Stage, StageOperation
 from penstock.store.postgres.appender import Appender
@@ -14,9 +15,14 @@ from penstock.store.staging import Placed, Unit
 from penstock.store.tables.staging import Stages
 
 
-def apply(db: Database, op: StageOperation, appender: Appender, now: int) -> Placed | bool | int:
+def apply(db: Database, op: StageOperation, appender: Appender, now: int) -> Placed | Installed | bool | int:
     """Carry out an operation on stages."""
     return _Stages(db, appender).apply(op, now)
+
+
+def drop_orphans(db: Database, appender: Appender) -> None:
+    """Drop the output of iterators that are gone."""
+    _Stages(db, appender).drop_orphans()
 
 
 class _Stages(Stages[Database]):
@@ -40,3 +46,6 @@ class _Stages(Stages[Database]):
         numbers = {"ids": Numbers(ids)}
         self._db.later("delete_staged", numbers)
         self._db.later("delete_stages", numbers)
+
+    def _forget_state(self, iterator: int) -> None:
+        self._db.later("forget_state", {"id": iterator})

@@ -7,6 +7,7 @@ operation that fails has changed nothing.
 from penstock.errors import (
     AllocationLost,
     LimitExceeded,
+    QueueContended,
     QueueFilterMismatch,
     QueueNotFound,
     SubscriptionMoved,
@@ -26,6 +27,7 @@ from penstock.store.contract import (
     QueueState,
     Register,
     Release,
+    Reoffer,
     Requeue,
     SetBookmark,
     SetDeadRule,
@@ -178,6 +180,22 @@ def set_dead_rule(db: Database, op: SetDeadRule) -> bool:
 def requeue(db: Database, op: Requeue, now: int) -> bool:
     """Make a dead letter an expired allocation like any other."""
     return bool(db.run("put_back", {"queue_id": op.queue, "first": op.first, "now": now}))
+
+
+def reoffer(db: Database, op: Reoffer, now: int) -> bool:
+    """Make allocations that the next consumers get, of what was handed out before."""
+    marker = _marker(db, op.queue)
+    number = db.value("allocation_count", {"queue_id": op.queue}) + len(op.runs)
+    if number > QUEUE_ALLOCATIONS_MAX:
+        raise LimitExceeded("queue_allocations_max", number, QUEUE_ALLOCATIONS_MAX)
+    for first, last, _ in op.runs:
+        if last >= marker or db.rows(
+            "shared_allocations", {"queue_id": op.queue, "first": first, "last": last, "limit": 1}
+        ):
+            raise QueueContended(db.value("queue_name", {"id": op.queue}))
+    for first, last, count in op.runs:
+        db.run("reoffer", {"queue_id": op.queue, "first": first, "last": last, "count": count, "now": now})
+    return True
 
 
 # --- producers ------------------------------------------------------------------------------------------------

@@ -18,10 +18,11 @@ class Logs(logs.Logs[Database]):
 
 def write_output(db: Database, op: WriteOutput) -> int:
     """Add to an iterator's output if it is where its builder thinks."""
-    return logs.write_output(db, op, partial(_forget_state, db))
+    return logs.write_output(db, op, partial(forget_state, db))
 
 
-def _forget_state(db: Database, iterator: int) -> None:
+def forget_state(db: Database, iterator: int) -> None:
+    """Take the accumulator out of the last row of an iterator's output."""
     last = db.row("last_output", {"id": iterator})
     if last is not None and last[2] is not None:
         guarded.put_state_away(db, *last)

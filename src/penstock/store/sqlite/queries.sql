@@ -192,6 +192,19 @@ SELECT count(*) FROM allocations WHERE queue_id = :queue_id;
 INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
 VALUES (:queue_id, :first, :last, :count, :subscriber, :expires, 1);
 
+-- name: shared_allocations
+SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+WHERE queue_id = :queue_id AND first <= :last AND last >= :first ORDER BY first LIMIT :limit;
+
+-- name: waiting
+SELECT count(*), coalesce(sum(count), 0) FROM allocations
+WHERE queue_id = :queue_id AND expires <= :now
+  AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1);
+
+-- name: reoffer
+INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
+VALUES (:queue_id, :first, :last, :count, '', :now, 0);
+
 -- name: take_over
 UPDATE allocations SET subscriber = :subscriber, expires = :expires, deliveries = deliveries + 1
 WHERE queue_id = :queue_id AND first = :first;
@@ -578,3 +591,10 @@ DELETE FROM stages WHERE id = ?;
 
 -- name: idle_stages
 SELECT id FROM stages WHERE used < :before ORDER BY used LIMIT :limit;
+
+-- Staged output of iterators that are gone; its job is 'penstock:output:' and the iterator's id.
+
+-- name: orphan_stages
+SELECT id FROM stages
+WHERE job >= 'penstock:output:' AND job < 'penstock:output;'
+    AND NOT EXISTS (SELECT 1 FROM iterators WHERE iterators.id = CAST(substr(job, 17) AS INTEGER));

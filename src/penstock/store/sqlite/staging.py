@@ -7,11 +7,13 @@ see `guarded`. Rows are always added at the end of their table.
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
+from penstock.model import Installed
 from penstock.store import staging
 from penstock.store.operations import Stage, StageOperation
 from penstock.store.sqlite import guarded
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.database import Database
+from penstock.store.sqlite.logs import forget_state
 from penstock.store.staging import FLUSH_BYTES, Placed, Unit
 from penstock.store.tables.staging import Stages
 
@@ -19,9 +21,14 @@ ROWS_TOGETHER_MAX: Final = 4096
 """Units that are removed together."""
 
 
-def apply(db: Database, op: StageOperation, appender: Appender, now: int) -> Placed | bool | int:
+def apply(db: Database, op: StageOperation, appender: Appender, now: int) -> Placed | Installed | bool | int:
     """Carry out an operation on stages."""
     return _Stages(db, appender).apply(op, now)
+
+
+def drop_orphans(db: Database, appender: Appender) -> None:
+    """Drop the output of iterators that are gone."""
+    _Stages(db, appender).drop_orphans()
 
 
 class _Stages(Stages[Database]):
@@ -50,6 +57,9 @@ class _Stages(Stages[Database]):
             self._db.run_many("blank_staged", [(number,) for number in found.gone])
             self._db.run_many("delete_staged", [(number,) for number in found.gone])
         return len(found.gone)
+
+    def _forget_state(self, iterator: int) -> None:
+        forget_state(self._db, iterator)
 
     def _from(self, row: int, stages: frozenset[int]) -> Iterator[tuple[int | None, Sequence[int]]]:
         for stage, *numbers in self._db.each("staged_from_row", {"row": row}):

@@ -21,6 +21,7 @@ from penstock.model import Appended, ProducerMark, StoreStats, ticks_of_unix_ns
 from penstock.store import operations
 from penstock.store.contract import (
     Commit,
+    Install,
     Outcome,
     Publish,
     RequireLog,
@@ -212,8 +213,8 @@ class SqliteStore(SqliteReader):
         try:
             if mark is not None and (before := self._marked(mark)) is not None:
                 return [*judging.first_results(operations, before, mark)]
-            # A publication fails in its middle as several operations do.
-            is_small = len(operations) == 1 and not isinstance(operations[0], Publish)
+            # These fail in their middle as several operations do.
+            is_small = len(operations) == 1 and not isinstance(operations[0], Publish | Install)
             results = [self._apply(operations[0])] if is_small else self._together(operations)
             if mark is not None:
                 consumers.save_mark(self.db, mark, judging.kept(results), self._recorded)
@@ -287,20 +288,35 @@ class SqliteStore(SqliteReader):
                 return consumers.set_bookmark(self.db, op)
             case operations.DeclareQueue():
                 return consumers.declare_queue(self.db, op)
+            case operations.MoveQueue() | operations.SetDeadRule() | operations.Requeue() | operations.Reoffer():
+                return self._mend_queue(op)
+            case operations.ExpireProducers():
+                return consumers.expire_producers(self.db, op)
+            case operations.Erase() | operations.Seal() | operations.GiveBack():
+                return self._look_after(op)
+            case (
+                operations.Stage()
+                | operations.Publish()
+                | operations.Install()
+                | operations.Unstage()
+                | operations.ExpireStages()
+            ):
+                return staging.apply(self.db, op, self._appender, self._recorded)
+            case _:
+                return self._apply_to_logs(op)
+
+    def _mend_queue(
+        self, op: operations.MoveQueue | operations.SetDeadRule | operations.Requeue | operations.Reoffer
+    ) -> Result:
+        match op:
             case operations.MoveQueue():
                 return consumers.move_queue(self.db, op)
             case operations.SetDeadRule():
                 return consumers.set_dead_rule(self.db, op)
             case operations.Requeue():
                 return consumers.requeue(self.db, op, self.now())
-            case operations.ExpireProducers():
-                return consumers.expire_producers(self.db, op)
-            case operations.Erase() | operations.Seal() | operations.GiveBack():
-                return self._look_after(op)
-            case operations.Stage() | operations.Publish() | operations.Unstage() | operations.ExpireStages():
-                return staging.apply(self.db, op, self._appender, self._recorded)
-            case _:
-                return self._apply_to_logs(op)
+            case operations.Reoffer():
+                return consumers.reoffer(self.db, op, self.now())
 
     def _look_after(self, op: operations.Erase | operations.Seal | operations.GiveBack) -> Result:
         self._appender.flush()
@@ -319,6 +335,17 @@ class SqliteStore(SqliteReader):
                 return write_output(self.db, op)
             case operations.AddLog():
                 return logs.add_log(self.db, op, self._appender, self._recorded)
+            case operations.AddIterator():
+                return iterators.add_iterator(self.db, op, self._recorded)
+            case _:
+                result = self._delete(op)
+                staging.drop_orphans(self.db, self._appender)
+                return result
+
+    def _delete(
+        self, op: operations.DeleteLog | operations.DeleteIterator | operations.HideStream | operations.HideEvents
+    ) -> Result:
+        match op:
             case operations.DeleteLog():
                 self._known_logs.forget()
                 return logs.delete_log(self.db, op, self._appender, self._recorded)
@@ -326,8 +353,6 @@ class SqliteStore(SqliteReader):
                 return ledger.hide_stream(self.db, op, self._appender, self._recorded)
             case operations.HideEvents():
                 return ledger.hide_events(self.db, op, self._appender, self._recorded)
-            case operations.AddIterator():
-                return iterators.add_iterator(self.db, op, self._recorded)
             case operations.DeleteIterator():
                 return iterators.delete_iterator(self.db, op, self._recorded)
 

@@ -61,6 +61,14 @@ class Consumers(Store, Generic[AnyQueries]):
         expires: int | None = self.db.value("next_expiry", {"queue_id": queue, "after": after})
         return expires
 
+    def shared_allocations(self, queue: int, first: int, last: int, limit: int) -> list[Allocation]:
+        values = {"queue_id": queue, "first": first, "last": last, "limit": limit}
+        return [Allocation(*row) for row in self.db.rows("shared_allocations", values)]
+
+    def waiting(self, queue: int) -> tuple[int, int]:
+        number, events = self.db.row("waiting", {"queue_id": queue, "now": self.now()})
+        return number, events
+
     def dead_letters(self, queue: int, after: int, limit: int) -> list[Allocation]:
         values = {"queue_id": queue, "after": after, "limit": limit, "now": self.now()}
         return [Allocation(*row) for row in self.db.rows("dead_letters", values)]

@@ -89,6 +89,7 @@ ASKED: Final[dict[type[Request], Asking]] = {
     model.SetDeadLetterRule: Asking(b"DR", writing.set_dead_letter_rule, b"QT", reading.changed),
     model.ListDeadLetters: Asking(b"DL", writing.list_dead_letters, b"LD", reading.dead_letters),
     model.PutBack: Asking(b"DP", writing.put_back, b"QT", reading.changed),
+    model.ReplayQueue: Asking(b"RP", writing.replay_queue, b"PR", reading.replayed),
     model.ListQueues: Asking(b"LQ", writing.listing, b"QL", reading.queues),
     model.ListContexts: Asking(b"LC", writing.listing, b"CL", reading.contexts),
     model.ListStreams: Asking(b"LS", writing.list_streams, b"SL", reading.streams),
@@ -108,5 +109,10 @@ ASKED: Final[dict[type[Request], Asking]] = {
     model.StageEvents: Asking(b"ZS", writing.stage_events, b"OK", reading.done),
     model.PublishStages: Asking(b"ZP", writing.publish_stages, b"ZR", reading.published),
     model.DropStages: Asking(b"ZD", writing.drop_stages, b"OK", reading.done),
+    model.BeginBuild: Asking(b"BB", writing.begin_build, b"BG", reading.build_start),
+    model.ReadMessages: Asking(b"BM", writing.read_messages, b"MB", reading.message_page),
+    model.StageOutput: Asking(b"BO", writing.stage_output, b"OK", reading.done),
+    model.InstallOutput: Asking(b"BI", writing.install_output, b"BR", reading.installed),
+    model.DropOutput: Asking(b"BD", writing.drop_output, b"OK", reading.done),
     model.ListErasures: Asking(b"EL", writing.listing, b"LE", reading.erasures),
 }

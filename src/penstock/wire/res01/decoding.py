@@ -10,6 +10,7 @@ from penstock.errors import PenstockError
 from penstock.model import TICKS_MAX, Append
 from penstock.model.ticks import TICKS_MASK
 from penstock.wire.res01 import commands, encoding
+from penstock.wire.res01.builds import BUILDS
 from penstock.wire.res01.codes import MALFORMED, UNSUPPORTED_COMMAND, UNSUPPORTED_PROTOCOL
 from penstock.wire.res01.commands import Command
 from penstock.wire.res01.encoding import Dialect
@@ -38,7 +39,15 @@ TEXT: Final = Dialect("Res01", TEXT_SCALARS, text_frames)
 LEGACY: Final = Dialect("Res01", TEXT_SCALARS, text_frames, legacy=True)
 BINARY: Final = Dialect("RC0.1", BINARY_SCALARS, binary_frames)
 
-TEXT_COMMANDS: Final[dict[bytes, Command]] = {**commands.TEXT, **EXTENSIONS, **FULL, **LOGS, **UPKEEP, **STAGING}
+TEXT_COMMANDS: Final[dict[bytes, Command]] = {
+    **commands.TEXT,
+    **EXTENSIONS,
+    **FULL,
+    **LOGS,
+    **UPKEEP,
+    **STAGING,
+    **BUILDS,
+}
 BINARY_COMMANDS: Final[dict[bytes, Command]] = commands.BINARY
 ONE_EVENT_FRAMES: Final = 13
 """Frames of an append of one event, the empty one that leads it included."""

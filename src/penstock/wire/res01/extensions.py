@@ -24,6 +24,8 @@ from penstock.model import (
     ReadEvent,
     ReadRecords,
     RecordPage,
+    Replayed,
+    ReplayQueue,
     SetDeadLetterRule,
     StoreStats,
     StreamPage,
@@ -239,6 +241,17 @@ def put_back(fields: Fields, _dialect: Dialect) -> Asked:
     return (PutBack(context, queue, fields.number("StartMarker")),), queue_changed(queue)
 
 
+def replay_queue(fields: Fields, _dialect: Dialect) -> Asked:
+    """RP."""
+    queue, context = fields.text("QueueId"), fields.text_or_none("Context")
+    first, last, mark = fields.number("StartMarker"), fields.number("EndMarker"), producer_mark(fields)
+
+    def write(done: Replayed) -> Frames:
+        return [b"PR", *texts(done.events, done.left_out, done.waiting, done.is_full, done.repeated)]
+
+    return (ReplayQueue(context, queue, first, last, mark),), one(Replayed, write)
+
+
 def queue_changed(queue: str) -> Compose:
     """QT."""
     return one(Done, lambda _done: [b"QT", queue.encode()])
@@ -259,4 +272,5 @@ EXTENSIONS: Final[dict[bytes, Command]] = {
     b"DR": Command(set_dead_letter_rule, b"QT"),
     b"DL": Command(list_dead_letters, b"LD"),
     b"DP": Command(put_back, b"QT"),
+    b"RP": Command(replay_queue, b"PR"),
 }

@@ -12,6 +12,7 @@ from penstock.model import (
     Allocation,
     Appended,
     Batch,
+    BuildStart,
     ContextInfo,
     ContextPage,
     DeadLetterPage,
@@ -23,10 +24,12 @@ from penstock.model import (
     Event,
     EventPage,
     Found,
+    Installed,
     ItemPage,
     IteratorKind,
     IteratorSummary,
     LogSummary,
+    MessagePage,
     Names,
     Over,
     Published,
@@ -34,6 +37,7 @@ from penstock.model import (
     QueuePage,
     RecordPage,
     Registered,
+    Replayed,
     StoreStats,
     StreamInfo,
     StreamPage,
@@ -138,6 +142,12 @@ def changed(fields: Fields) -> Done:
     """QT."""
     fields.text("QueueId")
     return _DONE
+
+
+def replayed(fields: Fields) -> Replayed:
+    """PR."""
+    counts = fields.number("Events"), fields.number("LeftOut"), fields.number("Waiting")
+    return Replayed(*counts, fields.flag("Full"), fields.flag("Repeated"))
 
 
 def dead_letters(fields: Fields) -> DeadLetterPage:
@@ -297,3 +307,42 @@ def _erasure(fields: Fields) -> ErasureInfo:
         finished=fields.ticks_or_none("Finished"),
         damaged=fields.number("Damaged"),
     )
+
+
+# --- builds ---------------------------------------------------------------------------------------------------
+
+
+def build_start(fields: Fields) -> BuildStart:
+    """BG."""
+    # Arguments are evaluated from left to right, and the frames are in the order of the fields.
+    return BuildStart(
+        iterator=fields.text("Name"),
+        id=fields.number("Id"),
+        log=fields.text("Log"),
+        over=fields.word("Over", Over),
+        kind=fields.word("Kind", IteratorKind),
+        function=fields.text("Function"),
+        source=fields.number("Source"),
+        items=fields.number("Items"),
+        state=fields.frame("State") or None,
+        head=fields.number("Head"),
+        call_ms_max=fields.number("CallMsMax"),
+        memory_bytes_max=fields.number("MemoryBytesMax"),
+        result_bytes_max=fields.number("ResultBytesMax"),
+    )
+
+
+def message_page(fields: Fields) -> MessagePage:
+    """MB."""
+    erased = [fields.number("Erased") for _ in range(fields.count("ErasedCount", 1))]
+    messages: list[bytes | None] = [*fields.take(fields.count_to_end("Count", 1))]
+    for index in erased:
+        if not 0 <= index < len(messages):
+            raise InvalidRequest("Erased", f"is {index}, and {len(messages)} messages are there")
+        messages[index] = None
+    return MessagePage(messages)
+
+
+def installed(fields: Fields) -> Installed:
+    """BR."""
+    return Installed(fields.number("Items"), fields.number("Added"), fields.number("Messages"))

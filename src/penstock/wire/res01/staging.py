@@ -31,11 +31,15 @@ def publish_stages(fields: Fields, _dialect: Dialect) -> Asked:
     mark, job = producer_mark(fields), fields.text("Job")
     if mark is None:
         raise InvalidRequest("Producer", "is empty; whatever is published has a mark")
-    winners = tuple(
+    return (PublishStages(job, winners(fields), mark),), _PUBLISHED
+
+
+def winners(fields: Fields) -> tuple[Winner, ...]:
+    """The attempts that count, to the end of the message."""
+    return tuple(
         Winner(fields.number("Part"), fields.text("Attempt"), fields.number("Units"))
         for _ in range(fields.count_to_end("WinnerCount", WINNER_FRAMES))
     )
-    return (PublishStages(job, winners, mark),), _PUBLISHED
 
 
 def drop_stages(fields: Fields, _dialect: Dialect) -> Asked:

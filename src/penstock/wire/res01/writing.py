@@ -11,15 +11,18 @@ from penstock.model import (
     AcknowledgeQueue,
     AddMessages,
     Append,
+    BeginBuild,
     CreateIterator,
     CreateLog,
     DropIterator,
     DropLog,
+    DropOutput,
     DropStages,
     EraseStream,
     EraseSubject,
     FetchSubscription,
     FindPosition,
+    InstallOutput,
     ListContexts,
     ListDeadLetters,
     ListErasures,
@@ -36,10 +39,12 @@ from penstock.model import (
     QueueReceipt,
     ReadAll,
     ReadEvent,
+    ReadMessages,
     ReadRecords,
     ReadStream,
     RegisterSubscriptions,
     ReleaseQueue,
+    ReplayQueue,
     Request,
     ResetQueue,
     SetDeadLetterRule,
@@ -47,10 +52,12 @@ from penstock.model import (
     ShowIterator,
     ShowLog,
     StageEvents,
+    StageOutput,
     SubscribeQueue,
     SubscriptionReceipt,
     SubscriptionStart,
     Transact,
+    Winner,
 )
 from penstock.wire.res01.encoding import counted, text_time, texts
 from penstock.wire.res01.exchange import Frames
@@ -219,6 +226,11 @@ def put_back(request: PutBack) -> Frames:
     return texts(request.queue, request.context, request.first)
 
 
+def replay_queue(request: ReplayQueue) -> Frames:
+    """RP."""
+    return [*texts(request.queue, request.context, request.first, request.last), *_mark(request.mark)]
+
+
 # --- lists and counts -----------------------------------------------------------------------------------------
 
 
@@ -299,10 +311,43 @@ def stage_events(request: StageEvents) -> Frames:
 
 def publish_stages(request: PublishStages) -> Frames:
     """ZP."""
-    winners = (texts(winner.part, winner.attempt, winner.units) for winner in request.winners)
-    return [*_mark(request.mark), *texts(request.job), *counted(winners)]
+    return [*_mark(request.mark), *texts(request.job), *_winners(request.winners)]
+
+
+def _winners(winners: Sequence[Winner]) -> Frames:
+    return counted(texts(winner.part, winner.attempt, winner.units) for winner in winners)
 
 
 def drop_stages(request: DropStages) -> Frames:
     """ZD."""
     return texts(request.job)
+
+
+# --- builds ---------------------------------------------------------------------------------------------------
+
+
+def begin_build(request: BeginBuild) -> Frames:
+    """BB."""
+    return texts(request.iterator)
+
+
+def read_messages(request: ReadMessages) -> Frames:
+    """BM."""
+    return texts(request.iterator, request.id, request.ordinal, request.count)
+
+
+def stage_output(request: StageOutput) -> Frames:
+    """BO."""
+    head = texts(request.id, request.part, request.attempt, request.number, len(request.chunks))
+    return [*head, *request.chunks]
+
+
+def install_output(request: InstallOutput) -> Frames:
+    """BI."""
+    head = texts(request.iterator, request.id, request.source, request.items, request.messages)
+    return [*head, request.state or b"", *_winners(request.winners)]
+
+
+def drop_output(request: DropOutput) -> Frames:
+    """BD."""
+    return texts(request.id)

@@ -1,0 +1,160 @@
+"""Output of iterators that is computed elsewhere: chunks of items, and the units that they are staged as.
+
+A chunk is the number of its items, their lengths (u32 each, little-endian), and the items one after the other. A row of
+kept output is the same without the number. All that is staged for an iterator is one job, whose name no client can
+give: it begins with `RESERVED_JOBS`. It is dropped together with the iterator, because it is made from messages that
+may be about to be erased.
+"""
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from struct import pack, unpack_from
+from typing import Final, NamedTuple
+
+from penstock.errors import DamagedRecord, InvalidRequest
+from penstock.model import StagedUnit, check_job, new_event
+from penstock.model.names import RESERVED_JOBS
+from penstock.store.record import Record
+from penstock.store.staging import make_unit
+
+CHUNK_ITEMS_MAX: Final = 4096
+CHUNK_BYTES_MAX: Final = 256 * 1024
+"""Items of one chunk, all together; one larger item may be a chunk by itself."""
+ROW_BYTES_MIN: Final = CHUNK_BYTES_MAX // 4
+ROW_ITEMS_MIN: Final = CHUNK_ITEMS_MAX // 4
+ROW_BYTES_MAX: Final = 2 * CHUNK_BYTES_MAX
+"""A chunk with as much as this is a row of output as it is; smaller ones are put together, larger ones are cut."""
+OUTPUT_JOBS: Final = f"{RESERVED_JOBS}output:"
+"""How the job of an iterator's output begins; its id follows."""
+_OUTPUT_JOB: Final = re.compile(f"{OUTPUT_JOBS}([1-9][0-9]{{0,17}})")
+_PLACE: Final = ("penstock", "output")
+_COUNT_BYTES: Final = 4
+
+
+# --- chunks ---------------------------------------------------------------------------------------------------
+
+
+def pack_items(items: Sequence[bytes]) -> bytes:
+    """A chunk of these items."""
+    return pack(f"<{len(items) + 1}I", len(items), *map(len, items)) + b"".join(items)
+
+
+def unpack_items(chunk: bytes) -> list[bytes]:
+    """The items of a chunk; InvalidRequest if it is not one."""
+    ends = list(accumulate(_lengths(chunk)))
+    start = len(chunk) - (ends[-1] if ends else 0)
+    return [chunk[start + a : start + b] for a, b in pairwise((0, *ends))]
+
+
+def count_items(chunk: bytes) -> int:
+    """How many items a chunk has; InvalidRequest if it is not one."""
+    return len(_lengths(chunk))
+
+
+def _lengths(chunk: bytes) -> tuple[int, ...]:
+    try:
+        (count,) = unpack_from("<I", chunk)
+        if count > CHUNK_ITEMS_MAX:
+            raise InvalidRequest("chunk", f"has {count} items; at most {CHUNK_ITEMS_MAX} are allowed")
+        lengths = unpack_from(f"<{count}I", chunk, _COUNT_BYTES)
+    except struct.error:
+        raise InvalidRequest("chunk", f"is cut off: it has {len(chunk)} bytes") from None
+    if _COUNT_BYTES * (1 + count) + sum(lengths) != len(chunk):
+        raise InvalidRequest("chunk", f"has {len(chunk)} bytes, where its items do not end")
+    return lengths
+
+
+def chunks_of(items: Iterable[bytes]) -> Iterator[bytes]:
+    """Items as chunks, each about as large as may be."""
+    held: list[bytes] = []
+    size = 0
+    for item in items:
+        if held and (size + len(item) > CHUNK_BYTES_MAX or len(held) >= CHUNK_ITEMS_MAX):
+            yield pack_items(held)
+            held, size = [], 0
+        held.append(item)
+        size += len(item)
+    if held:
+        yield pack_items(held)
+
+
+# --- what is staged -------------------------------------------------------------------------------------------
+
+
+def output_job(iterator: int) -> str:
+    """The job that the output of an iterator is staged as."""
+    return f"{OUTPUT_JOBS}{iterator}"
+
+
+def iterator_of_job(job: str) -> int | None:
+    """The iterator whose output a job stages; None if it stages events. InvalidRequest if no job has that name."""
+    if not job.startswith(RESERVED_JOBS):
+        return None
+    if (found := _OUTPUT_JOB.fullmatch(job)) is None:
+        raise InvalidRequest("job", check_job(job) or "")
+    return int(found[1])
+
+
+def make_output_unit(chunk: bytes) -> StagedUnit:
+    """The unit that a chunk is staged as."""
+    return make_unit(*_PLACE, [new_event("output", chunk)])
+
+
+def chunk_in(data: bytes) -> bytes:
+    """The chunk of a staged unit; InvalidRequest if there is none."""
+    try:
+        (event,) = Record(data, 1).events()
+    except (DamagedRecord, ValueError) as error:
+        raise InvalidRequest("chunk", f"cannot be read: {error}") from None
+    return event.body
+
+
+# --- rows -----------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A row of kept output: how many items it has, and these after their lengths."""
+
+    items: int
+    data: bytes
+
+
+class Rows:
+    """Chunks one after the other as rows of output, without the first `skipped` items."""
+
+    def __init__(self, skipped: int) -> None:
+        self.items = 0
+        """How many items there were, those that were skipped included."""
+        self._skipped = skipped
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def add(self, chunk: bytes) -> Iterator[Row]:
+        """The rows that are full with this chunk."""
+        count, before = count_items(chunk), self.items
+        self.items += count
+        if self.items <= self._skipped:
+            return
+        if before >= self._skipped and _is_row(count, chunk):
+            yield from self.rest()
+            yield Row(count, chunk[_COUNT_BYTES:])
+            return
+        for item in unpack_items(chunk)[max(0, self._skipped - before) :]:
+            if self._held and (self._size + len(item) > CHUNK_BYTES_MAX or len(self._held) >= CHUNK_ITEMS_MAX):
+                yield from self.rest()
+            self._held.append(item)
+            self._size += len(item)
+
+    def rest(self) -> Iterator[Row]:
+        """What is held as a row, if something is."""
+        if self._held:
+            count, data = len(self._held), pack_items(self._held)[_COUNT_BYTES:]
+            self._held, self._size = [], 0
+            yield Row(count, data)
+
+
+def _is_row(count: int, chunk: bytes) -> bool:
+    is_small = count < ROW_ITEMS_MIN and len(chunk) < ROW_BYTES_MIN
+    return not is_small and (count == 1 or len(chunk) <= ROW_BYTES_MAX)
