@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.lake.layout import PENDING
-from penstock.spark import sessions
+from penstock.spark.java import asked_java
 from tests.lake.killing import until
 from tests.lake.support import archive, fill, numbers
 from tests.test_cli import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself
@@ -143,7 +143,7 @@ def test_the_version_of_a_java_is_read(tmp_path: Path) -> None:
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
     java.chmod(0o755)
-    assert sessions._java_version(str(java)) == 11
+    assert asked_java(str(java), {}) == (str(java), "11.0.2", 11)
     java.write_text("#!/bin/sh\necho nothing\n")
-    assert sessions._java_version(str(java)) is None
-    assert sessions._java_version(str(tmp_path / "none")) is None
+    assert asked_java(str(java), {}) is None
+    assert asked_java(str(tmp_path / "none"), {}) is None

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import LakeDamaged, StoreError
 from penstock.lake import remote
 from penstock.lake.reporting import status
-from penstock.lake.spreading import shares, spread
+from penstock.spark.spreading import shares, spread
 from tests.lake.support import archive, awkward, fill, verified
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
+from penstock.cli.building import build_command
 from penstock.cli.connecting import Data, Url, address_of, connected, telling
 from penstock.cli.logs import as_json_value, messages, need_name
 from penstock.cli.output import (
@@ -201,6 +202,9 @@ def delete_command(
     with connected(url, data) as client:
         client.iterator(name).delete(client.iterator(name).show().log if log is None else log)
     print_line(shown(f"iterator {name} is deleted"))
+
+
+app.command("build")(build_command)
 
 
 # --- trying ---------------------------------------------------------------------------------------------------

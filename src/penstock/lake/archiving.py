@@ -31,10 +31,10 @@ from penstock.lake.layout import MANIFEST
 from penstock.lake.manifests import LakeFile, Manifest, encode, now
 from penstock.lake.parquet import Piece
 from penstock.lake.parquet import encode as encode_piece
-from penstock.lake.places import LakePlace, open_lake_place
+from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
 from penstock.lake.reading import Span, read_pieces, read_rows
 from penstock.lake.sources import Source, check_source, look, timelines
-from penstock.lake.spreading import Done, Session, shares, spread
+from penstock.spark.spreading import Done, Session, shares, spread
 from penstock.store.contract import Progressed, StoreIdentity
 from penstock.store.sealing import SEALED_EVENTS
 
@@ -100,7 +100,7 @@ class Archiving:
 
     def __init__(self, spark: Session, url: str, lake: str, place: LakePlace, source: Source, *, iceberg: bool) -> None:
         self._iceberg = iceberg
-        self._spark, self._url, self._lake, self._place = spark, url, lake, place
+        self._spark, self._url, self._lake, self._place = spark, absolute(url), absolute(lake), place
         manifest = find_manifest(place) or self._begin(source)
         self.manifest, self._plan = recover(place, manifest)
         check_source(place.shown, self.manifest, source)
@@ -207,7 +207,7 @@ def update_iceberg(place: LakePlace, manifest: Manifest) -> None:
 
 def _write(task: _Task) -> list[Written]:
     """Write the files of a range."""
-    place = open_lake_place(task.lake)
+    place = open_seen_place(task.lake)
     return [stage_piece(place, piece) for piece in read_pieces(task.url, task.identity, task.span)]
 
 
@@ -220,7 +220,7 @@ def stage_piece(place: LakePlace, piece: Piece) -> Written:
 def _rewrite(task: _Task) -> Written | None:
     """Write a file anew if the store has fewer of its events."""
     assert task.file is not None
-    place = open_lake_place(task.lake)
+    place = open_seen_place(task.lake)
     if task.gone is not None and not task.gone.may_be_in(place, task.file):
         return None
     rows, erased = read_rows(task.url, task.identity, task.span)

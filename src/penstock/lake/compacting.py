@@ -25,10 +25,10 @@ from penstock.lake.changes import (
 from penstock.lake.layout import path_of
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.parquet import Erased, Piece, in_order
-from penstock.lake.places import LakePlace, open_lake_place
+from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
 from penstock.lake.reading import PIECE_BYTES_MAX, ROW_BYTES
-from penstock.lake.spreading import Session, spread
 from penstock.lake.verifying import read_whole
+from penstock.spark.spreading import Session, spread
 from penstock.store.contract import Progressed
 
 FILE_BYTES: Final = 128 << 20
@@ -116,7 +116,7 @@ def _round(
     record(place, Plan(COMPACT, paths=tuple(map(_path, groups))))
     done, total = groups[0][0].first - 1, manifest.head
     events = groups[-1][-1].last - done
-    tasks = [_Task(lake, group) for group in groups]
+    tasks = [_Task(absolute(lake), group) for group in groups]
     written = spread(spark, tasks, _merge, lambda share: progressed(done + int(share * events), total))
     manifest = replace_files(place, manifest, groups, written)
     finish(place)
@@ -143,7 +143,7 @@ def _path(group: tuple[LakeFile, ...]) -> str:
 
 def _merge(task: _Task) -> Written:
     """Write the file that is made of others, which are checked as they are read."""
-    return merged(open_lake_place(task.lake), task.files)
+    return merged(open_seen_place(task.lake), task.files)
 
 
 def merged(place: LakePlace, files: tuple[LakeFile, ...]) -> Written:

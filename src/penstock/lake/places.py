@@ -12,11 +12,15 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import LakeDamaged, PlaceRefused, StoreError
+from penstock.lake.layout import MANIFEST
 from penstock.lake.manifests import now
+from penstock.store.urls import SQLITE
 
+UNSEEN: Final = "on {}, where Spark runs tasks, there is no such lake; its folder must be shared by all machines"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -109,6 +113,22 @@ def open_lake_place(lake: str) -> LakePlace:
     from penstock.lake.remote import RemotePlace  # noqa: PLC0415
 
     return RemotePlace(lake)
+
+
+def open_seen_place(lake: str) -> LakePlace:
+    """The same in a task, which may run on another machine. Raises PlaceRefused if the lake is not there."""
+    place = open_lake_place(lake)
+    # A folder that is missing would be made, on a disk that nobody looks at.
+    if place.stages_aside and place.find(MANIFEST) is None:
+        raise PlaceRefused(lake, UNSEEN.format(socket.gethostname()))
+    return place
+
+
+def absolute(place: str) -> str:
+    """A path, or the URL of a store, as it holds for processes whose working directory is another."""
+    if place.startswith(SQLITE):
+        return f"{SQLITE}{Path(place.removeprefix(SQLITE)).absolute()}"
+    return place if "://" in place else str(Path(place).absolute())
 
 
 def owner(what: str) -> dict[str, Any]:

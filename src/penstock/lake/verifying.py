@@ -13,10 +13,10 @@ from penstock.lake.digests import digest
 from penstock.lake.layout import named
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.parquet import Erased, decode
-from penstock.lake.places import LakePlace, open_lake_place
+from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
 from penstock.lake.reading import Span, read_rows
 from penstock.lake.sources import check_source, look
-from penstock.lake.spreading import Session, shares, spread
+from penstock.spark.spreading import Session, shares, spread
 from penstock.store.contract import Progressed, StoreIdentity
 
 ROUND_FILES: Final = 64
@@ -96,7 +96,7 @@ def _compared(spark: Session, url: str, lake: str, manifest: Manifest, progresse
     files, done, total = manifest.files, 0, manifest.head
     for number in range(0, len(files), ROUND_FILES):
         part = files[number : number + ROUND_FILES]
-        tasks = [_Task(lake, url, manifest.identity, file) for file in part]
+        tasks = [_Task(absolute(lake), absolute(url), manifest.identity, file) for file in part]
         events = part[-1].last - part[0].first + 1
         told = shares(progressed, done, events, total)
         for file, found in zip(part, spread(spark, tasks, _check, told), strict=True):
@@ -114,7 +114,7 @@ def _check(task: _Task) -> list[str]:
     store = "the store", rows.num_rows, digest(rows)
     found = list(_disagreements(task.file, *store))
     try:
-        kept = read_file(open_lake_place(task.lake), task.file)
+        kept = read_file(open_seen_place(task.lake), task.file)
     except LakeDamaged as error:
         return [*found, error.reason]
     return [*found, *_disagreements(task.file, "the file", kept.num_rows, digest(kept))]

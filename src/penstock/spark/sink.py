@@ -27,6 +27,7 @@ from penstock.model import ProducerMark, Winner
 from penstock.spark.rows import BadRow, Units, shown, utc_now
 from penstock.spark.stages import open_stages, portions
 from penstock.spark.writing import DIVERT, WriteOptions
+from penstock.store.staging import size_of
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -61,7 +62,7 @@ def _stage(options: WriteOptions, job: _Job, batches: Iterator[pa.RecordBatch]) 
     bad = _Diverted(options, job.name, part, attempt)
     units = Units(options.order_by, bad)
     with closing(bad), closing(open_stages(options.url, job.name)) as stages:
-        for portion in portions(_units(units, batches)):
+        for portion in portions(_units(units, batches), size_of):
             stages.stage(part, attempt, number, portion)
             number += len(portion)
     return TaskStaged(job.name, job.producer, part, attempt, number, bad.count)

@@ -10,19 +10,19 @@ import os
 import shutil
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import IO, Final, Protocol, TypeVar
 
 import cbor2
 
 from penstock.errors import InvalidRequest, PenstockError, StageLost, StorageFailure, StoreInUse
 from penstock.history.histories import SERVED
-from penstock.model import ProducerMark, Published, StagedUnit, Winner
+from penstock.model import Installed, ProducerMark, Published, StagedUnit, Winner
 from penstock.store import Store, open_store
-from penstock.store.contract import Operation, Placed, Publish, Result, Stage, Transaction, Unstage
+from penstock.store.contract import Install, Operation, Placed, Publish, Result, Stage, Transaction, Unstage
 from penstock.store.staging import size_of
 from penstock.store.urls import SQLITE
 
@@ -38,6 +38,8 @@ FOLDER: Final = "staging"
 IDLE_S_MAX: Final = 24 * 3600.0
 """How long files stay staged to which nothing is added."""
 _LENGTH: Final = struct.Struct("<I")
+
+Unit = TypeVar("Unit")
 
 
 class Stages(Protocol):
@@ -66,13 +68,13 @@ def open_stages(url: str, job: str) -> Stages:
     return FileStages(url, job) if url.startswith(SQLITE) else StoreStages(url, job)
 
 
-def portions(units: Iterable[StagedUnit]) -> Iterator[list[StagedUnit]]:
-    """Units, as many at a time as are staged in one go."""
-    held: list[StagedUnit] = []
+def portions(units: Iterable[Unit], measured: Callable[[Unit], int]) -> Iterator[list[Unit]]:
+    """Units, as many at a time as are staged in one go; `measured` says how large one is."""
+    held: list[Unit] = []
     size = 0
     for unit in units:
         held.append(unit)
-        size += size_of(unit)
+        size += measured(unit)
         if size >= REQUEST_BYTES or len(held) >= REQUEST_UNITS:
             yield held
             held, size = [], 0
@@ -98,6 +100,12 @@ class StoreStages:
         if placed.published.repeated:
             self.drop()
         return placed.published
+
+    def install(self, op: Install) -> Installed:
+        """Make chunks that are staged here the output of an iterator."""
+        installed = self._write(op)
+        assert isinstance(installed, Installed)
+        return installed
 
     def drop(self) -> None:
         """See Stages."""
@@ -145,18 +153,32 @@ class FileStages:
 
     def publish(self, winners: Sequence[Winner], mark: ProducerMark) -> Published:
         """See Stages."""
+        with self._brought_in(winners) as stages:
+            return stages.publish(winners, mark)
+
+    def install(self, op: Install) -> Installed:
+        """Make chunks that are staged here the output of an iterator."""
+        with self._brought_in(op.winners) as stages:
+            return stages.install(op)
+
+    def check_owner(self) -> None:
+        """Raise InvalidRequest if somebody else owns the store now, so that nobody works in vain."""
+        self._own().close()
+
+    @contextmanager
+    def _brought_in(self, winners: Sequence[Winner]) -> Iterator[StoreStages]:
+        """Own the store, with what has won in it. The files go if all goes well."""
         with closing(self._own()) as stages:
             # A driver that was killed here may have left something of the same attempts.
             stages.drop()
             for winner in winners:
                 number = 0
-                for units in portions(self._units(winner)):
+                for units in portions(self._units(winner), size_of):
                     stages.stage(winner.part, winner.attempt, number, units)
                     number += len(units)
-            published = stages.publish(winners, mark)
+            yield stages
         self.drop()
         self._expire()
-        return published
 
     def _expire(self) -> None:
         """Drop what jobs have left behind whose driver was killed."""

@@ -87,7 +87,7 @@ def _reason(text: str) -> str:
 def _watched(context: "SparkContext", group: str, done: Done) -> Iterator[None]:
     """Look at the job of this thread, which has a group to itself, while it runs."""
     over = threading.Event()
-    context.setJobGroup(group, "penstock lake")
+    context.setJobGroup(group, context.appName or "penstock")
 
     def look() -> None:
         tracker = context.statusTracker()

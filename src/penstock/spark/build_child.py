@@ -1,0 +1,147 @@
+"""A process of its own in which parts of builds are run: it reads messages, runs the function and stages the items.
+
+Standard input has jobs (`penstock.engine.frames`). It ends when the process that has started this one is gone, and then
+so does this one. Standard output gets an answer to each: how far it came, or an error of ours. While Lua runs, nothing
+else does here: its times are those of the whole process.
+"""
+
+import math
+import os
+import signal
+import sys
+import threading
+import traceback
+from contextlib import closing, suppress
+from functools import partial
+from queue import Queue
+from typing import Final, NoReturn
+
+from penstock.engine.build_step import Gathering
+from penstock.engine.frames import frame
+from penstock.engine.running import Point, Step
+from penstock.errors import FunctionFailed, IteratorNotFound, PenstockError
+from penstock.lua import LuaLimits, Ran
+from penstock.model import BuildStart
+from penstock.spark.build_parts import Came, ChildJob, read_frame
+from penstock.spark.builds import Builds, open_builds
+from penstock.spark.stages import portions
+from penstock.store.outputs import CHUNK_ITEMS_MAX, chunks_of
+
+RUN_MESSAGES: Final = 8192
+"""Messages that are read and run in one go."""
+RUN_BYTES: Final = 4 << 20
+"""Bytes of messages that are read in one go, and of items that come of them."""
+HELD_ITEMS: Final = 16 * CHUNK_ITEMS_MAX
+HELD_BYTES: Final = 4 << 20
+"""Items that are held before they are staged."""
+
+
+def limits_of(start: BuildStart) -> LuaLimits:
+    """What a function may use, as whoever owns the store has it."""
+    return LuaLimits(
+        call_ms_max=start.call_ms_max,
+        memory_bytes_max=start.memory_bytes_max,
+        result_bytes_max=start.result_bytes_max,
+        outputs_bytes_max=RUN_BYTES,
+    )
+
+
+class PartRun(Gathering):
+    """A part under way. What was run is staged as it comes, so that little of it is in memory."""
+
+    def __init__(self, builds: Builds, job: ChildJob) -> None:
+        self._builds, self._job = builds, job
+        came, start = job.came, job.part.start
+        self._units, self._count, self._failure = came.units, came.items, came.failure
+        self._is_stuck = False
+        step = Step(math.inf, HELD_ITEMS, RUN_BYTES, limits_of(start))
+        super().__init__(start, Point(came.source, 0, came.state), step, partial(builds.read, start), _leave)
+        self.errors = came.failed
+
+    def go(self) -> Came:
+        """Run until the end of the part, or an error that ends it."""
+        end = self._job.part.end
+        while self.point.source < end and self.error is None:
+            if not self.run_some(min(RUN_MESSAGES, end - self.point.source)):
+                # There were more when the build began: what it reads has been made anew.
+                raise IteratorNotFound(self._job.part.start.iterator)
+            if len(self.items) >= HELD_ITEMS or self.size >= HELD_BYTES:
+                self._stage()
+        return self.answer()
+
+    def failed(self, error: FunctionFailed) -> None:
+        """See Gathering. The first one is remembered."""
+        super().failed(error)
+        if self._failure is None:
+            self._failure = type(error)(error.reason, self.point.source)
+
+    def _stage(self) -> None:
+        for chunks in portions(chunks_of(self.items), len):
+            part = self._job.part
+            self._builds.stage(part.start, part.number, self._job.attempt, self._units, chunks)
+            self._units += len(chunks)
+        self._count += len(self.items)
+        self.items, self.size = [], 0
+
+    def answer(self) -> Came:
+        """Stage the rest, and say how far this came."""
+        self._stage()
+        found = (self.point.source, self._units, self._count, self.point.state)
+        return Came(*found, self.errors, self._failure, self.error, self._is_stuck)
+
+    def _stuck(self, ran: Ran) -> None:
+        self._is_stuck = True
+        try:
+            super()._stuck(ran)
+        except PenstockError as error:
+            _leave(error)
+        finally:
+            # The other thread is lost, so nothing else would end this process.
+            os._exit(1)
+
+
+def _leave(answer: Came | PenstockError) -> NoReturn:
+    _say(answer)
+    os._exit(0)
+
+
+def _say(answer: Came | PenstockError) -> None:
+    sys.stdout.buffer.write(frame(answer))
+    sys.stdout.buffer.flush()
+
+
+def _receive(jobs: "Queue[ChildJob]") -> None:
+    """Take jobs, also while one is done: only so it is seen at once that nobody waits for it any more."""
+    with suppress(EOFError):
+        while True:
+            jobs.put(read_frame(sys.stdin.buffer))
+    os._exit(0)
+
+
+def run(job: ChildJob) -> Came | PenstockError:
+    """Do a job, or say why it cannot be done."""
+    try:
+        with closing(open_builds(job.part.url, job.part.start.iterator)) as builds:
+            return PartRun(builds, job).go()
+    except PenstockError as error:
+        return error
+
+
+def main() -> None:
+    """Do what is asked, and answer, again and again."""
+    # Ctrl-C is for the command in front. When that ends, this does.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    jobs: Queue[ChildJob] = Queue()
+    threading.Thread(target=_receive, args=(jobs,), daemon=True).start()
+    try:
+        while True:
+            _say(run(jobs.get()))
+    except BaseException:  # noqa: BLE001 - whatever it is, this ends
+        # The other thread holds the lock of standard input, which Python would wait for.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

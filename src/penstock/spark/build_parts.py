@@ -1,0 +1,185 @@
+"""A part of a build: some messages of an iterator's log, whose items an attempt of a task stages.
+
+Lua that hangs inside one C function can only be stopped by the end of its process (`penstock.lua.program`). So a task
+has a process of its own for it. If that ends because of such a message, it says how far it came, and a map goes on in
+another one; if it ends in any other way, the attempt fails, and Spark makes another.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from struct import Struct
+from typing import IO, Any, Final, NamedTuple
+from uuid import uuid4
+
+from penstock.engine.frames import frame
+from penstock.errors import FunctionFailed, PenstockError
+from penstock.model import BuildStart
+
+CHILD: Final = "penstock.spark.build_child"
+SAID_BYTES_MAX: Final = 64 * 1024
+"""How much is looked at of what a process has said before it died."""
+_LENGTH: Final = Struct("<I")
+
+
+class Part(NamedTuple):
+    """The messages of a part, from the ordinal `first` to before `end`. A reduce has its accumulator before them."""
+
+    url: str
+    start: BuildStart
+    number: int
+    first: int
+    end: int
+    state: bytes | None = None
+
+
+class Came(NamedTuple):
+    """How far a part came: messages before `source` are read, and gave `items`, which are staged in `units`.
+
+    `error` keeps a filter or a reduce from going on. Of a map, `failed` messages have failed, and `failure` is the
+    first of them. `is_stuck`: the process had to end because of the last message.
+    """
+
+    source: int
+    units: int
+    items: int
+    state: bytes | None
+    failed: int = 0
+    failure: FunctionFailed | None = None
+    error: FunctionFailed | None = None
+    is_stuck: bool = False
+
+
+class PartBuilt(NamedTuple):
+    """What an attempt at a part has staged under its name."""
+
+    number: int
+    attempt: str
+    came: Came
+
+
+class ChildJob(NamedTuple):
+    """What a process gets to do: to go on with an attempt at a part."""
+
+    part: Part
+    attempt: str
+    came: Came
+
+
+def run_part(part: Part) -> PartBuilt:
+    """Run the function over the messages of a part, and stage what comes of it. This is what a task does."""
+    attempt = _attempt()
+    came = Came(part.first, 0, 0, part.state)
+    while True:
+        came = _in_child(ChildJob(part, attempt, came))
+        if came.error is not None or came.source >= part.end:
+            return PartBuilt(part.number, attempt, came)
+
+
+def _attempt() -> str:
+    """A name that no other attempt has, in which one sees whose it is."""
+    from pyspark import TaskContext  # noqa: PLC0415 - processes that only know these types do without
+
+    task = TaskContext.get()
+    who = "" if task is None else f"{task.stageId()}.{task.attemptNumber()}."
+    return f"{who}{uuid4().hex}"
+
+
+def _in_child(job: ChildJob) -> Came:
+    child = _child()
+    try:
+        came = child.ask(job)
+    except PenstockError:
+        _idle.append(child)
+        raise
+    except BaseException:
+        child.end()
+        raise
+    if came.is_stuck:
+        child.end()
+    else:
+        _idle.append(child)
+    return came
+
+
+def _child() -> "Child":
+    while _idle:
+        child = _idle.pop()
+        if child.is_alive:
+            return child
+        child.end()
+    return Child()
+
+
+class Child:
+    """A process that runs parts, one after the other: Spark gives the same worker many tasks.
+
+    Its standard input stays open for as long as this process lives. That is how it notices that this one is gone.
+    """
+
+    def __init__(self) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
+        self._process = subprocess.Popen(  # noqa: S603 - ours
+            [sys.executable, "-P", "-m", CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths())},
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended, as far as one knows."""
+        return self._process.poll() is None
+
+    def ask(self, job: ChildJob) -> Came:
+        """What came of a job; raises what the process says of ours, and RuntimeError if it dies."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(frame(job))
+            self._process.stdin.flush()
+            answer: Came | PenstockError = read_frame(self._process.stdout)
+        except (BrokenPipeError, EOFError):
+            raise RuntimeError(self._obituary(job.part)) from None
+        if isinstance(answer, PenstockError):
+            raise answer
+        return answer
+
+    def end(self) -> None:
+        """End the process, if it has not ended by itself."""
+        self._process.kill()
+        # This closes its pipes as well.
+        with self._said, self._process:
+            pass
+
+    def _obituary(self, part: Part) -> str:
+        code = self._process.wait()
+        why = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        where = f"iterator {part.start.iterator}, messages {part.first} to {part.end - 1}"
+        return f"{where}: the process that ran the function {why}{self._last_line()}"
+
+    def _last_line(self) -> str:
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - SAID_BYTES_MAX))
+        lines = self._said.read().decode(errors="replace").splitlines()
+        return next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")
+
+
+_idle: list[Child] = []
+"""Processes that wait for another part."""
+
+
+def _paths() -> list[str]:
+    """Where modules are found here, such as those that Spark has brought along."""
+    return [str(Path(path).absolute()) for path in sys.path if path]
+
+
+def read_frame(file: IO[bytes]) -> Any:
+    """The next message of what `penstock.engine.frames` makes; EOFError if there is no more."""
+    head = file.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    return pickle.loads(file.read(*_LENGTH.unpack(head)))  # noqa: S301 - from our own child or parent

@@ -1,0 +1,355 @@
+"""Indexes built on Spark: what a server would have built, wherever the store is and whatever happens meanwhile."""
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.errors import FunctionFailed, InvalidRequest, IteratorNotFound, LimitExceeded
+from penstock.model import BuildStart, IteratorKind, NewEvent, Over, new_event
+from penstock.spark.building import PARTS_MAX, plan_parts
+from penstock.spark.spreading import spread
+from penstock.testing import Server, server
+from tests.postgres import Schemas
+from tests.spark.build_kit import RANGE, Held, Place, answers, built, meanwhile, place_of
+from tests.spark.build_kit import held as held  # noqa: PLC0414 - a fixture
+from tests.spark.sink_targets import PENSTOCK, POSTGRESQL, SQLITE, WAYS, Target
+from tests.spark.support import fill
+
+FUNCTIONS = {
+    "map": "if msg % 10 == 3 then error('three') end return msg * 2",
+    "filter": "return msg % 3 ~= 0",
+    "reduce": "return (acc or 0) + msg",
+}
+MESSAGES = 40
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with server(tmp_path_factory.mktemp("served") / "data") as started:
+        yield started
+
+
+@pytest.fixture
+def here(served: Server) -> Place:
+    """The server that all share."""
+    return Place(Target(PENSTOCK, served.url, served.data))
+
+
+@pytest.fixture(params=WAYS)
+def place(request: pytest.FixtureRequest, tmp_path: Path, here: Place, schemas: Schemas) -> Place:
+    """A store of each kind."""
+    if request.param == PENSTOCK:
+        return here
+    if request.param == SQLITE:
+        fill(tmp_path / "data", [])
+        return place_of(tmp_path / "data")
+    return Place(Target(request.param, fill(schemas.url(tmp_path), [])))
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a log that no other test uses."""
+    return f"log{next(_numbers)}"
+
+
+def numbers(values: Iterable[int], subject: str = "") -> list[NewEvent]:
+    headers = json.dumps({"subject": subject}) if subject else None
+    return [new_event("Counted", json.dumps({"n": value}).encode(), headers) for value in values]
+
+
+def make(client: penstock.Client, log: str, kind: str, function: str, values: Iterable[Any] = range(MESSAGES)) -> str:
+    """A log and an indexed iterator over it."""
+    client.log(log).create()
+    client.log(log).append(list(values))
+    client.iterator(f"{log}-it").create(log, kind, function, indexed=True)
+    return f"{log}-it"
+
+
+# --- as a server does -----------------------------------------------------------------------------------------
+
+
+def test_all_kinds_are_built_as_a_server_builds_them_which_then_goes_on(
+    spark: SparkSession, place: Place, name: str, held: Held
+) -> None:
+    """Over a log, over items some of which failed, and over a stream of which something was erased."""
+    body = "local msg = msg.body.n "
+    over = {"log": name, "items": f"{name}-log-map-too", "stream": f"shop/{name}"}
+    wanted = [(f"{name}-{what}-{kind}", what, kind) for what in over for kind in FUNCTIONS]
+    held(*(each for each, _, _ in wanted))
+    with place.client() as client:
+        client.log(name).create()
+        client.log(name).append(list(range(MESSAGES)))
+        client.append("shop", name, [*numbers(range(9)), *numbers(range(9, 15), name), *numbers(range(15, 40))])
+        assert client.erase_subject(name) == 6
+        for each, what, kind in wanted:
+            for made in (each, f"{each}-too"):
+                function = body + FUNCTIONS[kind] if what == "stream" else FUNCTIONS[kind]
+                client.iterator(made).create(over[what], kind, function, indexed=True)
+        for each, _, _ in wanted:
+            answers(client, f"{each}-too", 1)
+    for each, _, _ in wanted:
+        outcome, too = built(spark, place, each), place.state(f"{each}-too")
+        assert outcome.messages == too.source
+        assert outcome.installed.added == outcome.items == too.outputs
+        assert place.output(each) == place.output(f"{each}-too")
+        assert place.state(each).state == too.state
+    assert place.target.staged() == []
+    held.release()
+    with place.client() as client:
+        client.log(name).append([40, 41, 42])
+        client.append("shop", name, numbers([40, 41, 42]))
+        for each, _, _ in wanted:
+            assert answers(client, each, 45) == answers(client, f"{each}-too", 45)
+
+
+def test_a_message_that_fails_stops_a_filter_and_a_reduce_and_what_came_before_is_installed(
+    spark: SparkSession, place: Place, name: str, held: Held
+) -> None:
+    function = "if msg.body.n == 17 then error('seventeen') end return acc or msg.body.n > 3"
+    held(f"{name}-filter", f"{name}-reduce")
+    with place.client() as client:
+        position = client.append("shop", name, numbers(range(MESSAGES))).position
+        for kind in ("filter", "reduce"):
+            client.iterator(f"{name}-{kind}").create(f"shop/{name}", kind, function, indexed=True)
+    for kind, items in (("filter", 13), ("reduce", 17)):
+        outcome = built(spark, place, f"{name}-{kind}")
+        assert isinstance(outcome.error, FunctionFailed)
+        assert (outcome.error.message, outcome.error.reason) == (17, "function:1: seventeen")
+        assert (outcome.messages, outcome.position) == (17, position + 17)
+        assert (outcome.failed, outcome.failure) == (0, None)
+        assert (outcome.installed.items, outcome.installed.messages) == (items, 17)
+        # Nothing is new, so it fails again at the same message.
+        again = built(spark, place, f"{name}-{kind}")
+        assert (again.messages, again.items, again.installed.added, again.position) == (0, 0, 0, position + 17)
+    held.release()
+    with place.client() as client:
+        assert len(client.iterator(f"{name}-filter").next(0, 100)) == 13
+        with pytest.raises(FunctionFailed, match="at message 17: function:1: seventeen"):
+            client.iterator(f"{name}-filter").next(13, 1)
+
+
+def test_a_map_says_how_many_messages_failed_and_which_was_the_first(
+    spark: SparkSession, here: Place, name: str, held: Held
+) -> None:
+    held(f"{name}-it")
+    with here.client() as client:
+        make(client, name, "map", FUNCTIONS["map"])
+    outcome = built(spark, here, f"{name}-it")
+    assert (outcome.messages, outcome.items, outcome.failed, outcome.error) == (40, 40, 4, None)
+    assert isinstance(outcome.failure, FunctionFailed)
+    assert (outcome.failure.message, outcome.failure.reason) == (3, "function:1: three")
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_more_than_may_be_staged_at_once_is_built_and_installed_in_rounds(
+    spark: SparkSession, tmp_path: Path, held: Held, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    held("log-it")
+    rounds: list[int] = []
+    with server(tmp_path / "data", stage_bytes_max="1KiB") as own:
+        here = Place(Target(PENSTOCK, own.url, own.data))
+        with here.client() as client:
+            make(client, "log", kind, FUNCTIONS[kind], range(120))
+            meanwhile(monkeypatch, after=lambda: rounds.append(here.state("log-it").source))
+            outcome = built(spark, here, "log-it", 20)
+            assert (outcome.messages, outcome.installed.messages) == (120, 120)
+            assert outcome.failed == (12 if kind == "map" else 0)
+            assert outcome.items == outcome.installed.added == outcome.installed.items == here.state("log-it").outputs
+            assert len({*rounds}) > 1
+            held.release()
+            client.iterator("other").create("log", kind, FUNCTIONS[kind], indexed=True)
+            assert answers(client, "log-it", 125) == answers(client, "other", 125)
+
+
+def test_a_message_that_alone_is_more_than_may_be_staged_is_refused(tmp_path: Path, held: Held) -> None:
+    held("log-it")
+    with server(tmp_path / "data", stage_bytes_max="1KiB") as own:
+        here = Place(Target(PENSTOCK, own.url, own.data))
+        with here.client() as client:
+            make(client, "log", "map", "return string.rep('x', 2000)")
+        with pytest.raises(LimitExceeded, match="stage_bytes_max"):
+            built(None, here, "log-it")
+        assert here.state("log-it").outputs == 0
+
+
+# --- what happens meanwhile -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_messages_that_come_meanwhile_are_left_to_the_server(
+    spark: SparkSession, here: Place, name: str, held: Held, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    held(f"{name}-it")
+    with here.client() as client:
+        made = make(client, name, kind, FUNCTIONS[kind])
+        coming = iter(range(MESSAGES, MESSAGES + 100))
+
+        def add() -> None:
+            client.log(name).append([next(coming)])
+
+        meanwhile(monkeypatch, before=add, after=add)
+        assert built(spark, here, made).installed.messages == MESSAGES
+        held.release()
+        client.iterator("other").create(name, kind, FUNCTIONS[kind], indexed=True)
+        assert answers(client, made, 60) == answers(client, "other", 60)
+        client.iterator("other").delete(name)
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_what_the_server_has_built_meanwhile_stays(
+    spark: SparkSession, here: Place, name: str, held: Held, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    function = FUNCTIONS[kind].replace("error('three')", "return 0")
+    held(f"{name}-it")
+    with here.client() as client:
+        made = make(client, name, kind, function)
+
+        def overtake() -> None:
+            held.release()
+            client.log(name).append([40, 41])
+            answers(client, made, 0)
+
+        meanwhile(monkeypatch, after=overtake)
+        outcome = built(spark, here, made, MESSAGES // 2 if kind != "reduce" else MESSAGES)
+        assert (outcome.messages, outcome.installed.added, outcome.installed.messages) == (40, 0, 42)
+        client.iterator("other").create(name, kind, function, indexed=True)
+        assert answers(client, made, 45) == answers(client, "other", 45)
+        client.iterator("other").delete(name)
+
+
+def test_a_server_that_builds_at_the_same_time_and_spark_come_to_one_result(
+    spark: SparkSession, here: Place, name: str
+) -> None:
+    with here.client() as client:
+        for kind, function in FUNCTIONS.items():
+            values = [value * 10 for value in range(6000)]
+            made = make(client, f"{name}-{kind}", kind, function, values)
+            built(spark, here, made, 1500)
+            (total,) = client.iterator(made).next(-1, 1)
+            assert (kind, total) in [("map", 119_980), ("filter", 59_990), ("reduce", sum(values))]
+            assert here.state(made).outputs == (4000 if kind == "filter" else 6000)
+
+
+def test_a_server_on_postgresql_sees_what_executors_have_written(
+    spark: SparkSession, schemas: Schemas, tmp_path: Path, name: str, held: Held
+) -> None:
+    place = Place(Target(POSTGRESQL, fill(schemas.url(tmp_path), [])))
+    held(f"{name}-it")
+    with place.client() as client:
+        made = make(client, name, "reduce", FUNCTIONS["reduce"])
+        client.iterator("below").create(made, "filter", "return msg > 100", indexed=True)
+        assert client.iterator("below").show().items == 0
+        assert built(spark, place, made).installed.added == MESSAGES
+        held.release()
+        client.log(name).append([40])
+        assert client.iterator(made).next(-1, 1) == [sum(range(41))]
+        assert client.iterator("below").next(-1, 1) == [sum(range(41))]
+
+
+def test_an_iterator_that_is_deleted_meanwhile_gets_nothing(
+    spark: SparkSession, place: Place, name: str, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(f"{name}-it")
+    with place.client() as client:
+        make(client, name, "map", "return msg")
+
+    def delete() -> None:
+        with place.client() as client:
+            client.iterator(f"{name}-it").delete(name)
+
+    def delete_and_make() -> None:
+        delete()
+        with place.client() as client:
+            client.iterator(f"{name}-it").create(name, "map", "return msg + 1", indexed=True)
+
+    for what in ({"after": delete_and_make}, {"before": delete_and_make}, {"before": delete}):
+        with monkeypatch.context() as patching:
+            meanwhile(patching, **what)
+            with pytest.raises(IteratorNotFound):
+                built(spark, place, f"{name}-it")
+        assert place.target.staged() == []
+    with pytest.raises(IteratorNotFound):
+        built(spark, place, f"{name}-it")
+
+
+def test_an_iterator_that_begins_anew_because_of_an_erasure_gets_nothing(
+    spark: SparkSession, here: Place, name: str, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(f"{name}-it")
+    with here.client() as client:
+        client.append("shop", name, [*numbers(range(9)), *numbers(range(9, 15), name), *numbers(range(15, 20))])
+        client.iterator(f"{name}-it").create(f"shop/{name}", "map", "return msg.body.n", indexed=True)
+        with monkeypatch.context() as patching:
+            meanwhile(patching, after=lambda: client.erase_subject(name))
+            with pytest.raises(IteratorNotFound):
+                built(spark, here, f"{name}-it")
+        assert here.target.staged() == []
+        assert built(spark, here, f"{name}-it").installed.added == 20
+        held.release()
+        assert client.iterator(f"{name}-it").next(0, 20) == [*range(9), *[None] * 6, *range(15, 20)]
+
+
+def test_of_several_attempts_only_the_one_that_is_named_is_installed(
+    spark: SparkSession, place: Place, name: str, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(f"{name}-it")
+    with place.client() as client:
+        make(client, name, "filter", FUNCTIONS["filter"])
+    # As if each task had been tried twice, because its executor was slow or lost.
+    monkeypatch.setattr("penstock.spark.building.spread", lambda *given: spread(*given) and spread(*given))
+    assert built(spark, place, f"{name}-it").installed.added == 26
+    assert place.target.staged() == []
+    held.release()
+    with place.client() as client:
+        assert client.iterator(f"{name}-it").next(0, 100) == [value for value in range(MESSAGES) if value % 3]
+
+
+# --- what cannot be built -------------------------------------------------------------------------------------
+
+
+def not_started() -> SparkSession:
+    raise AssertionError("there is nothing to do for Spark")
+
+
+def test_an_iterator_that_is_not_indexed_or_not_there_is_refused(here: Place, name: str) -> None:
+    with here.client() as client:
+        client.log(name).create()
+        client.iterator(f"{name}-it").create(name, "map", "return msg")
+    for place in (here, Place(Target(SQLITE, f"sqlite:///{here.target.directory}", here.target.directory))):
+        with pytest.raises(InvalidRequest, match="is not indexed"):
+            built(not_started, place, f"{name}-it")  # type: ignore[arg-type]
+        with pytest.raises(IteratorNotFound):
+            built(not_started, place, "no-such")  # type: ignore[arg-type]
+
+
+def test_where_there_is_nothing_new_spark_is_not_started(here: Place, name: str) -> None:
+    with here.client() as client:
+        made = make(client, name, "map", "return msg", [])
+    outcome = built(not_started, here, made)  # type: ignore[arg-type]
+    assert (outcome.messages, outcome.items, outcome.installed.items, outcome.error) == (0, 0, 0, None)
+
+
+def test_the_store_of_a_server_is_refused_with_the_way_to_build_there(here: Place, name: str, held: Held) -> None:
+    held(f"{name}-it")
+    with here.client() as client:
+        made = make(client, name, "map", "return msg")
+    store = Place(Target(SQLITE, f"sqlite:///{here.target.directory}", here.target.directory))
+    with pytest.raises(InvalidRequest, match="penstock://HOST:PORT"):
+        built(not_started, store, made)  # type: ignore[arg-type]
+
+
+def test_parts_follow_one_another_and_there_are_not_too_many() -> None:
+    kinds = (Over.LOG, IteratorKind.MAP, "return msg")
+    start = BuildStart("it", 1, "log", *kinds, 10, 10, None, 10 + 2 * RANGE + 1, 1000, 1 << 26, 1 << 23)
+    parts = plan_parts("url", start, RANGE)
+    assert [(part.number, part.first, part.end) for part in parts] == [(0, 10, 17), (1, 17, 24), (2, 24, 25)]
+    many = plan_parts("url", BuildStart("it", 1, "log", *kinds, 0, 0, None, 10**9 + 1, 1, 1 << 26, 1), RANGE)
+    assert (len(many), many[-1].end) == (PARTS_MAX, 10**9 + 1)
+    assert all(one.end == other.first for one, other in pairwise(many))
