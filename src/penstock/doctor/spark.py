@@ -2,26 +2,20 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.doctor.findings import Finding, ok, warning
 from penstock.doctor.installation import numbers, version_of
+from penstock.spark.java import GET_JAVA, JAVA_MIN, found_java, output_of
 
-JAVA_MIN: Final = 17
-"""The oldest Java that Spark runs on."""
 PYSPARK_VERSIONS: Final = ((4, 3), (4, 4))
 """The oldest PySpark that will do, and the first that is not known to."""
-ANSWER_S_MAX: Final = 20.0
-"""How long a Java or a Python may take to say what it is."""
-GET_JAVA: Final = f"install it (Debian: apt-get install openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
 GET_PYSPARK: Final = "for Spark: pip install 'penstock[spark]'"
 
-_JAVA_VERSION: Final = re.compile(r'version "((\d+)[^"]*)"')
 _WORKERS_PYTHON: Final = re.compile(
     r"""^\s*(?:export\s+)?PYSPARK_PYTHON=["']?(?:\$\{PYSPARK_PYTHON:-)?([^"'}\s]+)""", re.MULTILINE
 )
@@ -55,18 +49,10 @@ def pyspark(version: str | None) -> Finding:
 # --- Java -----------------------------------------------------------------------------------------------------
 
 
-class Java(NamedTuple):
-    """A Java: which, and how new."""
-
-    path: str
-    version: str
-    major: int
-
-
 def java(environ: Mapping[str, str], *, is_wanted: bool) -> Finding:
     """The Java that Spark would start: that of JAVA_HOME, or the one on the path."""
     home = environ.get("JAVA_HOME")
-    found = asked_java(str(Path(home) / "bin" / "java") if home else "java", environ)
+    found = found_java(environ)
     if found is not None and found.major >= JAVA_MIN:
         return ok("java", f"Java {found.version}, {found.path}")
     seen = "none was found" if found is None else f"{found.path} is Java {found.version}"
@@ -74,25 +60,6 @@ def java(environ: Mapping[str, str], *, is_wanted: bool) -> Finding:
     if not is_wanted:
         return ok("java", f"{seen}; only Spark needs one, of {JAVA_MIN} or newer", GET_JAVA)
     return warning("java", f"Spark needs Java {JAVA_MIN} or newer, and {seen}", GET_JAVA)
-
-
-def asked_java(command: str, environ: Mapping[str, str]) -> Java | None:
-    """A Java, as it speaks of itself; None if there is none."""
-    path = shutil.which(command, path=environ.get("PATH", ""))
-    if path is None or (said := output_of([path, "-version"])) is None:
-        return None
-    found = _JAVA_VERSION.search(said)
-    # Up to 8, versions began with a 1 that meant nothing.
-    return Java(path, found[1], 8 if found[2] == "1" else int(found[2])) if found else None
-
-
-def output_of(command: list[str]) -> str | None:
-    """What a command prints, on whichever output; None if it cannot be run or fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S_MAX, check=False)  # noqa: S603
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout + done.stderr if done.returncode == 0 else None
 
 
 # --- the Python of its workers --------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ it would break Py4J's connection, and in the middle of a start it would leave a 
 Ctrl-C for itself when it is started in the main thread.
 """
 
+import logging
 import os
-import shutil
+import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,10 +17,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from penstock.errors import InvalidRequest
+from penstock.spark.java import GET_JAVA, JAVA_MIN, found_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,14 +31,28 @@ Start = Callable[[], "SparkSession"]
 
 MASTER: Final = "local[*,4]"
 """All cores of this machine; a task that dies is tried again, up to four times in all."""
-JAVA_MIN: Final = 17
-"""The oldest Java that Spark runs on."""
+ANSWER_S: Final = 5.0
+"""Seconds that a standalone master has to take a connection."""
+EXECUTORS_S: Final = 20.0
+"""Seconds after which it is said that there are no executors."""
+PYTHON: Final = "spark.pyspark.python"
+"""Spark's name for the Python that executors run; spark-submit alone makes a variable of it."""
 ENDING_S: Final = 10.0
 """Seconds that a JVM has to end by itself, and a thread that is to end."""
 LOOK_S: Final = 0.2
 """Seconds between two attempts to make a thread end."""
 STDERR: Final = 2
+WAITING: Final = (
+    "Spark has given no executor for %.0f seconds, and is waited for; perhaps others have them all, they cannot reach "
+    "this machine (spark.driver.host), or are asked for more than a worker has (spark.executor.memory)"
+)
+_log: Final = logging.getLogger(__name__)
+_LOCAL: Final = "local"
 _LOOPBACK: Final = "127.0.0.1"
+_PREFIX: Final = "spark."
+_KILLED: Final = "Application has been killed. Reason: "
+_RAISED: Final = re.compile(r"(Exception|Error): ")
+_BEFORE: Final = re.compile(rf'^.*{_KILLED}|^(Exception in thread "main" |: )+')
 QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -56,6 +72,7 @@ def session(name: str, master: str = MASTER, conf: Mapping[str, str] | None = No
 def late_session(name: str, master: str = MASTER, conf: Mapping[str, str] | None = None) -> Iterator["Start"]:
     """The same, but it is started when somebody asks for it: it takes seconds, and perhaps nothing is to be done."""
     jvm, started = _Jvm(), list["SparkSession"]()
+    check_conf(conf or {})
 
     def start() -> "SparkSession":
         if not started:
@@ -160,20 +177,60 @@ def _forget() -> None:
 
 def _configured(name: str, master: str, conf: Mapping[str, str]) -> Any:
     _check()
+    master = conf.get("spark.master", master)
+    check_master(master)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - a command that needs none does without
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _name_python(conf)
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**QUIET, **_local(master), **conf}.items():
         builder = builder.config(key, value)
     return builder
 
 
+def _name_python(conf: Mapping[str, str]) -> None:
+    """Which Python executors run: ours, unless another is named. PySpark looks at the variable alone."""
+    if python := conf.get(PYTHON):
+        os.environ["PYSPARK_PYTHON"] = python
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Sources are looked for on this machine, where a path inside an archive leads nowhere.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
 def _local(master: str) -> dict[str, str]:
     """On this machine alone, nobody else is to be let in."""
-    if not master.startswith("local"):
+    if not master.startswith(_LOCAL):
         return {}
     return {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
+
+
+def check_conf(conf: Mapping[str, str]) -> None:
+    """Spark ignores options that it does not know. Raises InvalidRequest for those that can be none of its own."""
+    for key in conf:
+        if not key.startswith(_PREFIX) or key != key.strip():
+            raise InvalidRequest("Spark", f"has no option {key!r}: its options begin with {_PREFIX!r}")
+
+
+def check_master(master: str) -> None:
+    """See whether a standalone master answers, before a JVM is started that tries it for a minute and says little."""
+    scheme, _, rest = master.partition("://")
+    if scheme != "spark":
+        return
+    troubles = [trouble for trouble in map(_trouble_with, rest.split(",")) if trouble]
+    if len(troubles) == len(rest.split(",")):
+        raise InvalidRequest("Spark", f"does not start: no master answers at {master}: {troubles[0]}")
+
+
+def _trouble_with(address: str) -> str | None:
+    """Why nobody is at an address, if that is so."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return f"{address!r} is not HOST:PORT"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None
 
 
 def _started(builder: Any, jvm: _Jvm) -> "SparkSession":
@@ -184,7 +241,29 @@ def _started(builder: Any, jvm: _Jvm) -> "SparkSession":
         except Exception as error:
             # Py4J has no better name for what the JVM says of a master or an option.
             raise InvalidRequest("Spark", f"does not start: {_reason(said, error)}") from error
+    if not str(spark.sparkContext.master).startswith(_LOCAL):
+        _watch(spark)
     return spark
+
+
+def _watch(spark: "SparkSession") -> None:
+    """Tell if no executor comes: Spark would wait for ever, and the JVM's own warnings are heard by nobody."""
+
+    def has_executors() -> bool:
+        # The driver is one of those that are listed.
+        return int(cast("Any", spark.sparkContext)._jsc.sc().getExecutorMemoryStatus().size()) > 1
+
+    def look() -> None:
+        deadline = time.monotonic() + EXECUTORS_S
+        # Nobody is left to be told if the JVM is gone.
+        with suppress(Exception):
+            while not has_executors():
+                if time.monotonic() > deadline:
+                    _log.warning(WAITING, EXECUTORS_S)
+                    return
+                time.sleep(1)
+
+    threading.Thread(target=look, daemon=True).start()
 
 
 @contextmanager
@@ -200,11 +279,12 @@ def _to(file: IO[bytes]) -> Iterator[None]:
 
 
 def _reason(said: IO[bytes], error: Exception) -> str:
-    """The line that tells why, as far as that can be seen."""
+    """The line that tells why, as far as that can be seen, without what belongs to Java and to logs."""
     said.seek(0)
-    lines = [*str(error).splitlines(), *said.read().decode(errors="replace").splitlines()]
-    told = [line.strip() for line in lines if "Exception: " in line or "Error: " in line]
-    return (told or lines)[0]
+    logged, lines = said.read().decode(errors="replace").splitlines(), str(error).splitlines()
+    # A master that does not register us ends the session, and what fails then is something else.
+    told = [line for line in logged if _KILLED in line] or [line for line in [*lines, *logged] if _RAISED.search(line)]
+    return _BEFORE.sub("", (told or lines)[0].strip())
 
 
 def _check() -> None:
@@ -212,24 +292,8 @@ def _check() -> None:
         import pyspark  # noqa: F401, PLC0415
     except ImportError:
         raise InvalidRequest("Spark", "is not installed: pip install 'penstock[spark]'") from None
-    home = os.environ.get("JAVA_HOME")
-    found = _java_version(str(Path(home) / "bin" / "java") if home else "java")
-    if found is None or found < JAVA_MIN:
-        where = f"JAVA_HOME is {home}, where there is none" if home else "there is none"
-        raise InvalidRequest(
-            "Spark",
-            f"needs Java {JAVA_MIN} or newer, and {where}: install it (Debian: apt-get install "
-            f"openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME",
-        )
-
-
-def _java_version(java: str) -> int | None:
-    """The version of a Java, if it is one."""
-    if shutil.which(java) is None:
-        return None
-    try:
-        command = [java, "-version"]
-        told = subprocess.run(command, capture_output=True, text=True, check=False).stderr  # noqa: S603
-        return int(told.partition('version "')[2].split(".")[0].strip('"'))
-    except (OSError, ValueError):
-        return None
+    home, found = os.environ.get("JAVA_HOME"), found_java(os.environ)
+    if found is None or found.major < JAVA_MIN:
+        seen = "there is none" if found is None else f"{found.path} is Java {found.version}"
+        seen = f"JAVA_HOME is {home}, {'where' if found is None else 'and'} {seen}" if home else seen
+        raise InvalidRequest("Spark", f"needs Java {JAVA_MIN} or newer, and {seen}: {GET_JAVA}")
