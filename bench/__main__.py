@@ -10,7 +10,23 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import appends, client, disk, growth, lake, mixed, mq, mqgate, postgres, reads, remits, res01, seal, spark
+from bench import (
+    appends,
+    capacity,
+    client,
+    disk,
+    growth,
+    lake,
+    mixed,
+    mq,
+    mqgate,
+    postgres,
+    reads,
+    remits,
+    res01,
+    seal,
+    spark,
+)
 from bench.report import Report
 
 SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
@@ -28,6 +44,7 @@ SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
     "spark": spark.run,
     "lake": lake.run,
     "postgres": postgres.run,
+    "capacity": capacity.run,
 }
 
 

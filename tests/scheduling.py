@@ -15,15 +15,21 @@ SPARK: Final = (
     "tests/lake/test_readers.py",
     "tests/lake/test_spark_kills.py",
     "tests/lake/test_spreading.py",
+    "tests/pipelines/test_page.py",
 )
 """Where tests begin that use Spark's session."""
 
+SHARED: Final = ("tests/cluster/", "tests/pipelines/test_runs.py", "tests/pipelines/test_shop.py")
+"""Where tests are that share a cluster, or one pipeline."""
+
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """A test goes with all its parameters to whichever process is free, but those of Spark go together."""
+    """A test goes with its parameters to whichever process is free; those that share something go together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK[0] if nodeid.startswith(SPARK) else nodeid.partition("[")[0]
+        if nodeid.startswith(SPARK):
+            return SPARK[0]
+        return next((place for place in SHARED if nodeid.startswith(place)), nodeid.partition("[")[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

@@ -27,6 +27,8 @@ SPARK = ROOT / "docs" / "spark.md"
 """Run by tests/spark, in the session that all its tests share."""
 LAKE = ROOT / "docs" / "lake.md"
 """Run by tests/lake, in the same session."""
+PIPELINES = ROOT / "docs" / "pipelines.md"
+"""Run by tests/pipelines, in the same session."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"^```python\n(?:[^`]|`[^`])*?^```\n\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -38,7 +40,7 @@ def blocks(page: Path) -> list[str]:
 EXAMPLES = [
     pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
-    if page not in (*SESSIONS, SPARK, LAKE)
+    if page not in (*SESSIONS, SPARK, LAKE, PIPELINES)
     for number, code in enumerate(blocks(page), 1)
 ]
 

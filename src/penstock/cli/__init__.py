@@ -65,10 +65,18 @@ COMMANDS: Final[dict[str, Entry]] = {
     "import": Entry("Data", "penstock.cli.importing:import_command", "Import events from files."),
     "sql": Entry("Data", "penstock.cli.sql:sql_command", "Ask the history in SQL."),
     "export": Entry("Data", "penstock.cli.exporting:export_command", "Export events to a file."),
+    "replay": Entry(
+        "Data",
+        "penstock.cli.replay:replay_command",
+        "Replay part of a history: through a queue, or into streams.",
+    ),
     "erase": Entry("Data", "penstock.cli.erase:erase_command", "Erase events for good."),
     "erasures": Entry("Data", "penstock.cli.erase:erasures_command", "List what was erased, oldest first."),
     "lake": Entry(
         "Data", "penstock.cli.lake:lake_app", "Keep a store's history as Parquet files that any engine reads."
+    ),
+    "pipeline": Entry(
+        "Data", "penstock.cli.pipeline:pipeline_app", "Turn the history into tables with Spark Declarative Pipelines."
     ),
     "verify": Entry("Upkeep", "penstock.cli.verify:verify_command", "Check a whole store.", STORE),
     "backup": Entry(

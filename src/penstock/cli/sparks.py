@@ -13,7 +13,7 @@ from penstock.cli.output import complain, refuse
 if TYPE_CHECKING:
     from penstock.spark.sessions import Start
 
-__all__ = ["AGAIN", "Conf", "Master", "ending", "interruptible", "session"]
+__all__ = ["AGAIN", "Conf", "Master", "ending", "interruptible", "options_of", "session"]
 
 LOOK_S: Final = 0.1
 """Seconds between two looks whether somebody wants an end."""
@@ -31,8 +31,12 @@ def session(name: str, master: str | None, conf: list[str] | None) -> AbstractCo
     """A Spark session with what was asked for, shown under a name. It is started when there is something to do."""
     from penstock.spark.sessions import MASTER, late_session  # noqa: PLC0415
 
-    options = dict(_option(each) for each in conf or ())
-    return late_session(name, master or MASTER, options)
+    return late_session(name, master or MASTER, options_of(conf))
+
+
+def options_of(conf: list[str] | None) -> dict[str, str]:
+    """What `--conf` says."""
+    return dict(_option(each) for each in conf or ())
 
 
 def _option(text: str) -> tuple[str, str]:

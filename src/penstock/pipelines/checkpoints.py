@@ -1,0 +1,101 @@
+"""What Spark keeps of its flows, read without Spark: checkpoints, and the logs of the files that tables have.
+
+A checkpoint is a folder: `offsets/N` says how far batch N goes, `commits/N` that it is done, `sources/0/N` which files
+were read, if the flow reads a table. A table that a stream writes has a log `_spark_metadata/N` of the files that batch
+N has added. In both logs, `N.compact` has everything up to N. A table that was made anew has a new checkpoint, numbered
+one higher; the last one counts.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.pipelines.projects import local_path
+
+FILES_LOG: Final = "_spark_metadata"
+_COMPACT: Final = ".compact"
+_HEADER_LINES: Final = 2
+"""Lines of an offset file that come before those of the sources."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The checkpoint of one flow into one table or sink."""
+
+    flow: str
+    target: str
+    path: Path
+
+    @property
+    def planned(self) -> int:
+        """The last batch that was begun, or -1."""
+        return last_batch(self.path / "offsets")
+
+    @property
+    def committed(self) -> int:
+        """The last batch that is done, or -1."""
+        return last_batch(self.path / "commits")
+
+    def offsets(self) -> list[dict[str, Any]]:
+        """How far each source was read by the last batch that is done."""
+        if self.committed < 0:
+            return []
+        try:
+            lines = (self.path / "offsets" / str(self.committed)).read_text(encoding="utf-8").splitlines()
+            found = [json.loads(line) for line in lines[_HEADER_LINES:] if line != "-"]
+        except (OSError, ValueError):
+            return []
+        return [each for each in found if isinstance(each, dict)]
+
+    def files_read(self) -> dict[int, set[Path]]:
+        """The files that were read by batches that are done, for each source that is a table."""
+        found = {}
+        for source, offset in enumerate(self.offsets()):
+            if "logOffset" in offset:
+                found[source] = set(logged_files(self.path / "sources" / str(source), int(offset["logOffset"])))
+        return found
+
+
+def checkpoints(folder: Path | None) -> list[Checkpoint]:
+    """Every checkpoint that counts, by target and flow."""
+    if folder is None:
+        return []
+    flows = {offsets.parent.parent for offsets in folder.glob("**/offsets")}
+    found = [Checkpoint(flow.name, flow.parent.name, flow / str(_version(flow))) for flow in flows]
+    return sorted(found, key=lambda each: (each.target, each.flow))
+
+
+def _version(flow: Path) -> int:
+    """The last checkpoint of a flow, also if it is still empty."""
+    return max(int(path.name) for path in flow.iterdir() if path.name.isdigit())
+
+
+def last_batch(log: Path) -> int:
+    """The last batch in a log, or -1."""
+    return max((number for number, _ in _logs(log)), default=-1)
+
+
+def logged_files(log: Path, until: int | None = None) -> Iterator[Path]:
+    """The files that a log has, up to a batch."""
+    logs = sorted((number, path) for number, path in _logs(log) if until is None or number <= until)
+    begin = max((index for index, (_, path) in enumerate(logs) if path.name.endswith(_COMPACT)), default=0)
+    for _, path in logs[begin:]:
+        yield from _entries(path)
+
+
+def _logs(log: Path) -> Iterator[tuple[int, Path]]:
+    if log.is_dir():
+        for path in log.iterdir():
+            number = path.name.removesuffix(_COMPACT)
+            if number.isdigit():
+                yield int(number), path
+
+
+def _entries(path: Path) -> Iterator[Path]:
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        entry = json.loads(line)
+        place = local_path(entry["path"])
+        if place is not None and entry.get("action", "add") == "add":
+            yield place

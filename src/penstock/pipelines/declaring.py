@@ -1,0 +1,128 @@
+"""`penstock.yml`: where the events come from, and which columns the table of each type has. People edit it.
+
+What is wrong in it is InvalidRequest, which names the file and the entry. Columns are DDL.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import InvalidRequest
+from penstock.pipelines.naming import TAKEN, is_table_name
+from penstock.spark.bodies import body_check
+from penstock.spark.ddl import schema_of
+
+FILE: Final = "penstock.yml"
+SOURCE: Final = ("url", "context", "filter", "type", "startPosition", "endPosition", "startTime", "endTime")
+"""Options of the source that may be given, as `spark.readStream.format("penstock")` has them; and those below."""
+TUNING: Final = ("maxEventsPerTrigger", "partitionBytes")
+FIELDS: Final = ("source", "types", "ignored")
+
+
+@dataclass(frozen=True)
+class EventTable:
+    """A type of event, its table and its columns as DDL."""
+
+    type: str
+    name: str
+    columns: str
+
+
+@dataclass(frozen=True)
+class EventTables:
+    """What `penstock.yml` says."""
+
+    source: Mapping[str, str]
+    tables: tuple[EventTable, ...]
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns by type."""
+        return {each.type: each.columns for each in self.tables}
+
+
+def event_tables(place: str | Path) -> EventTables:
+    """Read `penstock.yml` of a project: `place` is its folder, or a file somewhere in it."""
+    path = Path(place).resolve()
+    for folder in path.parents if path.is_file() else (path,):
+        if (folder / FILE).is_file():
+            return read_declared(folder / FILE)
+    raise InvalidRequest(str(path), f"is no pipeline: there is no {FILE}")
+
+
+def read_declared(path: Path) -> EventTables:
+    """Read the file itself."""
+    found = read_yaml(path)
+    for name in found:
+        if name not in FIELDS:
+            raise InvalidRequest(str(path), f"has {name!r}, which is unknown; there are {', '.join(FIELDS)}")
+    tables = tuple(_table(path, type, entry) for type, entry in _mapping(path, "types", found.get("types")).items())
+    _check_names(path, tables)
+    ignored = found.get("ignored") or []
+    if not isinstance(ignored, list) or not all(isinstance(each, str) for each in ignored):
+        raise InvalidRequest(str(path), "ignored must be a list of types")
+    return EventTables(_source(path, found.get("source")), tables, tuple(ignored))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A file that has a mapping in YAML."""
+    import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - it comes with PySpark's pipelines
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidRequest(str(path), f"is no YAML: {_told(error)}") from None
+    if not isinstance(found, dict):
+        raise InvalidRequest(str(path), "must be names with values")
+    return found
+
+
+def _told(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f" in line {mark.line + 1}" if mark is not None else ""
+    return f"{getattr(error, 'problem', None) or error}{where}"
+
+
+def _mapping(path: Path, name: str, found: Any) -> dict[Any, Any]:
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise InvalidRequest(str(path), f"{name} must be names with values")
+    return found
+
+
+def _source(path: Path, found: Any) -> dict[str, str]:
+    source = {str(name): str(value) for name, value in _mapping(path, "source", found).items()}
+    if "url" not in source:
+        raise InvalidRequest(str(path), "says no url in source")
+    known = (*SOURCE, *TUNING)
+    for name in source:
+        if name not in known:
+            raise InvalidRequest(str(path), f"has {name!r} in source, which is unknown; there are {', '.join(known)}")
+    return source
+
+
+def _table(path: Path, type: Any, entry: Any) -> EventTable:
+    entry = _mapping(path, f"type {type}", entry)
+    name, columns = entry.get("table"), entry.get("columns")
+    if not isinstance(type, str) or set(entry) != {"table", "columns"} or not isinstance(columns, str):
+        raise InvalidRequest(str(path), f"type {type} must have a table and its columns, each as text")
+    if not isinstance(name, str) or not is_table_name(name):
+        raise InvalidRequest(str(path), f"type {type} has the table {name!r}: small letters, digits and _ make a name")
+    try:
+        body_check(schema_of(columns))
+    except InvalidRequest as error:
+        raise InvalidRequest(str(path), f"type {type}: {error}") from None
+    return EventTable(type, name, columns)
+
+
+def _check_names(path: Path, tables: tuple[EventTable, ...]) -> None:
+    seen: dict[str, str] = {}
+    for each in tables:
+        if each.name in TAKEN:
+            raise InvalidRequest(str(path), f"type {each.type} has the table {each.name}, which every project has")
+        if each.name in seen:
+            raise InvalidRequest(str(path), f"types {seen[each.name]} and {each.type} have the same table {each.name}")
+        seen[each.name] = each.type

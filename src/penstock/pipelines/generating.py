@@ -1,0 +1,164 @@
+"""A new project: its files, from a sample of the history."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Final, NamedTuple
+
+from penstock.errors import InvalidRequest
+from penstock.pipelines.declaring import FILE, read_declared
+from penstock.pipelines.inferring import Inferred, infer
+from penstock.pipelines.naming import table_name, table_names
+from penstock.pipelines.projects import CONF, SPECS
+from penstock.pipelines.sampling import SAMPLE_EVENTS, Sample, sample
+
+TYPES_MAX: Final = 100
+"""Tables that a project is made with; each is a flow of its own."""
+PRIVATE: Final = 0o600
+"""The file that has the URL may have a password in it."""
+FILES: Final = {
+    SPECS[0]: "spark-pipeline.yml",
+    CONF: "spark.conf",
+    "transformations/bronze.py": "bronze.py.txt",
+    "transformations/silver.py": "silver.py.txt",
+    "transformations/gold.py": "gold.py.txt",
+    "README.md": "README.md",
+    ".gitignore": "gitignore",
+}
+EXAMPLES: Final = {
+    "shop": {
+        "transformations/gold.py": "shop/gold.py.txt",
+        "transformations/fraud.py": "shop/fraud.py.txt",
+        "projection.py": "shop/projection.py.txt",
+        "README.md": "shop/README.md",
+    }
+}
+"""Worked examples: which of their files take the place of the usual ones, or come to them."""
+_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_/.-]*")
+_WORDS: Final = frozenset(["true", "false", "yes", "no", "on", "off", "null", "y", "n"])
+
+
+class Made(NamedTuple):
+    """A project that was made: the table of each type, and what somebody should know of it."""
+
+    folder: Path
+    tables: dict[str, str]
+    ignored: list[str]
+    notes: list[str]
+
+
+def make_project(
+    folder: Path,
+    url: str,
+    context: str | None = None,
+    types: Sequence[str] | None = None,
+    name: str | None = None,
+    events: int = SAMPLE_EVENTS,
+) -> Made:
+    """Write a project into a folder that is empty, or not there. Nothing is written if anything is wrong."""
+    folder = folder.resolve()
+    _check_folder(folder)
+    found = sample(url, context, types, events)
+    if len(found.texts) > TYPES_MAX:
+        raise InvalidRequest("the history", f"has {len(found.texts)} types of events: name up to {TYPES_MAX} of them")
+    inferred = {type: infer(texts) for type, texts in sorted(found.texts.items())}
+    typed = {type: each for type, each in inferred.items() if each.objects}
+    names, ignored = table_names(typed), [type for type in inferred if type not in typed]
+    declared = _declared(url, context, types, typed, names, ignored)
+    _write(folder, name or folder.name, declared)
+    return Made(folder, names, ignored, _notes(found, inferred, names, ignored))
+
+
+def make_example(folder: Path, url: str, example: str, name: str | None = None) -> Made:
+    """Write a worked example into a folder that is empty, or not there. The history is not looked at."""
+    if example not in EXAMPLES:
+        raise InvalidRequest("example", f"{example} is unknown; there are {', '.join(EXAMPLES)}")
+    folder = folder.resolve()
+    _check_folder(folder)
+    declared = Template(_template(f"{example}/{FILE}")).substitute(url=_scalar(url))
+    _write(folder, name or folder.name, declared, {**FILES, **EXAMPLES[example]})
+    tables = read_declared(folder / FILE).tables
+    return Made(folder, {each.type: each.name for each in tables}, [], [])
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InvalidRequest(str(folder), "is no folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InvalidRequest(str(folder), "is not empty: a project is made in a folder of its own")
+
+
+def _notes(found: Sample, inferred: dict[str, Inferred], names: dict[str, str], ignored: list[str]) -> list[str]:
+    notes = []
+    if not found.texts:
+        notes.append(f"there are no such events yet: name their types and columns in {FILE} when they come")
+    if found.unseen:
+        notes.append(f"{found.unseen:,} positions in the middle of the history were not looked at")
+    notes += [f"no body of type {type} is a JSON object: such events are in bronze alone" for type in ignored]
+    notes += [
+        f"type {type} has the table {name}, as {table_name(type)} is taken"
+        for type, name in names.items()
+        if name != table_name(type)
+    ]
+    notes += [
+        f"events of type {type} disagree about {field}: those that are not of the type most have go to quarantine"
+        for type, each in inferred.items()
+        for field in each.disputed
+    ]
+    return notes
+
+
+# -- files
+
+
+def _template(name: str) -> str:
+    return (files("penstock.pipelines") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _write(folder: Path, name: str, declared: str, templates: Mapping[str, str] = FILES) -> None:
+    values = {
+        "name": _scalar(name),
+        "title": name,
+        "storage": _scalar((folder / "storage").as_uri()),
+        "tables": (folder / "tables").as_uri(),
+        "metastore": str(folder / "metastore"),
+    }
+    (folder / "transformations").mkdir(parents=True)
+    for path, template in templates.items():
+        (folder / path).write_text(Template(_template(template)).substitute(values), encoding="utf-8")
+    (folder / FILE).touch(PRIVATE)
+    (folder / FILE).write_text(declared, encoding="utf-8")
+
+
+def _declared(
+    url: str,
+    context: str | None,
+    types: Sequence[str] | None,
+    typed: dict[str, Inferred],
+    names: dict[str, str],
+    ignored: list[str],
+) -> str:
+    head = _template(FILE)
+    lines = ["source:", f"  url: {_scalar(url)}"]
+    lines += [f"  context: {_scalar(context)}"] if context is not None else []
+    lines += [f"  type: {_scalar(','.join(types))}"] if types else []
+    lines += ["", "types:"] if typed else ["", "types: {}"]
+    for type, each in typed.items():
+        columns = [f"      {line}" for line in each.columns.splitlines()]
+        # An object may have no field at all.
+        body = ["    columns: |", *columns] if columns else ['    columns: ""']
+        lines += [f"  {_scalar(type)}:", f"    table: {names[type]}", *body]
+    lines += ["", f"ignored: [{', '.join(_scalar(type) for type in ignored)}]"]
+    return "\n".join([head.rstrip(), "", *lines, ""])
+
+
+def _scalar(text: str) -> str:
+    """A text in YAML: as it is, if it cannot be taken for anything else, and in quotes otherwise."""
+    if (_PLAIN.fullmatch(text) and text.lower() not in _WORDS) or re.fullmatch(
+        r"[a-z+]+:/[A-Za-z0-9_/.:-]*[\w/]", text
+    ):
+        return text
+    return json.dumps(text, ensure_ascii=True)

@@ -1,0 +1,146 @@
+"""Columns from a sample of bodies: which fields there are, of which type, and which of them every body has.
+
+Where bodies disagree about a field, it gets the type that most of them have. Bodies that are no JSON objects count for
+nothing. The order is the one in which fields were seen first.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+LONG_MAX: Final = (1 << 63) - 1
+DECIMAL_MAX: Final = 10**38 - 1
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED: Final = frozenset(
+    [
+        "array",
+        "struct",
+        "map",
+        "decimal",
+        "interval",
+        "timestamp",
+        "date",
+        "not",
+        "null",
+        "comment",
+        "default",
+        "generated",
+    ]
+)
+
+
+@dataclass
+class _Seen:
+    """What one field, or one element of an array, was seen to be."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    fields: dict[str, "_Seen"] = field(default_factory=dict)
+    element: "_Seen | None" = None
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """Columns as DDL, a line for each; how many bodies were objects, and which fields the bodies disagree about."""
+
+    columns: str
+    objects: int
+    disputed: tuple[str, ...]
+
+
+def infer(texts: Iterable[str | None]) -> Inferred:
+    """The columns that fit most of these bodies."""
+    top, count = _Seen(), 0
+    for text in texts:
+        body = _object(text)
+        if body is not None:
+            count += 1
+            _note_fields(top, body)
+    chosen = _distinct(top.fields)
+    lines = [
+        f"{_quoted(name)} {_ddl(seen)}{' NOT NULL' if _known(seen) == count else ''}" for name, seen in chosen.items()
+    ]
+    disputed = tuple(name for name, seen in chosen.items() if len(_merged(seen.kinds)) > 1)
+    return Inferred(",\n".join(lines), count, disputed)
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    try:
+        body = json.loads(text) if text is not None else None
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _known(seen: _Seen) -> int:
+    return sum(seen.kinds.values())
+
+
+def _note(seen: _Seen, value: Any) -> None:
+    if value is None:
+        return
+    seen.kinds[_kind(value)] += 1
+    if isinstance(value, dict):
+        _note_fields(seen, value)
+    elif isinstance(value, list):
+        seen.element = seen.element or _Seen()
+        for each in value:
+            _note(seen.element, each)
+
+
+def _note_fields(seen: _Seen, value: Mapping[str, Any]) -> None:
+    for name, each in value.items():
+        _note(seen.fields.setdefault(name, _Seen()), each)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "BOOLEAN"
+    if isinstance(value, int):
+        return (
+            "BIGINT" if -LONG_MAX <= value <= LONG_MAX else "DECIMAL(38,0)" if abs(value) <= DECIMAL_MAX else "DOUBLE"
+        )
+    return {float: "DOUBLE", str: "STRING", list: "ARRAY", dict: "STRUCT"}[type(value)]
+
+
+def _merged(kinds: Mapping[str, int]) -> dict[str, int]:
+    """Numbers are one kind: the widest of them."""
+    merged = dict(kinds)
+    for narrow, wide in (("BIGINT", "DECIMAL(38,0)"), ("BIGINT", "DOUBLE"), ("DECIMAL(38,0)", "DOUBLE")):
+        if narrow in merged and wide in merged:
+            merged[wide] += merged.pop(narrow)
+    return merged
+
+
+def _ddl(seen: _Seen) -> str:
+    kinds = _merged(seen.kinds)
+    if not kinds:
+        # Nothing but null was seen: text is as good as anything.
+        return "STRING"
+    kind = max(kinds, key=lambda each: kinds[each])
+    if kind == "ARRAY":
+        return f"ARRAY<{_ddl(seen.element or _Seen())}>"
+    if kind == "STRUCT":
+        inner = ", ".join(f"{_quoted(name)}: {_ddl(each)}" for name, each in _distinct(seen.fields).items())
+        # A struct without fields cannot be stored.
+        return f"STRUCT<{inner}>" if inner else "MAP<STRING, STRING>"
+    return kind
+
+
+def _distinct(fields: Mapping[str, _Seen]) -> dict[str, _Seen]:
+    """Without those that differ from an earlier one in case alone: Spark does not tell them apart."""
+    found: dict[str, _Seen] = {}
+    taken: set[str] = set()
+    for name, seen in fields.items():
+        if name and name.lower() not in taken:
+            found[name] = seen
+            taken.add(name.lower())
+    return found
+
+
+def _quoted(name: str) -> str:
+    if _PLAIN.fullmatch(name) and name.lower() not in _RESERVED:
+        return name
+    return "`" + name.replace("`", "``") + "`"

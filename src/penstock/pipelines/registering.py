@@ -1,0 +1,111 @@
+"""A project's flows as they are defined by its files, and a run of them.
+
+This is what `spark-pipelines` does with a specification, through the same functions of PySpark's; but what is defined
+is remembered, and what a run says comes back as it is said.
+"""
+
+import re
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import InvalidRequest
+from penstock.pipelines.projects import Project
+from penstock.pipelines.telling import short
+
+_IN_SQL: Final = re.compile(
+    r"\bCREATE\s+(?:OR\s+REFRESH\s+)?(STREAMING\s+TABLE|MATERIALIZED\s+VIEW)\s+(?:IF\s+NOT\s+EXISTS\s+)?([\w.`]+)",
+    re.IGNORECASE,
+)
+"""What a file in SQL defines. Spark reads it in the server, and does not tell."""
+
+
+@dataclass
+class Defined:
+    """The outputs and flows of a project: kinds by name, and targets by name."""
+
+    spark: Any
+    graph: str
+    storage: str
+    outputs: dict[str, str] = field(default_factory=dict)
+    flows: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, kind: str) -> None:
+        """Note an output. Raises InvalidRequest if there is one of that name; Spark would say so much later."""
+        if any(name.lower() == other.lower() for other in self.outputs):
+            raise InvalidRequest(f"table {name}", "is defined twice")
+        self.outputs[name] = kind
+
+    def run(self, refreshed: Collection[str], *, dry: bool) -> Iterator[str]:
+        """Run them, or only check them; what is said meanwhile. The exception of a run that failed comes at its end."""
+        from pyspark.pipelines.spark_connect_pipeline import start_run  # noqa: PLC0415
+
+        others = [name for name, kind in self.outputs.items() if name not in refreshed and kind != "TemporaryView"]
+        results = start_run(
+            self.spark,
+            self.graph,
+            full_refresh=list(refreshed),
+            full_refresh_all=False,
+            # To name those that are made anew means to leave the others out, unless they are named as well.
+            refresh=others if refreshed else [],
+            dry=dry,
+            storage=self.storage,
+        )
+        for result in results:
+            if "pipeline_event_result" in result:
+                yield result["pipeline_event_result"].event.message
+
+
+def defined(project: Project, spark: Any) -> Defined:
+    """Load a project's files. Raises whatever they raise."""
+    from pyspark.pipelines.cli import load_pipeline_spec, register_definitions  # noqa: PLC0415
+    from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph  # noqa: PLC0415
+
+    spec = load_pipeline_spec(project.spec)
+    graph = create_dataflow_graph(spark, spec.catalog, spec.database, spec.configuration)
+    found = Defined(spark, graph, spec.storage)
+    with _no_bytecode():
+        register_definitions(project.spec, _registry(found), spec, spark, graph)
+    return found
+
+
+@contextmanager
+def _no_bytecode() -> Iterator[None]:
+    """Bytecode goes by the second a file was changed in: what is edited between two rounds might not be seen."""
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = kept
+
+
+def _registry(found: Defined) -> Any:
+    """PySpark's registry of what a file defines, which tells us as well."""
+    from pyspark.pipelines.spark_connect_graph_element_registry import (  # noqa: PLC0415
+        SparkConnectGraphElementRegistry,
+    )
+
+    class Registry(SparkConnectGraphElementRegistry):
+        def register_output(self, output: Any) -> None:
+            found.add(output.name, type(output).__name__)
+            super().register_output(output)
+
+        def register_flow(self, flow: Any) -> None:
+            if found.outputs.get(flow.target) != "TemporaryView":
+                found.flows[flow.name] = flow.target
+            super().register_flow(flow)
+
+        def register_auto_cdc_flow(self, flow: Any) -> None:
+            found.flows[flow.name] = flow.target
+            super().register_auto_cdc_flow(flow)
+
+        def register_sql(self, sql_text: str, file_path: Path) -> None:
+            for kind, name in _IN_SQL.findall(sql_text):
+                found.add(short(name), kind)
+                found.flows[short(name)] = short(name)
+            super().register_sql(sql_text, file_path)
+
+    return Registry(found.spark, found.graph)

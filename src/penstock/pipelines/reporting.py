@@ -1,0 +1,163 @@
+"""How a pipeline stands, flow by flow: without Spark, from checkpoints, the tables' files and what the last run left.
+
+It may be asked while a run is going on. What is not on this machine, or not known, is None.
+"""
+
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from penstock.errors import PenstockError
+from penstock.history.histories import Now, open_history
+from penstock.pipelines.checkpoints import FILES_LOG, Checkpoint, checkpoints, logged_files
+from penstock.pipelines.projects import Project
+from penstock.pipelines.state import holder, read_state
+
+FOOTERS_MAX: Final = 100_000
+"""How many files of tables are remembered."""
+POSITION: Final = "position"
+STORE: Final = "store"
+"""What a flow is said to read that reads the history itself."""
+
+
+class FlowStatus(NamedTuple):
+    """A flow at one moment.
+
+    `position` is how far into the history its rows go; `lag` how many positions that is behind its source, which is the
+    store or another table. Times are ISO 8601, in UTC. `error` is why it failed when it last ran, if it did.
+    """
+
+    flow: str
+    target: str
+    source: str | None
+    rows: int | None
+    position: int | None
+    lag: int | None
+    last_run: str | None
+    error: str | None
+
+
+class Status(NamedTuple):
+    """A pipeline at one moment. `head` is the store's last position, and `unreachable` why that is not known."""
+
+    project: str
+    folder: str
+    head: int | None
+    unreachable: str | None
+    in_use_by: str | None
+    flows: list[FlowStatus]
+
+
+def status(project: Project) -> Status:
+    """How a pipeline stands."""
+    now, why = _look(project)
+    flows = flow_statuses(project, None if now is None else now.head)
+    return Status(project.name, str(project.folder), now and now.head, why, holder(project), flows)
+
+
+def _look(project: Project) -> tuple[Now | None, str | None]:
+    try:
+        with closing(open_history(project.declared.source["url"])) as history:
+            return history.now(), None
+    except (PenstockError, OSError) as error:
+        return None, str(error)
+
+
+def flow_statuses(project: Project, head: int | None) -> list[FlowStatus]:
+    """Every flow that ever ran."""
+    known = read_state(project).get("flows", {})
+    found = {each.flow: each for each in checkpoints(project.checkpoints)}
+    reached = _Reached(project, found)
+    names = [*found, *(name for name in known if name not in found)]
+    rows = [_flow(project, name, found.get(name), known.get(name, {}), reached, head) for name in names]
+    return sorted(rows, key=_order)
+
+
+def _order(flow: FlowStatus) -> tuple[bool, bool, str, str]:
+    """Those that read the store, those that read tables, and then all others."""
+    return flow.source is None, flow.source != STORE, flow.source or "", flow.flow
+
+
+def _flow(
+    project: Project,
+    name: str,
+    checkpoint: Checkpoint | None,
+    known: dict[str, Any],
+    reached: "_Reached",
+    head: int | None,
+) -> FlowStatus:
+    target = checkpoint.target if checkpoint else known.get("target", name)
+    source, position, end = reached.by(name, head) if checkpoint else (None, None, None)
+    lag = None if position is None or end is None else max(0, end - position)
+    # Spark's own command runs projects as well, and leaves no state.
+    times = [time for time in (known.get("ran"), _time(checkpoint) if checkpoint else None) if time]
+    last_run = max(times, default=None)
+    return FlowStatus(name, target, source, table_rows(project, target), position, lag, last_run, known.get("error"))
+
+
+def _time(checkpoint: Checkpoint) -> str | None:
+    """When the last batch was done."""
+    with suppress(OSError):
+        at = (checkpoint.path / "commits" / str(checkpoint.committed)).stat().st_mtime
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    return None
+
+
+class _Reached:
+    """How far flows have come. One that reads a table is as far as the table is, but for the files it has not read."""
+
+    def __init__(self, project: Project, known: dict[str, Checkpoint]) -> None:
+        self._project = project
+        self._known = known
+        self._targets = {each.target: each for each in known.values()}
+
+    def by(self, flow: str, head: int | None) -> tuple[str | None, int | None, int | None]:
+        """What a flow reads, up to which position, and where that ends."""
+        offsets = self._known[flow].offsets()
+        direct = [int(offset[POSITION]) for offset in offsets if POSITION in offset]
+        if direct:
+            return STORE, min(direct), head
+        files = [files for files in self._known[flow].files_read().values() if files]
+        if self._project.tables is None or len(files) != 1:
+            return None, None, None
+        folder = next(iter(files[0])).parent
+        if folder.parent != self._project.tables or folder.name not in self._targets:
+            return None, None, None
+        _, end, _ = self.by(self._targets[folder.name].flow, head)
+        return folder.name, _position(folder, files[0], end), end
+
+
+def _position(table: Path, read: set[Path], end: int | None) -> int | None:
+    unread = set(logged_files(table / FILES_LOG)) - read
+    firsts = [first for file in unread if (first := _footer(file)[1]) is not None]
+    return min(firsts) - 1 if firsts else end
+
+
+def table_rows(project: Project, table: str) -> int | None:
+    """How many rows a table has; None if it is not one on this machine."""
+    folder = project.tables / table if project.tables is not None else None
+    if folder is None or not folder.is_dir():
+        return None
+    is_streamed = (folder / FILES_LOG).is_dir()
+    try:
+        return sum(
+            _footer(file)[0] for file in (logged_files(folder / FILES_LOG) if is_streamed else folder.glob("*.parquet"))
+        )
+    except OSError:
+        # It is being made anew at this moment.
+        return None
+
+
+@lru_cache(FOOTERS_MAX)
+def _footer(file: Path) -> tuple[int, int | None]:
+    """The rows of a file, and the first position in it. Files never change."""
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    metadata = pq.read_metadata(file)
+    columns = [index for index in range(metadata.num_columns) if metadata.schema.column(index).path == POSITION]
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    found = [group.column(column).statistics for group in groups for column in columns]
+    firsts = [int(each.min) for each in found if each is not None and each.has_min_max]
+    return metadata.num_rows, min(firsts, default=None)

@@ -1,0 +1,105 @@
+"""What runs leave in a project for others to see: who is at work, and how each flow went last time.
+
+A run holds a lock on a file as long as its process lives. The state is one small file, always replaced whole.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import InvalidRequest
+from penstock.pipelines.projects import Project
+
+STATE: Final = "state.json"
+LOCK: Final = "lock"
+METASTORE_LOCK: Final = "dbex.lck"
+"""The file in a metastore that whoever has it open holds a lock on."""
+METASTORE_S: Final = 30.0
+"""Seconds that the Spark of a run that was killed has to end."""
+LOOK_S: Final = 0.2
+OWNER_BYTES_MAX: Final = 4096
+
+
+def now() -> str:
+    """The time, as the state has it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read_state(project: Project) -> dict[str, Any]:
+    """What the last run has left; nothing if there was none."""
+    try:
+        found = json.loads((project.own / STATE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_state(project: Project, state: dict[str, Any]) -> None:
+    """Replace the state."""
+    project.own.mkdir(exist_ok=True)
+    beside = project.own / f"{STATE}.new"
+    beside.write_text(json.dumps(state, indent=1, ensure_ascii=False), encoding="utf-8")
+    beside.replace(project.own / STATE)
+
+
+@contextmanager
+def alone(project: Project, what: str) -> Iterator[None]:
+    """Have a project alone. Raises InvalidRequest, which says who else has it."""
+    project.own.mkdir(exist_ok=True)
+    descriptor = os.open(project.own / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidRequest(str(project.folder), f"is in use by {_owner(descriptor)}") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{what} of process {os.getpid()}, since {now()}".encode(), 0)
+        _wait_for_metastore(project)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def holder(project: Project) -> str | None:
+    """Who has a project, if anybody has."""
+    try:
+        descriptor = os.open(project.own / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _owner(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _owner(descriptor: int) -> str:
+    return os.pread(descriptor, OWNER_BYTES_MAX, 0).decode(errors="replace") or "another process"
+
+
+def _wait_for_metastore(project: Project) -> None:
+    """The Spark of a run that was killed goes on for a moment; two on one metastore are refused by it."""
+    deadline = time.monotonic() + METASTORE_S
+    while _is_metastore_open(project.metastore):
+        if time.monotonic() > deadline:
+            raise InvalidRequest(str(project.folder), "is in use: another process has its metastore open")
+        time.sleep(LOOK_S)
+
+
+def _is_metastore_open(metastore: Path | None) -> bool:
+    with suppress(FileNotFoundError):
+        if metastore is not None:
+            with (metastore / METASTORE_LOCK).open("r+b") as file:
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    return True
+    return False

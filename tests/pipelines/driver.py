@@ -1,0 +1,35 @@
+"""Runs rounds of a pipeline in one Spark, as it is told on standard input: a line of JSON for each, and one back."""
+
+import json
+import sys
+from pathlib import Path
+
+from penstock.errors import PenstockError
+from penstock.pipelines.projects import read_project
+from penstock.pipelines.running import Runner, running
+
+MASTER = "local[2,4]"
+QUICK = {
+    # Nothing here runs long enough to be worth much compiling, and no metastore outlives its test.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.durability=test",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
+
+def done(runner: Runner, order: dict[str, list[str]]) -> dict[str, object]:
+    try:
+        outcome = runner.check() if "check" in order else runner.round(order.get("full_refresh", []))
+    except PenstockError as error:
+        return {"refused": str(error)}
+    return {"states": outcome.states, "failures": [str(each) for each in outcome.failures]}
+
+
+def main(folder: str) -> None:
+    with running(read_project(Path(folder)), MASTER, QUICK, "test") as runner:
+        print(json.dumps({"ready": True}), flush=True)
+        for line in sys.stdin:
+            print(json.dumps(done(runner, json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

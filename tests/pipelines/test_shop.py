@@ -1,0 +1,113 @@
+"""The shop, the worked example of pipelines: what it makes is what plain Python makes of the same events."""
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.root import app
+from penstock.errors import InvalidRequest
+from penstock.pipelines.generating import make_example
+from tests.pipelines.shop import BAD, Session, Shop, body, revenue, sessions, suspected, table, told
+from tests.pipelines.support import Rounds, positions, rounds
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "pipelines-shop.md"
+AHEAD: Final = datetime(2200, 1, 1, tzinfo=UTC)
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class Running(NamedTuple):
+    """A shop, its project, and a process that runs it in rounds."""
+
+    shop: Shop
+    project: Path
+    rounds: Rounds
+
+    def round(self, *full_refresh: str) -> None:
+        assert self.rounds.do(full_refresh=full_refresh)["failures"] == []
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One for all tests, which go on from one another."""
+    folder = tmp_path_factory.mktemp("shop")
+    shop = Shop(folder / "data")
+    make_example(folder / "project", shop.url, "shop")
+    spec = folder / "project" / "spark-pipeline.yml"
+    # Rows are few, and so are cores.
+    spec.write_text(spec.read_text().replace('shuffle.partitions: "8"', 'shuffle.partitions: "1"'))
+    with rounds(folder / "project") as started:
+        yield Running(shop, folder / "project", started)
+
+
+def check(running: Running) -> None:
+    """All tables are what they should be, and so is what the pipeline has written."""
+    events, project = running.shop.events(), running.project
+    read = [each for each in events if each.context != "fraud"]
+    assert positions(project, "bronze") == [each.position for each in read]
+    misfits = [each.position for each in read if not body(each)]
+    assert positions(project, "quarantine") == misfits
+    found = {row["hour"]: (row["payments"], row["revenue"]) for row in table(project, "revenue_per_hour")}
+    assert found == revenue(events)
+    over = sorted(Session(**row) for row in table(project, "sessions"))
+    assert over == sessions(events)
+    assert told(events) == suspected(events)
+
+
+def test_every_table_is_what_plain_python_computes(running: Running) -> None:
+    running.shop.sell(300)
+    running.shop.add(*BAD)
+    running.shop.add(*BAD, type="PaymentFailed")
+    running.round()
+    check(running)
+    assert len(running.shop.events()) > 1500
+    assert len(told(running.shop.events())) > 10
+    assert len(table(running.project, "sessions")) > 50
+
+
+def test_more_events_are_added_and_a_batch_that_was_published_but_not_noted_adds_nothing(running: Running) -> None:
+    """As if the run had been killed between the sink's publication and Spark's note that the batch is done."""
+    commits = running.project / "storage" / "_checkpoints" / "history" / "fraud" / "0" / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    for name in (f"{last}", f".{last}.crc"):
+        (commits / name).unlink()
+    before = {each.id for each in running.shop.events()}
+    running.shop.sell(100)
+    running.round()
+    check(running)
+    assert len(told(each for each in running.shop.events() if each.id not in before)) > 2
+
+
+def test_a_lost_checkpoint_of_the_fraud_rule_brings_no_event_twice(running: Running) -> None:
+    running.shop.sell(20)
+    # And a clock that is years ahead ends no session but those that are over now.
+    running.shop.add(b'{"customer": "Ada", "amount": 1}', time=AHEAD)
+    shutil.rmtree(running.project / "storage" / "_checkpoints" / "history")
+    running.round()
+    check(running)
+
+
+def test_late_events_are_in_sessions_that_are_made_anew(running: Running) -> None:
+    """The clock that was ahead has made all of them late. A run that makes tables anew leaves sinks to the next one."""
+    running.shop.sell(20)
+    running.round("sessions")
+    running.round()
+    check(running)
+
+
+def test_the_command_line_says_what_the_page_says_and_knows_no_other_example(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'data'}"
+    made = CliRunner().invoke(app, ["pipeline", "init", str(tmp_path / "p"), "--example", "shop", "--url", url])
+    assert made.exit_code == 0
+    assert made.stdout.replace(str(tmp_path / "p"), "/srv/shop") in PAGE.read_text(encoding="utf-8")
+    assert (tmp_path / "p" / "projection.py").is_file()
+    with pytest.raises(InvalidRequest, match="there are shop"):
+        make_example(tmp_path / "q", url, "bakery")
+    command = ["pipeline", "init", str(tmp_path / "q"), "--example", "shop", "--url", url, "--context", "shop"]
+    assert CliRunner().invoke(app, command).exit_code == 2
+    assert not (tmp_path / "q").exists()
