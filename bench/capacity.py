@@ -74,12 +74,12 @@ def run(report: Report, data: Path, scale: float) -> None:
     """A server that is filled and read; then what goes over its whole history."""
     events = EVENTS if scale >= 1 else QUICK_EVENTS
     directory, lake = load.fresh(data), data / "lake"
+    with served(load.fresh(data)) as (url, meter):
+        large = Sheet(report, url, meter, events)
+        large.step("append, 1,000 events a commit", program("append_large", url, events))
     with served(directory) as (url, meter):
         sheet = Sheet(report, url, meter, events)
         sheet.step("append", program("append", url, events))
-        with served(load.fresh(data)) as (other, its_meter):
-            large = Sheet(report, other, its_meter, events)
-            large.step("append, 1,000 events a commit", program("append_large", other, events))
         before = meter.used()
         until_sealed(url, events)
         sealing = meter.used().since(before).core_s * MILLION / events

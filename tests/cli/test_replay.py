@@ -6,10 +6,13 @@ import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import penstock
+from penstock.cli.replay import STALLED_S, Shown
 from penstock.model import stamp_of, ticks_of_datetime
 from penstock.store import store_url
 from penstock.testing import Server, server
@@ -158,6 +161,18 @@ def test_a_queue_hands_a_range_out_once_more(served: Server, shop: str, client: 
     assert (after.position, after.behind, after.allocations) == (before.position, before.behind, 0)
 
 
+def test_it_is_said_that_consumers_are_waited_for_where_no_bar_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Shown(lambda *_: None)
+    replay: Any = SimpleNamespace(waiting=1600, note=SimpleNamespace(done=4, events=4, first=1, last=9))
+    for _ in range(3):
+        shown.show(replay)
+    assert not capsys.readouterr().err
+    shown._moved = 4, -STALLED_S
+    for _ in range(3):
+        shown.show(replay)
+    assert capsys.readouterr().err == "penstock: 1,600 events in the queue wait for consumers, who are waited for\n"
+
+
 def test_stores_themselves_are_replayed_from_and_to(schemas: Schemas, tmp_path: Path) -> None:
     data, shared = store_url(tmp_path / "data"), schemas.url()
     with penstock.connect(data) as local:
@@ -177,7 +192,7 @@ def test_stores_themselves_are_replayed_from_and_to(schemas: Schemas, tmp_path: 
 TWIN = ("--to-context", "twin")
 WRONG = [
     ((), 2, "either --queue, or --to-url or --to-context"),
-    (("--queue", "mail", *TWIN), 2, "either --queue, or --to-url or --to-context"),
+    (("--queue", "mail", *TWIN), 2, "--queue does not go with --to-url and --to-context"),
     (("--queue-context", "shop", *TWIN), 2, "--queue-context belongs to --queue"),
     (("--queue", "mail", "--expected", "new"), 2, "belong to --to-url and --to-context"),
     (("--from", 5, "--to", 4, *TWIN), 2, "--from 5 comes after --to 4"),

@@ -1,5 +1,6 @@
 """Where replays go, and the parts that they are made of."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,40 +10,36 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.engine.replays import REPLAY_BATCH_EVENTS_MAX
-from penstock.errors import LimitExceeded, VersionConflict
+from penstock.errors import LimitExceeded
 from penstock.interchange.exporting import Selection
 from penstock.interchange.replay_notes import ReplayRefused
 from penstock.interchange.replay_pace import STEP_S, Pace
 from penstock.interchange.replay_reading import Cutter, Piece, Stretch
-from penstock.interchange.replay_targets import QUEUE_EVENTS_MAX, Places, QueueTarget, StreamsTarget, Versions
+from penstock.interchange.replay_targets import QUEUE_EVENTS_MAX, Places, QueueTarget
 from penstock.interchange.replaying import Into, Wanted, replay_of
 from penstock.model import Event
 from penstock.testing import Server, server
-from tests.interchange.replays import EVENTS, PIECE, Never, Soon, consumed, finish, history, ignore, into, through
+from tests.interchange.replays import EVENTS, Never, Soon, consumed, finish, history, ignore, into, through
 
 # --- what goes where ------------------------------------------------------------------------------------------
 
 
-def test_streams_that_must_be_new_are_new_and_nobody_elses(source: Server, store: Server, tmp_path: Path) -> None:
-    places = {"new": True, "prefix": "copy-"}
-    wanted = into(source, store, "new", tmp_path, places=places, selection={"types": ("Even",)}, rate=100)
-    with replay_of(wanted) as replay:
-        assert not replay.run(Soon(1), ignore)
-    assert finish(wanted).note.events == EVENTS // 2
-    assert {stream for stream, *_ in history(store, "new")} == {f"copy-order-{number}" for number in range(5)}
-    odd = into(source, store, "new", tmp_path, places=places, selection={"types": ("Odd",)})
-    with pytest.raises(VersionConflict):
-        finish(odd)
-
-
-def test_versions_of_many_streams_are_asked_for_again(
-    source: Server, store: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("selected", ["shop", None], ids=["a context", "all contexts"])
+def test_streams_that_must_be_new_are_so_when_it_begins_and_it_goes_on_among_its_own(
+    source: Server, tmp_path: Path, selected: str | None
 ) -> None:
-    monkeypatch.setattr("penstock.interchange.replay_targets.STREAMS_KEPT_MAX", 2)
-    monkeypatch.setattr(StreamsTarget, "events_max", PIECE)
-    assert finish(into(source, store, "versions", tmp_path, places={"new": True})).note.events == EVENTS
-    assert history(store, "versions") == history(source, "shop")
-    assert Versions(None, True).expected(("a", "b"), 3) == 1  # type: ignore[arg-type]
+    with server() as own:
+        places = Places(None, "copy-", new=True)
+        wanted = Wanted(source.url, Selection(selected), Into(own.url, places), folder=tmp_path, rate=100)
+        with replay_of(wanted) as replay:
+            assert not replay.run(Soon(1), ignore)
+        finish(wanted)
+        assert {stream for stream, *_ in history(own, "shop")} == {f"copy-order-{number}" for number in range(5)}
+        before = history(own, "shop")
+        for again in (replace(wanted, again=True), replace(wanted, name="another")):
+            with pytest.raises(ReplayRefused, match="already"):
+                finish(again)
+        assert history(own, "shop") == before
 
 
 def test_a_stream_whose_name_has_no_place_is_told_with_its_position(

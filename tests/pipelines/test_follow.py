@@ -47,13 +47,23 @@ def test_it_follows_the_history_until_it_is_told_to_end(tmp_path: Path) -> None:
     assert {flow["flow"]: flow["lag"] for flow in told["flows"]}["order_placed"] == 0
 
 
-def test_ctrl_c_ends_a_run_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ((), "run the same command again, and it goes on"),
+        (
+            ("--full-refresh", "bronze"),
+            "run again without --full-refresh to go on, or with it to begin with those tables anew",
+        ),
+    ],
+)
+def test_ctrl_c_ends_a_run_at_once(tmp_path: Path, words: tuple[str, ...], what: str) -> None:
     folder = tmp_path / "shop"
     make_project(folder, sell(tmp_path / "data", 1, 10))
-    with run(folder) as process:
+    with run(folder, *words) as process:
         # The lock is there from the first moment on, long before Spark is.
         until((folder / ".penstock" / "lock").exists, "a start")
         process.send_signal(signal.SIGINT)
         out, said = process.communicate(timeout=ENDING_S)
     assert (process.returncode, out) == (130, "")
-    assert said == "penstock: interrupted: run the same command again, and it goes on\n"
+    assert said == f"penstock: interrupted: {what}\n"

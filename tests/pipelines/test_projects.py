@@ -16,6 +16,7 @@ from penstock.pipelines.generating import make_project
 from penstock.pipelines.integrity import check_integrity, refreshed_with
 from penstock.pipelines.naming import TAKEN, is_table_name, table_name, table_names
 from penstock.pipelines.projects import local_path, read_project
+from penstock.pipelines.registering import named
 from penstock.pipelines.reporting import status
 from penstock.pipelines.state import alone, holder, write_state
 from penstock.pipelines.telling import reason, told
@@ -115,7 +116,8 @@ def test_names_of_tables_are_those_of_types(type: str, name: str) -> None:
     [
         ("penstock.yml", "source:", "source: {", "penstock.yml is no YAML: "),
         ("penstock.yml", "source:", "sources:", "has 'sources', which is unknown; there are source, types, ignored"),
-        ("penstock.yml", "  url:", "  uri:", "says no url in source"),
+        ("penstock.yml", "  url:", "  urll:", "has 'urll' in source, which is unknown; there are url, context"),
+        ("penstock.yml", "  url:", "  context:", "says no url in source"),
         (
             "penstock.yml",
             "amount BIGINT",
@@ -130,8 +132,18 @@ def test_names_of_tables_are_those_of_types(type: str, name: str) -> None:
         ),
         ("penstock.yml", "table: order_placed", "table: bronze", "has the table bronze, which every project has"),
         ("penstock.yml", "table: order_placed", "table: a.b", "has the table 'a.b': small letters, digits and _"),
-        ("penstock.yml", "table: order_placed", "tabel: order_placed", "must have a table and its columns"),
+        ("penstock.yml", "table: order_placed", "tabel: order_placed", "has 'tabel' in type OrderPlaced, which is"),
+        ("penstock.yml", "    table: order_placed\n", "", "OrderPlaced must have a table and its columns"),
         ("penstock.yml", "ignored: [Blob]", "ignored: Blob", "ignored must be a list of types"),
+        (
+            "penstock.yml",
+            "ignored: [Blob]",
+            "ignored: [Blob, OrderPlaced]",
+            "says that OrderPlaced has a table and is ignored: what does not fit would be in no table",
+        ),
+        ("penstock.yml", "  OrderPaid:", "  OrderPlaced:", "has 'OrderPlaced' twice, in line "),
+        ("penstock.yml", "table: order_placed", "table: a\n    table: b", "has 'table' twice, in line "),
+        ("spark-pipeline.yml", "storage:", "storage: a\nstorage:", "has 'storage' twice, in line "),
         ("spark-pipeline.yml", "storage:", "- storage:", "spark-pipeline.yml is no YAML: "),
         ("spark-pipeline.yml", "storage:", "storages:", "spark-pipeline.yml must say storage"),
         (
@@ -186,6 +198,40 @@ def test_two_runs_at_once_are_refused(folder: Path) -> None:
     assert holder(project) is None
 
 
+def test_the_status_during_the_first_run_says_so(folder: Path) -> None:
+    with alone(read_project(folder), "run"):
+        in_use, told = penstock("pipeline", "status", str(folder)).stderr.splitlines()
+    assert in_use.startswith("penstock: in use by run of process ")
+    assert told == f"{folder} has nothing to show yet: its first run is under way"
+    with alone(read_project(folder), "dry-run"):
+        assert penstock("pipeline", "status", str(folder)).stderr.endswith(" has not been run yet\n")
+
+
+def test_an_interval_without_follow_is_refused(folder: Path) -> None:
+    refused = penstock("pipeline", "run", str(folder), "--interval", "5", code=2)
+    assert "--interval is the time between rounds of --follow, which is not given" in refused.stderr
+
+
+def test_an_example_that_is_not_there_is_named(tmp_path: Path) -> None:
+    words = ("pipeline", "init", str(tmp_path / "shop"), "--url", "sqlite:///x", "--example", "foo")
+    assert penstock(*words, code=1).stderr == "penstock: example foo is unknown; what there is: shop\n"
+
+
+def test_a_file_in_sql_that_is_broken_is_named() -> None:
+    file = Path("transformations/spent.sql")
+    spark_says = "[PARSE_SYNTAX_ERROR] Syntax error at or near 'CRATE'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL =="
+    with (
+        pytest.raises(InvalidRequest, match=r"^transformations/spent\.sql: Syntax error at or near 'CRATE'\."),
+        named(file),
+    ):
+        raise ValueError(spark_says)
+    with (
+        pytest.raises(InvalidRequest, match=r"^transformations/spent\.sql: table spent is defined twice$"),
+        named(file),
+    ):
+        raise InvalidRequest("table spent", "is defined twice")
+
+
 def log(folder: Path, *batches: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for batch in batches:
@@ -223,6 +269,31 @@ def test_tables_and_checkpoints_must_belong_together(folder: Path) -> None:
     (checkpoint / "1").mkdir()
     check_integrity(project)
     assert refreshed_with(project, ["t"]) == ["t"]
+
+
+def test_everything_that_must_be_made_anew_is_in_one_command(folder: Path) -> None:
+    project, names = read_project(folder), ("bronze", "order_placed", "quarantine")
+    (folder / "metastore").mkdir()
+    for name in names:
+        log(folder / "tables" / name / "_spark_metadata", 0)
+    with pytest.raises(InvalidRequest) as caught:
+        check_integrity(project)
+    assert str(caught.value) == (
+        "table bronze has rows, but its checkpoint is gone: rows would be lost or come twice; there is something like "
+        "that with order_placed, quarantine too; run with --full-refresh bronze --full-refresh order_placed "
+        "--full-refresh quarantine to make them anew"
+    )
+    check_integrity(project, refreshed_with(project, names))
+    shutil.rmtree(folder / "tables")
+    for name in names:
+        checkpoint_of(folder, name, *(["a"] if name != "bronze" else []))
+    with pytest.raises(
+        InvalidRequest,
+        match=r"^table bronze is gone, but its checkpoint is there; there is something like that with order_placed, "
+        r"quarantine too; run with --full-refresh bronze to make them anew$",
+    ):
+        check_integrity(project)
+    check_integrity(project, refreshed_with(project, ["bronze"]))
 
 
 def test_what_spark_says_becomes_a_line() -> None:

@@ -177,6 +177,10 @@ def test_what_is_wrong_in_the_files_is_named_and_nothing_is_run(running: Running
     path.write_text(BROKEN.replace('"order_placed"', '"orders"'))
     assert check()["failures"][0].startswith("flow picky: The table or view `spark_catalog`.`default`.`orders` cannot")
     path.unlink()
+    path = running.folder / "transformations" / "broken.sql"
+    path.write_text("CRATE MATERIALIZED VIEW broken AS SELECT 1")
+    assert check()["refused"].startswith("shop cannot be loaded: transformations/broken.sql: Syntax error at or near")
+    path.unlink()
     assert check()["failures"] == []
     assert read_state(running.project) == before
 
@@ -205,6 +209,18 @@ def test_a_table_that_comes_back_when_its_source_was_made_anew_must_be_made_anew
         "run with --full-refresh picky to make it anew"
     )
     picky.unlink()
+
+
+def test_tables_that_are_all_gone_are_made_anew_by_the_command_that_is_told(running: Running) -> None:
+    shutil.rmtree(running.folder / "tables")
+    refused = running.rounds.do()["refused"]
+    assert refused == (
+        "table bronze is gone, but its checkpoint is there; there is something like that with order_placed, "
+        "quarantine too; run with --full-refresh bronze to make them anew"
+    )
+    assert running.rounds.do(full_refresh=["bronze"])["failures"] == []
+    assert positions(running.folder, "order_placed") == [*range(1, 26), 33, 34, 35, 36]
+    assert len(rows(running.folder, "quarantine")) == 7
 
 
 def test_a_store_on_another_timeline_is_told_by_the_flow_that_reads_it(running: Running, tmp_path: Path) -> None:

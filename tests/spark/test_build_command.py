@@ -55,10 +55,9 @@ def test_a_map_that_failed_now_and_then_is_built_and_tells_of_the_first(place: P
         some = make(client, "some", "map", "if msg % 10 == 3 then error('three') end return msg")
         one = make(client, "one", "map", "if msg == 3 then error('three\\x1b') end return msg")
     code, _, err = run(some, "--url", place.url)
-    first = "penstock: iterator some-it failed at message 3 of some: function:1: three"
-    assert (code, err) == (0, f"{first}; 4 messages failed in all\n")
+    assert (code, err) == (0, "penstock: 4 messages of some failed; the first is message 3: function:1: three\n")
     code, out, err = run(one, "--url", place.url, "--json")
-    assert (code, err) == (0, "penstock: iterator one-it failed at message 3 of one: function:1: three\\x1b\n")
+    assert (code, err) == (0, "penstock: 1 message of one failed; the first is message 3: function:1: three\\x1b\n")
     document = json.loads(out)
     assert document.pop("seconds") > 0
     reason = {"message": 3, "position": None, "reason": "function:1: three\x1b"}
@@ -75,7 +74,7 @@ def test_a_filter_that_fails_is_built_up_to_there_and_the_command_fails(tmp_path
         function = "return msg.body.n + (msg.body.n == 12 and {} or 0) > 5"
         client.iterator("it").create("shop/s", "filter", function, indexed=True)
     reason = "function:1: attempt to perform arithmetic on a table value"
-    complaint = f"penstock: iterator it failed at message 12 of shop/s, position 18: {reason}\n"
+    complaint = f"penstock: iterator it over shop/s failed at message 12, position 18: {reason}\n"
     code, out, err = run("it", "--data", tmp_path / "data")
     assert (code, err) == (1, complaint)
     assert out.startswith("12 messages read, 6 items added (")

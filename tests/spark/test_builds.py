@@ -10,9 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.errors import FunctionFailed, InvalidRequest, IteratorNotFound, LimitExceeded
+from penstock.errors import FunctionFailed, InvalidRequest, IteratorNotFound, LimitExceeded, StoreError
 from penstock.model import BuildStart, IteratorKind, NewEvent, Over, new_event
-from penstock.spark.building import PARTS_MAX, plan_parts
+from penstock.spark.build_parts import Part
+from penstock.spark.building import PARTS_MAX, build, plan_parts
 from penstock.spark.spreading import spread
 from penstock.testing import Server, server
 from tests.postgres import Schemas
@@ -343,6 +344,23 @@ def test_the_store_of_a_server_is_refused_with_the_way_to_build_there(here: Plac
     store = Place(Target(SQLITE, f"sqlite:///{here.target.directory}", here.target.directory))
     with pytest.raises(InvalidRequest, match="penstock://HOST:PORT"):
         built(not_started, store, made)  # type: ignore[arg-type]
+
+
+def test_tasks_are_given_the_whole_path_of_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "data", [])
+    with place_of(tmp_path / "data").client() as client:
+        make(client, "log", "map", "return msg")
+    given: list[Part] = []
+
+    def refuse(_spark: None, tasks: list[Part], *_more: object) -> None:
+        given.extend(tasks)
+        raise StoreError("no task is run here")
+
+    monkeypatch.setattr("penstock.spark.building.spread", refuse)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError):
+        build(None, "sqlite:///data", "log-it", lambda _done, _total: None)
+    assert {part.url for part in given} == {f"sqlite:///{tmp_path / 'data'}"}
 
 
 def test_parts_follow_one_another_and_there_are_not_too_many() -> None:

@@ -59,8 +59,8 @@ def _tell(outcome: "Outcome", seconds: float, as_json: bool) -> None:
     if outcome.error is not None:
         fail(_failure(outcome, outcome.error))
     if outcome.failure is not None:
-        many = f"; {counted(outcome.failed, 'message')} failed in all" if outcome.failed > 1 else ""
-        complain(f"{_failure(outcome, outcome.failure)}{many}", 0)
+        many = f"{counted(outcome.failed, 'message')} of {outcome.start.log} failed"
+        complain(f"{many}; the first is {_where(outcome, outcome.failure)}", 0)
 
 
 def _line(outcome: "Outcome", seconds: float) -> str:
@@ -73,9 +73,13 @@ def _line(outcome: "Outcome", seconds: float) -> str:
 
 
 def _failure(outcome: "Outcome", error: "FunctionFailed") -> str:
-    at = "" if outcome.position is None else f", position {outcome.position}"
     start = outcome.start
-    return f"iterator {start.iterator} failed at message {error.message} of {start.log}{at}: {error.reason}"
+    return f"iterator {start.iterator} over {start.log} failed at {_where(outcome, error)}"
+
+
+def _where(outcome: "Outcome", error: "FunctionFailed") -> str:
+    at = "" if outcome.position is None else f", position {outcome.position}"
+    return f"message {error.message}{at}: {error.reason}"
 
 
 def _document(outcome: "Outcome", seconds: float) -> dict[str, Any]:

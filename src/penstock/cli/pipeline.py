@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["pipeline_app"]
 
 INTERVAL_S: Final = 10.0
+ANEW: Final = "interrupted: run again without --full-refresh to go on, or with it to begin with those tables anew"
 
 pipeline_app = typer.Typer(help="Turn the history into tables with Spark Declarative Pipelines.", no_args_is_help=True)
 
@@ -72,8 +73,14 @@ def run_command(
     folder: Folder,
     follow: Annotated[bool, typer.Option("--follow", help="go on until Ctrl-C or SIGTERM")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", help="seconds between two rounds that follow", metavar="S", min=0.1)
-    ] = INTERVAL_S,
+        float | None,
+        typer.Option(
+            "--interval",
+            help=f"seconds between two rounds that follow (default: {INTERVAL_S:.0f})",
+            metavar="S",
+            min=0.1,
+        ),
+    ] = None,
     full_refresh: Annotated[
         list[str] | None,
         typer.Option("--full-refresh", help="make this table anew; may be given often", metavar="TABLE"),
@@ -82,16 +89,18 @@ def run_command(
     conf: Conf = None,
 ) -> None:
     """Run a project once, over everything that is there. If this is killed, run it again: no row comes twice."""
+    if interval is not None and not follow:
+        refuse("--interval is the time between rounds of --follow, which is not given")
     wanted = full_refresh or []
     project = _ready(folder, wanted)
     if not follow:
-        with interruptible(AGAIN), _running(project, master, conf, "run") as runner:
+        with interruptible(ANEW if wanted else AGAIN), _running(project, master, conf, "run") as runner:
             _round(project, runner, wanted)
         return
     with ending() as is_ending, _running(project, master, conf, "run --follow") as runner:
         head = _head(project)
         _round(project, runner, wanted)
-        while not is_ending(interval):
+        while not is_ending(INTERVAL_S if interval is None else interval):
             if (now := _head(project)) != head:
                 head = now
                 _round(project, runner, [])
@@ -189,7 +198,12 @@ def _show(found: "Status") -> None:
         complain(f"in use by {found.in_use_by}", 0)
     columns = ("flow", "table", "source", "rows", "position", "lag", "last run", "error")
     rows = [[_cell(value) for value in flow] for flow in found.flows]
-    print_table(columns, rows, empty=f"{shown(found.folder)} has not been run yet")
+    print_table(columns, rows, empty=f"{shown(found.folder)} {_without_flows(found)}")
+
+
+def _without_flows(found: "Status") -> str:
+    is_running = (found.in_use_by or "").startswith("run")
+    return "has nothing to show yet: its first run is under way" if is_running else "has not been run yet"
 
 
 def _cell(value: object) -> str:

@@ -4,6 +4,7 @@ import os
 import re
 import select
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,10 +35,12 @@ STATE_ENVIRONMENT: Final = "XDG_STATE_HOME"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SHOWN_S: Final = 0.1
 """How often progress is shown."""
+STALLED_S: Final = 10.0
+"""After how long it is said that consumers are waited for, where no progress is shown."""
 
 
 class Expected(StrEnum):
-    """What streams may have when a replay comes to them."""
+    """What there may be when a replay begins."""
 
     ANY = "any"
     NEW = "new"
@@ -91,7 +94,8 @@ def replay_command(
         ),
     ] = "",
     expected: Annotated[
-        Expected, typer.Option("--expected", help="new: a stream may have no events there but those of this replay")
+        Expected,
+        typer.Option("--expected", help="new: begin only where there are no streams yet"),
     ] = Expected.ANY,
     rate: Annotated[
         float | None, typer.Option("--rate", help="at most so many events in a second", metavar="N", show_default=False)
@@ -163,7 +167,9 @@ class Given:
     def check(self) -> None:
         """End the command if it names no place, or two."""
         into = self._url is not None or self._context is not None
-        if (self._queue is not None) == into:
+        if self._queue is not None and into:
+            refuse("--queue does not go with --to-url and --to-context: say one of them")
+        if self._queue is None and not into:
             refuse("say where to: either --queue, or --to-url or --to-context")
         if self._queue is None and self._queue_context is not None:
             refuse("--queue-context belongs to --queue")
@@ -311,10 +317,12 @@ class Shown:
         self._bar = bar
         self._begun: tuple[float, int] | None = None
         self._at = 0.0
+        self._moved = -1, 0.0
 
     def show(self, replay: "Replay") -> None:
         """Show how far it is, if it was not shown a moment ago."""
         now, note = time.monotonic(), replay.note
+        self._tell_if_stalled(replay, now)
         if self._begun is None:
             self._begun = now, note.events
         if now - self._at < SHOWN_S:
@@ -324,6 +332,15 @@ class Shown:
         waiting = "" if replay.waiting is None else f", {replay.waiting:,} waiting"
         what = f"{counted(note.events, 'event')}{waiting}, {rate:,.0f}/s, position {note.done:,}"
         self._bar(note.done - note.first + 1, note.last - note.first + 1, what)
+
+    def _tell_if_stalled(self, replay: "Replay", now: float) -> None:
+        """Say once that nothing goes on because nobody takes what waits: a log has no bar to look at."""
+        done, since = self._moved
+        if done != replay.note.done:
+            self._moved = replay.note.done, now
+        elif replay.waiting and now - since > STALLED_S and not sys.stderr.isatty():
+            complain(f"{counted(replay.waiting, 'event')} in the queue wait for consumers, who are waited for", 0)
+            self._moved = done, float("inf")
 
 
 def _conclude(replay: "Replay", where: str, as_json: bool, *, before: bool) -> None:

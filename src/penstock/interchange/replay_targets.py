@@ -6,7 +6,7 @@ knows exactly how far the replay is, whatever becomes of whoever sends them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar, Final
 
@@ -17,7 +17,6 @@ from penstock.interchange.replay_reading import Piece
 from penstock.interchange.sending import Sender
 from penstock.model import (
     ANY,
-    NEW,
     Append,
     Event,
     EventFilter,
@@ -41,8 +40,6 @@ QUEUE_EVENTS_MAX: Final = 100
 FULL_S_MIN: Final = 0.05
 FULL_S_MAX: Final = 1.0
 """How long one waits for consumers before one asks again whether there is room in a queue."""
-STREAMS_KEPT_MAX: Final = 1_000_000
-"""Streams whose versions are remembered; of others the store is asked."""
 
 Wait = Callable[[float], bool]
 """Waits so many seconds; answers False, at once, if nobody wants to wait any more."""
@@ -90,13 +87,13 @@ class Target(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """How streams are called where they go, and what is expected of them there."""
+    """How streams are called where they go."""
 
     context: str | None = None
     """None: the context that they have."""
     prefix: str = ""
     new: bool = False
-    """Whether there may be no events in them but those of the replay."""
+    """Whether there may be none of them when the replay begins."""
 
     def of(self, event: Event) -> tuple[str, str]:
         """The context and stream that an event goes to. Raises ReplayRefused."""
@@ -115,33 +112,32 @@ class StreamsTarget(Target):
     def __init__(self, sender: Sender, places: Places) -> None:
         super().__init__(sender)
         self._places = places
-        self._versions = Versions(sender) if places.new else None
         self._logs: set[str] = set()
 
-    def resume(self) -> None:
-        """Some of it is there: streams that have events may have them from this replay."""
-        if self._versions is not None:
-            self._versions.is_fresh = False
+    def check_new(self, context: str | None) -> None:
+        """Raise ReplayRefused if the streams must be new, and there are some where those of a context would go."""
+        context = self._places.context or context
+        if not self._places.new:
+            return
+        if context is None and self._sender.ask(GetStats(), StoreStats).head:
+            raise ReplayRefused("there are events in the target already, which must be new: nothing was sent")
+        if context is not None:
+            page = self._sender.ask(ListStreams(context, self._places.prefix, "", 1), StreamPage)
+            for found in page.streams:
+                where = f"stream {found.name} of context {context} is there already"
+                raise ReplayRefused(f"{where}, and streams must be new: nothing was sent")
 
     def start(self, piece: Piece, producer: str, wait: Wait) -> bool:  # noqa: ARG002 - a store has room
         """See Target."""
-        if self._versions is not None:
-            self._versions.trim()
         grouped = [(place, list(events)) for place, events in groupby(piece.events, key=self._places.of)]
         self._make_logs({stream for (context, stream), _ in grouped if context == LOG_CONTEXT})
-        commits = tuple(
-            Append(context, stream, tuple(map(_new, events)), self._expected((context, stream), len(events)))
-            for (context, stream), events in grouped
-        )
+        commits = tuple(Append(context, stream, tuple(map(_new, events)), ANY) for (context, stream), events in grouped)
         self._sender.start(commits, len(piece.events), ProducerMark(producer, piece.last))
         return True
 
     def _make_logs(self, names: set[str]) -> None:
         self._sender.create_logs(tuple(sorted(names - self._logs)))
         self._logs |= names
-
-    def _expected(self, place: tuple[str, str], events: int) -> int:
-        return ANY if self._versions is None else self._versions.expected(place, events)
 
     def settle(self) -> int | None:
         """See Target."""
@@ -153,34 +149,6 @@ class StreamsTarget(Target):
 
 def _new(event: Event) -> NewEvent:
     return NewEvent(event.id, event.stamp, event.type, event.headers, event.body)
-
-
-@dataclass
-class Versions:
-    """Where streams are that nobody else may write to."""
-
-    sender: Sender
-    is_fresh: bool = True
-    """Whether a stream that was not written to yet must be new."""
-    _next: dict[tuple[str, str], int] = field(default_factory=dict)
-
-    def trim(self) -> None:
-        """Forget all if it is too much; nothing may be under way."""
-        if len(self._next) >= STREAMS_KEPT_MAX:
-            self._next.clear()
-            self.is_fresh = False
-
-    def expected(self, place: tuple[str, str], events: int) -> int:
-        """The version that a stream must have for its next so many events."""
-        found = self._next.get(place)
-        if found is None:
-            found = NEW if self.is_fresh else self._head(*place) + 1
-        self._next[place] = found + events
-        return found
-
-    def _head(self, context: str, stream: str) -> int:
-        page = self.sender.ask(ListStreams(context, stream, "", 1), StreamPage)
-        return next((found.events for found in page.streams if found.name == stream), 0)
 
 
 # --- through a queue ------------------------------------------------------------------------------------------

@@ -218,8 +218,8 @@ class Replay:
         note.done = max(note.done, known or 0)
         if note.done >= note.first:
             self.resumed_at = note.done
-            if isinstance(self._target, StreamsTarget):
-                self._target.resume()
+        elif isinstance(self._target, StreamsTarget):
+            self._target.check_new(self._selection.context)
         self._file.write(note, lasting=True)
 
     def run(self, stop: Stop, progressed: Progressed) -> bool:

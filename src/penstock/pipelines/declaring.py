@@ -18,6 +18,7 @@ SOURCE: Final = ("url", "context", "filter", "type", "startPosition", "endPositi
 """Options of the source that may be given, as `spark.readStream.format("penstock")` has them; and those below."""
 TUNING: Final = ("maxEventsPerTrigger", "partitionBytes")
 FIELDS: Final = ("source", "types", "ignored")
+OF_TYPE: Final = ("table", "columns")
 
 
 @dataclass(frozen=True)
@@ -55,34 +56,24 @@ def event_tables(place: str | Path) -> EventTables:
 def read_declared(path: Path) -> EventTables:
     """Read the file itself."""
     found = read_yaml(path)
-    for name in found:
-        if name not in FIELDS:
-            raise InvalidRequest(str(path), f"has {name!r}, which is unknown; there are {', '.join(FIELDS)}")
+    _check_known(path, found, FIELDS)
     tables = tuple(_table(path, type, entry) for type, entry in _mapping(path, "types", found.get("types")).items())
     _check_names(path, tables)
     ignored = found.get("ignored") or []
     if not isinstance(ignored, list) or not all(isinstance(each, str) for each in ignored):
         raise InvalidRequest(str(path), "ignored must be a list of types")
+    _check_ignored(path, tables, ignored)
     return EventTables(_source(path, found.get("source")), tables, tuple(ignored))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A file that has a mapping in YAML."""
-    import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - it comes with PySpark's pipelines
+    from penstock.pipelines.yamls import load  # noqa: PLC0415 - YAML comes with PySpark's pipelines
 
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidRequest(str(path), f"is no YAML: {_told(error)}") from None
+    found = load(path)
     if not isinstance(found, dict):
         raise InvalidRequest(str(path), "must be names with values")
     return found
-
-
-def _told(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = f" in line {mark.line + 1}" if mark is not None else ""
-    return f"{getattr(error, 'problem', None) or error}{where}"
 
 
 def _mapping(path: Path, name: str, found: Any) -> dict[Any, Any]:
@@ -93,21 +84,26 @@ def _mapping(path: Path, name: str, found: Any) -> dict[Any, Any]:
     return found
 
 
+def _check_known(path: Path, found: dict[Any, Any], known: tuple[str, ...], where: str = "") -> None:
+    for name in found:
+        if name not in known:
+            raise InvalidRequest(str(path), f"has {name!r}{where}, which is unknown; there are {', '.join(known)}")
+
+
 def _source(path: Path, found: Any) -> dict[str, str]:
     source = {str(name): str(value) for name, value in _mapping(path, "source", found).items()}
+    # First, as a name that is mistyped is why another is missing.
+    _check_known(path, source, (*SOURCE, *TUNING), " in source")
     if "url" not in source:
         raise InvalidRequest(str(path), "says no url in source")
-    known = (*SOURCE, *TUNING)
-    for name in source:
-        if name not in known:
-            raise InvalidRequest(str(path), f"has {name!r} in source, which is unknown; there are {', '.join(known)}")
     return source
 
 
 def _table(path: Path, type: Any, entry: Any) -> EventTable:
     entry = _mapping(path, f"type {type}", entry)
+    _check_known(path, entry, OF_TYPE, f" in type {type}")
     name, columns = entry.get("table"), entry.get("columns")
-    if not isinstance(type, str) or set(entry) != {"table", "columns"} or not isinstance(columns, str):
+    if not isinstance(type, str) or set(entry) != set(OF_TYPE) or not isinstance(columns, str):
         raise InvalidRequest(str(path), f"type {type} must have a table and its columns, each as text")
     if not isinstance(name, str) or not is_table_name(name):
         raise InvalidRequest(str(path), f"type {type} has the table {name!r}: small letters, digits and _ make a name")
@@ -126,3 +122,14 @@ def _check_names(path: Path, tables: tuple[EventTable, ...]) -> None:
         if each.name in seen:
             raise InvalidRequest(str(path), f"types {seen[each.name]} and {each.type} have the same table {each.name}")
         seen[each.name] = each.type
+
+
+def _check_ignored(path: Path, tables: tuple[EventTable, ...], ignored: list[str]) -> None:
+    """A type that is ignored has no misfits: those of a table would be nowhere."""
+    for each in tables:
+        if each.type in ignored:
+            raise InvalidRequest(
+                str(path),
+                f"says that {each.type} has a table and is ignored: what does not fit would be in no table; "
+                "name it under types or under ignored",
+            )

@@ -75,7 +75,7 @@ def make_project(
 def make_example(folder: Path, url: str, example: str, name: str | None = None) -> Made:
     """Write a worked example into a folder that is empty, or not there. The history is not looked at."""
     if example not in EXAMPLES:
-        raise InvalidRequest("example", f"{example} is unknown; there are {', '.join(EXAMPLES)}")
+        raise InvalidRequest("example", f"{example} is unknown; what there is: {', '.join(EXAMPLES)}")
     folder = folder.resolve()
     _check_folder(folder)
     declared = Template(_template(f"{example}/{FILE}")).substitute(url=_scalar(url))

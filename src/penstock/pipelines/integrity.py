@@ -29,10 +29,28 @@ def check_integrity(project: Project, refreshed: Collection[str] = (), defined: 
             "is made from the history",
         )
     checked = (streamed | set(known)) - set(refreshed)
+    broken = {}
     for name in sorted(checked if defined is None else checked.intersection(defined)):
         what = _mismatch(tables / name, known.get(name)) or _strange(tables, known.get(name))
         if what is not None:
-            raise InvalidRequest(f"table {name}", f"{what}; run with --full-refresh {name} to make it anew")
+            broken[name] = what
+    if broken:
+        raise _refusal(project, broken)
+
+
+def _refusal(project: Project, broken: dict[str, str]) -> InvalidRequest:
+    """Names the first that is broken, and what makes all of them anew."""
+    first, *others = broken
+    needed = list(broken)
+    for name in broken:
+        rest = [each for each in needed if each != name]
+        if name in refreshed_with(project, rest):
+            needed = rest
+    more = f"; there is something like that with {', '.join(others)} too" if others else ""
+    command = " ".join(f"--full-refresh {name}" for name in needed)
+    return InvalidRequest(
+        f"table {first}", f"{broken[first]}{more}; run with {command} to make {'them' if others else 'it'} anew"
+    )
 
 
 def _mismatch(table: Path, checkpoint: Checkpoint | None) -> str | None:

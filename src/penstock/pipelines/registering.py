@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, PenstockError
 from penstock.pipelines.projects import Project
-from penstock.pipelines.telling import short
+from penstock.pipelines.telling import reason, short
 
 _IN_SQL: Final = re.compile(
     r"\bCREATE\s+(?:OR\s+REFRESH\s+)?(STREAMING\s+TABLE|MATERIALIZED\s+VIEW)\s+(?:IF\s+NOT\s+EXISTS\s+)?([\w.`]+)",
@@ -82,6 +82,16 @@ def _no_bytecode() -> Iterator[None]:
         sys.dont_write_bytecode = kept
 
 
+@contextmanager
+def named(file: Path) -> Iterator[None]:
+    """Name the file in SQL in which something is wrong: Spark does not, and no line of it is among the calls."""
+    try:
+        yield
+    except Exception as error:
+        what = str(error) if isinstance(error, PenstockError) else reason(str(error))
+        raise InvalidRequest(f"{file}:", what) from error
+
+
 def _registry(found: Defined) -> Any:
     """PySpark's registry of what a file defines, which tells us as well."""
     from pyspark.pipelines.spark_connect_graph_element_registry import (  # noqa: PLC0415
@@ -103,9 +113,10 @@ def _registry(found: Defined) -> Any:
             super().register_auto_cdc_flow(flow)
 
         def register_sql(self, sql_text: str, file_path: Path) -> None:
-            for kind, name in _IN_SQL.findall(sql_text):
-                found.add(short(name), kind)
-                found.flows[short(name)] = short(name)
-            super().register_sql(sql_text, file_path)
+            with named(file_path):
+                for kind, name in _IN_SQL.findall(sql_text):
+                    found.add(short(name), kind)
+                    found.flows[short(name)] = short(name)
+                super().register_sql(sql_text, file_path)
 
     return Registry(found.spark, found.graph)

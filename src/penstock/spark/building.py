@@ -14,6 +14,7 @@ which is installed by itself.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import FunctionFailed, LimitExceeded, PenstockError
@@ -22,7 +23,9 @@ from penstock.model import BuildStart, Installed, IteratorKind, Winner
 from penstock.spark.build_parts import Part, PartBuilt, run_part
 from penstock.spark.builds import USUAL, Builds, open_builds
 from penstock.spark.spreading import Done, Session, shares, spread
+from penstock.store import store_url
 from penstock.store.contract import Progressed
+from penstock.store.urls import SQLITE
 
 RANGE_MESSAGES: Final = 100_000
 """Messages of one part."""
@@ -90,6 +93,7 @@ def begun(url: str, name: str, lua: LuaLimits = USUAL) -> Iterator["Building"]:
 
     Whoever starts a session for it, and may end it in the middle, does both inside the block.
     """
+    url = _absolute(url)
     with closing(open_builds(url, name, lua)) as builds:
         start = builds.begin()
         try:
@@ -99,6 +103,12 @@ def begun(url: str, name: str, lua: LuaLimits = USUAL) -> Iterator["Building"]:
             with suppress(PenstockError):
                 builds.drop(start)
             raise
+
+
+def _absolute(url: str) -> str:
+    """A store's folder as tasks find it, which run in folders of their own."""
+    path = url.removeprefix(SQLITE)
+    return store_url(Path(path).absolute()) if path and url.startswith(SQLITE) else url
 
 
 class Building:
