@@ -80,6 +80,7 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "Queue.dead_after": lambda: queue.dead_after(3),
         "Queue.dead_letters": queue.dead_letters,
         "Queue.put_back": lambda: queue.put_back(1),
+        "Queue.replay": lambda: queue.replay(1, 2),
         "Log.create": log.create,
         "Log.delete": log.delete,
         "Log.show": log.show,
@@ -118,7 +119,7 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
     }
     assert {name for name in vars(Queue) if not name.startswith("_")} == {
         *("take", "declare", "acknowledge", "release", "settle", "next"),
-        *("give_back", "reset", "dead_after", "dead_letters", "put_back"),
+        *("give_back", "reset", "dead_after", "dead_letters", "put_back", "replay"),
     }
     assert {name for name in vars(Transaction) if not name.startswith("_")} == {
         *("commit", "result", "append", "acknowledge", "progress")

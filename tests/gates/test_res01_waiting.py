@@ -53,7 +53,8 @@ def test_a_fetch_that_waited_in_vain_is_answered_empty(client: Extended, context
     started = time.monotonic()
     request = client.send_fetch_waiting(100, (number, 10))
     assert client.batch(client.answer_to(request), number) == []
-    assert time.monotonic() - started >= 0.1
+    # The server's clock for this counts milliseconds, and may be ahead of ours by one.
+    assert time.monotonic() - started > 0.098
 
 
 def test_what_one_of_several_has_does_not_wait_for_those_that_follow(

@@ -106,7 +106,7 @@ def test_the_command_line_says_what_the_page_says_and_knows_no_other_example(tmp
     assert made.exit_code == 0
     assert made.stdout.replace(str(tmp_path / "p"), "/srv/shop") in PAGE.read_text(encoding="utf-8")
     assert (tmp_path / "p" / "projection.py").is_file()
-    with pytest.raises(InvalidRequest, match="there are shop"):
+    with pytest.raises(InvalidRequest, match="what there is: shop"):
         make_example(tmp_path / "q", url, "bakery")
     command = ["pipeline", "init", str(tmp_path / "q"), "--example", "shop", "--url", url, "--context", "shop"]
     assert CliRunner().invoke(app, command).exit_code == 2

@@ -4,12 +4,10 @@ A round defines the project's flows anew and runs each of them once, to the end 
 checkpoints, so one that fails stops only those that read its table, and the next round goes on where each of them was.
 """
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import InvalidRequest
 from penstock.pipelines.changing import QUARANTINE, check_changes, check_halves, mixed, together
@@ -19,13 +17,11 @@ from penstock.pipelines.projects import Project, read_project
 from penstock.pipelines.registering import Defined, defined
 from penstock.pipelines.state import alone, now, read_state, write_state
 from penstock.pipelines.telling import Failure, mistake, reason, told
+from penstock.spark.sessions import apart
 
-Result = TypeVar("Result")
 Say = Callable[[str, str], None]
 """Is told a flow and its state whenever that changes."""
 
-LOOK_S: Final = 0.2
-"""Seconds between two looks whether a round is over, so that Ctrl-C is heard."""
 COMPLETED: Final = "COMPLETED"
 FAILED: Final = "FAILED"
 _NOT_RUN: Final = ("SKIPPED", "EXCLUDED")
@@ -53,11 +49,11 @@ class Runner:
         refreshed = refreshed_with(project, together(project, full_refresh))
         check_changes(project, refreshed)
         check_halves(project, refreshed)
-        found = _apart(lambda: self._define(full_refresh))
+        found = apart(lambda: self._define(full_refresh))
         refreshed = [table for table in refreshed if table in found.outputs]
         check_integrity(project, refreshed, found.outputs)
         states: dict[str, str] = {}
-        failures = _apart(lambda: self._follow(found, refreshed, states, say or _ignore, dry=False))
+        failures = apart(lambda: self._follow(found, refreshed, states, say or _ignore, dry=False))
         # Here, and not in the other thread: if this one is interrupted, nothing is to be said of how it went.
         _note(project, found, states, failures, refreshed)
         return Outcome(found.flows, states, failures, tuple(refreshed))
@@ -66,10 +62,10 @@ class Runner:
         """Look whether everything can be run, and run nothing."""
         self._project = read_project(self._project.folder)
         check_changes(self._project, ())
-        found = _apart(lambda: self._define(()))
+        found = apart(lambda: self._define(()))
         check_integrity(self._project, (), found.outputs)
         states: dict[str, str] = {}
-        failures = _apart(lambda: self._follow(found, (), states, _ignore, dry=True))
+        failures = apart(lambda: self._follow(found, (), states, _ignore, dry=True))
         return Outcome(found.flows, states, failures, ())
 
     def _define(self, full_refresh: Collection[str]) -> Defined:
@@ -108,23 +104,6 @@ class Runner:
 
 def _ignore(flow: str, state: str) -> None:
     pass
-
-
-def _apart(work: Callable[[], Result]) -> Result:
-    """Work in a thread of its own: Ctrl-C interrupts this one at once, and Spark is ended by whoever started it."""
-    outcome: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised in the other thread
-            outcome.set_exception(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(LOOK_S)
-    return outcome.result()
 
 
 def _note(

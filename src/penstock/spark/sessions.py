@@ -90,8 +90,11 @@ def late_session(name: str, master: str = MASTER, conf: Mapping[str, str] | None
             apart(started[0].stop, jvm.end)
 
 
-def apart(work: Callable[[], Result], end: Callable[[], object]) -> Result:
-    """Do something in a thread of its own. If this one is interrupted, `end` is to end that one, again and again."""
+def apart(work: Callable[[], Result], end: Callable[[], object] | None = None) -> Result:
+    """Do something in a thread of its own, so that Ctrl-C interrupts this one at once.
+
+    Then `end` is to end the other one, again and again. Without it, whoever started Spark ends it.
+    """
     outcome: Future[Result] = Future()
 
     def run() -> None:
@@ -105,7 +108,8 @@ def apart(work: Callable[[], Result], end: Callable[[], object]) -> Result:
     try:
         thread.join()
     except BaseException:
-        _make_end(thread, end)
+        if end is not None:
+            _make_end(thread, end)
         raise
     return outcome.result()
 
