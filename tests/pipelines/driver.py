@@ -9,9 +9,11 @@ from penstock.pipelines.projects import read_project
 from penstock.pipelines.running import Runner, running
 
 MASTER = "local[2,4]"
+# Nothing here runs long enough to be worth much compiling.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 QUICK = {
-    # Nothing here runs long enough to be worth much compiling, and no metastore outlives its test.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.durability=test",
+    # No metastore outlives its test.
+    "spark.driver.extraJavaOptions": f"{JAVA} -Dderby.system.durability=test",
     "spark.sql.codegen.wholeStage": "false",
 }
 

@@ -143,7 +143,8 @@ class _Jvm:
             module.Popen = kept
 
     def _start(self, *args: Any, **options: Any) -> "subprocess.Popen[bytes]":
-        process = subprocess.Popen(*args, **options)  # noqa: S603 - PySpark's own command
+        # What a JVM has to say is nobody's result: it goes where its complaints go.
+        process = subprocess.Popen(*args, **{**options, "stdout": STDERR})  # noqa: S603 - PySpark's own command
         with self._lock:
             self._process = process
             if self._is_over:
