@@ -17,11 +17,15 @@ AGAIN = "penstock: interrupted: run the same command again, and it goes on\n"
 
 
 @contextmanager
-def archiving(url: str, lake: Path) -> Iterator["subprocess.Popen[str]"]:
-    """An archive in a session of its own, of which nothing is left at the end."""
-    command = [*PENSTOCK, "lake", "archive", "--url", url, "--lake", str(lake)]
+def alone(*words: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command in a session of its own, of which nothing is left at the end."""
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True, start_new_session=True
+        [*PENSTOCK, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             yield process
@@ -67,7 +71,7 @@ def test_an_archive_that_is_interrupted_ends_with_its_jvm_in_a_line(
     number: signal.Signals, sign: bytes, code: int, data: Path, tmp_path: Path
 ) -> None:
     url, lake = fill(data, numbers(3)), tmp_path / "lake"
-    with archiving(url, lake) as process:
+    with alone("lake", "archive", "--url", url, "--lake", str(lake)) as process:
         assert interrupt(process, number, sign) == (code, "", AGAIN)
     archive(url, lake)
     assert is_same(url, lake)

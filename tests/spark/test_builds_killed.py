@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,11 @@ import pytest
 from penstock.spark.build_parts import CHILD
 from penstock.testing import server
 from tests.lake.killing import command_of, descendants, until
-from tests.lake.test_interrupts import interrupt, session_of
+from tests.lake.test_interrupts import alone, interrupt
 from tests.spark.build_kit import Held, Place
 from tests.spark.build_kit import held as held  # noqa: PLC0414 - a fixture
-from tests.spark.sink_targets import PENSTOCK as SERVED
-from tests.spark.sink_targets import Target
+from tests.spark.sink_targets import PENSTOCK, Target
 from tests.spark.test_builds import make
-from tests.test_server import PENSTOCK, environment
 
 SLOW = "local sum = 0 for number = 1, 100000 do sum = sum + number end return msg"
 """About a millisecond."""
@@ -27,23 +25,12 @@ SLOW = "local sum = 0 for number = 1, 100000 do sum = sum + number end return ms
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
     with server() as started:
-        yield Place(Target(SERVED, started.url, started.data))
+        yield Place(Target(PENSTOCK, started.url, started.data))
 
 
-@contextmanager
-def building(place: Place, name: str) -> Iterator["subprocess.Popen[str]"]:
-    """The command in a session of its own, of which nothing is left at the end."""
-    command = [*PENSTOCK, "iterator", "build", name, "--url", place.url]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True, start_new_session=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-            for pid in session_of(process.pid):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+def building(place: Place, name: str) -> AbstractContextManager["subprocess.Popen[str]"]:
+    """The command, of which nothing is left at the end."""
+    return alone("iterator", "build", name, "--url", place.url)
 
 
 def found(process: "subprocess.Popen[str]", sign: str) -> set[int]:
