@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock import ANY, Client
+from penstock.client.blocking import Portal
 from penstock.errors import (
     AnswerMalformed,
     BadUrl,
@@ -234,6 +235,34 @@ def test_following_can_be_interrupted(scheme: str, served: Served, context: str)
         with pytest.raises(KeyboardInterrupt):
             list(client.follow(context=context))
         alarm.join()
+        assert client.append(context, "s", one()).sequence == 1
+
+
+def test_an_interrupt_that_wakes_nobody_is_noticed_soon(served: Served, context: str) -> None:
+    """As one does that comes in the moment before the wait begins: Python notes it, and nothing ends the wait."""
+    with penstock.connect(f"penstock://{served.mq}") as client:
+        alarm = threading.Timer(0.3, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+        alarm.start()
+        with pytest.raises(KeyboardInterrupt):
+            list(client.follow(context=context))
+        alarm.join()
+
+
+def test_an_interrupt_before_the_wait_leaves_no_step_behind(
+    served: Served, context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.connect(f"penstock://{served.mq}") as client:
+        waits = iter([KeyboardInterrupt])
+        result = Portal.result
+
+        def interrupted(self: Portal, future: Any) -> Any:
+            for error in waits:
+                raise error
+            return result(self, future)
+
+        monkeypatch.setattr(Portal, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(client.follow(context=context))
         assert client.append(context, "s", one()).sequence == 1
 
 

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
@@ -22,6 +23,8 @@ A = TypeVar("A")
 
 END_S_MAX: Final = 2.0
 """How long those who are told that a client is closed may take to notice."""
+NOTICE_S_MAX: Final = 0.5
+"""How long a Ctrl-C may go unnoticed that comes in the moment before a wait begins: Python sees it when it wakes."""
 
 
 class Portal:
@@ -51,6 +54,9 @@ class Portal:
     def result(self, future: "Future[R]") -> R:
         """What came of it."""
         try:
+            while not future.done():
+                with suppress(TimeoutError):
+                    return future.result(NOTICE_S_MAX)
             return future.result()
         except CancelledError:
             raise ClientClosed from None
@@ -140,24 +146,34 @@ def flattening(
 
 def iterate(portal: Portal, source: AsyncIterator[T]) -> Iterator[T]:
     """Take one after the other. What is left is given up when nobody wants more."""
+    steps = _Steps(source)
     try:
         while True:
             try:
-                item = portal.run(_next(source))
+                item = portal.run(steps.next())
             except StopAsyncIteration:
                 return
             yield item
     finally:
-        if isinstance(source, AsyncGenerator) and not portal.is_closed:
-            portal.run(_close(source))
+        if not portal.is_closed:
+            portal.run(steps.close())
 
 
-async def _next(source: AsyncIterator[T]) -> T:
-    return await anext(source)
+class _Steps(Generic[T]):
+    """The steps of an iteration, one at a time."""
 
+    def __init__(self, source: AsyncIterator[T]) -> None:
+        self._source = source
+        self._last: asyncio.Task[Any] | None = None
 
-async def _close(source: AsyncGenerator[Any, None]) -> None:
-    # Whoever was interrupted has given up its last step, which may take a few turns to notice.
-    while getattr(source, "ag_running", False):  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    await source.aclose()
+    async def next(self) -> T:
+        self._last = asyncio.current_task()
+        return await anext(self._source)
+
+    async def close(self) -> None:
+        """End them. Whoever was interrupted may have left a step under way, and nobody to give it up."""
+        if self._last is not None:
+            self._last.cancel()
+            await asyncio.wait({self._last})
+        if isinstance(self._source, AsyncGenerator):
+            await self._source.aclose()
