@@ -9,11 +9,11 @@ import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from penstock.errors import ClientClosed
+from penstock.interrupts import awaited
 from penstock.tcp import new_loop
 
 P = ParamSpec("P")
@@ -23,8 +23,6 @@ A = TypeVar("A")
 
 END_S_MAX: Final = 2.0
 """How long those who are told that a client is closed may take to notice."""
-NOTICE_S_MAX: Final = 0.5
-"""How long a Ctrl-C may go unnoticed that comes in the moment before a wait begins: Python sees it when it wakes."""
 
 
 class Portal:
@@ -54,10 +52,7 @@ class Portal:
     def result(self, future: "Future[R]") -> R:
         """What came of it."""
         try:
-            while not future.done():
-                with suppress(TimeoutError):
-                    return future.result(NOTICE_S_MAX)
-            return future.result()
+            return awaited(future)
         except CancelledError:
             raise ClientClosed from None
         except BaseException:

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from penstock.errors import InvalidRequest
+from penstock.interrupts import awaited
 from penstock.spark.java import GET_JAVA, JAVA_MIN, found_java
 
 if TYPE_CHECKING:
@@ -106,12 +107,11 @@ def apart(work: Callable[[], Result], end: Callable[[], object] | None = None) -
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        thread.join()
+        return awaited(outcome)
     except BaseException:
-        if end is not None:
+        if end is not None and not outcome.done():
             _make_end(thread, end)
         raise
-    return outcome.result()
 
 
 def _make_end(thread: threading.Thread, end: Callable[[], object]) -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidRequest
 from penstock.history.histories import Now, open_history
+from penstock.interrupts import awaited
 from penstock.sql.dataset import EventsDataset, Failures
 from penstock.sql.failing import explained
 from penstock.sql.statements import checked
@@ -120,7 +121,7 @@ class Session:
         doing = self._thread.submit(work)
         try:
             with self.telling():
-                return doing.result()
+                return awaited(doing)
         finally:
             # What is interrupted before it has begun goes on, so it may take several times.
             while not doing.done():
