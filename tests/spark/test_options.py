@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock.history.columns import COLUMNS
-from penstock.history.options import NAMES, PARTITION_BYTES, POSITION_MAX, ReadOptions
+from penstock.history.options import NAMES, POSITION_MAX, ReadOptions
 from penstock.model import EventFilter, ticks_of_datetime
 
 URL = "sqlite:///data"
@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parent.parent.parent / "docs" / "spark.md").read_text(enc
 
 def test_only_the_url_is_needed() -> None:
     options = ReadOptions.of({"url": URL})
-    assert options == ReadOptions(URL, None, "", None, COLUMNS, 1, POSITION_MAX, None, None, None, PARTITION_BYTES)
+    assert options == ReadOptions(URL, None, "", None, COLUMNS, 1, POSITION_MAX, None, None, None, None)
     assert options.wanted == EventFilter()
 
 

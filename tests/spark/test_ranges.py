@@ -1,6 +1,6 @@
 """Ranges of positions: together they have every event once, whatever the sizes of commits and whenever it is sealed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.errors import CannotConnect, DamagedRecord, PenstockError, StoreChanged
+from penstock.errors import CannotConnect, DamagedRecord, PenstockError, StorageFailure, StoreChanged
+from penstock.history import histories
 from penstock.history.histories import Now, open_history
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import RANGES_MAX, PositionRange, plan, read_range
@@ -96,10 +97,15 @@ def test_what_comes_after_the_plan_is_not_read(tmp_path: Path) -> None:
 
 
 class Sized:
-    """A history of which only the sizes are known."""
+    """A history of which only the sizes are known: in all, of a context, and of events by position."""
 
-    def __init__(self, mine: int) -> None:
+    def __init__(self, size: int, mine: int, event_bytes: Callable[[int], int]) -> None:
+        self._size = size
         self._mine = mine
+        self.event_bytes = event_bytes
+
+    def all_bytes(self) -> int:
+        return self._size
 
     def context_bytes(self, context: str) -> int:
         return self._mine
@@ -118,8 +124,12 @@ class Sized:
 
 
 def planned_for(head: int, size: int, mine: int = 0, **options: str) -> list[PositionRange]:
-    now = Now(StoreIdentity("a", 1), head, size)
-    return plan(Sized(mine), now, ReadOptions.of({"url": "sqlite:///data", **options}), 1, head)
+    return planned_like(Sized(size, mine, lambda _: 250), head, **options)
+
+
+def planned_like(sized: Sized, head: int, **options: str) -> list[PositionRange]:
+    now = Now(StoreIdentity("a", 1), head)
+    return plan(sized, now, ReadOptions.of({"url": "sqlite:///data", **options}), 1, head)
 
 
 @given(
@@ -133,14 +143,37 @@ def test_ranges_are_whole_blocks_end_to_end_and_not_too_many(head: int, event_by
     assert [part.end for part in planned[:-1]] == [part.begin for part in planned[1:]]
     assert (planned[0].begin, planned[0].first, planned[-1].end) == (0, 1, head + 1)
     assert all(part.begin % SEALED_EVENTS == 0 for part in planned)
-    widths = {after.begin - before.begin for before, after in pairwise(planned)}
-    assert len(widths) <= 1
+    widths = [after.begin - before.begin for before, after in pairwise(planned)]
+    assert max(widths, default=0) - min(widths, default=0) <= SEALED_EVENTS
 
 
 def test_ranges_have_about_as_many_bytes_as_they_should() -> None:
-    assert len(planned_for(5_000_000, 5_000_000 * 250)) == 37
+    assert len(planned_for(5_000_000, 5_000_000 * 250)) == 16
+    assert len(planned_for(5_000_000, 5_000_000 * 250, partitionBytes="32MiB")) == 38
+    assert len(planned_for(500_000_000, 500_000_000 * 250)) == 932
     assert len(planned_for(5_000_000, 5_000_000 * 250, 50_000 * 250, context="rare")) == 5
     assert len(planned_for(50_000, 50_000 * 250)) == 1
+
+
+def test_where_events_are_large_ranges_are_narrow() -> None:
+    """A tenth of the events has nine tenths of the bytes."""
+    head = 10_000_000
+    sized = Sized(head * 1000, 0, lambda position: 9000 if position > 0.8995 * head else 111)
+    planned = planned_like(sized, head, partitionBytes="100000000")
+    sizes = [sum(map(sized.event_bytes, range(max(part.begin, 1), part.end, 500))) * 500 for part in planned]
+    assert len(planned) == 100
+    assert max(sizes) < 2 * min(sizes)
+
+
+def test_a_store_with_large_events_at_its_end_is_cut_there(tmp_path: Path) -> None:
+    sizes = [*[10] * 6, *[2000] * 2]
+    commits = [("shop", "s", [new_event("Made", bytes(size)) for _ in range(SEALED_EVENTS)]) for size in sizes]
+    url = fill(tmp_path / "data", commits)
+    reader, planned = parts(url, partitionBytes="9MiB")
+    assert [part.value.begin // SEALED_EVENTS for part in planned] == [0, 7]
+    assert read(reader, planned) == list(range(1, 8 * SEALED_EVENTS + 1))
+    with server(tmp_path / "data") as served:
+        assert [part.value.begin // SEALED_EVENTS for part in parts(served.url, partitionBytes="9MiB")[1]] == [0, 7]
 
 
 def test_nothing_to_read_is_no_range(tmp_path: Path) -> None:
@@ -189,7 +222,10 @@ def test_histories_answer_alike_from_a_store_and_from_its_server(tmp_path: Path)
         for url in (f"sqlite:///{tmp_path / 'data'}", served.url, served.zmq_url):
             with closing(open_history(url)) as opened:
                 stats = client.stats()
-                assert opened.now() == Now(StoreIdentity(stats.store_id, stats.timeline), 9, stats.body_bytes)
+                assert opened.now() == Now(StoreIdentity(stats.store_id, stats.timeline), 9)
+                assert opened.all_bytes() == stats.body_bytes
+                assert opened.event_bytes(1) >= 1
+                assert opened.event_bytes(10) == 0
                 assert {name: opened.context_bytes(name) for name in infos} == infos
                 assert [opened.context_bytes(name) for name in ("a", "sho", "shoq", "zzz")] == [0, 0, 0, 0]
                 ticks = {minute: opened.position_of("shop", ticks_at(minute)) for minute in (0, 7, 8, 10)}
@@ -223,3 +259,25 @@ def test_readers_and_ranges_travel(tmp_path: Path) -> None:
     assert [
         b.num_rows for b in read_range(ReadOptions.of({"url": f"sqlite:///{tmp_path / 'data'}"}), SCHEMA, part.value)
     ] == [3]
+
+
+def test_a_database_that_is_away_for_a_moment_is_waited_for(
+    schemas: Schemas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(histories, "PAUSE_S", 0.01)
+    url = fill(schemas.url(tmp_path), [("shop", "s", counted(5))])
+    with closing(histories.StoredHistory(url)) as opened:
+        store, failures = opened._store, iter([StorageFailure("away")] * 3)
+        identity = store.identity
+
+        def away() -> StoreIdentity:
+            for failure in failures:
+                raise failure
+            return identity()
+
+        monkeypatch.setattr(store, "identity", away)
+        assert opened.now().head == 5
+        monkeypatch.setattr(histories, "PATIENCE_S", 0.0)
+        failures = iter([StorageFailure("away")])
+        with pytest.raises(StorageFailure, match="away"):
+            opened.now()

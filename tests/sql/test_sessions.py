@@ -120,7 +120,7 @@ def test_self_joins_and_ctes_see_the_same_rows_while_others_append(tmp_path: Pat
 
 def test_positions_of_another_store_are_not_read(url: str) -> None:
     with Session() as session:
-        session.add_history("events", url, Now(StoreIdentity("another", 1), 10, 100))
+        session.add_history("events", url, Now(StoreIdentity("another", 1), 10))
         with pytest.raises(StoreChanged, match="of store another"):
             session.query("FROM events").rows()
 
@@ -214,7 +214,9 @@ def test_a_damaged_record_is_told_with_its_position(tmp_path: Path) -> None:
         with pytest.raises(DamagedRecord) as raised:
             session.query("SELECT count(*) FROM events").rows()
         assert raised.value.position == 5
-    with open_session(url) as session:
+        # It is told of what needs it, and of nothing else.
+        with pytest.raises(InvalidRequest, match="parser error"):
+            session.query("SELEC 1")
         # What does not touch it can be asked, also where a look for a time meets it.
         assert session.query("SELECT count(*) FROM events WHERE position < 5").rows() == [(4,)]
         later = "SELECT count(*) FROM events WHERE position > 6 AND recorded_at > '2020-01-01'"
@@ -255,6 +257,7 @@ def test_a_query_is_interrupted_from_another_thread(url: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             session.query("SELECT count(*) FROM events a, events b, events c WHERE a.type < b.type || c.type").rows()
         assert time.monotonic() - begun < 60
+        assert session.query("SELECT count(*) FROM events WHERE stream = 'many'").rows() == [(5000,)]
 
 
 def test_an_answer_that_nobody_reads_to_its_end_holds_up_nothing(url: str) -> None:

@@ -4,15 +4,19 @@ A store is read in steps, each in a short snapshot of its own, so that reading n
 come as they are stored; whoever reads them takes out what is wanted.
 """
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple, Protocol
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from penstock.errors import StoreChanged
+from penstock.errors import StorageFailure, StoreChanged
 from penstock.model import EventFilter
 from penstock.store import open_reader
 from penstock.store.contract import ReadLimits, StoreIdentity
 from penstock.store.record import Record
 from penstock.store.unread import Unread
+
+T = TypeVar("T")
 
 STEP_EVENTS_MAX: Final = 16_384
 STEP_BYTES_MAX: Final = 8 << 20
@@ -20,21 +24,30 @@ STEP_MS_MAX: Final = 25
 """One step, and with it one batch for Spark. It is short because the last step of a sparse range may look beyond it."""
 CONTEXTS_PER_QUERY: Final = 1000
 SERVED: Final = ("penstock://", "zmq+tcp://")
+LOCAL: Final = "sqlite:///"
+PATIENCE_S: Final = 30.0
+"""How long a database may be away while its history is read: as long as a client is patient with a server."""
+PAUSE_S: Final = 0.5
 
 
 class Now(NamedTuple):
-    """What a history is at a moment; `bytes` are those of all its events."""
+    """What a history is at a moment."""
 
     identity: StoreIdentity
     head: int
-    bytes: int
 
 
 class History(Protocol):
     """A history that is open for reading."""
 
     def now(self) -> Now:
-        """What it is at this moment."""
+        """What it is at this moment. It is asked for often, and costs little."""
+
+    def all_bytes(self) -> int:
+        """The bytes of all its events."""
+
+    def event_bytes(self, position: int) -> int:
+        """About how many bytes each event takes from a position on."""
 
     def context_bytes(self, context: str) -> int:
         """The bytes of a context's events; 0 if there is no such context."""
@@ -77,11 +90,20 @@ class StoredHistory:
 
     def __init__(self, url: str) -> None:
         self._store = open_reader(url)
+        self._is_local = url.startswith(LOCAL)
 
     def now(self) -> Now:
         """See History."""
-        stats = self._store.stats()
-        return Now(StoreIdentity(stats.store_id, stats.timeline), stats.head, stats.body_bytes)
+        return self._patiently(lambda: Now(self._store.identity(), self._store.head()))
+
+    def all_bytes(self) -> int:
+        """See History."""
+        return self._store.stats().body_bytes
+
+    def event_bytes(self, position: int) -> int:
+        """See History."""
+        records = self._store.read_records(position, EventFilter(), ReadLimits(1, 1)).records
+        return len(records[0].data) // records[0].count if records else 0
 
     def context_bytes(self, context: str) -> int:
         """See History."""
@@ -109,7 +131,7 @@ class StoredHistory:
         unread = Unread()
         while position < end:
             limits = ReadLimits(min(STEP_EVENTS_MAX, end - position), STEP_BYTES_MAX, STEP_MS_MAX)
-            span = self._store.read_records(position, wanted, limits)
+            span = self._patiently(partial(self._store.read_records, position, wanted, limits))
             if records := unread.of(span.records):
                 yield records
             if span.end:
@@ -119,3 +141,14 @@ class StoredHistory:
     def close(self) -> None:
         """See History."""
         self._store.close()
+
+    def _patiently(self, read: Callable[[], T]) -> T:
+        """A read that is tried again: a database that was started anew takes a moment."""
+        deadline = time.monotonic() + (0 if self._is_local else PATIENCE_S)
+        while True:
+            try:
+                return read()
+            except StorageFailure:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(PAUSE_S)

@@ -16,8 +16,6 @@ from penstock.model import EventFilter, ticks_of_datetime
 from penstock.model.names import check_context, check_stream, check_type
 from penstock.settings.parsers import size, switch, whole_number
 
-PARTITION_BYTES: Final = 32 << 20
-"""About how many bytes of events one task reads, unless it is told otherwise."""
 POSITION_MAX: Final = (1 << 63) - 1
 SCHEMES: Final = ("sqlite:///", "postgresql://", "postgres://", "penstock://", "zmq+tcp://")
 
@@ -36,7 +34,7 @@ class ReadOptions:
     since: int | None = None
     until: int | None = None
     trigger_events_max: int | None = None
-    partition_bytes: int = PARTITION_BYTES
+    partition_bytes: int | None = None
     push_filters: bool = False
 
     @classmethod

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
+from penstock.errors import DamagedRecord
 from penstock.history.columns import batch_of, between, stored_columns, table_batch
 from penstock.history.histories import History, Now, check_identity, open_history
 from penstock.history.options import ReadOptions
@@ -27,6 +29,14 @@ from penstock.store.sealing import SEALED_EVENTS
 
 RANGES_MAX: Final = 10_000
 """Tasks of one read; in a larger history their ranges are wider than was asked for."""
+RANGES_USUAL: Final = 16
+RANGE_BYTES_MIN: Final = 32 << 20
+RANGE_BYTES_MAX: Final = 128 << 20
+"""Unless somebody says how many bytes a task reads, there are so many tasks, neither too small nor too large: Spark and
+Python take tens of milliseconds for each, whatever it reads."""
+SAMPLES_PER_RANGE: Final = 4
+SAMPLES_MAX: Final = 1024
+"""Places of a history where it is looked how large events are."""
 PASSING_PART: Final = 8
 """To pass over the events of other contexts takes this part, or less, of the time that it takes to read one's own."""
 FEW_PART: Final = 8
@@ -45,26 +55,46 @@ class PositionRange:
 
 
 def plan(history: History, now: Now, options: ReadOptions, first: int, last: int) -> list[PositionRange]:
-    """The positions from `first` to `last` in ranges of about even bytes. Nothing is read for this."""
+    """The positions from `first` to `last` in ranges of about even bytes, as far as samples tell."""
     if first > last:
         return []
-    size = _positions(history, now, options, last - first + 1)
-    cuts = range(first - first % SEALED_EVENTS + size, last + 1, size)
+    cuts = _cuts(history, _count(history, now, options, last - first + 1), first, last)
     begins = [0, *cuts, last + 1]
     return [PositionRange(now.identity, max(first, begin), last, begin, end) for begin, end in pairwise(begins)]
 
 
-def _positions(history: History, now: Now, options: ReadOptions, total: int) -> int:
-    """How many positions one range has: whole blocks, and at least one."""
+def _count(history: History, now: Now, options: ReadOptions, total: int) -> int:
+    """How many ranges there should be for so many positions."""
     if total <= SEALED_EVENTS:
-        return 2 * SEALED_EVENTS
-    size = now.bytes
+        return 1
+    size = history.all_bytes()
     if options.context is not None:
         mine = history.context_bytes(options.context)
         size = mine + max(0, size - mine) // PASSING_PART
     share = size * total // max(now.head, total)
-    ranges = min(max(1, -(-share // options.partition_bytes)), RANGES_MAX)
-    return -(-total // (ranges * SEALED_EVENTS)) * SEALED_EVENTS
+    each = options.partition_bytes or min(max(share // RANGES_USUAL, RANGE_BYTES_MIN), RANGE_BYTES_MAX)
+    return min(max(1, -(-share // each)), RANGES_MAX)
+
+
+def _cuts(history: History, count: int, first: int, last: int) -> list[int]:
+    """Where ranges after the first begin: at blocks, so that each has about as many bytes as the others."""
+    if count == 1:
+        return []
+    samples = np.linspace(first, last + 1, min(SAMPLES_PER_RANGE * count, SAMPLES_MAX) + 1).astype(np.int64)
+    sizes = [_event_bytes(history, position) for position in samples[:-1].tolist()]
+    reached = np.concatenate(([0.0], np.cumsum(np.diff(samples) * np.array(sizes, float))))
+    cuts = np.interp(np.arange(1, count) * (reached[-1] / count), reached, samples)
+    blocks = np.unique(np.rint(cuts / SEALED_EVENTS).astype(np.int64))
+    found: list[int] = (blocks[(blocks > first // SEALED_EVENTS) & (blocks <= last // SEALED_EVENTS)]).tolist()
+    return [block * SEALED_EVENTS for block in found]
+
+
+def _event_bytes(history: History, position: int) -> int:
+    try:
+        return max(1, history.event_bytes(position))
+    except DamagedRecord:
+        # Whoever reads it is told.
+        return 1
 
 
 def read_range(options: ReadOptions, schema: pa.Schema, part: PositionRange) -> Iterator[pa.RecordBatch]:

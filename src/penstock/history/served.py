@@ -1,6 +1,7 @@
 """A history that is read through a server, by executors that cannot reach its store."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from penstock.client.aio import TIMEOUT_S
 from penstock.client.blocking import Portal, iterate
@@ -8,9 +9,21 @@ from penstock.client.calls import Calls
 from penstock.client.reading import Range, record_pages
 from penstock.client.urls import transport_to
 from penstock.history.histories import Now
-from penstock.model import ContextPage, EventFilter, FindPosition, Found, GetStats, ListContexts, StoreStats
+from penstock.model import (
+    ContextPage,
+    EventFilter,
+    EventPage,
+    FindPosition,
+    Found,
+    GetStats,
+    ListContexts,
+    ReadAll,
+    StoreStats,
+)
 from penstock.store.contract import StoreIdentity
 from penstock.store.record import Record
+
+SAMPLE_EVENTS: Final = 8
 
 
 class ServedHistory:
@@ -28,7 +41,16 @@ class ServedHistory:
     def now(self) -> Now:
         """See History."""
         stats = self._portal.run(self._calls.ask(GetStats(), StoreStats))
-        return Now(StoreIdentity(stats.store_id, stats.timeline), stats.head, stats.body_bytes)
+        return Now(StoreIdentity(stats.store_id, stats.timeline), stats.head)
+
+    def all_bytes(self) -> int:
+        """See History."""
+        return self._portal.run(self._calls.ask(GetStats(), StoreStats)).body_bytes
+
+    def event_bytes(self, position: int) -> int:
+        """See History."""
+        page = self._portal.run(self._calls.ask(ReadAll(position, limit=SAMPLE_EVENTS), EventPage))
+        return sum(len(event.body) + len(event.headers or "") for event in page.events) // max(len(page.events), 1)
 
     def context_bytes(self, context: str) -> int:
         """See History."""

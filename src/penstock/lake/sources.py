@@ -26,7 +26,8 @@ def look(url: str) -> Source:
     erasures = max(erasures_of(_checked(url)), default=0)
     with closing(open_history(url)) as history:
         now = history.now()
-    return Source(now.identity, now.head, now.bytes, erasures)
+        size = history.all_bytes()
+    return Source(now.identity, now.head, size, erasures)
 
 
 def _checked(url: str) -> str:
