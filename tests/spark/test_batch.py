@@ -28,11 +28,16 @@ MESSAGES: list[tuple[bytes, str | None]] = [
 ]
 
 
+SHOP = [
+    *(("shop", f"order-{number % 7}", counted(number % 5 + 1, number)) for number in range(40)),
+    ("audit", "log", counted(3, type="Seen")),
+    ("shop", "invoice-1", counted(2, type="Billed")),
+]
+"""Two contexts, several streams and types, commits of several sizes."""
+
+
 def shop(data: Path, *, seal: bool = False) -> str:
-    """Three contexts, several streams and types, commits of several sizes."""
-    commits = [("shop", f"order-{number % 7}", counted(number % 5 + 1, number)) for number in range(40)]
-    commits += [("audit", "log", counted(3, type="Seen")), ("shop", "invoice-1", counted(2, type="Billed"))]
-    return fill(data, commits, seal=seal)
+    return fill(data, SHOP, seal=seal)
 
 
 def test_every_column_is_as_the_event_was(spark: SparkSession, data: Path) -> None:
