@@ -43,7 +43,6 @@ class Postgres:
         # Its own folder: the path of a socket may be 107 bytes long, and its user must reach it.
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
         self.data = self.folder / "data"
-        self.port = _free_port()
         self._settings = settings
         self._user = USER if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,7 +52,18 @@ class Postgres:
             self._run("initdb", "-U", "postgres", "--auth=trust", "--encoding=utf8", "--locale=C", "-D", str(self.data))
         else:
             self._run("pg_basebackup", "-R", "-c", "fast", "-d", standby_of.url(), "-D", str(self.data))
-        self.start()
+        self._start_somewhere()
+
+    def _start_somewhere(self) -> None:
+        """Start it on a free port: looked for now, and once more if somebody was faster."""
+        self.port = _free_port()
+        try:
+            self.start()
+        except RuntimeError as error:
+            if "Address already in use" not in str(error):
+                raise
+            self.port = _free_port()
+            self.start()
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(programs() / program), *arguments]

@@ -31,17 +31,23 @@ from tests.backup.support import check_same, fill, furnish, no_stage, ones, seal
 from tests.postgres import Postgres, Schemas
 from tests.store.kit import Clock, append, attempt, commit, do_one, everything, findings, some
 from tests.test_cli import penstock
+from tests.test_server import PATIENCE_S
 
 Way = tuple[str, str]
 """Where from, and where to."""
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "OTHERS_S_MAX", 1.0)
-    monkeypatch.setattr(holding, "OWNING_S_MAX", 1.0)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PENSTOCK_DATA", "PENSTOCK_STORE", "PENSTOCK_CONFIG"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that were closed just now may take long to end."""
+    monkeypatch.setattr(holding, "OTHERS_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(holding, "OWNING_S_MAX", PATIENCE_S)
 
 
 @pytest.fixture(params=["to PostgreSQL", "from PostgreSQL"])
@@ -264,9 +270,10 @@ def _change(url: str, text: str) -> None:
 # ---------------------------------------------------------------- what is refused
 
 
-def test_a_store_that_is_served_is_not_copied(way: Way) -> None:
-    with opened(way[0]) as store:
+def test_a_store_that_is_served_is_not_copied(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(way[0]) as store, monkeypatch.context() as patch:
         append(store, "s", some(1))
+        patch.setattr(holding, "OTHERS_S_MAX", 1.0)
         with pytest.raises(StoreInUse):
             copy_store(*way)
     assert copy_store(*way).events == 1
@@ -297,9 +304,10 @@ def test_a_store_is_not_copied_onto_itself(way: Way) -> None:
         copy_store(way[0], way[0])
 
 
-def test_the_same_place_by_another_address_is_refused_too(schemas: Schemas) -> None:
+def test_the_same_place_by_another_address_is_refused_too(schemas: Schemas, monkeypatch: pytest.MonkeyPatch) -> None:
     url = schemas.url()
     prepare(url, 10)
+    monkeypatch.setattr(holding, "OWNING_S_MAX", 1.0)
     with pytest.raises(StoreInUse):
         copy_store(url, f"{url}&application_name=another")
 
@@ -329,9 +337,9 @@ def test_a_newer_store_is_neither_read_nor_written(tmp_path: Path, schemas: Sche
 
 @pytest.fixture
 def held(schemas: Schemas, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("penstock.store.postgres.connecting.LOCK_MS_MAX", 50)
     url = schemas.url()
     prepare(url, 10)
+    monkeypatch.setattr("penstock.store.postgres.connecting.LOCK_MS_MAX", 50)
     return url
 
 

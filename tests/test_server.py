@@ -31,8 +31,11 @@ PATIENCE_S = 30.0
 
 
 def environment() -> dict[str, str]:
-    """Ours, without anything that a server would take for a setting, but with free ports for all its gates."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    """Ours, without anything that a server would take for a setting, but with free ports for all its gates.
+
+    What a command prints is buffered as it is in a pipe, whatever the machine of the tests is set to.
+    """
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTHONUNBUFFERED"))}
     return {**ours, "PENSTOCK_RES": "tcp://127.0.0.1:0", "PENSTOCK_MQ": "127.0.0.1:0", "PENSTOCK_REMITS": "127.0.0.1:0"}
 
 
@@ -354,7 +357,8 @@ def test_a_signal_stops_it_promptly_and_cleanly(tmp_path: Path, number: signal.S
         workers = children(server.process.pid)
         started = time.monotonic()
         assert server.stop(number) == 0
-        assert time.monotonic() - started < 5
+        # Sooner than what was accepted would be given up.
+        assert time.monotonic() - started < 9
         assert server.said().count("\n") == 2, server.said()
         assert f"{number.name}: finishing what was accepted" in server.said()
         assert workers

@@ -16,6 +16,7 @@ from penstock.store.postgres.replacing import Replacement, beside, own_tables
 from tests.backup.support import backed_up, check_same, erase_all, furnish, restored, writing
 from tests.postgres import Postgres, Schemas
 from tests.store.kit import Clock, append, attempt, commit, do_one, everything, findings, some
+from tests.test_server import PATIENCE_S
 
 
 @pytest.fixture
@@ -34,8 +35,9 @@ def place(url: str, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "OTHERS_S_MAX", 1.0)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that were closed just now may take long to end."""
+    monkeypatch.setattr(holding, "OTHERS_S_MAX", PATIENCE_S)
 
 
 def head(url: str) -> int:
@@ -176,7 +178,8 @@ def test_a_damaged_store_is_replaced_and_that_its_ledger_is_lost_is_told(
 # ---------------------------------------------------------------- what is open, and what is not finished
 
 
-def test_a_store_that_is_served_is_refused(place: Path, url: str) -> None:
+def test_a_store_that_is_served_is_refused(place: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "OTHERS_S_MAX", 1.0)
     with closing(PostgresStore(url)) as store:
         with pytest.raises(StoreInUse, match=r"application penstock \(PostgreSQL processes \d+.*stop them first"):
             restored(place, url, replace=True)
@@ -230,11 +233,11 @@ def test_the_swap_is_not_made_when_the_lock_was_lost_meanwhile(
         postgres_server.execute(f"SELECT pg_terminate_backend({pid}, 5000)")
         return before(self)
 
-    monkeypatch.setattr(Replacement, "built", cut)
-    with pytest.raises(StorageFailure, match="was lost; run it again"):
-        restored(place, url, replace=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Replacement, "built", cut)
+        with pytest.raises(StorageFailure, match="was lost; run it again"):
+            restored(place, url, replace=True)
     assert head(url) == 3
-    monkeypatch.undo()
     restored(place, url, replace=True)
     assert head(url) == 2
 
@@ -275,10 +278,10 @@ def test_a_role_that_may_only_use_its_schema_gets_a_store_restored_where_there_i
     place: Path, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with role(postgres_server, "CREATE SCHEMA penstock", "GRANT USAGE, CREATE ON SCHEMA penstock TO clerk") as url:
-        monkeypatch.setattr("penstock.backup.restoring._verify", _fail)
-        with pytest.raises(StoreError, match="no use"):
-            restored(place, url)
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr("penstock.backup.restoring._verify", _fail)
+            with pytest.raises(StoreError, match="no use"):
+                restored(place, url)
         with pytest.raises(NotAStore):
             head(url)
         PostgresImport(url).close()

@@ -1,5 +1,7 @@
 """Servers that answer wrongly, or not at all: what is tried again, and what is told at once."""
 
+import itertools
+import random
 import socket
 import threading
 from collections.abc import Callable
@@ -7,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock import ANY
+from penstock.client import calls
 from penstock.errors import (
     AnswerMalformed,
     CannotConnect,
@@ -99,9 +102,33 @@ def test_what_does_not_pass_is_told_at_once(connect: Connect, error: PenstockErr
 
 
 @pytest.mark.over("penstock")
-def test_what_is_busy_to_the_end_is_told_as_that(connect: Connect) -> None:
-    with FakeMq(answering(WriterBusy(5))) as fake, pytest.raises(WriterBusy, match="nothing was done, try again later"):
-        connect(fake.url).append("c", "s", one(), timeout=0.2)
+def test_what_is_busy_to_the_end_is_told_as_that(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A few short pauses, and one that would last beyond the end.
+    factors = itertools.chain([1.0] * 3, itertools.repeat(2 * PATIENT_S / calls.PAUSE_S_MIN))
+    monkeypatch.setattr(random, "uniform", lambda low, high: next(factors))
+    with FakeMq(answering(WriterBusy(5))) as fake:
+        with pytest.raises(WriterBusy, match="nothing was done, try again later"):
+            connect(fake.url).append("c", "s", one(), timeout=PATIENT_S)
+        assert len(fake.asked) == 4
+
+
+@pytest.mark.over("penstock")
+def test_nothing_is_tried_that_there_is_no_time_for(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeMq(answering(WriterBusy(5))) as fake:
+        client = connect(fake.url, timeout=PATIENT_S)
+        with monkeypatch.context() as patch:
+            patch.setattr(calls, "ATTEMPT_S_MIN", 2 * PATIENT_S)
+            with pytest.raises(WriterBusy, match="nothing was done"):
+                client.append("c", "s", one())
+        assert len(fake.asked) == 1
+
+        async def oversleeping(*_: object) -> None:
+            monkeypatch.setattr(calls, "ATTEMPT_S_MIN", 2 * PATIENT_S)
+
+        monkeypatch.setattr(calls.Calls, "pause", oversleeping)
+        with pytest.raises(WriterBusy, match="nothing was done"):
+            client.append("c", "s", one())
+        assert len(fake.asked) == 2
 
 
 @pytest.mark.over("penstock")

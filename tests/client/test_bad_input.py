@@ -1,9 +1,11 @@
 """What cannot be, and what goes wrong: each a named error that says what happened and whether to try again."""
 
+import contextlib
 import re
 import signal
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -213,15 +215,23 @@ def test_no_time_at_all_is_too_little(client: Client, context: str) -> None:
     assert client.append(context, "t", one()).sequence == 1
 
 
+@contextlib.contextmanager
+def alarm(kill: Callable[[], None]) -> Iterator[None]:
+    """Interrupt what is done meanwhile, in a moment. Wherever that is on a slow machine, it is inside of this."""
+    timer = threading.Timer(0.3, kill)
+    try:
+        timer.start()
+        yield
+    finally:
+        timer.join()
+
+
 @pytest.mark.parametrize("scheme", ["penstock", "zmq+tcp"])
 def test_an_interrupted_call_is_given_up_and_the_client_goes_on(scheme: str) -> None:
     with silent(scheme) as mute, penstock.connect(mute, timeout=PATIENT_S) as client:
         main = threading.get_ident()
-        alarm = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT))
-        alarm.start()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), alarm(lambda: signal.pthread_kill(main, signal.SIGINT)):
             client.append("c", "s", one())
-        alarm.join()
         with pytest.raises(DeadlinePassed):
             client.append("c", "s", one(), timeout=0.1)
 
@@ -230,22 +240,17 @@ def test_an_interrupted_call_is_given_up_and_the_client_goes_on(scheme: str) -> 
 def test_following_can_be_interrupted(scheme: str, served: Served, context: str) -> None:
     with penstock.connect(url_of(served, scheme)) as client:
         main = threading.get_ident()
-        alarm = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT))
-        alarm.start()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), alarm(lambda: signal.pthread_kill(main, signal.SIGINT)):
             list(client.follow(context=context))
-        alarm.join()
         assert client.append(context, "s", one()).sequence == 1
 
 
 def test_an_interrupt_that_wakes_nobody_is_noticed_soon(served: Served, context: str) -> None:
     """As one does that comes in the moment before the wait begins: Python notes it, and nothing ends the wait."""
     with penstock.connect(f"penstock://{served.mq}") as client:
-        alarm = threading.Timer(0.3, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
-        alarm.start()
-        with pytest.raises(KeyboardInterrupt):
+        alone = alarm(lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt), alone:
             list(client.follow(context=context))
-        alarm.join()
 
 
 def test_an_interrupt_before_the_wait_leaves_no_step_behind(

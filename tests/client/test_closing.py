@@ -18,6 +18,7 @@ from tests.client.conftest import MAKERS, NETWORKS, Connect, Way, end, url_of
 from tests.client.fakes import FakeMq, free_port
 from tests.client.support import fill, one, some
 from tests.gates.serving import Served, until
+from tests.test_server import children
 
 # ---------------------------------------------------------------- use after close
 
@@ -237,18 +238,19 @@ def descriptors() -> set[str]:
     return found
 
 
-def children() -> set[int]:
-    tasks = Path("/proc/self/task")
-    return {int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()}
+def everything() -> tuple[set[object], ...]:
+    """Descriptors, threads and processes of ours."""
+    return {*descriptors()}, {*threading.enumerate()}, {*children(os.getpid())}
 
 
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
+    """What is there behind the block was there before it. What was about to end there may have ended since."""
     gc.collect()
-    before = descriptors(), set(threading.enumerate()), children()
+    before = everything()
     yield
     gc.collect()
-    until(lambda: (descriptors(), set(threading.enumerate()), children()) == before)
+    until(lambda: all(now <= then for now, then in zip(everything(), before, strict=True)))
 
 
 def busy(client: Client, context: str) -> None:

@@ -57,7 +57,10 @@ def test_a_stream_is_read_across_pages(client: Client, context: str) -> None:
     assert numbers(client.read_stream(context, "s")) == list(range(1, count + 1))
     assert numbers(client.read_stream(context, "s", backward=True)) == list(range(count, 0, -1))
     assert numbers(client.read_stream(context, "s", limit=PAGE_EVENTS + 1)) == list(range(1, PAGE_EVENTS + 2))
-    assert [len(page) for page in client.stream_pages(context, "s")] == [PAGE_EVENTS, 5]
+    pages = list(client.stream_pages(context, "s"))
+    assert [number for page in pages for number in numbers(page)] == list(range(1, count + 1))
+    # A page that takes long to read has fewer events than it could have.
+    assert max(map(len, pages)) <= PAGE_EVENTS
 
 
 def test_one_event_can_be_read(client: Client, context: str) -> None:

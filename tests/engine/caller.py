@@ -1,6 +1,7 @@
 """A few obvious calls over `engine.execute`, with their replies' types, for tests."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from penstock.engine import Engine
@@ -56,12 +57,22 @@ class Caller:
         return await self.ask(Appended, Append(context, stream, tuple(new), expected, **more))
 
     async def stream(self, stream: str, context: str = "shop", **more: Any) -> list[str]:
-        page = await self.ask(EventPage, ReadStream(context, stream, **more))
-        return [event.body.decode() for event in page.events]
+        """The bodies of a stream, page by page."""
+        return await self._bodies(ReadStream(context, stream, **more))
 
     async def everything(self, **more: Any) -> list[str]:
-        page = await self.ask(EventPage, ReadAll(**more))
-        return [event.body.decode() for event in page.events]
+        """The bodies of the whole history, page by page."""
+        return await self._bodies(ReadAll(**more))
+
+    async def _bodies(self, request: ReadStream | ReadAll) -> list[str]:
+        """All that is there of what a request asks for: a page that takes long to read ends early."""
+        found: list[str] = []
+        while True:
+            page = await self.ask(EventPage, request)
+            found += bodies(page)
+            if page.end or len(page.events) == request.limit:
+                return found
+            request = _behind(request, page)
 
     async def register(self, subscriber: str = "me", filter: str = "", start: int = 0, context: str = "shop") -> int:
         request = RegisterSubscriptions(subscriber, (SubscriptionStart(context, filter, start),))
@@ -97,6 +108,14 @@ class Caller:
         first, last = (given.allocation.first, given.allocation.last) if given.allocation else (0, 0)
         request = AcknowledgeQueue(given.context, given.queue, given.subscriber, first, last, count, ttl_ms, wait_ms)
         return await self.ask(Delivery, request)
+
+
+def _behind(request: ReadStream | ReadAll, page: EventPage) -> ReadStream | ReadAll:
+    """The request for what follows a page."""
+    left = request.limit and request.limit - len(page.events)
+    if isinstance(request, ReadStream):
+        return replace(request, from_sequence=page.next, limit=left)
+    return replace(request, position=page.next, limit=left, wait_ms=0)
 
 
 def bodies(reply: Batch | Delivery | EventPage) -> list[str]:

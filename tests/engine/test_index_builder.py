@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.engine import Engine, iterators
+from penstock.engine import Engine, index_builder, iterators
 from penstock.engine.build_step import Built, build
 from penstock.engine.workers import Job
 from penstock.errors import (
@@ -322,9 +322,11 @@ class TestShortPatience:
 
     @pytest.fixture
     def steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Steps so short that each runs one message or a few."""
+        """Steps so short that each runs one message or a few; and what timed out is not run again within a test."""
         monkeypatch.setattr(iterators, "PAGE_STEP_S_MAX", 0)
         monkeypatch.setattr(iterators, "BUILD_STEP_S_MAX", 0)
+        for module in (index_builder, iterators):
+            monkeypatch.setattr(module, "RETRY_S", 60.0)
 
     @pytest.fixture
     async def engine(self, url: str, settings: Settings, steps: None) -> AsyncIterator[Engine]:

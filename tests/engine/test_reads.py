@@ -109,7 +109,7 @@ async def test_stats_count_everything(caller: Caller) -> None:
 
 async def waiting(engine: Engine, count: int) -> None:
     """Until so many long polls wait."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while engine.metrics.waiting_polls < count:  # noqa: ASYNC110 - a plain count, not an event
             await asyncio.sleep(0.001)
 

@@ -196,7 +196,7 @@ async def test_a_stop_in_the_middle_waits_for_nothing_and_the_next_start_goes_on
         async with Engine(url, settings) as engine:
             await until(lambda: metric(engine, "seals_total") == 1)
             before = await history(engine)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await engine.stop()
     async with Engine(url, settings) as engine:
         assert 0 < metric(engine, "seal_lag_events") < 6 * BLOCK
@@ -212,7 +212,7 @@ async def test_a_stop_does_not_wait_for_a_seal_that_is_being_made(url: str, sett
         await until(lambda: bool(engine._sealer_pool.pids))
         os.kill(engine._sealer_pool.pids[0], signal.SIGSTOP)
         await Caller(engine).append("s0", events("more"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await engine.stop()
     async with Engine(url, settings) as engine:
         await sealed(engine)

@@ -57,11 +57,11 @@ def test_a_write_that_waited_too_long_is_told_and_not_written(tmp_path: Path, mo
     slow = SlowStore(monkeypatch)
 
     async def scenario() -> None:
-        async with engine_on(tmp_path, writer_wait_ms_max=50) as engine:
+        async with engine_on(tmp_path, writer_wait_ms_max=500) as engine:
             first = asyncio.ensure_future(append(engine))
             await slow.taken()
             late = [asyncio.ensure_future(append_or_error(engine, "late")) for _ in range(3)]
-            await asyncio.sleep(0.1)  # Longer than a request may wait.
+            await asyncio.sleep(1.0)  # Longer than a request may wait.
             slow.gate.set()
             assert (await first).position == 1
             assert [type(answer) for answer in await asyncio.gather(*late)] == [WriterTimeout] * 3

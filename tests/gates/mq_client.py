@@ -4,9 +4,12 @@
 connection, so that the same tests run over both. `MqLarge` speaks `Res01L`.
 """
 
+import contextlib
 import itertools
+import select
 import socket
 import struct
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -25,6 +28,8 @@ FRAME_BYTES_MAX: Final = 65_535
 FRAME_BYTES_SENT_MAX: Final = 16_381
 """What a frame may have towards a peer that has not sent longer ones itself."""
 LARGE_TAG: Final = b"Res01L"
+PING_S: Final = 0.5
+"""How long a client waits for an answer before it sends a ping, so that a server that takes long does not miss it."""
 
 
 # --- bytes ----------------------------------------------------------------------------------------------------
@@ -97,6 +102,8 @@ class Connection:
         self.pings = 0
         self.longest = 0
         """The longest frame that came."""
+        self.is_pinging = False
+        """Whether it sends pings while it waits."""
         self._data = b""
         self._at = 0
         self._frames: list[bytes] = []
@@ -172,12 +179,24 @@ class Connection:
     def _need(self, count: int) -> None:
         """Have so many bytes at hand."""
         while len(self._data) - self._at < count:
+            if self.is_pinging:
+                self._ping()
             more = self.socket.recv(1 << 18)
             if not more:
                 assert self._at == len(self._data), "it closed within a frame"
                 raise Disconnected(None)
             self._data = self._data[self._at :] + more
             self._at = 0
+
+    def _ping(self) -> None:
+        """Send pings until something comes, or nothing has come for longer than anything takes."""
+        until = time.monotonic() + (self.socket.gettimeout() or PATIENCE_S)
+        waiting = select.poll()
+        waiting.register(self.socket, select.POLLIN)
+        while time.monotonic() < until and not waiting.poll(PING_S * 1000):
+            # Where nothing can be sent any more, something may still come.
+            with contextlib.suppress(ConnectionError):
+                self.socket.sendall(bytes([PING]))
 
 
 # --- Res01 on them --------------------------------------------------------------------------------------------
@@ -193,6 +212,7 @@ class OverMq(Client):
     def __init__(self, address: str, *, receive_bytes: int | None = None) -> None:
         # There is no ZeroMQ here: nothing of the base's own is made.
         self.connection = Connection(address, receive_bytes)
+        self.connection.is_pinging = True
         self.routing = ()
 
     def close(self) -> None:

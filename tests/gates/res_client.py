@@ -154,6 +154,14 @@ class Client:
         return Fields(answer.of(command), self.dialect)
 
 
+def everything(client: Client, context: str, stream: str) -> list[StoredEvent]:
+    """A stream, page by page: a page that takes long to read has fewer events than it could have."""
+    found: list[StoredEvent] = []
+    while page := client.read(context, stream, len(found) + 1):
+        found += page
+    return found
+
+
 class Res01(Client):
     """The text dialect: commands of documents 000 and 002."""
 

@@ -23,9 +23,9 @@ from tests.gates.mq_client import (
     parted,
     pieces,
 )
-from tests.gates.res_client import PATIENCE_S, Answer
+from tests.gates.res_client import PATIENCE_S, Answer, everything
 from tests.gates.res_extensions import Extended
-from tests.gates.res_frames import LONG_AGO, StoredEvent, an_event
+from tests.gates.res_frames import LONG_AGO, an_event
 from tests.gates.serving import MEMORY_BYTES_MAX, Served, others_are_served, until
 
 LONG_MS = "25000"
@@ -175,14 +175,6 @@ def test_thousands_of_appends_sent_ahead_are_answered_once_each_and_written(serv
         assert [event.body for event in everything(client, context, "s")] == list(events)
 
 
-def everything(client: Extended, context: str, stream: str) -> list[StoredEvent]:
-    """A stream, page by page."""
-    found: list[StoredEvent] = []
-    while page := client.read(context, stream, len(found) + 1):
-        found += page
-    return found
-
-
 def test_long_polls_hold_up_nothing_on_their_connection(server: Served, context: str) -> None:
     with MqClient(server.mq) as client:
         ids = [client.register(f"reader-{n}", (context, "late", LONG_AGO))[0] for n in range(20)]
@@ -191,7 +183,7 @@ def test_long_polls_hold_up_nothing_on_their_connection(server: Served, context:
         until(lambda: server.metric("penstock_waiting_polls") == len(polls))
         for version in range(1, 101):
             client.append(context, "s", version, an_event())
-        assert len(client.read(context, "s")) == 100
+        assert len(everything(client, context, "s")) == 100
         last = client.send("AC", *client.commit_fields(context, "late", 1, [an_event(b"here")]))
         answers = [client.receive() for _ in range(len(ids) + 1)]
         assert {answer.request_id for answer in answers} | polls == {last, *polls}
@@ -321,17 +313,18 @@ def test_appends_behind_pages_that_nobody_reads_are_written_once_they_are_read(s
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A server that has little patience with those who do not read."""
     data: Path = tmp_path_factory.mktemp("strict") / "data"
-    with Served(data, "--mq-idle-ms-max", "2000", "--mq-unsent-bytes-max", "20MiB") as served:
+    with Served(data, "--mq-idle-ms-max", "5000", "--mq-unsent-bytes-max", "20MiB") as served:
         yield served
 
 
-@pytest.mark.parametrize(("events", "reason"), [(2, "time out"), (8, "application error")])
+@pytest.mark.parametrize(("size", "reason"), [(2_000_000, "time out"), (8_000_000, "application error")])
 def test_who_never_reads_is_paused_then_cut_off_and_costs_bounded_memory(
-    strict: Served, context: str, events: int, reason: str
+    strict: Served, context: str, size: int, reason: str
 ) -> None:
     """Four pages of 2 MB are within the limit, and stall; four of 8 MB are not."""
     with MqLarge(strict.mq) as client:
-        fill(client, context, events, 1_000_000)
+        # One event, so that a page has all of it however long reading takes.
+        fill(client, context, 1, size)
         client.connection.send(disconnect(CLIENT_CLOSING))
     before, closed = strict.memory_bytes(), strict.closed(reason)
     with others_are_served(strict, context, "mq"), MqLarge(strict.mq, receive_bytes=1 << 16) as greedy:

@@ -29,7 +29,7 @@ from tests.gates.mq_client import (
 from tests.gates.res_frames import an_event
 from tests.gates.serving import MEMORY_BYTES_MAX, Served, others_are_served, until
 
-IDLE_MS = 2000
+IDLE_MS = 3000
 MESSAGE_BYTES_MAX = 1 << 20
 SERVER_FLAGS = ("--mq-idle-ms-max", str(IDLE_MS), "--mq-message-bytes-max", "1MiB")
 

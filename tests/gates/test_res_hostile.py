@@ -9,6 +9,7 @@ import pytest
 import zmq
 
 from tests.gates import zmtp
+from tests.gates.res_client import everything
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, an_event
 from tests.gates.serving import MEMORY_BYTES_MAX, Served, others_are_served, until
@@ -137,7 +138,7 @@ def test_who_never_reads_costs_bounded_memory(
             # Only the others' one request is left.
             until(lambda: under_way(server) <= 1)
             assert server.memory_bytes() < before + MEMORY_BYTES_MAX
-        assert len(client.read(context, "s")) == events
+        assert len(everything(client, context, "s")) == events
 
 
 def under_way(server: Served) -> float:
@@ -155,7 +156,7 @@ def test_answers_for_the_gone_are_dropped_and_counted(server: Served, context: s
         (number,) = client.register("ann", (context, "*", LONG_AGO))
         before = server.dropped("gone")
         with Extended(server.res) as vanishing:
-            vanishing.send_fetch_waiting(500, (number, 1))
+            vanishing.send_fetch_waiting(2000, (number, 1))
             until(lambda: server.metric("penstock_waiting_polls") == 1)
         until(lambda: server.dropped("gone") == before + 1)
         client.append(context, "s", 1, an_event())

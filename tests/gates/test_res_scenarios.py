@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from tests.gates.res_client import PATIENCE_S, Client
+from tests.gates.res_client import PATIENCE_S, Client, everything
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, an_event
 from tests.gates.serving import Served
@@ -98,7 +98,7 @@ def test_a_broker_may_serve_many_clients(server: Served, context: str) -> None:
 
 
 def client_reads(client: Client, context: str, stream: str) -> list[int]:
-    return [event.sequence for event in client.read(context, stream)]
+    return [event.sequence for event in everything(client, context, stream)]
 
 
 # ---------------------------------------------------------------- many at once
@@ -128,7 +128,7 @@ def test_of_conflicting_appends_exactly_one_wins(server: Served, context: str) -
             (winner,) = [number for number, commands in found.items() if commands == [b"CR"]]
             assert list(found.values()).count([b"ER"]) == RACERS - 1
             winners.append(str(winner).encode())
-        assert [event.body for event in group[0].read(context, "s")] == winners
+        assert [event.body for event in everything(group[0], context, "s")] == winners
 
 
 def test_racers_that_try_again_all_get_in_and_none_is_lost(server: Served, context: str) -> None:
@@ -145,7 +145,8 @@ def test_racers_that_try_again_all_get_in_and_none_is_lost(server: Served, conte
                 if commands[place] == [b"CR"]:
                     del left[number]
         assert version == len(group)
-        assert {event.body for event in group[0].read(context, "s")} == {str(n).encode() for n in range(len(group))}
+        found = {event.body for event in everything(group[0], context, "s")}
+        assert found == {str(n).encode() for n in range(len(group))}
 
 
 def test_a_slow_reader_does_not_hold_up_the_others(server: Served, context: str) -> None:

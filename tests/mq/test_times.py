@@ -83,12 +83,12 @@ async def test_a_client_that_has_nothing_to_say_stays_connected_beyond_the_idle_
 
 @one_loop_is_enough
 async def test_a_client_pings_as_often_as_it_was_told_to() -> None:
-    async with serving(idle_ms_max=1500) as served, await served.client(MqLimits(ping_ms=900)) as client:
+    async with serving(idle_ms_max=3000) as served, await served.client(MqLimits(ping_ms=900)) as client:
         session = await served.session()
-        await until(lambda: session.ended or session.info().age > 2.1)
+        await until(lambda: session.ended or session.bytes_received == 2)
         assert session.ended is None
-        assert session.bytes_received == 2
-        assert client.bytes_received == 2
+        assert session.info().age >= 1.7
+        await until(lambda: client.bytes_received == 2)
 
 
 @one_loop_is_enough
@@ -120,7 +120,7 @@ async def test_a_silent_client_is_told_why() -> None:
 
 @one_loop_is_enough
 async def test_only_the_silent_one_is_let_go_of() -> None:
-    async with serving(idle_ms_max=600) as served, await served.client(MqLimits(ping_ms=20)) as client:
+    async with serving(idle_ms_max=2000) as served, await served.client(MqLimits(ping_ms=20)) as client:
         assert await (await served.raw()).rest() == disconnect(Reason.TIME_OUT)
         client.send([b"still here"])
         assert await client.receive() == [b"still here"]
@@ -191,12 +191,12 @@ async def test_a_steady_stream_of_messages_is_not_slow_wherever_it_is_cut() -> N
 
 @one_loop_is_enough
 async def test_a_peer_is_not_blamed_for_the_time_in_which_it_was_not_read_from() -> None:
-    async with serving(idle_ms_max=500, message_ms_max=500) as served, await served.raw() as raw:
+    async with serving(idle_ms_max=2000, message_ms_max=2000) as served, await served.raw() as raw:
         session = await served.session()
         await raw.send(b"\x02\x05\x00first")
         await until(lambda: session.pending_bytes)
         session.hold(Hold.BUSY)
-        await until(lambda: session.info().age > 1)
+        await until(lambda: session.info().age > 2.5)
         assert session.ended is None
         session.release(Hold.BUSY)
         session.check(asyncio.get_running_loop().time())
@@ -235,7 +235,7 @@ async def test_both_ends_notice_that_nothing_comes_through_any_more() -> None:
         while data := await source.loop.sock_recv(source.socket, 1000):
             await target.send(data)
 
-    limits = {"idle_ms_max": 600, "linger_ms_max": 50}
+    limits = {"idle_ms_max": 2000, "linger_ms_max": 50}
     async with serving(**limits) as served, raw_server() as (port, taken), await served.raw() as inner:
         client = await MqClient.connect(HOST, port, limits=MqLimits(ping_ms=20, **limits))
         async with await taken.get() as outer:

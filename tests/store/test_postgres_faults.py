@@ -132,8 +132,8 @@ def test_a_follower_skips_nothing_under_load(schemas: Schemas) -> None:
 
 
 def test_a_server_that_stands_still_in_its_turn_loses_it(schemas: Schemas, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "IDLE_MS_MAX", 100)
-    monkeypatch.setattr(connecting, "LOCK_MS_MAX", 300)
+    monkeypatch.setattr(connecting, "IDLE_MS_MAX", 1000)
+    monkeypatch.setattr(connecting, "LOCK_MS_MAX", 1500)
     url = schemas.url()
     with closing(PostgresStore(url)) as still, closing(PostgresStore(url)) as other:
         held = Held(still)

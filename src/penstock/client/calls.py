@@ -39,6 +39,8 @@ from penstock.model import (
 PAUSE_S_MIN: Final = 0.01
 PAUSE_S_MAX: Final = 1.0
 """Between two attempts: twice as long each time, and not quite the same for all clients."""
+ATTEMPT_S_MIN: Final = 0.02
+"""With less time than this nothing is tried again: what is hardly sent when the time is up would only be in doubt."""
 LASTING: Final = (EventNotFound, StorageFull)
 """Errors that do not pass by themselves in a moment: whoever asked decides whether to ask again."""
 
@@ -172,8 +174,11 @@ class _Attempts:
             try:
                 return await self._attempt()
             except PenstockError as error:
-                self._judge(error, pause)
-            await self._calls.pause(pause)
+                self._judge(error)
+                self._check_time(error, pause)
+                await self._calls.pause(pause)
+                # A pause may take longer than it should.
+                self._check_time(error)
             longest = min(2 * longest, PAUSE_S_MAX)
 
     async def _attempt(self) -> Reply:
@@ -197,14 +202,17 @@ class _Attempts:
             if answer.cancelled():
                 transport.give_up(answer)
 
-    def _judge(self, error: PenstockError, pause: float) -> None:
-        """Raise what cannot be mended by another attempt, or when there is no time for one."""
+    def _judge(self, error: PenstockError) -> None:
+        """Raise what cannot be mended by another attempt."""
         if isinstance(error, ClientClosed):
             self._closed(error)
         if isinstance(error, DeadlinePassed) or not self._calls.may_ask_again(self._request, error):
             raise error
         self._reason = str(error)
-        if self._left() <= pause:
+
+    def _check_time(self, error: PenstockError, pause: float = 0.0) -> None:
+        """Raise how the last attempt ended if there is no time for another one after a pause."""
+        if self._left() - pause < ATTEMPT_S_MIN:
             raise self._passed() if self._in_doubt else error
 
     def _closed(self, error: ClientClosed) -> NoReturn:

@@ -52,6 +52,7 @@ class Hold(StoreHold):
                 self._refuse_others()
             for lock in self._locks:
                 self._own(lock)
+            undo.callback(self._let_go)
             beating = threading.Thread(target=self._beat, name="penstock-hold", daemon=True)
             beating.start()
             undo.callback(beating.join)
@@ -91,6 +92,11 @@ class Hold(StoreHold):
             # Whether it was lost is seen by `check`.
             with suppress(PenstockError):
                 self.rows("beat")
+
+    def _let_go(self) -> None:
+        """Free the locks, if they were not lost: a session that is closed has its locks until it has ended."""
+        with suppress(PenstockError):
+            self.release()
 
     def release(self) -> None:
         """Let others write again; the session stays."""
