@@ -52,6 +52,10 @@ def test_a_server_that_is_down_is_told_to_a_process_too() -> None:
         ("zmq+tcp://127.0.0.1:1", 1, "no server answers at zmq+tcp://127.0.0.1:1: nobody listens there"),
         ("https://127.0.0.1:8472", 2, "'https://127.0.0.1:8472' is no address of a Penstock"),
         ("penstock://127.0.0.1:port", 2, "is no address of a Penstock"),
+        ("penstock://a..b:1", 2, "its host is no name that a host can have"),
+        ("zmq+tcp://a..b:1", 2, "its host is no name that a host can have"),
+        (f"penstock://{'x' * 64}.org", 2, "its host is no name that a host can have"),
+        ("penstock://\udcff:1", 2, "its host is no name that a host can have"),
         ("sqlite:///", 2, "is no address of a Penstock"),
         ("sqlite:///nowhere", 1, "nowhere is not a Penstock store: it has no penstock.db"),
     ],
@@ -97,6 +101,15 @@ def test_the_server_is_found_by_flag_variable_or_setting(monkeypatch: pytest.Mon
     assert command("stats", "--data", "nowhere")[2].startswith("penstock: nowhere is not a Penstock store")
 
 
+def test_a_file_of_settings_is_read_also_where_a_variable_names_the_server(
+    monkeypatch: pytest.MonkeyPatch, served: Server, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", served.url)
+    code, out, err = command("stats", "--config", tmp_path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "from --config" in err
+
+
 def test_settings_that_lead_nowhere_are_wrong_use() -> None:
     done = run("contexts", env=variables())
     assert (done.code, done.err.count("\n")) == (2, 1)
@@ -118,6 +131,7 @@ def test_times_are_read_as_people_write_them() -> None:
     assert moment("2026-11-15T06:00:00").isoformat() == "2026-11-15T06:00:00+00:00"
     assert moment("2026-11-15").isoformat() == "2026-11-15T00:00:00+00:00"
     assert (moment("now") - moment("2h")).total_seconds() == pytest.approx(7200, abs=60)
-    for wrong in ("", "soon", "5", "5x", "99999999999d", "999999999d"):
+    far = ("0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00")
+    for wrong in ("", "soon", "5", "5x", "99999999999d", "999999999d", *far):
         with pytest.raises(typer.BadParameter):
             moment(wrong)

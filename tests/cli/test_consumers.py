@@ -101,6 +101,18 @@ def test_a_drained_queue_is_not_behind_whatever_others_append(
     assert state(client, orders) == (0, 0, 0)
 
 
+def test_a_queue_is_not_made_under_a_name_that_nobody_can_type(
+    served: Server, client: penstock.Client, orders: str
+) -> None:
+    at = ("--json", "--url", served.url)
+    code, out, err = command("queue", "consume", orders, "mail\x07", *at)
+    assert (code, out) == (2, "")
+    assert err == "penstock: the name of a queue has characters that cannot be printed: mail\\x07\n"
+    # Programs can make one, and then it is consumed as others are.
+    client.queue(orders, "mail\x07").declare()
+    assert bodies(command("queue", "consume", orders, "mail\x07", *at)[1]) == [1, 2, 3, 4, 5]
+
+
 def test_what_an_interrupted_take_brings_is_given_back(
     client: penstock.Client, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +167,8 @@ def test_a_queue_goes_on_where_it_is_told(served: Server, client: penstock.Clien
         assert (code, err) == (0, "")
         assert out.startswith("queue mail goes on at position ")
         assert bodies(command("queue", "consume", orders, "mail", "--json", *at)[1]) == left
+    told = json.loads(command("queue", "reset", orders, "mail", "--to", "beginning", "--json", *at)[1])
+    assert (told["name"], told["context"]) == ("mail", orders)
     done = run("queue", "reset", orders, "mail", "--to", 10**9, url=served.url)
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert "position is 1000000000; it must be from 1 to" in done.err
@@ -177,6 +191,8 @@ def test_what_was_set_aside_is_put_back(served: Server, client: penstock.Client,
     done = run("queue", "requeue", orders, "mail", dead["first"], url=served.url)
     assert done == (0, "put 1 allocation back into queue mail\n", "")
     assert bodies(command("queue", "consume", orders, "mail", "--json", *at)[1]) == [1, 2, 3]
+    told = json.loads(command("queue", "requeue", orders, "mail", "--all", "--json", *at)[1])
+    assert told == {"queue": "mail", "context": orders, "first": []}
     assert command("queue", "requeue", orders, "mail", "--all", *at)[1] == "put 0 allocations back into queue mail\n"
     code, _, err = command("queue", "requeue", orders, "mail", 7, *at)
     assert (code, err) == (1, "penstock: queue mail has nothing set aside that begins at 7\n")
@@ -197,6 +213,8 @@ def test_subscriptions_are_listed_and_set(served: Server, client: penstock.Clien
     assert command(*given, "beginning", "--url", served.url)[0] == 0
     assert command(*given, "end", "--url", served.url)[0] == 0
     assert list(subscription) == []
+    told = json.loads(command(*given, "beginning", "--json", "--url", served.url)[1])
+    assert (told["subscriber"], told["context"], told["filter"]) == ("revenue", orders, "order-")
 
 
 @pytest.mark.parametrize(

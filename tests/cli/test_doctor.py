@@ -225,6 +225,14 @@ def test_a_flag_beats_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "server" not in found
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_server_whose_last_event_is_erased_is_well(served: Server, client: Client) -> None:
+    client.append("erased", "s", [event("T")])
+    client.erase_stream("erased", "s")
+    code, found = doctor("--url", served.url)
+    assert (code, found["records"]["message"]) == (0, "the last event was erased")
+
+
 def test_an_address_that_is_none_is_wrong_use() -> None:
     code, out, err = penstock("doctor", "--url", "http://127.0.0.1:8472")
     assert (code, out) == (2, "")
@@ -249,6 +257,7 @@ def test_a_penstock_on_the_usual_ports_is_known(served: Server, monkeypatch: pyt
     monkeypatch.setenv("PENSTOCK_RES", served.zmq_url.removeprefix("zmq+"))
     monkeypatch.setenv("PENSTOCK_MQ", served.url.removeprefix("penstock://"))
     monkeypatch.setenv("PENSTOCK_REMITS", served.remits)
+    monkeypatch.setattr(ports, "ANSWER_S_MAX", 30.0)
     code, found = doctor("--data", served.data)
     assert code == 0
     for gate in ("http", "res", "mq"):
@@ -284,12 +293,14 @@ def test_a_port_that_is_taken_makes_the_exit_code_1(stranger: str, monkeypatch: 
 
 
 def test_a_port_may_be_free_or_impossible() -> None:
+    # An address that is nobody else's: on the usual one somebody may get the port meanwhile.
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        free = f"127.0.0.1:{unused.getsockname()[1]}"
+        unused.bind(("127.84.72.1", 0))
+        free = f"127.84.72.1:{unused.getsockname()[1]}"
     assert ports.port("mq", free) == Finding("port mq", Status.OK, f"{free} is free")
     assert ports.port("mq", "192.0.2.1:8472").status is Status.PROBLEM
     assert ports.port("mq", "no-such-host.invalid:8472").status is Status.PROBLEM
+    assert ports.port("mq", "a..b:8472").status is Status.PROBLEM
 
 
 # ---------------------------------------------------------------- Java, Spark, and the rest of the machine

@@ -314,6 +314,9 @@ def test_tail_shows_the_last_events(served: Server, client: penstock.Client, con
         (("-n", 2), [2, 3]),
         (("-n", 0), []),
         (("old",), [0]),
+        (("new", "-n", 2), [2, 3]),
+        (("new", "-n", 2, "--type", "First"), []),
+        (("new", "--type", "Last"), [1, 2, 3]),
         (("--type", "First"), [0]),
         (("--filter", "n", "-n", 1), [3]),
     ):

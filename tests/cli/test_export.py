@@ -1,23 +1,28 @@
 """`penstock export`: whole files or none, of what is wanted, and going on after whatever ended it."""
 
 import json
+import re
 import resource
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pexpect  # type: ignore[import-untyped]
 import pytest
+from typer.testing import CliRunner
 
 import penstock
+from penstock.cli import app
 from penstock.history.histories import open_history
 from penstock.interchange.exporting import Selection, export_events, pages
 from penstock.interchange.files import FileRefused, Format
 from penstock.interchange.parquets import from_parquet
 from penstock.interchange.rows import Defaults
-from penstock.interchange.targets import FileTarget, Identity
+from penstock.interchange.targets import Bounds, FileTarget, Identity, for_terminal
 from penstock.store import store_url
 from penstock.store.postgres import PostgresStore
 from penstock.testing import Server, server
@@ -208,7 +213,7 @@ def test_what_a_killed_export_wrote_after_its_last_note_is_cut_off(
 def test_two_exports_do_not_write_the_same_file(served: Server, few: int, tmp_path: Path) -> None:
     identity = Identity("store", 1, Format.CSV, {})
     path = tmp_path / "some.csv"
-    with FileTarget(str(path), Format.CSV, identity, 1, anew=False):
+    with FileTarget(str(path), Format.CSV, identity, Bounds(1), anew=False):
         done = called("export", path, "--context", "few", "--url", served.url)
         assert (done.code, done.err) == (1, f"penstock: {path}.partial: another export is writing it\n")
     assert called("export", path, "--context", "few", "--url", served.url).code == 0
@@ -230,6 +235,74 @@ def test_another_export_is_not_mixed_with_one_that_was_not_finished(
     )
     assert called("export", path, "--context", "other", "--anew", "--url", served.url).code == 0
     assert path.read_bytes().count(b"\n") == 2
+
+
+def test_what_was_so_long_ago_is_so_for_the_run_that_goes_on_too(
+    served: Server, client: penstock.Client, context: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, flags = tmp_path / "some.jsonl", ("--context", context, "--since", "1d", "--until", "1h", "--url", served.url)
+    ago = [timedelta(days=1, seconds=-60), timedelta(hours=2), timedelta(hours=1, seconds=-60)]
+    for number, each in enumerate(ago):
+        client.append(context, "s", [penstock.event("T", number, time=datetime.now(UTC) - each)])
+    with monkeypatch.context() as broken:
+        broken.setattr(FileTarget, "finish", lambda self: 1 / 0)
+        assert isinstance(CliRunner().invoke(app, ["export", str(path), *flags]).exception, ZeroDivisionError)
+    # Two minutes later the first event would be too old, and the last one wanted.
+    later = datetime.now(UTC) + timedelta(minutes=2)
+    monkeypatch.setattr("penstock.cli.options.datetime", type("Later", (datetime,), {"now": lambda zone: later}))
+    done = called("export", path, *flags, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.lines[0]["resumed_events"] == 2
+    assert [json.loads(line)["body"] for line in path.read_bytes().splitlines()] == [0, 1]
+    assert called("export", path, *flags).code == 0
+    assert [json.loads(line)["body"] for line in path.read_bytes().splitlines()] == [1, 2]
+
+
+def test_a_file_below_dev_is_a_file(served: Server, few: int) -> None:
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("this machine has no /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder) / "some.csv"
+        path.write_bytes(b"what was there")
+        assert called("export", path, "--context", "few", "--to", 0, "--json", "--url", served.url).code == 0
+        assert path.read_bytes().startswith(b"position,")
+        refused = called("export", path, "--context", "few", "--url", "penstock://127.0.0.1:1")
+        assert refused.code == 1
+        assert path.read_bytes().startswith(b"position,")
+
+
+def test_a_device_without_room_is_named(served: Server, few: int) -> None:
+    done = called("export", "/dev/full", "--format", "csv", "--context", "few", "--url", served.url)
+    assert (done.code, done.err) == (1, "penstock: /dev/full: no space left on device\n")
+
+
+def test_nothing_in_an_export_moves_a_terminal(served: Server, client: penstock.Client, context: str) -> None:
+    client.append(context, "s", [penstock.event("T", b"\x1b[31m \xc2\x9b \r up\r\n", headers="\x7f\u202e")])
+    for kind in ("csv", "jsonl"):
+        arguments = ["-m", "penstock", "export", "-", "--format", kind, "--context", context]
+        process = pexpect.spawn(PENSTOCK[0], arguments, env=variables(served.url), timeout=PATIENCE_S, encoding="utf-8")
+        process.expect("standard output: 1 event")
+        assert not re.search(r"[\x1b\x9b\x7f\u202e]", process.before)
+        assert "u001b[31m" in process.before
+        process.expect(pexpect.EOF)
+        process.close()
+        assert process.exitstatus == 0
+
+
+def test_what_is_escaped_for_a_terminal_is_the_same_json() -> None:
+    line = '{"a":"\x9b\x7f\u2028é\U0001f600"}\r\n'
+    fit = for_terminal(line.encode()).decode()
+    assert fit == '{"a":"\\u009b\\u007f\\u2028é\U0001f600"}\r\n'
+    assert json.loads(fit) == json.loads(line)
+
+
+def test_parquet_is_not_for_terminals(served: Server) -> None:
+    arguments = ["-m", "penstock", "export", "-", "--format", "parquet"]
+    process = pexpect.spawn(PENSTOCK[0], arguments, env=variables(served.url), timeout=PATIENCE_S)
+    process.expect("penstock: Parquet is not for terminals")
+    process.expect(pexpect.EOF)
+    process.close()
+    assert process.exitstatus == 2
 
 
 def test_an_event_that_cannot_be_a_cloudevent_is_named(served: Server, client: penstock.Client, tmp_path: Path) -> None:
@@ -264,7 +337,7 @@ def test_what_is_wrong_is_told_in_one_line(
 def test_an_export_of_another_store_is_not_gone_on_with(served: Server, few: int, tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
     (tmp_path / "some.jsonl.partial").write_bytes(b"")
-    note = {"export": {"store": "another"}, "next": 1, "events": 0, "last": 1, "bytes": 0}
+    note = {"export": {"store": "another"}, "next": 1, "events": 0, "bounds": {"last": 1}, "bytes": 0}
     (tmp_path / "some.jsonl.partial.json").write_text(json.dumps(note))
     with pytest.raises(FileRefused, match="of another export"):
         export_events(served.url, str(path), Format.JSONL, Selection("few"), lambda *_: None)

@@ -2,9 +2,11 @@
 
 import json
 import re
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli import app
 from penstock.interchange import Defaults, FileRefused, Format, import_file, survey
+from penstock.interchange.importing import rehearsed
 from penstock.interchange.reading import Source
 from penstock.model import Event, NewEvent
 from penstock.model.ticks import KIND_LOCAL, KIND_UTC, stamp_of
@@ -198,11 +201,14 @@ def test_a_server_that_stays_away_is_told_with_how_to_go_on(
 
 
 def test_an_import_outlives_its_server(context: str, lines: Path) -> None:
-    with server() as own, penstock.connect(own.url) as client:
-        process = begun(lines, context, own.url)
-        until(lambda: events_in(client, context) >= 1000)
+    with server() as own, Failing(int(own.url.rpartition(":")[2])) as proxy:
+        # So it is half-way for sure when its server is lost.
+        proxy.arm(ASKED, HALF_BYTES)
+        process = begun(lines, context, proxy.url)
+        until(lambda: proxy.is_refusing)
         own.kill()
         own.restart()
+        proxy.is_refusing = False
         _, told = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, told) == (0, b"")
         assert_exactly_once(own.url, context)
@@ -259,6 +265,31 @@ def test_an_event_that_the_server_would_refuse_is_found_before_anything_is_writt
         assert not client.stats().head
 
 
+def test_of_many_files_none_is_imported_if_the_server_would_refuse_one(context: str, tmp_path: Path) -> None:
+    small, large = tmp_path / "small.jsonl", tmp_path / "large.jsonl"
+    for path, text in ((small, "x"), (large, "x" * 5000)):
+        path.write_text(json.dumps({"stream": "s", "type": "T", "text": text}) + "\n")
+    with server(event_bytes_max="4KiB") as own, penstock.connect(own.url) as client:
+        done = called("import", small, large, "--context", context, "--url", own.url)
+        assert (done.code, done.out) == (1, "")
+        assert f"{large}, line 1, column 1: 5001 is more than event_bytes_max allows" in done.err
+        assert not client.stats().head
+
+
+def test_of_many_files_only_what_is_said_of_them_is_kept(served: Server, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"stream":"s","type":"T"}\n')
+    found = survey(Source("a", path, Format.JSONL, Defaults("shop")), "", lambda _: None)
+    assert any(found.largest)
+    assert not rehearsed(found, served.url).largest
+
+
+def test_a_wrong_address_is_told_before_anything_is_read(tmp_path: Path) -> None:
+    done = called("import", tmp_path / "nowhere.jsonl", "--url", "http://x")
+    assert done.code == 2
+    assert "http://x" in done.err
+
+
 def test_a_file_that_somebody_writes_to_is_not_imported(served: Server, context: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"stream":"s","type":"T"}\n')
@@ -266,6 +297,30 @@ def test_a_file_that_somebody_writes_to_is_not_imported(served: Server, context:
     path.write_text('{"stream":"s","type":"T"}\n' * 2)
     with pytest.raises(FileRefused, match="changed it while"):
         import_file(found, served.url, lambda _: None)
+
+
+def test_nothing_of_standard_input_is_left_when_it_is_ended(tmp_path: Path) -> None:
+    command = [*PENSTOCK, "import", "-", "--context", "shop"]
+    env = variables("penstock://127.0.0.1:1", TMPDIR=str(tmp_path))
+    process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"{}\n" * 1_000_000)
+    process.stdin.flush()
+    until(lambda: any(file.stat().st_size for file in tmp_path.iterdir()))
+    process.terminate()
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, told) == (143, b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_temporary_folder_without_room_is_named(tmp_path: Path) -> None:
+    command = [*PENSTOCK, "import", "-", "--context", "shop"]
+    env = variables("penstock://127.0.0.1:1", TMPDIR=str(tmp_path))
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    done = subprocess.run(command, env=env, input=b"{}\n" * 100_000, capture_output=True, preexec_fn=limit)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert re.fullmatch(rb"penstock: %b/penstock-import-\w+: file too large\n" % bytes(tmp_path), done.stderr)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_standard_input_is_read_once() -> None:

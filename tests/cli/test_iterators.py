@@ -45,6 +45,8 @@ def test_an_iterator_is_made_read_and_deleted(served: Server, tmp_path: Path) ->
     assert "function  return type(msg.celsius)" in text
     assert text.endswith("readers   none\n")
     assert called("iterator", "add", "warm", *flags, "--url", served.url).out.endswith("was there already\n")
+    told = called("iterator", "add", "warm", *flags, "--json", "--url", served.url).out
+    assert json.loads(told) == {"iterator": "warm", "log": LOG, "made": False}
     assert called("iterator", "delete", "warm", "--url", served.url).out == "iterator warm is deleted\n"
     assert called("iterator", "show", "warm", "--url", served.url).err == "penstock: no iterator warm\n"
 
@@ -97,6 +99,12 @@ def test_a_function_is_tried_on_the_messages_of_a_log(served: Server, client: pe
     assert done.out == '0  {"celsius":4}  →  1\n1  {"celsius":17}  →  2\n'
     assert done.err == "2 messages tried\n"
     assert client.iterators() == before
+
+
+def test_a_function_maps_unless_somebody_says_otherwise(served: Server, tmp_path: Path) -> None:
+    file = lua(tmp_path, "return msg.celsius")
+    done = called("iterator", "try", file, "--log", LOG, "-n", 1, "--url", served.url)
+    assert (done.code, done.out) == (0, '0  {"celsius":4}  →  4\n')
 
 
 def test_a_filter_shows_what_it_drops(served: Server, tmp_path: Path) -> None:
@@ -152,7 +160,9 @@ def test_what_a_function_does_wrong_is_told_with_its_line(
         (("add", "x", "--log", LOG, "--kind", "map", "--file", "{broken}"), 1, "broken.lua:1: syntax error"),
         (("add", "x\x07", "--log", LOG, "--kind", "map", "--file", "{file}"), 2, "cannot be printed: x\\x07"),
         (("add", "x", "--log", "nobody", "--kind", "map", "--file", "{file}"), 1, "nobody"),
+        (("add", "x", "--log", LOG, "--file", "{file}"), 2, "option '--kind'; choose from map, filter, reduce (see"),
         (("next", "nobody"), 1, "no iterator nobody"),
+        (("next", "nobody", "-n", "9" * 30), 2, "less than or equal to 9223372036854775807"),
         (("delete", "nobody"), 1, "no iterator nobody"),
         (("show", "nobody"), 1, "no iterator nobody"),
     ],

@@ -1,8 +1,10 @@
 """Events as JSON and back, and what a terminal gets to see of strangers' texts."""
 
+import io
 import json
 import string
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.cli.events import BadEvent, event_document, event_of, ticks_of_text
 from penstock.cli.output import iso, json_text, shown
+from penstock.interchange.lines import from_json_lines
+from penstock.interchange.rows import Defaults
 from penstock.model import Event
 from penstock.model.ticks import TICKS_MAX, stamp_of
 
@@ -113,6 +117,14 @@ def test_what_is_no_event_is_said_to_be_none_and_why(document: Any, reason: str)
     with pytest.raises(BadEvent) as found:
         event_of(document, "shop")
     assert reason in str(found.value)
+
+
+@pytest.mark.parametrize("end", ["Z", "", "local", "+02:00"])
+def test_the_same_line_is_the_same_event_when_it_is_imported(end: str) -> None:
+    members = {"context": "c", "stream": "s", "type": "T", "event_id": str(UUID(int=7)), "recorded": None}
+    line = json.dumps({**members, "time": f"2026-11-15T06:00:00.5{end}", "body": {"a": 1}})
+    (imported,) = from_json_lines(io.BytesIO(line.encode()), Defaults())
+    assert tuple(event_of(json.loads(line))) == tuple(imported)
 
 
 @given(st.integers(0, TICKS_MAX))

@@ -1,13 +1,17 @@
 """`penstock log`: made, filled, read and deleted."""
 
 import itertools
+import json
+import signal
+import subprocess
 
 import pytest
 
 import penstock
 from penstock.testing import Server
-from tests.cli.support import run, shell
+from tests.cli.support import run, shell, variables
 from tests.cli.test_import import called
+from tests.test_server import PATIENCE_S, PENSTOCK, until
 
 _numbers = itertools.count(1)
 
@@ -69,6 +73,44 @@ def test_lines_before_a_broken_one_are_appended(served: Server, client: penstock
     assert client.log(log).show().messages == 2
 
 
+def test_a_line_that_would_lose_something_is_refused(served: Server, client: penstock.Client, log: str) -> None:
+    client.log(log).create()
+    done = run("log", "append", log, url=served.url, stdin='7\n{"a":1,"a":2}\n8\n')
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "penstock: line 2, column 1: a name is there twice; 1 message before it appended, and no more\n"
+    )
+    assert client.log(log).show().messages == 1
+
+
+def test_ctrl_c_says_how_many_messages_are_appended(served: Server, client: penstock.Client, log: str) -> None:
+    client.log(log).create()
+    command = [*PENSTOCK, "log", "append", log]
+    process = subprocess.Popen(command, env=variables(served.url), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"1\n2\n")
+    process.stdin.flush()
+    until(lambda: client.log(log).show().messages == 2)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    # The answer may have been on its way.
+    assert told in (
+        b"penstock: interrupted: 2 messages appended\n",
+        b"penstock: interrupted: 0 messages appended, and perhaps 2 more\n",
+    )
+
+
+def test_what_was_done_is_told_to_programs_too(served: Server, log: str) -> None:
+    def told(*arguments: str) -> object:
+        return json.loads(called("log", *arguments, "--json", "--url", served.url).out)
+
+    assert told("add", log) == {"log": log, "made": True}
+    assert told("add", log) == {"log": log, "made": False}
+    assert told("append", log, "7") == {"log": log, "messages": 1}
+    assert told("delete", log, "--yes") == {"log": log, "messages": 1, "iterators": []}
+
+
 def test_what_json_does_not_have_is_shown_all_the_same(served: Server, client: penstock.Client, log: str) -> None:
     client.log(log).create()
     client.log(log).append([b"\x00\xff", {1: float("nan")}, "\x1b[31mred"])
@@ -84,6 +126,8 @@ def test_what_json_does_not_have_is_shown_all_the_same(served: Server, client: p
         (("append", "nobody", "1"), 1, "no log nobody; make it with: penstock log add nobody"),
         (("append", "nobody", "{"), 2, "the message is not JSON: column 2"),
         (("append", "nobody", "NaN"), 2, "NaN is not JSON"),
+        (("append", "nobody", '{"a": 1, "a": 2}'), 2, "a name is there twice"),
+        (("append", "nobody", "[1e999]"), 2, "1e999 is too large"),
         (("add", "two\nlines"), 2, "cannot be printed: two\\nlines"),
         (("add", ""), 2, "NAME is empty"),
         (("read", "nobody", "--last", "--all"), 2, "--last goes with --count only"),

@@ -4,14 +4,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
+from penstock.cli import app
 from penstock.cli.events import BODY_LETTERS_MAX, body_text
 from penstock.settings import TABLE
 from penstock.testing import Server
 from tests.cli.support import run, shell, variables
 from tests.test_cli import penstock as command
 from tests.test_server import PATIENCE_S, PENSTOCK
+
+MANY = "9" * 30
+"""More than anybody can count."""
 
 
 def test_closed_standard_files_are_as_if_nobody_listened(served: Server, client: penstock.Client, context: str) -> None:
@@ -69,6 +74,46 @@ def test_names_that_are_none_are_wrong_use(arguments: tuple[str, ...], reason: s
     assert (code, out) == (2, "")
     assert err.startswith(f"penstock: {reason} (see penstock {arguments[0]}")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("read", "--limit", MANY), "'--limit': Input should be less than or equal to 9223372036854775807"),
+        (("streams", "shop", "--limit", MANY), "less than or equal to"),
+        (("tail", "-n", MANY), "less than or equal to"),
+        (("log", "read", "x", "-n", MANY), "less than or equal to"),
+        (("append", "shop", "s", "T", "--data", "\udcfe"), r"'--data': \udcfe is not valid Unicode"),
+        (("serve", "--data", "\udcfe"), "is not valid Unicode"),
+        (("append", "shop", "s", "T", "--time", "0001-01-01T00:00:00+05:00"), "is no time: in UTC it is not in the"),
+        (("append", "shop", "s\x1b", "T"), r"the name of a stream has characters that cannot be printed: s\x1b"),
+        (("append", "shop\n", "-"), r"the name of a context has characters that cannot be printed: shop\n"),
+        (("append", "shop", "s", "\u202eT"), "the name of a type has characters that cannot be printed"),
+        (("sessions", "--http", "a..b:1"), "a..b:1 names no host that there can be"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else " ".join(map(ascii, given)),
+)
+def test_what_cannot_be_is_told_in_a_line(arguments: tuple[str, ...], reason: str) -> None:
+    code, out, err = command(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert reason in err
+
+
+def test_names_of_all_scripts_can_be_appended_to(served: Server, client: penstock.Client, context: str) -> None:
+    name = "نامه\u200cها 👩\u200d🔬\u00a0é"
+    assert command("append", context, name, name, "--url", served.url)[0] == 0
+    assert [event.type for event in client.read_stream(context, name)] == [name]
+
+
+def test_a_body_without_end_is_not_read_to_its_end(
+    served: Server, client: penstock.Client, context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.cli.append.LINE_BYTES_MAX", 1 << 20)
+    given = ["append", context, "s", "T", "-", "--url", served.url]
+    done = CliRunner().invoke(app, given, input=b"x" * ((1 << 20) + 1))
+    assert (done.exit_code, done.stderr) == (1, "penstock: the body has more than 1 MiB; nothing was written\n")
+    assert CliRunner().invoke(app, given, input=b"x" * (1 << 20)).exit_code == 0
+    assert [len(event.body) for event in client.read_stream(context, "s")] == [1 << 20]
 
 
 def test_what_is_no_session_is_not_asked_for() -> None:

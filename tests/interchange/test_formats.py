@@ -3,6 +3,8 @@
 import io
 import json
 from collections.abc import Iterator, Sequence
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -142,6 +144,13 @@ WHOLE = '{"context":"a","stream":"b","type":"c","body":1}\n'
         ('{"context":"a","stream":"b","type":7}', "line 3, column 36", "'type' is 7"),
         ('{"context":"a","stream":"b","type":"c","id":"x"}', "line 3, column 45", "no UUID"),
         ('{"context":"a","stream":"b","type":"c","time":"x"}', "line 3, column 47", "not a time"),
+        ('{"context":"a","stream":"b","type":"c","time":7}', "line 3, column 47", "'time' is 7, where text belongs"),
+        ('{"context":"a","stream":"b","type":"c","time":-5}', "line 3, column 47", "'time' is -5"),
+        ('{"context":"a","stream":"b","type":"c","timestamp":1' + 23 * "0" + "}", "line 3, column 52", "where text"),
+        ('{"context":"a","stream":"b","type":"c","time":true}', "line 3, column 47", "a boolean, where text belongs"),
+        ('{"context":"a","stream":"b","type":"c","body":{"a":1,"a":2}}', "line 3, column 1", "a name is there twice"),
+        ('{"context":"a","context":"b","stream":"b","type":"c"}', "line 3, column 1", "a name is there twice"),
+        ('{"context":"a","stream":"b","type":"c","body":1e999}', "line 3, column 1", "1e999 is too large"),
         ('{"context":"a","stream":"b","type":"c","boddy":1}', "line 3, column 48", "'boddy' is no member"),
         ('{"context":"a","stream":"b","type":"c","body":1,"text":""}', "line 3, column 56", "together with body"),
         ('{"context":"a","stream":"b","type":"c","base64":"?"}', "line 3, column 49", "not base64"),
@@ -212,9 +221,56 @@ def test_a_foreign_parquet_becomes_bodies_of_its_own_columns(tmp_path: Path) -> 
     assert text_of_stamp(row.event.stamp) == "2023-11-14T22:13:20Z"
 
 
+def test_what_json_does_not_have_is_text_or_null_in_bodies_of_foreign_parquet(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"bytes": [b"\xff\x00"], "text": ["Größe".encode()], "nan": [float("nan")], "cost": [Decimal("1.50")]}
+    nested = {
+        "deep": [[{"day": date(2026, 11, 15), "bytes": b"x", "inf": float("inf")}]],
+        "none": [None],
+        "no": [False],
+        "kind": ["retail"],
+    }
+    pq.write_table(pa.table({**columns, **nested}), tmp_path / "f.parquet")
+    (row,) = from_parquet(tmp_path / "f.parquet", Defaults("shop", "s", "T"))
+    assert json.loads(row.event.body) == {
+        "bytes": "/wA=",
+        "text": "Größe",
+        "nan": None,
+        "cost": "1.50",
+        "deep": [{"day": "2026-11-15", "bytes": "x", "inf": None}],
+        "none": None,
+        "no": False,
+        "kind": "retail",
+    }
+
+
+def test_rows_of_which_nothing_is_read_are_events_too(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"position": [1, 2]}), tmp_path / "f.parquet")
+    found = list(from_parquet(tmp_path / "f.parquet", Defaults("shop", "s", "T")))
+    assert [row.event.body for row in found] == [b"", b""]
+    assert len(list(from_csv(io.BytesIO(b"position\n1\n2\n"), Defaults("shop", "s", "T")))) == 2
+
+
+def test_a_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "f.parquet")
+    with pytest.raises(Flaw, match="the header, column 2: there are two columns 'a'"):
+        list(from_parquet(tmp_path / "f.parquet", Defaults("shop", "s", "T")))
+
+
 @pytest.mark.parametrize(
     ("columns", "place", "reason"),
     [
+        ({"position": [1], "text": ["x"], "stream": [None]}, "row 1, column 3", "'stream' is missing"),
+        ({"stream": ["a"], "time": [1_700_000_000]}, "row 1, column 2", "no time"),
+        ({"stream": ["a"], "ticks": [1], "kind": ["utc"]}, "row 1, column 3", "no kind of time"),
         ({"stream": ["a", "b"], "event_id": [None, "x"]}, "row 2, column 2", "no UUID"),
         ({"stream": ["a", None]}, "row 2, column 1", "'stream' is missing"),
         ({"stream": ["a"], "ticks": [-1]}, "row 1, column 2", "ticks"),

@@ -196,3 +196,19 @@ def test_a_target_that_has_forgotten_a_replay_is_asked_nothing_that_it_cannot_kn
         with pytest.raises(ReplayRefused, match="has forgotten how far"), replay_of(wanted):
             pass
     assert finish(wanted).note.events == EVENTS
+
+
+@pytest.mark.usefixtures("small")
+def test_a_first_batch_that_was_sent_long_ago_is_not_sent_again_if_it_may_be_forgotten(
+    source: Server, store: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = into(source, store, "long-ago", tmp_path)
+    killed(wanted, Death(Sender.start, 1, is_after=True))
+    with monkeypatch.context() as later:
+        later.setattr(Sender, "highest", lambda *_: None)
+        with replay_of(wanted) as replay:
+            assert (replay.note.events, replay.resumed_at) == (0, None)
+        later.setattr("penstock.interchange.replaying.FORGOTTEN_S_MIN", -1)
+        with pytest.raises(ReplayRefused, match="has forgotten how far"), replay_of(wanted):
+            pass
+    assert finish(wanted).note.events == EVENTS

@@ -9,10 +9,11 @@ need none of them, and one command none of the others'. What commands share is i
 """
 
 import os
+import signal
 import sys
 import warnings
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     import typer
@@ -32,6 +33,8 @@ class Entry(NamedTuple):
     """What makes a command of the function, if it is none yet."""
 
 
+TERMINATED: Final = 128 + signal.SIGTERM
+"""The exit code of a command that was ended by SIGTERM, as shells have it."""
 SETTINGS: Final = "penstock.cli.settings:with_settings"
 STORE: Final = "penstock.cli.stores:with_store"
 
@@ -113,9 +116,22 @@ def open_standard_files() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
+def end_in_order() -> None:
+    """Let SIGTERM end a command as Ctrl-C does, its temporary files removed; the second one ends it at once."""
+
+    def end(_number: int, _frame: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sys.exit(TERMINATED)
+
+    # Whoever has it ignored, as a shell can, wants that.
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
+
+
 def main() -> None:
     """Run the command line. Ctrl-C ends it quietly from the first moment on, also while modules are imported."""
     open_standard_files()
+    end_in_order()
     if not sys.warnoptions:
         # They are for those who write programs; what is interrupted half-way has some.
         warnings.simplefilter("ignore")

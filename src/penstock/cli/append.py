@@ -15,10 +15,11 @@ from uuid import UUID
 import typer
 
 from penstock.cli.connecting import Data, Url, connected, explained
-from penstock.cli.events import Placed, event_of, parsed, ticks_of_text
-from penstock.cli.options import TIMES, moment
+from penstock.cli.events import Placed, event_of, ticks_of_text
+from penstock.cli.options import moment, need_name
 from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, json_text, print_line, refuse, shown
 from penstock.errors import PenstockError, Retry, VersionConflict
+from penstock.interchange.strict import parsed
 from penstock.model import ANY, NEW, Appended
 from penstock.model.events import NewEvent, random_id
 from penstock.model.ticks import now_ticks, stamp_of, ticks_of_datetime
@@ -37,6 +38,7 @@ TRANSACTION_BYTES_MAX: Final = 4 << 20
 """Bytes of lines that are written together; a longer line is written by itself."""
 READ_BYTES: Final = 1 << 18
 LINE_BYTES_MAX: Final = 64 << 20
+"""A line, or a body, on standard input: more than a server takes unless its limits were raised by far."""
 
 
 def append_command(
@@ -90,6 +92,8 @@ def append_command(
     event, or that the server refuses, it ends: the line is named, those before it are written, nothing after it is.
     """
     given = [context, stream, type_]
+    for name, what in zip(given, ("a context", "a stream", "a type"), strict=True):
+        need_name(name or "", what)
     if STDIN in given:
         end = given.index(STDIN)
         if any(value is not None for value in (*given[end + 1 :], body, headers, number, time)) or expected != "any":
@@ -122,7 +126,12 @@ def append_command(
 
 def _body(given: str | None, as_text: bool) -> bytes:
     """The body as it was given."""
-    return sys.stdin.buffer.read() if given == STDIN else os.fsencode(_text("BODY", given or "", as_text))
+    if given != STDIN:
+        return os.fsencode(_text("BODY", given or "", as_text))
+    found = sys.stdin.buffer.read(LINE_BYTES_MAX + 1)
+    if len(found) > LINE_BYTES_MAX:
+        fail(f"the body has more than {LINE_BYTES_MAX >> 20} MiB; nothing was written")
+    return found
 
 
 def _text(name: str, given: str, as_text: bool) -> str:
@@ -147,8 +156,8 @@ def _ticks(time: str | None) -> int:
         pass
     try:
         return ticks_of_datetime(moment(time))
-    except typer.BadParameter:
-        refuse(f"--time {time!r} is no time; write {TIMES}")
+    except typer.BadParameter as error:
+        refuse(f"--time {error.message}")
 
 
 def expected_version(text: str) -> int:

@@ -14,21 +14,24 @@ import json
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from penstock.cli.output import iso, json_text, plain, shown
+from penstock.interchange.strict import parsed
+from penstock.interchange.times import stamp_of_text
 from penstock.model import Event, NewEvent, check_context, check_stream, check_type
 from penstock.model.events import random_id
 from penstock.model.ticks import TICKS_MAX, TICKS_PER_SECOND, now_ticks, stamp_of, ticks_of_datetime
 
-__all__ = ["BadEvent", "Placed", "body_text", "event_document", "event_line", "event_of", "parsed", "ticks_of_text"]
+__all__ = ["BadEvent", "Placed", "body_text", "event_document", "event_line", "event_of", "ticks_of_text"]
 
 BODIES: Final = ("body", "text", "base64")
 GIVEN: Final = ("context", "stream", "type", "id", "timestamp", "time", "headers", *BODIES)
-KNOWN: Final = frozenset((*GIVEN, "position", "sequence", "recorded_at"))
-"""The names that an event's JSON may have; those of the store itself are passed over when it is appended."""
+KNOWN: Final = frozenset((*GIVEN, "event_id", "position", "sequence", "recorded", "recorded_at", "commit"))
+"""The names that an event's JSON may have, here and in files to import. Those of the store itself are passed over."""
 
 BODY_LETTERS_MAX: Final = 10_000
 """What a line for people shows of a body; JSON has all of it."""
@@ -89,33 +92,6 @@ def _headers(headers: str | None) -> Any:
     return found if isinstance(found, dict) else headers
 
 
-def parsed(text: str) -> Any:
-    """The value of a JSON text, if nothing of it is lost on the way. Raises ValueError."""
-    found = json.loads(text, parse_constant=_refused, parse_float=_finite, object_pairs_hook=_object)
-    if "\\u" in text:
-        # Half of a character has no place in UTF-8, though JSON can name it.
-        json.dumps(found, ensure_ascii=False).encode()
-    return found
-
-
-def _refused(constant: str) -> float:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if number in (float("inf"), float("-inf")):
-        raise ValueError(f"{text} is too large")
-    return number
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name is there twice")
-    return found
-
-
 # --- from JSON ------------------------------------------------------------------------------------------------
 
 
@@ -134,10 +110,10 @@ def event_of(document: Any, context: str | None = None, stream: str | None = Non
 
 def new_event_of(document: Mapping[str, Any]) -> NewEvent:
     """The event itself."""
-    number, when = document.get("id"), document.get("timestamp", document.get("time"))
+    number, when = document.get("id", document.get("event_id")), document.get("timestamp", document.get("time"))
     return NewEvent(
         random_id() if number is None else _id(number),
-        stamp_of(now_ticks() if when is None else _ticks(when)),
+        stamp_of(now_ticks()) if when is None else _stamp(when),
         _name(document, "type", None),
         _headers_of(document.get("headers")),
         _body_of(document),
@@ -163,9 +139,13 @@ def _id(value: Any) -> bytes:
         raise BadEvent("id", f"is {json_text(value)}, where a UUID belongs") from None
 
 
-def _ticks(value: Any) -> int:
+def _stamp(value: Any) -> int:
+    """The time with its kind, as in a file to import; of a day, its first moment in UTC."""
+    text = value if isinstance(value, str) else ""
+    with suppress(ValueError):
+        return stamp_of_text(text)
     try:
-        return ticks_of_text(value if isinstance(value, str) else "")
+        return stamp_of(ticks_of_text(text))
     except ValueError:
         raise BadEvent("timestamp", f"is {json_text(value)}, where a time like 2026-11-15T06:00:00Z belongs") from None
 

@@ -58,14 +58,17 @@ def export_command(
     kind = _kind(path, format)
     with telling():
         address = address_of(url, data)
-        _conclude(path, _exported(address, path, kind, selection, anew), as_json)
+        _conclude(path, _exported(address, path, kind, selection, (since, until), anew), as_json)
 
 
 def _kind(path: str, format: Format | None) -> Format:
     try:
-        return format_of(path, format)
+        kind = format_of(path, format)
     except FileRefused as error:
         refuse(str(error))
+    if kind is Format.PARQUET and path == STANDARD and sys.stdout.isatty():
+        refuse("Parquet is not for terminals: name a file, or send it into a file or a pipe")
+    return kind
 
 
 def check_names(context: str | None, filter: str, types: tuple[str, ...]) -> None:
@@ -80,14 +83,18 @@ def check_names(context: str | None, filter: str, types: tuple[str, ...]) -> Non
             refuse(f"{option} {reason}")
 
 
-def _exported(address: str, path: str, kind: Format, wanted: "Selection", anew: bool) -> "Exported":
+def _exported(
+    address: str, path: str, kind: Format, wanted: "Selection", said: tuple[str | None, str | None], anew: bool
+) -> "Exported":
     from penstock.interchange.exporting import export_events  # noqa: PLC0415
 
     try:
         # A bar would run into what is printed on the same terminal.
         is_seen = path == STANDARD and sys.stdout.isatty()
         with rate_bar(f"exporting {shown(Path(path).name)}", hidden=is_seen) as bar:
-            return export_events(address, path, kind, wanted, lambda done, total, _: bar(done, total), anew=anew)
+            return export_events(
+                address, path, kind, wanted, lambda done, total, _: bar(done, total), said=said, anew=anew
+            )
     except KeyboardInterrupt:
         rest = ": run the same command again, and it goes on" if _is_kept(path) else ""
         raise typer.Exit(complain(f"interrupted{rest}", INTERRUPTED)) from None

@@ -1,12 +1,11 @@
 """`penstock import`: events from files into a history."""
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.interchange.rows import Defaults
 
 __all__ = ["FormatOption", "import_command"]
+
+COPY_BYTES: Final = 1 << 20
 
 FormatOption = Annotated[
     Format | None,
@@ -63,13 +64,21 @@ def import_command(
     if files.count(STANDARD) > 1:
         refuse("standard input can be read once only")
     with telling(), ExitStack() as spools:
+        address = None if check else _checked(address_of(url, data))
         sources = [spools.enter_context(_source(file, format, defaults)) for file in files]
-        surveys = [_surveyed(source, name) for source in sources]
-        if check:
+        surveys = [_surveyed(source, name, address) for source in sources]
+        if address is None:
             _show([(found, None) for found in surveys], as_json)
-            return
-        address = address_of(url, data)
-        _show(((found, _imported(found, address)) for found in surveys), as_json)
+        else:
+            _show(((found, _imported(found, address)) for found in surveys), as_json)
+
+
+def _checked(address: str) -> str:
+    """An address that can be one: otherwise it would be told after all files are read. Raises BadUrl."""
+    from penstock.client.urls import transport_to  # noqa: PLC0415
+
+    transport_to(address)
+    return address
 
 
 @contextmanager
@@ -84,22 +93,47 @@ def _source(file: str, format: Format | None, defaults: "Defaults") -> "Iterator
     if file != STANDARD and not _is_pipe(Path(file)):
         yield Source(file, Path(file), kind, defaults)
         return
-    with tempfile.NamedTemporaryFile(prefix="penstock-import-") as spool:
+    name = "standard input" if file == STANDARD else file
+    with _named("$TMPDIR"):
+        spool = tempfile.NamedTemporaryFile(prefix="penstock-import-", buffering=0)  # noqa: SIM115 - closed below
+    with spool:
         with sys.stdin.buffer if file == STANDARD else Path(file).open("rb") as pipe:
-            shutil.copyfileobj(pipe, spool, 1 << 20)
-        spool.flush()
-        yield Source("standard input" if file == STANDARD else file, Path(spool.name), kind, defaults)
+            _copy(pipe, name, spool)
+        yield Source(name, Path(spool.name), kind, defaults)
+
+
+def _copy(pipe: IO[bytes], name: str, spool: Any) -> None:
+    while True:
+        with _named(name):
+            rest = memoryview(pipe.read(COPY_BYTES))
+        if not rest:
+            return
+        with _named(spool.name):
+            while rest:
+                rest = rest[spool.write(rest) :]
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """What goes wrong with something that is open already is told with its name."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = name
+        raise
 
 
 def _is_pipe(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def _surveyed(source: "Source", name: str) -> "Survey":
-    from penstock.interchange.importing import survey  # noqa: PLC0415
+def _surveyed(source: "Source", name: str, address: str | None) -> "Survey":
+    """Look through a file, and ask the server of it: nothing is sent before all are sound."""
+    from penstock.interchange.importing import rehearsed, survey  # noqa: PLC0415
 
     with rate_bar(f"checking {shown(source.path.name)}") as bar:
-        return survey(source, name, lambda events: bar(events, None))
+        found = survey(source, name, lambda events: bar(events, None))
+    return rehearsed(found, address)
 
 
 def _imported(found: "Survey", address: str) -> "Imported":

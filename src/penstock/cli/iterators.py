@@ -15,7 +15,8 @@ import typer
 
 from penstock.cli.building import build_command
 from penstock.cli.connecting import Data, Url, address_of, connected, telling
-from penstock.cli.logs import as_json_value, messages, need_name
+from penstock.cli.logs import as_json_value, messages
+from penstock.cli.options import COUNT_MAX, need_name
 from penstock.cli.output import (
     AsJson,
     counted,
@@ -62,6 +63,7 @@ def add_command(
     indexed: Annotated[bool, typer.Option("--indexed", help="keep its results on disk as they come")] = False,
     url: Url = None,
     data: Data = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make an iterator, unless the same is there."""
     need_name(name, "an iterator")
@@ -72,7 +74,10 @@ def add_command(
             client.iterator(name).create(log, kind, function, indexed=indexed)
         except FunctionFailed as error:
             fail(in_file(file, str(error)))
-    print_line(shown(f"iterator {name} over {log} {'was there already' if is_there else 'is made'}"))
+    if as_json:
+        print_document({"iterator": name, "log": log, "made": not is_there})
+    else:
+        print_line(shown(f"iterator {name} over {log} {'was there already' if is_there else 'is made'}"))
 
 
 def source_of(file: Path) -> str:
@@ -175,7 +180,9 @@ def _encoded(values: Iterable[Any]) -> Iterator[bytes]:
 def next_command(
     name: Name,
     first: Annotated[int, typer.Option("--from", help="from this result on; 0 is the first, -1 the last", min=-1)] = 0,
-    count: Annotated[int, typer.Option("--count", "-n", help="at most so many", metavar="N", min=1)] = TRIED,
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="at most so many", metavar="N", min=1, max=COUNT_MAX)
+    ] = TRIED,
     everything: Annotated[bool, typer.Option("--all", help="all results, however many")] = False,
     url: Url = None,
     data: Data = None,
@@ -222,7 +229,7 @@ class Trial(NamedTuple):
 def try_command(
     file: Annotated[Path, typer.Argument(metavar="FILE.lua", help="the function, in Lua", show_default=False)],
     log: Over,
-    kind: Kind,
+    kind: Annotated[IteratorKind, typer.Option("--kind", help="what the function does")] = IteratorKind.MAP,
     count: Annotated[
         int, typer.Option("--count", "-n", help="how many messages", metavar="N", min=1, max=TRIED_MAX)
     ] = TRIED,
@@ -231,7 +238,7 @@ def try_command(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try a function on messages of a log, and make nothing.
+    """Try a function on messages of a log, and make nothing. Unless --kind says otherwise, it is one that maps.
 
     It runs on this machine, as it would on the server: in a sandbox, and stopped if it takes too long. Each line has a
     message and what comes of it; an error names the line of the function.

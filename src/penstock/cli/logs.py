@@ -9,8 +9,11 @@ import typer
 
 from penstock.cli.append import numbered_lines
 from penstock.cli.connecting import Data, Url, connected
+from penstock.cli.options import COUNT_MAX, need_name
 from penstock.cli.output import (
+    INTERRUPTED,
     AsJson,
+    complain,
     counted,
     fail,
     iso,
@@ -23,6 +26,7 @@ from penstock.cli.output import (
     shown,
 )
 from penstock.errors import LogNotFound, PenstockError
+from penstock.interchange.strict import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.model import LogSummary
 
-__all__ = ["LogName", "app", "as_json_value", "messages", "need_name"]
+__all__ = ["LogName", "app", "as_json_value", "messages"]
 
 LOG_CONTEXT: Final = "remits"
 """The context whose streams are the logs."""
@@ -40,24 +44,20 @@ COUNT: Final = 10
 app = typer.Typer(help="Logs of messages.", no_args_is_help=True)
 
 LogName = Annotated[str, typer.Argument(metavar="NAME", help="the log's name", show_default=False)]
-Count = Annotated[int, typer.Option("--count", "-n", help="at most so many", metavar="N", min=1)]
-
-
-def need_name(name: str, what: str) -> str:
-    """A name for something new. Control characters in it are a slip of the shell's, and nobody could type it again."""
-    if not name.isprintable():
-        refuse(f"the name of {what} has characters that cannot be printed: {shown(name)}")
-    return name
+Count = Annotated[int, typer.Option("--count", "-n", help="at most so many", metavar="N", min=1, max=COUNT_MAX)]
 
 
 @app.command("add")
-def add_command(name: LogName, url: Url = None, data: Data = None) -> None:
+def add_command(name: LogName, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
     """Make a log, unless it is there."""
     need_name(name, "a log")
     with connected(url, data, create=True) as client:
         is_there = name in client.logs()
         client.log(name).create()
-    print_line(shown(f"log {name} {'was there already' if is_there else 'is made'}"))
+    if as_json:
+        print_document({"log": name, "made": not is_there})
+    else:
+        print_line(shown(f"log {name} {'was there already' if is_there else 'is made'}"))
 
 
 @app.command("list")
@@ -108,6 +108,7 @@ def append_command(
     ] = None,
     url: Url = None,
     data: Data = None,
+    as_json: AsJson = False,
 ) -> None:
     """Append a message to a log, or many: JSON lines on standard input.
 
@@ -115,21 +116,20 @@ def append_command(
     """
     given = None if message is None else [_parsed(message)]
     with connected(url, data) as client:
-        count = _append(client, name, given) if given is not None else _append_lines(client, name)
-    print_line(f"appended {counted(count, 'message')}")
+        count = Lines(client, name).append(sys.stdin.buffer.fileno()) if given is None else _append(client, name, given)
+    if as_json:
+        print_document({"log": name, "messages": count})
+    else:
+        print_line(f"appended {counted(count, 'message')}")
 
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refused)
+        return parsed(text)
     except JSONDecodeError as error:
         refuse(f"the message is not JSON: {_where(error)}")
     except (ValueError, RecursionError) as error:
         refuse(f"the message is not JSON: {error}")
-
-
-def _refused(constant: str) -> float:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _where(error: JSONDecodeError) -> str:
@@ -144,24 +144,55 @@ def _append(client: "Client", name: str, values: list[Any]) -> int:
     return len(values)
 
 
-def _append_lines(client: "Client", name: str) -> int:
-    """Append all lines, or those before the first that is not JSON."""
-    done = 0
-    for lines in numbered_lines(sys.stdin.buffer.fileno()):
+def _reason(error: Exception) -> str:
+    if isinstance(error, JSONDecodeError):
+        return _where(error)
+    if isinstance(error, UnicodeDecodeError):
+        return f"column {error.start + 1}: it is not UTF-8"
+    return f"column 1: {error}"
+
+
+class Lines:
+    """Appends JSON lines, those that are there together in one go, and knows how far it is."""
+
+    def __init__(self, client: "Client", name: str) -> None:
+        self._client = client
+        self._name = name
+        self._done = 0
+        self._sent = 0
+        """How many messages are on their way."""
+
+    def append(self, source: int) -> int:
+        """Append all lines, or those before the first that is not JSON; how many messages they were."""
+        try:
+            for lines in numbered_lines(source):
+                self._together(lines)
+        except KeyboardInterrupt:
+            doubt = f", and perhaps {self._sent:,} more" if self._sent else ""
+            message = f"interrupted: {counted(self._done, 'message')} appended{doubt}"
+            raise typer.Exit(complain(message, INTERRUPTED)) from None
+        return self._done
+
+    def _together(self, lines: list[tuple[int, bytes]]) -> None:
         values: list[Any] = []
         for number, line in lines:
             try:
                 if line.strip():
-                    values.append(json.loads(line, parse_constant=_refused))
+                    values.append(parsed(line.decode()))
             except (ValueError, RecursionError) as error:
-                done += _append(client, name, values)
-                reason = _where(error) if isinstance(error, JSONDecodeError) else f"column 1: {error}"
-                fail(f"line {number}, {reason}; {counted(done, 'message')} before it appended, and no more")
+                self._send(values)
+                before = f"{counted(self._done, 'message')} before it appended, and no more"
+                fail(f"line {number}, {_reason(error)}; {before}")
         try:
-            done += _append(client, name, values)
+            self._send(values)
         except PenstockError as error:
-            fail(f"lines {lines[0][0]} to {lines[-1][0]}: {error}; {counted(done, 'message')} before them appended")
-    return done
+            before = f"{counted(self._done, 'message')} before them appended"
+            fail(f"lines {lines[0][0]} to {lines[-1][0]}: {error}; {before}")
+
+    def _send(self, values: list[Any]) -> None:
+        self._sent = len(values)
+        self._done += _append(self._client, self._name, values)
+        self._sent = 0
 
 
 @app.command("read")
@@ -214,6 +245,7 @@ def delete_command(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
     url: Url = None,
     data: Data = None,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a log with its messages and its iterators."""
     with connected(url, data) as client:
@@ -222,7 +254,10 @@ def delete_command(
         if not yes:
             _ask(f"Delete log {shown(name)} with {what}?")
         client.log(name).delete()
-    print_line(shown(f"log {name} is deleted, with {what}"))
+    if as_json:
+        print_document({"log": name, "messages": found.messages, "iterators": found.iterators})
+    else:
+        print_line(shown(f"log {name} is deleted, with {what}"))
 
 
 def _ask(question: str) -> None:

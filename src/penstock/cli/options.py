@@ -1,16 +1,19 @@
 """Options that several commands share: which store or settings they work with, which events, and from when on."""
 
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from penstock.cli.output import refuse
+from penstock.cli.output import refuse, shown
+from penstock.model.ticks import TICKS_MAX, ticks_of_datetime
 from penstock.settings import TABLE
 
 __all__ = [
+    "COUNT_MAX",
     "Config",
     "Data",
     "Filter",
@@ -21,11 +24,14 @@ __all__ = [
     "Types",
     "directory",
     "moment",
+    "need_name",
     "new_store_url",
 ]
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGO: Final = re.compile(r"(\d{1,9})([smhd])")
+CONTROLS: Final = re.compile(r"[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal obeys, and what turns the direction of writing."""
 TIMES: Final = "a time like 2026-11-15T06:00:00Z (UTC unless it says otherwise), or how long ago: 30s, 10m, 2h, 7d"
 
 Data = Annotated[str | None, typer.Option("--data", help=TABLE["data"].help, metavar="DIR", show_default=False)]
@@ -38,14 +44,28 @@ Filter = Annotated[
 Types = Annotated[
     list[str] | None, typer.Option("--type", help="only events of this type; may be given often", metavar="TYPE")
 ]
-Limit = Annotated[int | None, typer.Option("--limit", help="at most so many", metavar="N", min=0)]
+COUNT_MAX: Final = sys.maxsize
+"""As many as Python can count."""
+Limit = Annotated[int | None, typer.Option("--limit", help="at most so many", metavar="N", min=0, max=COUNT_MAX)]
 
 
 def directory(text: str) -> Path:
     """A directory that somebody names. An empty name would be the current one, and is a slip: a variable is not set."""
     if not text:
         raise typer.BadParameter("must not be empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # SQLite opens no such file.
+        raise typer.BadParameter(f"{shown(text)} is not valid Unicode") from None
     return Path(text)
+
+
+def need_name(name: str, what: str) -> str:
+    """A name for something new. Control characters in it are a slip of the shell's, and nobody could type it again."""
+    if CONTROLS.search(name):
+        refuse(f"the name of {what} has characters that cannot be printed: {shown(name)}")
+    return name
 
 
 NewData = Annotated[
@@ -78,4 +98,7 @@ def moment(text: str) -> datetime:
         found = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise typer.BadParameter(f"{text!r} is no time; write {TIMES}") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    if not 0 <= ticks_of_datetime(found) <= TICKS_MAX:
+        raise typer.BadParameter(f"{text!r} is no time: in UTC it is not in the years 1 to 9999")
+    return found

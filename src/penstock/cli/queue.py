@@ -11,8 +11,19 @@ from uuid import uuid4
 import typer
 
 from penstock.cli.connecting import Data, Url, connected
-from penstock.cli.options import moment
-from penstock.cli.output import AsJson, counted, fail, iso, print_line, print_lines, print_table, refuse, shown
+from penstock.cli.options import moment, need_name
+from penstock.cli.output import (
+    AsJson,
+    counted,
+    fail,
+    iso,
+    print_document,
+    print_line,
+    print_lines,
+    print_table,
+    refuse,
+    shown,
+)
 from penstock.cli.read import print_events
 from penstock.errors import PenstockError
 from penstock.model import Allocation, QueueInfo
@@ -113,10 +124,14 @@ def consume_command(
     What somebody gave back or let expire comes again in the batch it was in. If that is larger than what --count still
     wants, nothing of it is printed or acknowledged: it stays in the queue, and the command fails.
     """
+    need_name(subscriber or "", "a consumer")
     with connected(url, data) as client:
+        known = next((info for info in client.queues() if (info.context, info.name) == (context, name)), None)
+        if known is None:
+            need_name(context, "a context")
+            need_name(name, "a queue")
         if filter_ is None:
-            known = (info.filter for info in client.queues() if (info.context, info.name) == (context, name))
-            filter_ = next(known, "")
+            filter_ = "" if known is None else known.filter
         consumer = Consumer(client, context, name, filter_, subscriber, WAIT_S if follow else 0.0)
         taken = consumer.consume(count, follow=follow, as_json=as_json)
         held = 0 if count is not None and taken >= count else consumer.held_by_others()
@@ -170,7 +185,7 @@ class Consumer:
     def _take(self, queue: "Queue") -> "QueueBatch":
         try:
             return queue.take(self._wait)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             # Perhaps the answer was on its way, and others would wait for what is in it until it expires.
             queue.give_back()
             raise
@@ -182,10 +197,10 @@ class Consumer:
 
 
 def _surely(acknowledge: Callable[["QueueBatch"], None], batch: "QueueBatch") -> None:
-    """What was printed is acknowledged, also when Ctrl-C comes in between; done twice, it is the same."""
+    """What was printed is acknowledged, also when Ctrl-C or SIGTERM come in between; done twice, it is the same."""
     try:
         acknowledge(batch)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         acknowledge(batch)
         raise
 
@@ -207,6 +222,7 @@ def reset_command(
     ],
     url: Url = None,
     data: Data = None,
+    as_json: AsJson = False,
 ) -> None:
     """Begin again at a position or a time. What consumers hold is taken from them, and comes again from there on."""
     position = int(to) if to.isdecimal() else None
@@ -214,7 +230,10 @@ def reset_command(
     with connected(url, data) as client:
         existing(client, context, name).reset(start, position=position)
         (info,) = (info for info in client.queues() if (info.context, info.name) == (context, name))
-    print_line(f"queue {shown(name)} goes on at position {info.position}, {info.behind:,} behind the end")
+    if as_json:
+        print_document(asdict(info))
+    else:
+        print_line(f"queue {shown(name)} goes on at position {info.position}, {info.behind:,} behind the end")
 
 
 def place(text: str) -> datetime | None:
@@ -284,6 +303,7 @@ def requeue_command(
     everything: Annotated[bool, typer.Option("--all", help="all that was set aside")] = False,
     url: Url = None,
     data: Data = None,
+    as_json: AsJson = False,
 ) -> None:
     """Put what was set aside back into a queue: the next consumer gets it, and its tries are counted anew."""
     if bool(first) == everything:
@@ -293,4 +313,7 @@ def requeue_command(
         wanted = first or [dead.first for dead in queue.dead_letters()]
         for number in wanted:
             queue.put_back(number)
-    print_line(f"put {counted(len(wanted), 'allocation')} back into queue {shown(name)}")
+    if as_json:
+        print_document({"queue": name, "context": context, "first": wanted})
+    else:
+        print_line(f"put {counted(len(wanted), 'allocation')} back into queue {shown(name)}")

@@ -137,7 +137,11 @@ and their options. There is a man page, [penstock.1](penstock.1): `man -l docs/p
   otherwise (`stats`). What is seldom long is one document, an array: `settings`, `sessions`, `backups`, `erasures`.
 - What is piped has no colours, and is neither cropped nor wrapped. Of bodies, lines for people show the first 10,000
   characters, `--json` all. `NO_COLOR` turns colours off everywhere.
-- Control characters in names and bodies are shown escaped, as in `\\x1b`, and in JSON as `\\u001b`.
+- Control characters in names and bodies are shown escaped, as in `\\x1b`, and in JSON as `\\u001b`. A name that a
+  command is given for something new (a context, a stream, a type, a queue, a log, an iterator) must have none: it would
+  be a slip, and hard to type again. What programs, JSON lines and files name so can be read as everything else.
+- JSON that is given to be kept (`append`, `log append`, `import`) is refused if some of it would be lost: a name that
+  is twice in an object, NaN, a number such as `1e999`.
 - A mistake is told in one line. A mistyped command or option is answered with the one that was perhaps meant.
 
 | exit code | meaning |
@@ -180,8 +184,9 @@ A `TIME` is written like `2026-11-15T06:00:00Z`, in UTC unless it says otherwise
 - `headers` is an object if they are a JSON object, a text if they are something else, `null` if there are none.
 
 `penstock append -` takes such lines. It needs `stream` and `type`, and `context` unless the command names one: a line
-that names another than the command ends it. `id` and `timestamp` (or `time`) are kept if they are there, and
-`position`, `sequence` and `recorded_at` are passed over, as the store gives its own. So
+that names another than the command ends it. `id` and `timestamp` (or `time`) are kept if they are there (a time without
+a zone stays one, as in files to [import](import-export.md)), and `position`, `sequence` and `recorded_at` are passed
+over, as the store gives its own. So
 `penstock read --json | penstock append - --url …` copies a history into another store: the same ids, times, types,
 headers and bodies in the same order. Of JSON only the spacing may change, and how numbers are written. Ids are not
 compared with those that are there: the same lines once more are the same events once more. Where that could happen,

@@ -156,7 +156,8 @@ def wrong_use(error: TyperException) -> int:
 def plainly(error: TyperException) -> str:
     """What is wrong with a command line, as it stands behind a colon, and what was perhaps meant."""
     message = error.message if (near := getattr(error, "possibilities", None)) else error.format_message()
-    message = message.replace(": Value error, ", ": ")
+    # What may be chosen from is written in lines of its own.
+    message = " ".join(message.replace(": Value error, ", ": ").replace(". Choose from:", "; choose from").split())
     sentence = (message[:1].lower() + message[1:]).removesuffix(".").replace(". Did you mean", "; did you mean")
     return f"{sentence}; did you mean {near[0]}?" if near else sentence
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import typer
 
+from penstock.cli.output import refuse
 from penstock.server import run
 from penstock.settings import DEFAULT, ResolvedSettings, Settings
 
@@ -16,7 +17,13 @@ def serve_command(resolved: ResolvedSettings) -> None:
     Once every gate listens, one line on standard output says so, with the addresses: "penstock ready res=… http=…".
     The log goes to standard error.
     """
-    raise typer.Exit(run(one_store(resolved), say))
+    settings = one_store(resolved)
+    try:
+        str(settings.data).encode()
+    except UnicodeEncodeError:
+        # SQLite opens no such file.
+        refuse(f"data = {str(settings.data)!r} (from {resolved.sources['data']}): is not valid Unicode")
+    raise typer.Exit(run(settings, say))
 
 
 def say(line: str) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli.connecting import telling
 from penstock.cli.options import Config
-from penstock.cli.output import AsJson, fail, print_document, print_line, print_table, shown, size
+from penstock.cli.output import AsJson, fail, print_document, print_line, print_table, refuse, shown, size
 from penstock.settings import TABLE, host_and_port, resolve
 
 __all__ = ["kick_command", "sessions_command"]
@@ -67,7 +67,12 @@ def server_address(http: str | None, config: Path | None) -> str:
 
 def ask(address: str, method: str, path: str, wanted: str) -> Any:
     """What a running server answers under this name; ends the command with one line if it does not."""
-    connection = HTTPConnection(*host_and_port(address), timeout=ANSWER_S_MAX)
+    host, number = host_and_port(address)
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        refuse(f"{address} names no host that there can be (--http HOST:PORT?)")
+    connection = HTTPConnection(host, number, timeout=ANSWER_S_MAX)
     stranger = f"what answers at {address} is not a Penstock server"
     try:
         connection.request(method, path)

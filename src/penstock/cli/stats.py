@@ -74,8 +74,8 @@ def found(url: str | None, data: str | None, store: str | None, config: Path | N
             refuse("only one of --url, --data and --store can be given")
         url = None
     with telling():
-        settings = None if url is not None else resolve({"data": data, "store": store}, os.environ, config)
-        if settings is None or (settings.settings.data is None and settings.settings.store is None):
+        settings = resolve({"data": data, "store": store}, os.environ, config)
+        if url is not None or (settings.settings.data is None and settings.settings.store is None):
             with connected(url) as client:
                 return Held(client.stats(), client.contexts(), client.queues())
         # Stores and what serves them take long to import.

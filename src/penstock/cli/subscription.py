@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.connecting import Data, Url, connected
-from penstock.cli.output import AsJson, fail, iso, print_line, print_lines, print_table, shown
+from penstock.cli.output import AsJson, fail, iso, print_document, print_line, print_lines, print_table, shown
 from penstock.cli.queue import place
 from penstock.model import SubscriptionInfo
 
@@ -64,6 +64,7 @@ def set_command(
     filter_: Annotated[str, typer.Option("--filter", help="its filter, if it has one", metavar="PREFIX")] = "",
     url: Url = None,
     data: Data = None,
+    as_json: AsJson = False,
 ) -> None:
     """Move a subscription to a time: it goes on with the first event of that time or later."""
     start = place(to)
@@ -72,8 +73,12 @@ def set_command(
             fail(f"no subscription {name} to {filter_ or '*'} in context {context}; see penstock subscription list")
         client.subscription(name, context=context, filter=filter_).set(start)
         info = wanted(client.subscriptions(), name, context, filter_)
+        head = client.stats().head
         assert info is not None
-    print_line(f"subscription {shown(name)} goes on at position {info.position}")
+    if as_json:
+        print_document(document(info, head))
+    else:
+        print_line(f"subscription {shown(name)} goes on at position {info.position}")
 
 
 def wanted(found: list[SubscriptionInfo], name: str, context: str, filter_: str) -> SubscriptionInfo | None:

@@ -2,13 +2,15 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
 from penstock.cli.connecting import Data, Url, connected, explained
-from penstock.cli.options import Filter, Types
+from penstock.cli.options import COUNT_MAX, Filter, Types
 from penstock.cli.output import AsJson, complain, fail, refuse
 from penstock.cli.read import Context, print_events
 from penstock.errors import CannotConnect, ConnectionLost, DeadlinePassed, PenstockError, Retry
@@ -32,7 +34,7 @@ def tail_command(
     context: Context = None,
     stream: Annotated[str | None, typer.Argument(metavar="STREAM", help="one stream of it", show_default=False)] = None,
     count: Annotated[
-        int, typer.Option("-n", "--count", help="show so many of the last events", metavar="N", min=0)
+        int, typer.Option("-n", "--count", help="show so many of the last events", metavar="N", min=0, max=COUNT_MAX)
     ] = EVENTS,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="go on with what comes, until Ctrl-C")] = False,
     types: Types = None,
@@ -67,15 +69,24 @@ class Wanted(NamedTuple):
     filter: str
     types: list[str] | None
 
-    def last(self, client: "Client", head: int, count: int) -> list[Event]:
-        """The last events up to a position, searched from there back."""
+    def last(self, client: "Client", head: int, count: int) -> Iterable[Event]:
+        """The last events up to a position, searched from there back. No more of them are kept than are wanted."""
+        if self.stream is not None:
+            return reversed(list(islice(self._back(client, self.stream, head), count)))
         found: list[Event] = []
-        end, width = head, max(WINDOW, count)
+        end, width = head, min(max(WINDOW, count), max(WINDOW, head))
         while end > 0 and len(found) < count:
             start = max(1, end - width + 1)
-            found = [*self.between(client, start, end), *found]
+            found = [*deque(self.between(client, start, end), maxlen=count - len(found)), *found]
             end, width = start - 1, 4 * width
-        return found[len(found) - count :] if len(found) > count else found
+        return found
+
+    def _back(self, client: "Client", stream: str, head: int) -> Iterator[Event]:
+        """Those of a stream, the last first."""
+        assert self.context is not None
+        for event in client.read_stream(self.context, stream, backward=True):
+            if event.position <= head and (self.types is None or event.type in self.types):
+                yield event
 
     def between(self, client: "Client", start: int, end: int | None) -> Iterator[Event]:
         """Those from one position to another, or from there on without end."""

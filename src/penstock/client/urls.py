@@ -49,6 +49,11 @@ def _host(url: str, parts: SplitResult) -> str:
         raise BadUrl(url, f"it names no host; {WAYS}")
     if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
         raise BadUrl(url, "there is something besides the host and the port")
+    try:
+        # Whoever looks it up would fail so, too, and be told nothing of the address.
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise BadUrl(url, "its host is no name that a host can have") from None
     return parts.hostname
 
 

@@ -63,7 +63,8 @@ def refused(host: str, number: int) -> int | None:
     """Why nobody could listen there now: the system's error, or None if one could."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
-    except OSError:
+    except (OSError, UnicodeError):
+        # Of a name that nobody can have, it is said in Unicode's words.
         return errno.EADDRNOTAVAIL
     with socket.socket(family, socket.SOCK_STREAM) as tried:
         # As a server does it: connections that just ended do not keep a port.

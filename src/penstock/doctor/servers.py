@@ -33,5 +33,6 @@ def answers(client: "Client", url: str) -> Iterator[Finding]:
     yield standing(stats)
     yield erasures(sum(info.finished is None for info in client.erasures()))
     if stats.head:
-        (last,) = client.read_all(stats.head, until=stats.head)
-        yield ok("records", f"the last event can be read: {last.type} in {last.context}")
+        last = next(iter(client.read_all(stats.head, until=stats.head)), None)
+        found = "was erased" if last is None else f"can be read: {last.type} in {last.context}"
+        yield ok("records", f"the last event {found}")

@@ -10,13 +10,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.history.histories import History, open_history
 from penstock.interchange.files import STANDARD, Format
-from penstock.interchange.targets import FileTarget, Identity, StreamTarget, Target, refusing
+from penstock.interchange.targets import Bounds, FileTarget, Identity, StreamTarget, Target, refusing
 from penstock.model import Event, EventFilter
 from penstock.model.ticks import ticks_of
 
@@ -53,33 +53,48 @@ class Exported:
 
 
 def export_events(
-    url: str, path: str, kind: Format, wanted: Selection, progressed: Progressed, *, anew: bool = False
+    url: str,
+    path: str,
+    kind: Format,
+    wanted: Selection,
+    progressed: Progressed,
+    *,
+    said: tuple[str | None, str | None] | None = None,
+    anew: bool = False,
 ) -> Exported:
-    """Write the events of a history that are wanted into a file. What went wrong leaves a file to go on with."""
+    """Write the events of a history that are wanted into a file. What went wrong leaves a file to go on with.
+
+    `said` are since and until as somebody wrote them: what is `1d` now is another time when the export goes on.
+    """
     with closing(open_history(url)) as history:
         now = history.now()
-        identity = Identity(now.identity.id, now.identity.timeline, kind.value, asdict(wanted))
-        with _target(path, kind, identity, min(wanted.last, now.head), anew) as target:
-            return _copy(history, wanted, target, progressed)
+        times = {} if said is None else dict(zip(("since", "until"), said, strict=True))
+        identity = Identity(now.identity.id, now.identity.timeline, kind.value, {**asdict(wanted), **times})
+        bounds = Bounds(min(wanted.last, now.head), wanted.since, wanted.until)
+        with _target(path, kind, identity, bounds, anew) as target:
+            kept = replace(wanted, since=target.bounds.since, until=target.bounds.until)
+            return _copy(history, kept, target, progressed)
 
 
-def _target(path: str, kind: Format, identity: Identity, last: int, anew: bool) -> Target:
+def _target(path: str, kind: Format, identity: Identity, bounds: Bounds, anew: bool) -> Target:
     if path == STANDARD:
-        return StreamTarget(sys.stdout.buffer, kind, last)
+        return StreamTarget(sys.stdout.buffer, None, kind, bounds)
     if _is_stream(Path(path)):
         with refusing(path):
-            return StreamTarget(open(path, "wb"), kind, last)  # noqa: PTH123 - a pipe, until we end
+            return StreamTarget(open(path, "wb"), path, kind, bounds)  # noqa: PTH123 - a pipe, until we end
     # A link is followed: to put a file in its place would be a surprise.
-    return FileTarget(os.path.realpath(path), kind, identity, last, anew=anew)
+    return FileTarget(os.path.realpath(path), kind, identity, bounds, anew=anew)
 
 
 def _is_stream(path: Path) -> bool:
     """Whether nothing can be renamed to this: a pipe, a device, or a link to where standard output goes."""
-    return (path.exists() and not path.is_file()) or path.absolute().is_relative_to("/dev")
+    if path.exists() and not path.is_file():
+        return True
+    return path.is_symlink() and any(map(path.absolute().is_relative_to, ("/dev", "/proc")))
 
 
 def _copy(history: History, wanted: Selection, target: Target, progressed: Progressed) -> Exported:
-    resumed, last = target.events, target.last
+    resumed, last = target.events, target.bounds.last
     begin = max(target.next, begin_of(history, wanted))
     for events, following in pages(history, wanted, begin, last):
         target.write(events, following)

@@ -32,7 +32,7 @@ class Survey:
     state: tuple[int, int, int]
     events: int
     largest: tuple[Batch, ...]
-    """The largest event by itself, the batch of most bytes, and the one of most events."""
+    """The largest event by itself, the batch of most bytes, and the one of most events; see `rehearsed`."""
     logs: tuple[str, ...]
 
 
@@ -81,14 +81,29 @@ def _check_unchanged(source: Source, state: tuple[int, int, int]) -> None:
         raise FileRefused(source.name, "somebody has changed it while it was read; import it when it is finished")
 
 
+def rehearsed(found: Survey, url: str | None) -> Survey:
+    """A file of which a server was asked whether it would take the largest, if there is a server to ask.
+
+    What was the largest is not kept: of many files it would be much. Raises BrokenFile or FileRefused.
+    """
+    if url is not None and found.events:
+        with sender_to(url) as sender:
+            _rehearse(found, sender)
+    return replace(found, largest=())
+
+
+def _rehearse(found: Survey, sender: Sender) -> None:
+    for batch in filter(None, found.largest):
+        try:
+            sender.rehearse(commits_of(batch))
+        except LimitExceeded as error:
+            raise _placed(found, batch, error) from None
+
+
 def import_file(found: Survey, url: str, progressed: Progressed) -> Imported:
     """Import what is not imported yet. `progressed` is told how many events of the file are in the history."""
     with sender_to(url) as sender:
-        for batch in filter(None, found.largest):
-            try:
-                sender.rehearse(commits_of(batch))
-            except LimitExceeded as error:
-                raise _placed(found, batch, error) from None
+        _rehearse(found, sender)
         sender.create_logs(found.logs)
         return _send(found, sender, progressed)
 

@@ -28,6 +28,7 @@ from penstock.interchange.rows import (
     text_of,
     text_of_id,
 )
+from penstock.interchange.strict import decoder
 from penstock.interchange.times import text_of_stamp
 from penstock.model import Event
 from penstock.model.ticks import stamp_of
@@ -167,16 +168,9 @@ def decoded_lines(file: IO[bytes]) -> Iterator[tuple[int, str]]:
         yield number, text
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-_decoder: Final = json.JSONDecoder(parse_constant=_no_constant)
-
-
 def _object(number: int, text: str) -> dict[str, Any]:
     try:
-        value = _decoder.decode(text)
+        value = decoder.decode(text)
     except JSONDecodeError as error:
         raise Flaw(f"line {number}, column {error.pos + 1}", _lower(error.msg)) from None
     except (ValueError, RecursionError) as error:

@@ -5,14 +5,15 @@ the columns that no event has become the body, as a JSON object.
 """
 
 import io
-import json
+import math
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
 from penstock.cloudevents import Incoming
 from penstock.interchange.files import Flaw
-from penstock.interchange.rows import ALIASES, PASSED_OVER, Defaults, Wrong, compact_json, incoming
+from penstock.interchange.rows import ALIASES, PASSED_OVER, Defaults, Stamp, Wrong, compact_json, incoming
 from penstock.interchange.times import stamp_of_ticks, text_of_stamp
 from penstock.model import Event
 from penstock.model.ticks import KIND_UTC, UNIX_EPOCH_TICKS
@@ -26,7 +27,7 @@ STREAM_END_BYTES: Final = 8
 READ_ROWS: Final = 1024
 """Rows that are taken apart at once."""
 DERIVED: Final = "text"
-"""The column that tables have beside `body`; it is the same again."""
+"""The column that tables have beside `body`: it is the same again. Without one, it is as foreign as others."""
 OWN: Final = ("context", "stream", "type", "id", "time", "headers", "body", "ticks", "kind", DERIVED)
 KNOWN: Final = frozenset((*OWN, *ALIASES, *PASSED_OVER))
 _PER_UNIT: Final = {"s": (10_000_000, 1), "ms": (10_000, 1), "us": (10, 1), "ns": (1, 100)}
@@ -150,11 +151,11 @@ def from_parquet(path: Path, defaults: Defaults) -> Iterator[Incoming]:
     number = 0
     try:
         with pq.ParquetFile(path) as file:
-            names = _columns(file.schema_arrow)
-            for batch in file.iter_batches(READ_ROWS, columns=names):
+            names = file.schema_arrow.names
+            for batch in file.iter_batches(READ_ROWS, columns=_wanted(names)):
                 for members in _rows(batch):
                     number += 1
-                    yield _event(number, members, defaults)
+                    yield _event(number, names, members, defaults)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -167,17 +168,23 @@ def _sentence(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(". ")
 
 
-def _columns(schema: Any) -> list[str]:
-    """The columns that are read; Flaw if there are some that nobody knows beside a body."""
-    for at, name in enumerate(schema.names, 1):
-        if name not in KNOWN and "body" in schema.names:
+def _wanted(names: list[str]) -> list[str]:
+    """The columns that are read; Flaw if there are some that nobody knows beside a body, or two of one name."""
+    for at, name in enumerate(names, 1):
+        if names.index(name) != at - 1:
+            raise Flaw(f"the header, column {at}", f"there are two columns {name!r}")
+        if name not in KNOWN and "body" in names:
             raise Flaw(f"the header, column {at}", f"{name!r} is no column of events; what is known: {', '.join(OWN)}")
-    return [name for name in schema.names if name not in PASSED_OVER and name != DERIVED]
+    is_derived = "body" in names
+    return [name for name in names if name not in PASSED_OVER and not (is_derived and name == DERIVED)]
 
 
 def _rows(batch: Any) -> Iterator[dict[str, Any]]:
     names = batch.schema.names
     columns = [_values(batch.column(at)) for at in range(len(names))]
+    if not columns:
+        # Nothing of the file is read, and still each row is an event.
+        return ({} for _ in range(batch.num_rows))
     return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
 
 
@@ -197,24 +204,26 @@ class _Ticks(int):
     """A time, which is no number of its own."""
 
 
-def _event(number: int, members: dict[str, Any], defaults: Defaults) -> Incoming:
+def _event(number: int, names: list[str], members: dict[str, Any], defaults: Defaults) -> Incoming:
     try:
         stamp = _stamp(members)
         body = _body(members)
         return incoming(members if stamp is None else {**members, "time": stamp}, body, defaults)
     except Wrong as wrong:
-        at = list(members).index(wrong.member) + 1 if wrong.member in members else 1
+        at = names.index(wrong.member) + 1 if wrong.member in names else 1
         raise Flaw(f"row {number}, column {at}", f"{wrong.member!r} {wrong.reason}") from None
 
 
-def _stamp(members: Mapping[str, Any]) -> int | None:
+def _stamp(members: Mapping[str, Any]) -> Stamp | None:
     """The stamp that numbers say; None if there are no numbers."""
     for name in ("ticks", "time", "timestamp"):
         value = members.get(name)
         if isinstance(value, int) and (name == "ticks" or isinstance(value, _Ticks)):
-            kind = members.get("kind")
+            kind = None if "kind" in _own(members) else members.get("kind")
+            if kind is not None and not isinstance(kind, int):
+                raise Wrong("kind", f"is {kind!r}, which is no kind of time")
             try:
-                return stamp_of_ticks(int(value), KIND_UTC if kind is None else kind)
+                return Stamp(stamp_of_ticks(int(value), KIND_UTC if kind is None else kind))
             except ValueError as error:
                 raise Wrong(name, str(error)) from None
         if value is not None and not isinstance(value, str):
@@ -222,10 +231,18 @@ def _stamp(members: Mapping[str, Any]) -> int | None:
     return None
 
 
+def _own(members: Mapping[str, Any]) -> list[str]:
+    """The columns that make the body of a file that has none; `kind` is one of events beside `ticks` only."""
+    if "body" in members:
+        return []
+    foreign = {DERIVED} if "ticks" in members else {DERIVED, "kind"}
+    return [name for name in members if name not in KNOWN or name in foreign]
+
+
 def _body(members: Mapping[str, Any]) -> bytes:
     if "body" not in members:
-        own = {name: value for name, value in members.items() if name not in KNOWN}
-        return compact_json("body", _plain(own)).encode() if own else b""
+        plain = {name: _plain(name, members[name]) for name in _own(members)}
+        return compact_json("body", plain).encode() if plain else b""
     body = members["body"]
     if body is None:
         return b""
@@ -236,14 +253,30 @@ def _body(members: Mapping[str, Any]) -> bytes:
     return body
 
 
-def _plain(own: dict[str, Any]) -> Any:
-    """Values of foreign columns: what JSON does not have is text."""
+def _plain(column: str, value: Any) -> Any:
+    """A value of a foreign column as JSON has it: bytes are text or base64, NaN is null, what else it lacks is text."""
+    if isinstance(value, dict):
+        return {name: _plain(column, item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(column, item) for item in value]
+    if isinstance(value, bytes):
+        return _text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, _Ticks):
+        return _time(column, value)
+    return value if isinstance(value, str | int | None) else str(value)
+
+
+def _text(value: bytes) -> str:
     try:
-        shown = {name: _shown(value) for name, value in own.items()}
-        return json.loads(json.dumps(shown, default=str))
-    except (ValueError, RecursionError) as error:
-        raise Wrong(next(iter(own)), f"is not JSON that can be kept: {error}") from None
+        return value.decode()
+    except UnicodeDecodeError:
+        return b64encode(value).decode()
 
 
-def _shown(value: Any) -> Any:
-    return text_of_stamp(stamp_of_ticks(value)) if isinstance(value, _Ticks) else value
+def _time(column: str, ticks: int) -> str:
+    try:
+        return text_of_stamp(stamp_of_ticks(ticks))
+    except ValueError as error:
+        raise Wrong(column, str(error)) from None

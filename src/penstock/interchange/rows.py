@@ -40,6 +40,10 @@ BODIES: Final = ("body", "text", "base64")
 KNOWN: Final = frozenset(("context", "stream", "type", "id", "time", "headers", *BODIES, *ALIASES, *PASSED_OVER))
 
 
+class Stamp(int):
+    """A time that a reader has made a stamp of already. A number in a file is none: nobody says of what it is."""
+
+
 class Wrong(ValueError):
     """A member that cannot be; what the file calls it, and why."""
 
@@ -168,8 +172,8 @@ def _stamp(members: Mapping[str, Any]) -> int:
     value = members.get(name)
     if value is None or value == "":
         return stamp_of(now_ticks())
-    if type(value) is int:
-        return value  # A reader that knows better has made a stamp of it already.
+    if isinstance(value, Stamp):
+        return int(value)
     try:
         return stamp_of_text(text_of(name, value))
     except ValueError as error:

@@ -5,6 +5,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ NOTE_S: Final = 2.0
 """How much is written, and how long it takes, until it is noted how far an export is."""
 PARTIAL: Final = ".partial"
 NOTE: Final = ".partial.json"
+_OBEYED: Final = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|\r(?!\n)")
+"""Control characters but for tabs and ends of lines, and what turns the direction of writing."""
 FULL: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 Encoder = Callable[[Sequence[Event]], bytes]
@@ -45,12 +48,21 @@ _HEADS: Final[dict[Format, Callable[[], bytes]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What an export is of: only the same one is gone on with."""
+    """What an export is of: only the same one is gone on with. Times are as somebody has said them: `1d`."""
 
     store: str
     timeline: int
     format: str
     selection: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the first run had in mind, and whoever goes on with it keeps to: the last position, and times in ticks."""
+
+    last: int
+    since: int | None = None
+    until: int | None = None
 
 
 class Target(ABC):
@@ -60,8 +72,7 @@ class Target(ABC):
     """The position to go on from."""
     events = 0
     """The events that are written."""
-    last = 0
-    """The last position of the export."""
+    bounds: Bounds
 
     def __enter__(self) -> Self:
         return self
@@ -95,13 +106,13 @@ def encoded(path: str | Path, encode: Encoder, events: Sequence[Event]) -> bytes
 class FileTarget(Target):
     """A file that is gone on with where an earlier export left it."""
 
-    def __init__(self, path: str, kind: Format, identity: Identity, last: int, *, anew: bool) -> None:
+    def __init__(self, path: str, kind: Format, identity: Identity, bounds: Bounds, *, anew: bool) -> None:
         self._path = Path(path)
         self._partial, self._note = Path(path + PARTIAL), Path(path + NOTE)
         self._kind = kind
         self._encode = _ENCODERS[kind]
         self._identity = json.loads(json.dumps(asdict(identity)))
-        self.last = last
+        self.bounds = bounds
         self._bytes = 0
         with refusing(path):
             self._file = _locked(self._partial)
@@ -114,8 +125,8 @@ class FileTarget(Target):
 
     def _begin(self, noted: dict[str, Any] | None) -> None:
         if noted is not None:
-            names = ("next", "events", "last", "bytes")
-            self.next, self.events, self.last, self._bytes = (noted[name] for name in names)
+            self.next, self.events, self._bytes = (noted[name] for name in ("next", "events", "bytes"))
+            self.bounds = noted["bounds"]
         with refusing(self._path):
             if noted is None:
                 self._note.unlink(missing_ok=True)
@@ -130,7 +141,8 @@ class FileTarget(Target):
             noted = json.loads(self._note.read_bytes())
             if self._partial.stat().st_size < noted["bytes"]:
                 return None
-            is_same = noted["export"] == self._identity
+            if is_same := noted["export"] == self._identity:
+                noted["bounds"] = Bounds(**noted["bounds"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         if not is_same:
@@ -156,7 +168,7 @@ class FileTarget(Target):
 
     def _make_note(self) -> None:
         """Say how far it is; what that counts on is on the disk first."""
-        note = {"export": self._identity, "next": self.next, "events": self.events, "last": self.last}
+        note = {"export": self._identity, "next": self.next, "events": self.events, "bounds": asdict(self.bounds)}
         aside = self._note.with_name(self._note.name + ".new")
         with refusing(self._path):
             # Half a page may be there, for which there was no room; without it there is some for the note.
@@ -205,11 +217,14 @@ class FileTarget(Target):
 
 
 class StreamTarget(Target):
-    """Standard output, or another pipe; nothing of it can be gone on with."""
+    """Standard output, which has no name and is not ours to close, or another pipe. Nothing can be gone on with."""
 
-    def __init__(self, file: IO[bytes], kind: Format, last: int) -> None:
-        self.last = last
-        self._file = cast("IO[bytes]", _Counted(file))
+    def __init__(self, file: IO[bytes], name: str | None, kind: Format, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self._name = name
+        self._pipe = file
+        self._fit = for_terminal if file.isatty() else bytes
+        self._file = cast("IO[bytes]", _Counted(file, name))
         self._parquet = ParquetEvents(self._file) if kind is Format.PARQUET else None
         self._encode = _ENCODERS[kind]
         if self._parquet is None:
@@ -220,7 +235,7 @@ class StreamTarget(Target):
         if self._parquet is not None:
             self._parquet.write(events)
         else:
-            self._file.write(encoded("standard output", self._encode, events))
+            self._file.write(self._fit(encoded(self._name or "standard output", self._encode, events)))
         self.next, self.events = following, self.events + len(events)
 
     def finish(self) -> None:
@@ -233,20 +248,28 @@ class StreamTarget(Target):
         """See Target."""
         if self._parquet is not None:
             self._parquet.abandon()
+        if self._name is not None:
+            _let_go(self._pipe)
+
+
+def for_terminal(data: bytes) -> bytes:
+    r"""Text in which nothing is left that a terminal would obey: it is escaped as in JSON, `\u001b`."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
 
 
 class _Counted(io.BufferedIOBase):
-    """A pipe that knows how much went into it: who writes Parquet asks for that."""
+    """A pipe that knows how much went into it: who writes Parquet asks for that. What it refuses has its name."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], name: str | None) -> None:
         self._inner = file
+        self._name = name
         self._at = 0
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self._inner.write(data)
+        self._surely(self._inner.write, data)
         size = memoryview(data).nbytes
         self._at += size
         return size
@@ -255,7 +278,14 @@ class _Counted(io.BufferedIOBase):
         return self._at
 
     def flush(self) -> None:
-        self._inner.flush()
+        self._surely(self._inner.flush)
+
+    def _surely(self, act: Callable[..., object], *given: Any) -> None:
+        try:
+            act(*given)
+        except OSError as error:
+            error.filename = self._name
+            raise
 
     def close(self) -> None:
         """The pipe is not ours to close."""
