@@ -1,4 +1,4 @@
-"""The lake: archiving, verifying and compacting a sealed store of 200-byte events; catching up from a cold start.
+"""The lake: archiving, verifying, asking and compacting one of 200-byte events; catching up from a cold start.
 
 One process is the driver and both executors, on two cores, as `penstock lake archive` starts them. What is caught up
 with takes all that a command takes: Python's and Spark's start, and the end.
@@ -8,10 +8,13 @@ import os
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
+import duckdb
 import pyarrow.parquet as pq
 
 from bench import load
@@ -21,6 +24,7 @@ from penstock.lake import archiving
 from penstock.lake.changes import read_manifest
 from penstock.lake.compacting import compact
 from penstock.lake.places import open_lake_place
+from penstock.lake.query import query_lake
 from penstock.lake.restoring import restore_lake
 from penstock.lake.verifying import verify
 from penstock.model import ANY, NewEvent, new_event
@@ -37,6 +41,11 @@ GOAL_EVENTS_S = 150_000
 GOAL_CATCH_UP_S = 15
 PAGE_BYTES = 4096
 SMALL_BYTES = 4 << 20
+ASKED = 3
+QUESTIONS = {
+    "events of each type": "SELECT type, count(*) FROM events GROUP BY 1",
+    "a field of JSON of each event": "SELECT sum((text ->> 'amount')::BIGINT) FROM events",
+}
 
 
 def run(report: Report, data: Path, scale: float) -> None:
@@ -52,6 +61,7 @@ def run(report: Report, data: Path, scale: float) -> None:
         archived = timed(lambda: archive(spark, url, lake))
         report.figure("archive", events / archived, "events/s", goal=GOAL_EVENTS_S)
         sizes(report, directory, lake, events)
+        questions(report, lake)
         report.figure("verify", events / timed(lambda: verify(spark, url, str(lake), quiet)), "events/s")
         small = data / "small"
         with small_ranges():
@@ -109,6 +119,30 @@ def sizes(report: Report, directory: Path, lake: Path, events: int) -> None:
     for name in ("event_id", "body", "text"):
         size = sum(column.total_compressed_size for column in columns if column.path_in_schema == name)
         report.figure(f"  of them {name}", size / events, "bytes")
+
+
+def questions(report: Report, lake: Path) -> None:
+    """What `lake query` takes, beside DuckDB alone over the same files; both from opening to the last row."""
+    paths = [str(lake / file.path) for file in read_manifest(open_lake_place(str(lake))).files]
+    for what, question in QUESTIONS.items():
+        pairs = [
+            (timed(partial(ask, lake, question)), timed(partial(ask_duckdb, paths, question))) for _ in range(ASKED)
+        ]
+        ours, plain = map(min, zip(*pairs, strict=True))
+        report.figure(f"lake query, {what}", ours, "s")
+        report.figure("  of what DuckDB takes over the same files", ours / plain, "times")
+
+
+def ask(lake: Path, question: str) -> None:
+    """A question as `penstock lake query` asks it."""
+    query_lake(str(lake), None, question, lambda answer: deque(answer.batches(), 0).clear())
+
+
+def ask_duckdb(paths: list[str], question: str) -> None:
+    """The same question with nothing of ours."""
+    with closing(duckdb.connect()) as database:
+        database.read_parquet(paths).create_view("events")
+        database.execute(question).fetchall()
 
 
 def add(directory: Path, events: int) -> None:

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.model import new_event
+from penstock.sql.writing import is_replaced
 from penstock.store import store_url
 from penstock.testing import server
-from tests.lake.support import rows_of, store_table
+from tests.lake.support import archive, rows_of, store_table
 from tests.spark.support import counted, fill, until
 from tests.sql.support import awkward
 from tests.test_server import PATIENCE_S, PENSTOCK, Served, environment
@@ -137,9 +138,30 @@ def test_values_of_all_kinds_are_json(data: Path) -> None:
         "100%s": 'x%s"',
         "same": 1,
         "same_2": 2,
-        "times": ["2024-05-01T12:00:00Z"],
+        "times": ["2024-05-01T12:00:00.000000Z"],
         "blobs": ["/w=="],
     }
+
+
+def test_times_that_python_does_not_have_are_written(data: Path) -> None:
+    statement = """
+        SELECT DATE 'infinity' AS never, [DATE '10000-01-01', DATE '5877642-06-25 (BC)', '-infinity', NULL] AS days,
+        {'at': [TIMESTAMPTZ '100000-01-01 10:11:12.5+00', TIMESTAMPTZ 'infinity']} AS moments,
+        TIMESTAMP_MS '200000-02-29' AS wall, TIME '24:00' AS midnight,
+        MAP {DATE '20000-01-01': TIME '10:00:00.5'} AS map
+    """
+    expected = {
+        "never": "infinity",
+        "days": ["10000-01-01", "-5877641-06-25", "-infinity", None],
+        "moments": {"at": ["100000-01-01T10:11:12.500000Z", "infinity"]},
+        "wall": "200000-02-29T00:00:00.000",
+        "midnight": "24:00:00",
+        "map": {"20000-01-01": "10:00:00.5"},
+    }
+    assert json.loads(sql(statement, "--data", data, "--output", "json")[1]) == expected
+    row = next(csv.DictReader(io.StringIO(sql(statement, "--data", data, "--output", "csv")[1])))
+    assert row["days"] == json.dumps(expected["days"])
+    assert "100000-01-01T10:11:12.500000Z" in sql(statement, "--data", data)[1]
 
 
 def test_csv_can_be_read_again(data: Path) -> None:
@@ -191,13 +213,65 @@ def test_a_disk_that_runs_full_leaves_no_half_file(data: Path, tmp_path: Path, n
     process = started(statement, "--data", data, "--file", tmp_path / name, preexec_fn=limit)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err.count(b"\n")) == (1, 1), err
-    assert b"too large" in err.lower()
+    assert err.lower() == f"penstock: {tmp_path / name}: file too large\n".encode().lower()
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(name, "before")]
+
+
+def test_what_is_no_file_is_written_into_as_it_is(data: Path, tmp_path: Path) -> None:
+    pipe, statement = tmp_path / "pipe", "SELECT position FROM events ORDER BY 1 LIMIT 2"
+    os.mkfifo(pipe)
+    process = started(statement, "--data", data, "--output", "csv", "--file", pipe)
+    assert pipe.read_text() == '"position"\n1\n2\n'
+    assert process.communicate(timeout=PATIENCE_S) == (b"", f"penstock: 2 rows in {pipe}\n".encode())
+    assert pipe.is_fifo()
+    full = sql(statement, "--data", data, "--output", "json", "--file", "/dev/full")
+    assert full == (1, "", "penstock: /dev/full: no space left on device\n")
+    assert Path("/dev/full").is_char_device()
+    process = started(statement, "--data", data, "--output", "json", "--file", "/dev/stdout")
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (out, err) == (b'{"position":1}\n{"position":2}\n', b"penstock: 2 rows in /dev/stdout\n")
+    # What went into a pipe cannot be taken back: such an answer is not begun a second time.
+    assert [is_replaced(path) for path in (pipe, Path("/dev/null"), Path("/dev/stdout"))] == [False] * 3
+    assert is_replaced(tmp_path / "new.csv")
+
+
+def test_a_link_is_followed_and_a_file_keeps_its_mode(data: Path, tmp_path: Path) -> None:
+    there, away = tmp_path / "there.csv", tmp_path / "away.csv"
+    there.write_text("before")
+    there.chmod(0o640)
+    for name, target in (("link.csv", there), ("new.csv", away)):
+        (tmp_path / name).symlink_to(target.name)
+        assert sql("SELECT 1 AS n", "--data", data, "--file", tmp_path / name)[0] == 0
+        assert (tmp_path / name).is_symlink()
+        assert target.read_text() == '"n"\n1\n'
+    assert there.stat().st_mode & 0o777 == 0o640
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    code, _, err = sql("SELECT 1 AS n", "--data", data, "--file", tmp_path / "loop.csv")
+    assert (code, err) == (1, f"penstock: {tmp_path / 'loop.csv'}: too many levels of symbolic links\n")
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("column", ["ticks", "position", "sequence"])
+def test_the_largest_and_smallest_numbers_are_compared(data: Path, column: str) -> None:
+    least, most = -(1 << 63), (1 << 63) - 1
+    for condition, rows in (
+        (f"<= {most}", 316),
+        (f"> {most}", 0),
+        (f">= {least}", 316),
+        (f"< {least}", 0),
+        (f"IN ({least}, {most})", 0),
+        (f"> {most} AND context = 'shop'", 0),
+    ):
+        statement = f"SELECT count(*) AS n FROM events WHERE {column} {condition}"
+        assert sql(statement, "--data", data, "--output", "json") == (0, f'{{"n":{rows}}}\n', "")
 
 
 def test_the_statement_may_come_by_standard_input(data: Path) -> None:
     out = sql("-", "--data", data, "--output", "json", stdin="SELECT count(*) AS n\nFROM events\n")[1]
     assert json.loads(out) == {"n": 316}
+    result = CliRunner().invoke(app, ["sql", "-", "--data", str(data)], input=b"SELECT '\xff'")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "penstock: the statement on standard input is not UTF-8 (byte 9)\n"
 
 
 def test_a_server_and_a_store_by_url_answer_alike(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +307,15 @@ def test_a_mistake_is_one_line(data: Path, arguments: list[str], code: int, told
     assert told in err
 
 
+def test_a_mistake_in_the_middle_of_an_answer_is_one_line_and_leaves_no_file(data: Path, tmp_path: Path) -> None:
+    statement = "SELECT CASE WHEN n = 90000 THEN 'x' ELSE '1' END::INT AS n FROM range(200000) r(n)"
+    told = "penstock: statement line 1, column 49: conversion error: Could not convert string 'x' to INT32\n"
+    for more in ((), ("--output", "csv"), ("--file", tmp_path / "out.parquet")):
+        code, _, err = sql(statement, "--data", data, *more)
+        assert (code, err) == (1, told)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_place_without_a_store_is_one_line(tmp_path: Path) -> None:
     for place in (("--data", tmp_path / "none"), ("--url", "penstock://127.0.0.1:1"), ("--store", "sqlite:///")):
         code, out, err = sql("SELECT 1", *place)
@@ -250,16 +333,35 @@ def test_a_pipe_that_closes_early_ends_it_quietly(data: Path) -> None:
     assert process.wait(PATIENCE_S) in (0, 1)
 
 
-def test_ctrl_c_ends_a_long_query_with_130(data: Path, tmp_path: Path) -> None:
-    endless = "SELECT count(*) FROM events a, events b, events c, events d WHERE a.text || b.text < c.text || d.text"
-    process = started(endless, "--data", data, "--temp", tmp_path)
-    until(lambda: bool(list(tmp_path.iterdir())), "the session")
+ENDLESS = "SELECT count(*) FROM events a, events b, events c, events d WHERE a.text || b.text < c.text || d.text"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_long_query_and_nothing_is_left(
+    data: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    process = started(ENDLESS, "--data", data, "--temp", tmp_path)
+    assert interrupted(process, tmp_path, number) == (code, b"", b"penstock: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_ends_a_long_query_of_a_lake_and_nothing_is_left(data: Path, tmp_path: Path) -> None:
+    archive(store_url(data), tmp_path / "lake")
+    (temp := tmp_path / "temp").mkdir()
+    command = [*PENSTOCK, "lake", "query", ENDLESS, "--lake", str(tmp_path / "lake"), "--temp", str(temp)]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert interrupted(process, temp, signal.SIGTERM) == (143, b"", b"penstock: interrupted\n")
+    assert list(temp.iterdir()) == []
+
+
+def interrupted(process: subprocess.Popen[bytes], temp: Path, number: signal.Signals) -> tuple[int, bytes, bytes]:
+    """Send a signal to a query that is under way; how it ends."""
+    until(lambda: bool(list(temp.iterdir())), "the session")
     before = ticks(process)
     until(lambda: ticks(process) > before + 20, "the query")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, out, err) == (130, b"", b"penstock: interrupted\n")
-    assert list(tmp_path.iterdir()) == []
+    return process.returncode, out, err
 
 
 def ticks(process: subprocess.Popen[bytes]) -> int:

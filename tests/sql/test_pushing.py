@@ -32,6 +32,7 @@ NAMES = ("", "a", "ab", "ab*", "b", "order-", "order-1", "order.", *AWKWARD_TEXT
 MICROS = st.sampled_from(
     [-62_135_596_800_000_000, -1, 0, 1, 10, 253_402_300_799_999_999, -(1 << 63) + 1, (1 << 63) - 1]
 )
+EXTREMES = st.sampled_from([-(1 << 63), (1 << 63) - 1])
 TIMES = ("timestamp", "recorded_at")
 
 
@@ -65,8 +66,8 @@ def _among(column: str, values: list[Any]) -> Any:
 
 
 LEAVES = st.one_of(
-    comparisons("position", st.integers(-1, 12)),
-    comparisons("ticks", st.integers(-1, 30)),
+    comparisons("position", st.one_of(st.integers(-1, 12), EXTREMES)),
+    comparisons("ticks", st.one_of(st.integers(-1, 30), EXTREMES)),
     *(comparisons(column, st.sampled_from(NAMES)) for column in ("context", "stream", "type")),
     *(comparisons(column, MICROS.map(moment)) for column in TIMES),
 )

@@ -84,6 +84,13 @@ def test_json_and_times_are_at_hand(session: Session) -> None:
 def test_kinds_that_only_duckdb_has_become_text(session: Session) -> None:
     answer = session.query("SELECT '101'::BIT, INTERVAL 1 DAY, '10:00:00+01'::TIMETZ, 1::BIGNUM, 7 AS n")
     assert answer.rows() == [("101", "1 day", "10:00:00+01", "1", 7)]
+    within = """
+        SELECT {'a "b"': INTERVAL 1 DAY, 'n': NULL} AS struct, [[BIT '101']] AS lists, MAP {INTERVAL 1 DAY: 1} AS map,
+        row(1, union_value(x := 2)) AS tuple, array_value(1::UHUGEINT, 2::UHUGEINT) AS array
+    """
+    assert session.query(within).rows() == [
+        ({'a "b"': "1 day", "n": None}, [["101"]], [("1 day", 1)], {"element1": 1, "element2": "2"}, ["1", "2"])
+    ]
 
 
 # -- one snapshot
@@ -144,6 +151,9 @@ def test_positions_of_another_store_are_not_read(url: str) -> None:
         ("-- nothing", "is empty"),
         ("SELECT 1; SELECT 2", "is 2 statements"),
         ("SELECT ?", "has parameters"),
+        ("SELECT '\udcff'", "is not valid Unicode"),
+        ("SELECT nextval('orders')", "Sequence with name orders does not exist$"),
+        ("FROM sqlite_scan('a', 'b')", "exists in the sqlite_scanner extension[.]$"),
         ("FROM read_csv('/no/such/file.csv')", "/no/such/file.csv"),
         ("FROM 'https://127.0.0.1/x.parquet'", "https"),
     ],
@@ -174,6 +184,11 @@ def test_a_mistake_is_told_in_one_line_that_says_where(session: Session, stateme
         "EXPLAIN ANALYZE COPY events TO '{}'",
         "EXPLAIN (ANALYZE) COPY events TO '{}'",
         "explain /* */ analyze COPY events TO '{}'",
+        "WITH x AS (COPY (SELECT 1) TO '{}') FROM x",
+        "with x as /* */ (copy events to '{}' (format parquet)) select 1",
+        "EXPLAIN ANALYZE WITH x AS (COPY events TO '{}') FROM x",
+        "WITH x AS (COPY (SELECT 1) TO '{}') PIVOT x ON Count USING count(*)",
+        "FROM query('WITH x AS (COPY (SELECT 1) TO ''{}'') FROM x')",
         "BEGIN",
         "DROP VIEW events",
     ],
@@ -198,6 +213,7 @@ def test_only_what_reads_is_run(session: Session, tmp_path: Path, statement: str
         "EXPLAIN ANALYZE SELECT count(*) FROM events",
         "PIVOT (SELECT context, type FROM events LIMIT 20) ON type USING count(*)",
         "SELECT 1;",
+        "WITH copy AS (SELECT 'COPY_TO_FILE') FROM copy",
     ],
 )
 def test_all_that_reads_is_run(session: Session, statement: str) -> None:

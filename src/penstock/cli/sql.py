@@ -13,13 +13,15 @@ import typer
 
 from penstock.cli.connecting import URL_ENVIRONMENT, Url, default_url, telling
 from penstock.cli.options import Config, Data, StoreUrl
-from penstock.cli.output import INTERRUPTED, complain, counted, print_line, print_table, refuse, shown
+from penstock.cli.output import complain, counted, print_line, print_table, refuse, shown
+from penstock.cli.sparks import interruptible
 from penstock.settings.parsers import size
 
 if TYPE_CHECKING:
     from penstock.sql import Answer, Limits
 
 __all__ = [
+    "INTERRUPTION",
     "FileOption",
     "Format",
     "Memory",
@@ -30,7 +32,6 @@ __all__ = [
     "limits_of",
     "sql_command",
     "statement_of",
-    "telling_of_interruption",
     "write_answer",
 ]
 
@@ -40,6 +41,8 @@ COUNTED_ROWS_MAX: Final = 100_000
 """Rows that are counted for people. It would take as long as the whole answer to count more."""
 CELL_LETTERS_MAX: Final = 500
 STANDARD: Final = "-"
+INTERRUPTION: Final = "interrupted"
+"""What is said after Ctrl-C or SIGTERM. A file that was asked for is not there then, or as it was."""
 
 
 class Format(StrEnum):
@@ -102,7 +105,7 @@ def sql_command(
     if as_json:
         refuse("--json is --output json here, as there are other formats, too")
     kind = format_of(output, file)
-    with telling(), telling_of_interruption():
+    with telling(), interruptible(INTERRUPTION):
         limits = limits_of(memory, temp)
         address = _address(data, store, url, config)
         text = statement_of(statement)
@@ -147,7 +150,13 @@ def _configured(config: Path | None) -> str:
 
 def statement_of(text: str) -> str:
     """The statement, which may come by standard input."""
-    return sys.stdin.read() if text == STANDARD else text
+    if text != STANDARD:
+        return text
+    try:
+        # Files of some editors begin with a mark of their own.
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        refuse(f"the statement on standard input is not UTF-8 (byte {error.start + 1:,})")
 
 
 def limits_of(memory: str, temp: Path | None) -> "Limits":
@@ -174,15 +183,6 @@ def format_of(output: Format | None, file: Path | None) -> Format:
     return kind
 
 
-@contextmanager
-def telling_of_interruption() -> Iterator[None]:
-    """Ctrl-C ends a question, and a file that was asked for is not there, or as it was."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(complain("interrupted", INTERRUPTED)) from None
-
-
 # --- what comes of it -----------------------------------------------------------------------------------------
 
 
@@ -192,30 +192,31 @@ def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
         _print(answer)
         return
     with _opened(file) as target:
-        rows = _write(answer, kind, target, to_terminal=file is None and sys.stdout.isatty())
+        rows = _write(answer, kind, target)
     if file is not None:
         complain(f"{counted(rows, 'row')} in {file}", 0)
 
 
-def _write(answer: "Answer", kind: Format, target: IO[bytes], *, to_terminal: bool) -> int:
+def _write(answer: "Answer", kind: Format, target: IO[bytes]) -> int:
     from penstock.sql import writing  # noqa: PLC0415
 
     if kind is Format.CSV:
-        return writing.write_csv(answer, target, shown if to_terminal else None)
+        return writing.write_csv(answer, target, shown if target.isatty() else None)
     return writing.write_json(answer, target) if kind is Format.JSON else writing.write_parquet(answer, target)
 
 
 @contextmanager
 def _opened(file: Path | None) -> Iterator[IO[bytes]]:
-    from penstock.sql.writing import whole_file  # noqa: PLC0415
+    from penstock.sql.writing import opened  # noqa: PLC0415
 
     if file is not None:
         try:
-            with whole_file(file) as target:
+            with opened(file) as target:
                 yield target
         except OSError as error:
-            # It is written under another name first, which nobody has asked for.
-            error.filename = str(file) if error.filename is not None else None
+            # It may be written under another name first, which nobody has asked for.
+            if error.errno is not None:
+                error.filename = str(file)
             raise
         return
     sys.stdout.flush()

@@ -30,6 +30,11 @@ class Failures:
         self.first: BaseException | None = None
         self.stopped = threading.Event()
 
+    def begin(self) -> None:
+        """A query begins, which what became of others is no part of."""
+        self.first = None
+        self.stopped.clear()
+
     def watched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches, until somebody wants no more of them; what is raised between them is kept."""
         try:

@@ -164,8 +164,8 @@ _AFTER_SURROGATES: Final = 0xE000
 
 def event_times(extent: Extent) -> tuple[int | None, int | None]:
     """The first tick at which events can have happened, and the first one at which they cannot any more."""
-    ticks = _meet(extent.span("ticks"), _ticks(extent.span("timestamp")))
-    return ticks.low, None if ticks.high is None else ticks.high + 1
+    low, high = _meet(extent.span("ticks"), _ticks(extent.span("timestamp")))
+    return None if low is None else _clipped(low), None if high is None else _clipped(high) + 1
 
 
 def recorded_times(extent: Extent) -> Span:

@@ -6,10 +6,9 @@ from typing import Any, Final
 
 from penstock.errors import InvalidRequest
 
-_HINTS: Final = {
-    "Out of Memory": "; give it more with --memory, or ask for less",
-    "Catalog": "; the table is called events",
-}
+_MEMORY: Final = "; give it more with --memory, or ask for less"
+_TABLE: Final = "; the table is called events"
+_PROPOSED: Final = re.compile("Possible solutions|Please try installing")
 
 
 def explained(error: Exception, statement: str) -> InvalidRequest:
@@ -19,8 +18,8 @@ def explained(error: Exception, statement: str) -> InvalidRequest:
     if found is None:
         return InvalidRequest("statement", f"failed: {_line(str(error))}")
     message = found.get("exception_message", "")
-    # What it proposes are settings of DuckDB's, which nobody can set here.
-    message = _line(message.partition("Possible solutions")[0])
+    # What it proposes are settings and extensions of DuckDB's, which nobody can have here.
+    message = _line(_PROPOSED.split(message, maxsplit=1)[0])
     where = _place(found, statement)
     return InvalidRequest("statement", f"{where}: {kind.lower()}: {message}{_hint(found, message)}")
 
@@ -49,5 +48,6 @@ def _place(found: dict[str, Any], statement: str) -> str:
 
 
 def _hint(found: dict[str, Any], message: str) -> str:
-    hint = _HINTS.get(found.get("exception_type", ""), "")
-    return "" if "events" in message and "events" in hint else hint
+    if found.get("exception_type") == "Out of Memory":
+        return _MEMORY
+    return _TABLE if message.startswith("Table with name") and "events" not in message else ""

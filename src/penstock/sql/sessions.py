@@ -8,7 +8,7 @@
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from penstock.history.histories import Now, open_history
 from penstock.interrupts import awaited
 from penstock.sql.dataset import EventsDataset, Failures
 from penstock.sql.failing import explained
+from penstock.sql.kinds import plain_relation
 from penstock.sql.statements import checked
 
 MEMORY_BYTES: Final = 1 << 30
@@ -32,8 +33,6 @@ BATCH_ROWS: Final = 2048
 EVENTS: Final = "events"
 INTERRUPT_S: Final = 0.05
 """How long an interrupted query has to end before it is interrupted once more."""
-_AS_TEXT: Final = ("BIT", "TIME WITH TIME ZONE", "TIMETZ", "INTERVAL", "VARIANT", "BIGNUM", "UNION", "UHUGEINT")
-"""Types that neither Parquet nor JSON has, and that Arrow has in a form of DuckDB's own."""
 
 
 Result = TypeVar("Result")
@@ -108,13 +107,14 @@ class Session:
     def query(self, statement: str) -> Answer:
         """Run one statement that reads. Raises InvalidRequest, which says where the mistake is."""
         self._statement = statement
+        self.failures.begin()
         return Answer(self, self.awaited(lambda: self._begun(statement)))
 
     def _begun(self, statement: str) -> pa.RecordBatchReader:
         found = self._bound(checked(self._db, statement))
         if found is None:
             raise InvalidRequest("statement", "has no rows as its answer")
-        return _plain(found).to_arrow_reader(BATCH_ROWS)
+        return plain_relation(found).to_arrow_reader(BATCH_ROWS)
 
     def awaited(self, work: Callable[[], Result]) -> Result:
         """What comes of something that DuckDB does. Ctrl-C ends it, and is raised when it has ended."""
@@ -146,7 +146,8 @@ class Session:
                 raise self.failures.first from None
             if _is_interrupted(error):
                 raise KeyboardInterrupt from None
-            if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
+            # Without a number it is DuckDB's, in the middle of an answer, which Arrow has passed on.
+            if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise explained(error, self._statement) from None
 
@@ -171,20 +172,6 @@ class Session:
 
 def _spilling(folder: str | None) -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="penstock-sql-", dir=folder, ignore_cleanup_errors=True)
-
-
-def _plain(relation: Any) -> Any:
-    """A relation without the types that only DuckDB knows: those become text."""
-    kinds = [str(kind).upper() for kind in relation.types]
-    if not any(kind.startswith(_AS_TEXT) for kind in kinds):
-        return relation
-    return relation.project(", ".join(_columns(relation.columns, kinds)))
-
-
-def _columns(names: Sequence[str], kinds: Sequence[str]) -> Iterator[str]:
-    for number, (name, kind) in enumerate(zip(names, kinds, strict=True), 1):
-        quoted = '"' + name.replace('"', '""') + '"'
-        yield f"#{number}::VARCHAR AS {quoted}" if kind.startswith(_AS_TEXT) else f"#{number} AS {quoted}"
 
 
 def _is_interrupted(error: Exception) -> bool:

@@ -10,8 +10,8 @@
 import math
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import islice
 from json import dumps
 from json.encoder import encode_basestring
 from typing import Any, Final
@@ -19,8 +19,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-FOREVER: Final = {(1 << 63) - 1: "infinity", -(1 << 63) + 1: "-infinity"}
-"""What DuckDB has for times without end, by their microseconds."""
+from penstock.sql.times import clocks, days, moments
+
 _KEPT: Final = "\n\u200c\u200d"
 """The end of a line, and characters that cannot be seen, but belong into words and emoji."""
 
@@ -40,30 +40,13 @@ def names_of(schema: pa.Schema) -> list[str]:
 def plain(array: pa.Array) -> list[Any]:
     """The values of a column as JSON can have them."""
     kind = array.type
-    if pa.types.is_dictionary(kind):
-        return plain(array.dictionary_decode())
-    if pa.types.is_timestamp(kind):
-        return _moments(array)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _texts(array)
+    for test, made in _MADE:
+        if test(kind):
+            return made(array)
     values: list[Any] = array.to_pylist()
     if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind):
         return values
-    if pa.types.is_map(kind):
-        return [None if value is None else {str(_plain(key)): _plain(item) for key, item in value} for value in values]
     return list(map(_plain, values))
-
-
-def _moments(array: pa.Array) -> list[str | None]:
-    # Moments are in UTC here. To have Arrow write them with a zone, or by a pattern, takes thirty times as long.
-    texts = pc.replace_substring(array.cast(pa.timestamp(array.type.unit)).cast(pa.string()), " ", "T")
-    if array.type.tz is not None:
-        texts = pc.binary_join_element_wise(texts, "Z", "")
-    found: list[str | None] = texts.to_pylist()
-    for place, value in enumerate(array.cast(pa.int64()).to_pylist()):
-        if value in FOREVER:
-            found[place] = FOREVER[value]
-    return found
 
 
 def _texts(array: pa.Array) -> list[str | None]:
@@ -88,16 +71,6 @@ def _plain(value: Any) -> Any:
             return value if math.isfinite(value) else None
         case Decimal():
             return _number(value)
-        case bytes():
-            return _text(value)
-        case datetime():
-            return value.isoformat().replace("+00:00", "Z")
-        case date() | time():
-            return value.isoformat()
-        case dict():
-            return {str(key): _plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
         case None | bool() | int() | str():
             return value
         case _:
@@ -108,6 +81,44 @@ def _number(value: Decimal) -> int | float | str:
     if value == value.to_integral_value() and value.as_tuple().exponent == 0:
         return int(value)
     return float(value) if Decimal(repr(float(value))) == value else str(value)
+
+
+def _lists(array: pa.Array) -> list[list[Any] | None]:
+    items = iter(plain(array.flatten()))
+    lengths = pc.list_value_length(array).to_pylist()
+    return [None if length is None else list(islice(items, length)) for length in lengths]
+
+
+def _structs(array: pa.StructArray) -> list[dict[str, Any] | None]:
+    names = [field.name for field in array.type]
+    rows = zip(*map(plain, array.flatten()), strict=True) if names else iter([()] * len(array))
+    valid = array.is_valid().to_pylist()
+    return [dict(zip(names, row, strict=True)) if is_there else None for row, is_there in zip(rows, valid, strict=True)]
+
+
+def _maps(array: pa.MapArray) -> list[dict[str, Any] | None]:
+    return [None if entry.values is None else _map(entry.values) for entry in array]
+
+
+def _map(entries: pa.StructArray) -> dict[str, Any]:
+    keys, items = map(plain, entries.flatten())
+    return {key if isinstance(key, str) else _document(key): item for key, item in zip(keys, items, strict=True)}
+
+
+# The first that a type passes makes its values.
+_MADE: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], list[Any]]]]] = (
+    (pa.types.is_dictionary, lambda array: plain(array.dictionary_decode())),
+    (pa.types.is_timestamp, moments),
+    (pa.types.is_date, days),
+    (pa.types.is_time, clocks),
+    (pa.types.is_binary, _texts),
+    (pa.types.is_large_binary, _texts),
+    (pa.types.is_struct, _structs),
+    (pa.types.is_map, _maps),
+    (pa.types.is_list, _lists),
+    (pa.types.is_large_list, _lists),
+    (pa.types.is_fixed_size_list, _lists),
+)
 
 
 # -- lines

@@ -1,9 +1,12 @@
 """Answers in files and pipes: CSV, JSON with an object on each line, Parquet.
 
-A file is written aside and renamed when it is whole: one of that name is an answer, never a part of one.
+A file is written aside and renamed when it is whole: one of that name is an answer, never a part of one. Links are
+followed. Pipes and devices are written into as they are.
 """
 
+import errno
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,12 +81,33 @@ def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
         yield group
 
 
+def is_replaced(path: Path) -> bool:
+    """Whether a file takes the place of what is there: not of a pipe, a device, or where standard output goes."""
+    if path.exists() and not path.is_file():
+        return False
+    return not (path.is_symlink() and path.absolute().is_relative_to("/dev"))
+
+
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """Where an answer goes: a file that is there when it is whole, or what cannot be replaced by one."""
+    with _whole_file(path) if is_replaced(path) else path.open("wb") as file:
+        yield file
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that is there when all of it is written and safe, and not before."""
+    # A link is followed: to put a file in its place would be a surprise.
+    path = Path(os.path.realpath(path))
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
         with aside.open("xb") as file:
+            if path.exists():
+                # Who may read it stays as somebody has set it.
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
