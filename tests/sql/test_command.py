@@ -272,6 +272,9 @@ def test_the_statement_may_come_by_standard_input(data: Path) -> None:
     result = CliRunner().invoke(app, ["sql", "-", "--data", str(data)], input=b"SELECT '\xff'")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "penstock: the statement on standard input is not UTF-8 (byte 9)\n"
+    code, out, err = sql("-", "--data", data, stdin="-" * 2_000_000)
+    assert (code, out) == (2, "")
+    assert err == "penstock: the statement on standard input is longer than 1,048,576 bytes\n"
 
 
 def test_a_server_and_a_store_by_url_answer_alike(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ __all__ = [
     "write_answer",
 ]
 
+STATEMENT_BYTES_MAX: Final = 1 << 20
+"""How long a statement on standard input may be."""
 TABLE_ROWS_MAX: Final = 50
 """Rows of a table for people; files and programs get all."""
 COUNTED_ROWS_MAX: Final = 100_000
@@ -152,9 +154,12 @@ def statement_of(text: str) -> str:
     """The statement, which may come by standard input."""
     if text != STANDARD:
         return text
+    given = sys.stdin.buffer.read(STATEMENT_BYTES_MAX + 1)
+    if len(given) > STATEMENT_BYTES_MAX:
+        refuse(f"the statement on standard input is longer than {STATEMENT_BYTES_MAX:,} bytes")
     try:
         # Files of some editors begin with a mark of their own.
-        return sys.stdin.buffer.read().decode("utf-8-sig")
+        return given.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         refuse(f"the statement on standard input is not UTF-8 (byte {error.start + 1:,})")
 
