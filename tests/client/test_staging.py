@@ -73,3 +73,14 @@ def test_who_follows_sees_what_is_published(client: Client, context: str) -> Non
     assert list(subscription) == []
     staging.publish([Winner(0, "a", 1)], context, 1)
     assert numbers(client.subscription("me", context=context, follow=False)) == [1, 2, 3]
+
+
+def test_the_same_number_of_another_origin_is_refused(client: Client, context: str) -> None:
+    staging = client.staging(f"job of {context}")
+    assert staging.stage(0, "a", 0, []).event_bytes_max > 0
+    for origin, events in (("query 1", 3), ("query 1", 5)):
+        staging.stage(0, "a", 0, [unit(context, "s", events)])
+        staging.publish([Winner(0, "a", 1)], context, 1, origin=origin)
+    with pytest.raises(InvalidRequest, match=f"producer {context} has published number 1"):
+        staging.publish([], context, 1, origin="query 2")
+    assert numbers(client.read_stream(context, "s")) == [1, 2, 3]

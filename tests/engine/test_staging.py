@@ -8,7 +8,7 @@ import pytest
 
 from penstock.engine import Engine
 from penstock.engine import staging as staged
-from penstock.errors import LimitExceeded, StageLost
+from penstock.errors import InvalidRequest, LimitExceeded, StageLost
 from penstock.model import (
     ANONYMOUS,
     EventPage,
@@ -25,7 +25,7 @@ from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.staging import make_unit
 
-SETTINGS = Settings(workers=1, stage_bytes_max=4096, stage_units_max=3, commit_events_max=5, event_bytes_max=2000)
+SETTINGS = Settings(workers=1, stage_bytes_max=4096, stage_units_max=3, commit_events_max=4, event_bytes_max=2000)
 PUBLISH = PublishStages("job", (Winner(0, "a", 1),), ProducerMark("job", 1))
 
 
@@ -37,7 +37,7 @@ def staging(events: int = 1, size: int = 10, units: int = 1, number: int = 0) ->
 @pytest.mark.parametrize(
     ("request_", "limit"),
     [
-        (staging(events=6), "commit_events_max"),
+        (staging(events=4097), "unit_events_max"),
         (staging(size=2001), "event_bytes_max"),
         (staging(events=5, size=1000), "stage_bytes_max"),
         (staging(units=4), "stage_units_max"),
@@ -61,6 +61,15 @@ async def test_too_many_units_or_winners_in_one_request_are_refused(
         for request in (staging(units=2), replace(PUBLISH, winners=PUBLISH.winners * 2)):
             with pytest.raises(LimitExceeded):
                 await engine.execute(ANONYMOUS, request)
+
+
+async def test_an_origin_is_a_name_or_nothing(tmp_path: Path) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(ANONYMOUS, staging())
+        for origin in ("\udc00", "x" * 513):
+            with pytest.raises(InvalidRequest, match="origin"):
+                await engine.execute(ANONYMOUS, replace(PUBLISH, origin=origin))
+        assert await engine.execute(ANONYMOUS, PUBLISH) == Published(1, 1, 1)
 
 
 async def test_what_is_never_published_expires(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """A sink whose tasks fail, whose queries are restarted, whose batches come again: each row comes once, or none does."""
 
-import pickle
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +10,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import StageLost
-from penstock.spark.sink import PenstockWriter
-from penstock.spark.writing import WriteOptions
 from penstock.store import store_url
 from penstock.testing import Server, server
 from tests.postgres import Schemas
@@ -100,35 +95,14 @@ def test_a_job_with_a_task_that_fails_adds_nothing_and_leaves_nothing_staged(
 
 
 def test_a_new_checkpoint_with_the_old_producer_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    source, target = fill(tmp_path / "source", [("shop", "s", counted(15))]), store_url(tmp_path / "target")
+    source, target = fill(tmp_path / "source", [("shop", "s", counted(5))]), store_url(tmp_path / "target")
     copy(copied(spark, source, "shop"), target, tmp_path / "one", producer="copier")
-    with pytest.raises(Exception, match="copier"):
+    fill(tmp_path / "source", [("shop", "s", counted(5, 6))])
+    # The first batch of the new query has the number of the last one of the old query, and other rows.
+    with pytest.raises(Exception, match="producer copier has published number 0 for another one"):
         copy(copied(spark, source, "shop"), target, tmp_path / "two", producer="copier")
-    assert len(history(tmp_path / "target")) == 15
-
-
-def test_of_two_attempts_of_a_task_the_one_that_won_is_published(tmp_path: Path) -> None:
-    url = store_url(tmp_path / "data")
-    writer = PenstockWriter(WriteOptions(url))
-    columns = {"context": ["shop"] * 3, "stream": ["s"] * 3, "type": ["T"] * 3}
-    told = []
-    for attempt in ("lost", "won"):
-        rows = pa.RecordBatch.from_pydict({**columns, "text": [f"{attempt} {number}" for number in range(3)]})
-        # Each attempt is in a process of its own.
-        told.append(pickle.loads(pickle.dumps(writer)).write(iter([rows])))
-    pickle.loads(pickle.dumps(writer)).commit([told[1]])
-    assert [e.body for e in history(tmp_path / "data")] == [b"won 0", b"won 1", b"won 2"]
-    assert not (tmp_path / "data" / "staging").exists()
-
-
-def test_files_that_the_driver_does_not_see_fail_the_job(tmp_path: Path) -> None:
-    writer = PenstockWriter(WriteOptions(store_url(tmp_path / "data")))
-    rows = pa.RecordBatch.from_pydict({"context": ["shop"], "stream": ["s"], "type": ["T"], "text": ["one"]})
-    told = writer.write(iter([rows]))
-    shutil.rmtree(tmp_path / "data" / "staging")
-    with pytest.raises(StageLost):
-        writer.commit([told])
-    assert history(tmp_path / "data") == []
+    copy(copied(spark, source, "shop"), target, tmp_path / "one", producer="copier")
+    assert len(history(tmp_path / "target")) == 10
 
 
 def test_a_sink_writes_while_its_store_is_read(spark: SparkSession, tmp_path: Path) -> None:

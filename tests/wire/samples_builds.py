@@ -7,6 +7,8 @@ from penstock.model import (
     BuildStart,
     Done,
     DropOutput,
+    FindMessage,
+    Found,
     Installed,
     InstallOutput,
     IteratorKind,
@@ -57,6 +59,7 @@ BUILDS: Final = [
         [MessagePage([b"\x05", None, b"", None])],
         [[b"MB", b"2", b"1", b"3", b"4", b"\x05", b"", b"", b""]],
     ),
+    Sample(TEXT, "BP", [b"total", b"3", b"2"], (FindMessage("total", 3, 2),), [Found(18)], [[b"PT", b"18"]]),
     Sample(
         TEXT,
         "BO",

@@ -2,7 +2,17 @@
 
 from typing import Final
 
-from penstock.model import Done, DropStages, ProducerMark, Published, PublishStages, StagedUnit, StageEvents, Winner
+from penstock.model import (
+    Done,
+    DropStages,
+    ProducerMark,
+    Published,
+    PublishStages,
+    StagedUnit,
+    StageEvents,
+    StagesTaken,
+    Winner,
+)
 from tests.wire.sample_parts import TEXT, Sample
 
 STAGING: Final = [
@@ -11,14 +21,14 @@ STAGING: Final = [
         "ZS",
         [*(b"copier/7", b"0", b"first", b"2", b"1"), *(b"shop", b"order-1", b"-1", b"record", b"keys")],
         (StageEvents("copier/7", 0, "first", 2, (StagedUnit("shop", "order-1", -1, b"record", b"keys"),)),),
-        [Done()],
-        [[b"OK"]],
+        [StagesTaken(8 << 20)],
+        [[b"ZT", b"8388608"]],
     ),
     Sample(
         TEXT,
         "ZP",
-        [b"copier", b"7", b"copier/7", b"1", b"0", b"first", b"3"],
-        (PublishStages("copier/7", (Winner(0, "first", 3),), ProducerMark("copier", 7)),),
+        [b"copier", b"7", b"copier/7", b"query", b"1", b"0", b"first", b"3"],
+        (PublishStages("copier/7", (Winner(0, "first", 3),), ProducerMark("copier", 7), "query"),),
         [Published(12, 3, 250)],
         [[b"ZR", b"12", b"3", b"250", b"0"]],
     ),

@@ -16,6 +16,7 @@ from penstock.model import (
     PublishStages,
     StagedUnit,
     StageEvents,
+    StagesTaken,
     Winner,
 )
 
@@ -30,19 +31,23 @@ class AsyncStaging:
         self._calls = calls
         self.job = job
 
-    async def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
-        """Stage units of an attempt, the first of which is its unit `number`, from 0. The same again does nothing."""
-        await self._calls.ask(StageEvents(self.job, part, attempt, number, tuple(units)), Done)
+    async def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> StagesTaken:
+        """Stage units of an attempt, the first of which is its unit `number`, from 0. The same again does nothing.
+
+        The answer says how large an event may be; it comes for no units, too.
+        """
+        return await self._calls.ask(StageEvents(self.job, part, attempt, number, tuple(units)), StagesTaken)
 
     async def publish(
-        self, winners: Iterable[Winner], producer: str, number: int, *, timeout: float = PUBLISH_S
+        self, winners: Iterable[Winner], producer: str, number: int, *, origin: str = "", timeout: float = PUBLISH_S
     ) -> Published:
         """Make history of what the winners have staged, once for each number of a producer, and drop the rest.
 
+        Where an `origin` is given, the same number of somebody else's is no repetition but refused: InvalidRequest.
         Raises StageLost if something of it is not there any more, and VersionConflict if a stream is not where it was
         expected; nothing is published then.
         """
-        request = PublishStages(self.job, tuple(winners), ProducerMark(producer, number))
+        request = PublishStages(self.job, tuple(winners), ProducerMark(producer, number), origin)
         published = await self._calls.ask(request, Published, timeout)
         if published.repeated:
             await self.drop()

@@ -297,6 +297,7 @@ class Build(Blocking[AsyncBuild]):
 
     begin = blocking(AsyncBuild.begin)
     messages = blocking(AsyncBuild.messages)
+    position = blocking(AsyncBuild.position)
     stage = blocking(AsyncBuild.stage)
     install = blocking(AsyncBuild.install)
     drop = blocking(AsyncBuild.drop)

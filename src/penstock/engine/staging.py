@@ -17,15 +17,18 @@ from penstock.model import (
     PublishStages,
     StagedUnit,
     StageEvents,
+    StagesTaken,
     Winner,
     check_stream,
 )
 from penstock.store import Store
 from penstock.store.contract import LOG_CONTEXT, ExpireStages, Placed, Publish, Stage, Transaction, Unstage
-from penstock.store.staging import check_unit, largest_event, size_of
+from penstock.store.staging import UNIT_EVENTS_MAX, check_unit, largest_event, size_of
 
 REQUEST_UNITS_MAX: Final = 10_000
 """Units in one request to stage."""
+REQUEST_BYTES_MAX: Final = 8 << 20
+"""Bytes of these units, besides one event of any size. A job is no commit, whose limits are for clients that append."""
 WINNERS_MAX: Final = 50_000
 """Parts of one job."""
 EXPIRE_MAX: Final = 10
@@ -39,7 +42,7 @@ class Staging:
         self._parts = parts
         self._disk = disk
 
-    async def stage(self, request: StageEvents) -> Done:
+    async def stage(self, request: StageEvents) -> StagesTaken:
         """Look at units, and stage them."""
         self._disk.check()
         check_names(job=request.job)
@@ -47,21 +50,24 @@ class Staging:
         if len(request.units) > REQUEST_UNITS_MAX:
             raise LimitExceeded("request_units_max", len(request.units), REQUEST_UNITS_MAX)
         size, settings = sum(map(size_of, request.units)), self._parts.settings
-        if size > settings.commit_bytes_max:
-            raise LimitExceeded("commit_bytes_max", size, settings.commit_bytes_max)
-        limits = (settings.commit_events_max, settings.event_bytes_max)
-        await self._parts.run(check_units, request.units, *limits)
-        who = (request.job, request.part, request.attempt, request.number)
-        stage = Stage(*who, request.units, settings.stage_bytes_max, settings.stage_units_max)
-        await self._parts.write(Transaction((stage,)), size)
-        return Done()
+        if request.units:
+            if size > (largest := REQUEST_BYTES_MAX + settings.event_bytes_max):
+                raise LimitExceeded("request_bytes_max", size, largest)
+            await self._parts.run(check_units, request.units, settings.event_bytes_max)
+            who = (request.job, request.part, request.attempt, request.number)
+            stage = Stage(*who, request.units, settings.stage_bytes_max, settings.stage_units_max)
+            await self._parts.write(Transaction((stage,)), size)
+        return StagesTaken(settings.event_bytes_max)
 
     async def publish(self, request: PublishStages) -> Published:
         """Make history of what the winners have staged."""
         self._disk.check()
         check_names(job=request.job)
         check_winners(request.winners)
-        (placed,) = await self._parts.write(Transaction((Publish(request.job, request.winners),), request.mark))
+        if request.origin:
+            check_names(origin=request.origin)
+        publish = Publish(request.job, request.winners, request.origin)
+        (placed,) = await self._parts.write(Transaction((publish,), request.mark))
         assert isinstance(placed, Placed)
         return placed.published
 
@@ -91,7 +97,7 @@ def check_winners(winners: Sequence[Winner]) -> None:
         raise LimitExceeded("winners_max", len(winners), WINNERS_MAX)
 
 
-def check_units(_store: Store, units: Sequence[StagedUnit], events_max: int, event_bytes_max: int) -> None:
+def check_units(_store: Store, units: Sequence[StagedUnit], event_bytes_max: int) -> None:
     """Raise InvalidRequest or LimitExceeded if units cannot become history."""
     for unit in units:
         check_names(context=unit.context)
@@ -102,7 +108,7 @@ def check_units(_store: Store, units: Sequence[StagedUnit], events_max: int, eve
         if unit.expected != ANY and unit.expected < 1:
             raise InvalidRequest("expected version", f"is {unit.expected}; it must be -1 or at least 1")
         columns = check_unit(unit)
-        if columns.length > events_max:
-            raise LimitExceeded("commit_events_max", columns.length, events_max)
+        if columns.length > UNIT_EVENTS_MAX:
+            raise LimitExceeded("unit_events_max", columns.length, UNIT_EVENTS_MAX)
         if columns.size > event_bytes_max and (largest := largest_event(unit)) > event_bytes_max:
             raise LimitExceeded("event_bytes_max", largest, event_bytes_max)

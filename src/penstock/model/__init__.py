@@ -7,6 +7,7 @@ from penstock.model.builds import (
     BeginBuild,
     BuildStart,
     DropOutput,
+    FindMessage,
     Installed,
     InstallOutput,
     MessagePage,
@@ -90,7 +91,7 @@ from penstock.model.requests import (
     SubscriptionStart,
     Transact,
 )
-from penstock.model.staging import DropStages, Published, PublishStages, StagedUnit, StageEvents, Winner
+from penstock.model.staging import DropStages, Published, PublishStages, StagedUnit, StageEvents, StagesTaken, Winner
 from penstock.model.ticks import (
     KIND_LOCAL,
     KIND_UNSPECIFIED,
@@ -143,6 +144,7 @@ __all__ = [
     "EventFilter",
     "EventPage",
     "FetchSubscription",
+    "FindMessage",
     "FindPosition",
     "Found",
     "GetStats",
@@ -196,6 +198,7 @@ __all__ = [
     "StageEvents",
     "StageOutput",
     "StagedUnit",
+    "StagesTaken",
     "StoreStats",
     "StreamInfo",
     "StreamPage",

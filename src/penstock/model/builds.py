@@ -65,6 +65,18 @@ class MessagePage(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class FindMessage(Request):
+    """Where in the history the event of a message is that an iterator reads: Found, None if it has none, or is erased.
+
+    Fails as ReadMessages does.
+    """
+
+    iterator: str
+    id: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
 class StageOutput(Request):
     """Stage chunks of output of one attempt, the first of which is its chunk `number` (from 0). Answered with Done.
 

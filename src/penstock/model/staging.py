@@ -37,9 +37,9 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class StageEvents(Request):
-    """Stage units of one attempt, the first of which is its unit `number` (from 0). Answered with Done.
+    """Stage units of one attempt, the first of which is its unit `number` (from 0). Answered with StagesTaken.
 
-    The same again does nothing. Nobody reads them before they are published.
+    The same again does nothing, and so do no units, which is how one asks. Nobody reads them before they are published.
     """
 
     right = Right.APPEND
@@ -52,12 +52,17 @@ class StageEvents(Request):
 
 @dataclass(frozen=True, slots=True)
 class PublishStages(Request):
-    """Make history of what the winners have staged, all or nothing, and drop the job. Answered with Published."""
+    """Make history of what the winners have staged, all or nothing, and drop the job. Answered with Published.
+
+    `origin` says who it is that gives the mark its number, such as a query, or is empty: of two that say different ones
+    under the same mark the second is refused, because it is no repetition of the first.
+    """
 
     right = Right.APPEND
     job: str
     winners: tuple[Winner, ...]
     mark: ProducerMark
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,13 @@ class DropStages(Request):
 
     right = Right.APPEND
     job: str
+
+
+@dataclass(frozen=True, slots=True)
+class StagesTaken(Reply):
+    """Units are staged. `event_bytes_max`: bytes of type, headers and body that one event may have."""
+
+    event_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ class Settings:
         default=256 * UNITS["MiB"], parse=size(1024), help="bytes that one job may have staged before it is published"
     )
     stage_units_max: int = setting(
-        default=1_000_000, parse=count(1), help="units, of one stream and task each, that one job may have staged"
+        default=100_000, parse=count(1), help="units, of one stream and task each, that one job may have staged"
     )
     stage_idle_ms_max: int = setting(
         default=24 * 3_600_000, parse=count(1000), help="how long events stay staged to which nothing is added"

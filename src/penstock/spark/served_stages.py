@@ -17,9 +17,13 @@ class ServedStages:
         """See Stages."""
         self._staging.stage(part, attempt, number, units)
 
-    def publish(self, winners: Sequence[Winner], mark: ProducerMark) -> Published:
+    def event_bytes_max(self) -> int:
         """See Stages."""
-        return self._staging.publish(winners, mark.producer, mark.number)
+        return self._staging.stage(0, "asks", 0, ()).event_bytes_max
+
+    def publish(self, winners: Sequence[Winner], mark: ProducerMark, origin: str) -> Published:
+        """See Stages."""
+        return self._staging.publish(winners, mark.producer, mark.number, origin=origin)
 
     def drop(self) -> None:
         """See Stages."""

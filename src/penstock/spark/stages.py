@@ -29,9 +29,16 @@ from penstock.store.urls import SQLITE
 REQUEST_BYTES: Final = 4 << 20
 REQUEST_UNITS: Final = 1000
 """Units that are staged in one go."""
-JOB_BYTES_MAX: Final = 16 << 30
-JOB_UNITS_MAX: Final = 4_000_000
-"""What one job may stage where no server says it."""
+EVENT_BYTES_MAX: Final = 8 << 20
+"""Bytes of one event's type, headers and body, where no server says it: as much as one takes if it is told nothing."""
+SHARED: Final = (256 << 20, 100_000)
+"""Bytes and units that one job may stage in a store that others write: they wait while it is published, and give up
+after `LOCK_MS_MAX` (`penstock.store.postgres.connecting`). A server that is told nothing has the same limits."""
+OWNED: Final = (16 << 30, 4_000_000)
+"""The same in a store that nobody else has open."""
+OWNER_S_MAX: Final = 10.0
+"""How long the driver tries to own a store: another job may be publishing there."""
+OWNER_PAUSE_S: Final = 0.05
 STREAM_CACHE_MAX: Final = 100_000
 WAL_BYTES_MAX: Final = 32 << 20
 FOLDER: Final = "staging"
@@ -48,7 +55,10 @@ class Stages(Protocol):
     def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
         """Stage units of an attempt."""
 
-    def publish(self, winners: Sequence[Winner], mark: ProducerMark) -> Published:
+    def event_bytes_max(self) -> int:
+        """How many bytes the type, headers and body of an event may have."""
+
+    def publish(self, winners: Sequence[Winner], mark: ProducerMark, origin: str) -> Published:
         """Make history of what has won."""
 
     def drop(self) -> None:
@@ -83,19 +93,24 @@ def portions(units: Iterable[Unit], measured: Callable[[Unit], int]) -> Iterator
 
 
 class StoreStages:
-    """Stages in a store that is opened here."""
+    """Stages in a store that is opened here. What a job may stage is said in bytes and units."""
 
-    def __init__(self, url: str, job: str) -> None:
+    def __init__(self, url: str, job: str, limits: tuple[int, int] = SHARED) -> None:
         self._job = job
+        self._limits = limits
         self._store: Store = open_store(url, stream_cache_max=STREAM_CACHE_MAX, wal_bytes_max=WAL_BYTES_MAX)
 
     def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
         """See Stages."""
-        self._write(Stage(self._job, part, attempt, number, tuple(units), JOB_BYTES_MAX, JOB_UNITS_MAX))
+        self._write(Stage(self._job, part, attempt, number, tuple(units), *self._limits))
 
-    def publish(self, winners: Sequence[Winner], mark: ProducerMark) -> Published:
+    def event_bytes_max(self) -> int:
         """See Stages."""
-        placed = self._write(Publish(self._job, tuple(winners)), mark)
+        return EVENT_BYTES_MAX
+
+    def publish(self, winners: Sequence[Winner], mark: ProducerMark, origin: str) -> Published:
+        """See Stages."""
+        placed = self._write(Publish(self._job, tuple(winners), origin), mark)
         assert isinstance(placed, Placed)
         if placed.published.repeated:
             self.drop()
@@ -151,10 +166,14 @@ class FileStages:
     def _file(self, part: int, attempt: str) -> Path:
         return self._folder / f"{part}-{attempt}"
 
-    def publish(self, winners: Sequence[Winner], mark: ProducerMark) -> Published:
+    def event_bytes_max(self) -> int:
+        """See Stages."""
+        return EVENT_BYTES_MAX
+
+    def publish(self, winners: Sequence[Winner], mark: ProducerMark, origin: str) -> Published:
         """See Stages."""
         with self._brought_in(winners) as stages:
-            return stages.publish(winners, mark)
+            return stages.publish(winners, mark, origin)
 
     def install(self, op: Install) -> Installed:
         """Make chunks that are staged here the output of an iterator."""
@@ -163,37 +182,49 @@ class FileStages:
 
     def check_owner(self) -> None:
         """Raise InvalidRequest if somebody else owns the store now, so that nobody works in vain."""
-        self._own().close()
+        self._own(0.0).close()
 
     @contextmanager
     def _brought_in(self, winners: Sequence[Winner]) -> Iterator[StoreStages]:
-        """Own the store, with what has won in it. The files go if all goes well."""
-        with closing(self._own()) as stages:
+        """Own the store, with what has won in it; it is not left there. The files go if all goes well."""
+        self._expire()
+        with closing(self._own(OWNER_S_MAX)) as stages:
             # A driver that was killed here may have left something of the same attempts.
             stages.drop()
-            for winner in winners:
-                number = 0
-                for units in portions(self._units(winner), size_of):
-                    stages.stage(winner.part, winner.attempt, number, units)
-                    number += len(units)
-            yield stages
+            try:
+                self._bring_in(winners, stages)
+                yield stages
+            except BaseException:
+                with suppress(PenstockError):
+                    stages.drop()
+                raise
         self.drop()
-        self._expire()
+
+    def _bring_in(self, winners: Sequence[Winner], stages: StoreStages) -> None:
+        for winner in winners:
+            number = 0
+            for units in portions(self._units(winner), size_of):
+                stages.stage(winner.part, winner.attempt, number, units)
+                number += len(units)
 
     def _expire(self) -> None:
         """Drop what jobs have left behind whose driver was killed."""
         before = time.time() - IDLE_S_MAX
         with suppress(OSError):
             for folder in (self._store / FOLDER).iterdir():
-                if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < before:
+                is_idle = max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < before
+                if is_idle and folder != self._folder:
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def _own(self) -> StoreStages:
-        try:
-            return StoreStages(self._url, self._job)
-        except StoreInUse as error:
-            place = f"{error}; a server owns it: write with penstock://HOST:PORT of that server instead"
-            raise InvalidRequest("option url", f"is of a store in use: {place}") from error
+    def _own(self, patience_s: float) -> StoreStages:
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return StoreStages(self._url, self._job, OWNED)
+            except StoreInUse as error:
+                if time.monotonic() >= deadline:
+                    raise _in_use(error) from error
+            time.sleep(OWNER_PAUSE_S)
 
     def _units(self, winner: Winner) -> Iterator[StagedUnit]:
         if not winner.units:
@@ -214,6 +245,11 @@ class FileStages:
 
     def close(self) -> None:
         """See Stages."""
+
+
+def _in_use(error: StoreInUse) -> InvalidRequest:
+    advice = "if that is a server, write with its penstock://HOST:PORT; if it is another job, write after it"
+    return InvalidRequest("option url", f"is of a store in use: {error}; {advice}")
 
 
 def _piece(file: IO[bytes]) -> bytes:

@@ -31,6 +31,8 @@ from penstock.settings.parsers import choice, whole_number
 FAIL: Final = "fail"
 DIVERT: Final = "divert"
 NUMBER_MAX: Final = (1 << 63) - 1
+PRODUCER_BYTES_MAX: Final = 400
+"""Bytes of a producer's name: those of its jobs begin with it, and have a query and a batch besides."""
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 ORDERED: Final = (*_WHOLE, FloatType, DoubleType, DateType, TimestampType, TimestampNTZType, StringType, BinaryType)
 """Types of a column that `orderBy` can name."""
@@ -78,6 +80,8 @@ class WriteOptions:
 def _name(value: str) -> str:
     if reason := check_name(value):
         raise ValueError(reason)
+    if (size := len(value.encode())) > PRODUCER_BYTES_MAX:
+        raise ValueError(f"has {size} bytes; at most {PRODUCER_BYTES_MAX} are allowed")
     return value
 
 

@@ -314,11 +314,13 @@ class Publish:
     """Place what the winners of a job have staged, and drop the job. Answers Placed. Belongs under a mark.
 
     Streams come in the order of their names. Fails with StageLost, VersionConflict, or LimitExceeded if more units of a
-    stream overlap in their keys than can be merged.
+    stream overlap in their keys than can be merged; under a mark that was published by another `origin`, where both say
+    one, with InvalidRequest.
     """
 
     job: str
     winners: tuple[Winner, ...]
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)

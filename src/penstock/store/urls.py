@@ -19,6 +19,12 @@ def store_url(directory: Path) -> str:
     return f"{SQLITE}{directory}"
 
 
+def absolute_url(url: str) -> str:
+    """The same store for whoever runs in another folder. Links are not followed: they may lead elsewhere one day."""
+    path = url.removeprefix(SQLITE)
+    return store_url(Path(path).absolute()) if path and url.startswith(SQLITE) else url
+
+
 def open_store(url: str, *, stream_cache_max: int, wal_bytes_max: int) -> Store:
     """Open a store for writing; it is made if it is not there."""
     if url.startswith(POSTGRES):

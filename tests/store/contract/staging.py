@@ -97,6 +97,25 @@ class StagingContract(StoreCase):
         assert isinstance(attempt(store, Publish("job", ()), mark=ProducerMark("p", 1)), InvalidRequest)
         assert store.head() == 2
 
+    def test_a_mark_that_another_origin_has_published_is_refused(self, store: Store) -> None:
+        job = stage(store, 0, unit("a", some(2)))
+        do(store, Publish("job", (job,), "query 1"), mark=MARK)
+        again = stage(store, 0, unit("a", some(4)), job="again")
+        outcome = attempt(store, Publish("again", (again,), "query 2"), mark=MARK)
+        assert isinstance(outcome, InvalidRequest)
+        assert MARK.producer in str(outcome)
+        for origin in ("query 1", ""):
+            (placed,) = do(store, Publish("again", (again,), origin), mark=MARK)
+            assert isinstance(placed, Placed)
+            assert placed.published.repeated
+        assert store.head() == 2
+
+    def test_a_mark_without_an_origin_is_anybodys(self, store: Store) -> None:
+        publish(store, stage(store, 0, unit("a", some(2))))
+        (placed,) = do(store, Publish("job", (), "query"), mark=MARK)
+        assert isinstance(placed, Placed)
+        assert placed.published.repeated
+
     def test_a_job_without_events_is_published_too(self, store: Store) -> None:
         assert publish(store) == Published(0, 0, 0)
         assert publish(store, Winner(0, "a", 0)) == Published(0, 0, 0, repeated=True)

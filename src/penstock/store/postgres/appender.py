@@ -80,6 +80,15 @@ class Appender(Placing[Database]):
         self._absent |= set(asked) - found.keys()
         self._contexts |= {name: ContextState(*row) for name, *row in contexts}
 
+    def look_up(self, keys: Iterable[StreamKey]) -> None:
+        """Ask for streams that are needed in a moment, all together: one by one each would be a round trip."""
+        unknown, _ = self.unknown(keys)
+        asked = [key for key in unknown if key not in self._staged_streams and key not in self._absent]
+        if asked:
+            contexts, streams = zip(*asked, strict=True)
+            values = {"contexts": Texts(contexts), "streams": Texts(streams)}
+            self.load(asked, self._db.rows("batch_streams", values), [])
+
     def point(self) -> Point:
         """Remember this point."""
         self._undo = []
@@ -147,11 +156,8 @@ class Appender(Placing[Database]):
             self._db.later("notify", told)
 
     def _find_stream(self, context: str, stream: str) -> StreamState | None:
-        key = (context, stream)
-        if key not in self._absent:
-            values = {"contexts": Texts([context]), "streams": Texts([stream])}
-            self.load([key], self._db.rows("batch_streams", values), [])
-        return self._streams.get(key)
+        self.look_up([(context, stream)])
+        return self._streams.get((context, stream))
 
     def _place_of(self, commit: Commit, stream: StreamState, /) -> tuple[bytes, bytes, int]:
         mine = [(Record(row[4], row[0]), row[0]) for row in self._records if row[3] == stream.id]

@@ -117,7 +117,7 @@ class Batch:
                 return Judged([*judging.first_results(ops, before, mark)], is_whole=False)
             results = self._carry_out(ops)
             if mark is not None:
-                self.producers.save(mark, judging.kept(results))
+                self.producers.save(mark, judging.kept(ops, results))
             return Judged(results, is_whole=len(ops) > 1 or mark is not None)
         except StoreError:
             raise

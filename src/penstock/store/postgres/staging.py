@@ -11,7 +11,7 @@ from penstock.store.operations import Stage, StageOperation
 from penstock.store.postgres.appender import Appender
 from penstock.store.postgres.arrays import Blobs, Numbers, Texts
 from penstock.store.postgres.database import Database
-from penstock.store.staging import Placed, Unit
+from penstock.store.staging import Placed, StreamKey, Unit
 from penstock.store.tables.staging import Stages
 
 
@@ -26,6 +26,8 @@ def drop_orphans(db: Database, appender: Appender) -> None:
 
 
 class _Stages(Stages[Database]):
+    _appender: Appender
+
     def _add(self, number: int, op: Stage) -> None:
         columns = {
             "id": number,
@@ -40,7 +42,12 @@ class _Stages(Stages[Database]):
         self._db.later("add_staged", columns)
 
     def _units(self, ids: list[int]) -> dict[int, Unit]:
-        return {row[0]: Unit(*row[1:]) for row in self._db.rows("staged_units", {"ids": Numbers(ids)})}
+        units = {row[0]: Unit(*row[1:]) for row in self._db.rows("staged_units", {"ids": Numbers(ids)})}
+        self._look_up({(unit.context, unit.stream) for unit in units.values()})
+        return units
+
+    def _look_up(self, keys: Collection[StreamKey]) -> None:
+        self._appender.look_up(keys)
 
     def _remove(self, ids: Collection[int]) -> None:
         numbers = {"ids": Numbers(ids)}

@@ -217,7 +217,7 @@ class SqliteStore(SqliteReader):
             is_small = len(operations) == 1 and not isinstance(operations[0], Publish | Install)
             results = [self._apply(operations[0])] if is_small else self._together(operations)
             if mark is not None:
-                consumers.save_mark(self.db, mark, judging.kept(results), self._recorded)
+                consumers.save_mark(self.db, mark, judging.kept(operations, results), self._recorded)
             return results
         except StoreError:
             raise

@@ -14,7 +14,7 @@ from penstock.errors import IteratorNotFound
 from penstock.model import Installed, Winner
 from penstock.store import outputs, staging
 from penstock.store.operations import ExpireStages, Install, Publish, Stage, StageOperation, Unstage
-from penstock.store.staging import Placed, Placing, Staged, Unit
+from penstock.store.staging import Placed, Placing, Staged, StreamKey, Unit
 from penstock.store.tables.installing import Installing
 from penstock.store.tables.queries import Statements
 
@@ -59,7 +59,9 @@ class Stages(ABC, Generic[_Db]):
     def _publish(self, op: Publish) -> Placed:
         job = {"job": op.job}
         self._keep_winners(op.job, op.winners)
-        staging.check_expected(self._db.rows("staged_expected", job), self._appender)
+        expected = self._db.rows("staged_expected", job)
+        self._look_up([(context, stream) for context, stream, *_ in expected])
+        staging.check_expected(expected, self._appender)
         placed = staging.publish(self._in_order(op.job), self._appender)
         self._appender.flush()
         self._drop("stages_of_job", job)
@@ -91,6 +93,9 @@ class Stages(ABC, Generic[_Db]):
         if ids:
             self._remove(ids)
         return len(ids)
+
+    def _look_up(self, keys: Collection[StreamKey], /) -> None:
+        """Streams are needed in a moment; where asking for each takes long, all are asked for here."""
 
     @abstractmethod
     def _add(self, number: int, op: Stage, /) -> None:

@@ -10,6 +10,8 @@ from penstock.model import (
     BuildStart,
     Done,
     DropOutput,
+    FindMessage,
+    Found,
     Installed,
     InstallOutput,
     MessagePage,
@@ -46,6 +48,12 @@ def read_messages(fields: Fields, _dialect: Dialect) -> Asked:
     return (ReadMessages(name, number, ordinal, fields.number("Count")),), one(MessagePage, write)
 
 
+def find_message(fields: Fields, _dialect: Dialect) -> Asked:
+    """BP."""
+    request = FindMessage(fields.text("Name"), fields.number("Id"), fields.number("Ordinal"))
+    return (request,), one(Found, lambda found: [b"PT", *texts(found.position)])
+
+
 def stage_output(fields: Fields, _dialect: Dialect) -> Asked:
     """BO."""
     number, part, attempt = fields.number("Id"), fields.number("Part"), fields.text("Attempt")
@@ -73,6 +81,7 @@ _INSTALLED: Final = one(Installed, lambda i: [b"BR", *texts(i.items, i.added, i.
 BUILDS: Final[dict[bytes, Command]] = {
     b"BB": Command(begin_build, b"BG"),
     b"BM": Command(read_messages, b"MB"),
+    b"BP": Command(find_message, b"PT"),
     b"BO": Command(stage_output, b"OK"),
     b"BI": Command(install_output, b"BR"),
     b"BD": Command(drop_output, b"OK"),

@@ -38,6 +38,7 @@ from penstock.model import (
     RecordPage,
     Registered,
     Replayed,
+    StagesTaken,
     StoreStats,
     StreamInfo,
     StreamPage,
@@ -277,6 +278,11 @@ def _names(fields: Fields) -> list[str]:
 
 
 # --- erasing --------------------------------------------------------------------------------------------------
+
+
+def stages_taken(fields: Fields) -> StagesTaken:
+    """ZT."""
+    return StagesTaken(fields.number("EventBytesMax"))
 
 
 def published(fields: Fields) -> Published:

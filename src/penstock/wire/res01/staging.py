@@ -3,7 +3,7 @@
 from typing import Final
 
 from penstock.errors import InvalidRequest
-from penstock.model import Done, DropStages, Published, PublishStages, StagedUnit, StageEvents, Winner
+from penstock.model import Done, DropStages, Published, PublishStages, StagedUnit, StageEvents, StagesTaken, Winner
 from penstock.wire.res01.commands import Asked, Command
 from penstock.wire.res01.encoding import Dialect, one, texts
 from penstock.wire.res01.extensions import producer_mark
@@ -18,7 +18,7 @@ def stage_events(fields: Fields, _dialect: Dialect) -> Asked:
     job, part, attempt = fields.text("Job"), fields.number("Part"), fields.text("Attempt")
     number = fields.number("Number")
     units = tuple(_unit(fields) for _ in range(fields.count_to_end("UnitCount", UNIT_FRAMES)))
-    return (StageEvents(job, part, attempt, number, units),), _DONE
+    return (StageEvents(job, part, attempt, number, units),), _TAKEN
 
 
 def _unit(fields: Fields) -> StagedUnit:
@@ -28,10 +28,10 @@ def _unit(fields: Fields) -> StagedUnit:
 
 def publish_stages(fields: Fields, _dialect: Dialect) -> Asked:
     """ZP."""
-    mark, job = producer_mark(fields), fields.text("Job")
+    mark, job, origin = producer_mark(fields), fields.text("Job"), fields.text("Origin")
     if mark is None:
         raise InvalidRequest("Producer", "is empty; whatever is published has a mark")
-    return (PublishStages(job, winners(fields), mark),), _PUBLISHED
+    return (PublishStages(job, winners(fields), mark, origin),), _PUBLISHED
 
 
 def winners(fields: Fields) -> tuple[Winner, ...]:
@@ -48,10 +48,11 @@ def drop_stages(fields: Fields, _dialect: Dialect) -> Asked:
 
 
 _DONE: Final = one(Done, lambda _done: [b"OK"])
+_TAKEN: Final = one(StagesTaken, lambda taken: [b"ZT", *texts(taken.event_bytes_max)])
 _PUBLISHED: Final = one(Published, lambda p: [b"ZR", *texts(p.position, p.commits, p.events, p.repeated)])
 
 STAGING: Final[dict[bytes, Command]] = {
-    b"ZS": Command(stage_events, b"OK"),
+    b"ZS": Command(stage_events, b"ZT"),
     b"ZP": Command(publish_stages, b"ZR"),
     b"ZD": Command(drop_stages, b"OK"),
 }

@@ -21,6 +21,7 @@ from penstock.model import (
     EraseStream,
     EraseSubject,
     FetchSubscription,
+    FindMessage,
     FindPosition,
     InstallOutput,
     ListContexts,
@@ -311,7 +312,7 @@ def stage_events(request: StageEvents) -> Frames:
 
 def publish_stages(request: PublishStages) -> Frames:
     """ZP."""
-    return [*_mark(request.mark), *texts(request.job), *_winners(request.winners)]
+    return [*_mark(request.mark), *texts(request.job, request.origin), *_winners(request.winners)]
 
 
 def _winners(winners: Sequence[Winner]) -> Frames:
@@ -334,6 +335,11 @@ def begin_build(request: BeginBuild) -> Frames:
 def read_messages(request: ReadMessages) -> Frames:
     """BM."""
     return texts(request.iterator, request.id, request.ordinal, request.count)
+
+
+def find_message(request: FindMessage) -> Frames:
+    """BP."""
+    return texts(request.iterator, request.id, request.ordinal)
 
 
 def stage_output(request: StageOutput) -> Frames:

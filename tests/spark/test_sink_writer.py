@@ -1,0 +1,260 @@
+"""The writers of the sink without Spark around them: what tasks stage, what a driver publishes, what is left behind."""
+
+import json
+import os
+import pickle
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import InvalidRequest, LimitExceeded, StageLost, StoreInUse
+from penstock.spark import rows, sink, stages
+from penstock.spark.sink import PenstockStreamWriter, PenstockWriter
+from penstock.spark.writing import WriteOptions
+from penstock.store import open_store, store_url
+from penstock.store.sqlite import SqliteStore
+from penstock.testing import server
+from tests.postgres import Schemas
+from tests.spark.sink_targets import SQLITE, Target
+from tests.spark.support import PATIENCE_S, counted, fill, history, until
+
+TICKS = 638_500_000_000_000_123
+
+
+def table(texts: Any, **more: Any) -> pa.RecordBatch:
+    """Rows of one stream."""
+    names = {"context": "shop", "stream": "s", "type": "T"}
+    columns = {name: pa.array([value] * len(texts)) for name, value in names.items()}
+    return pa.RecordBatch.from_pydict({**columns, "text": texts, **more})
+
+
+def options(place: Path, **given: Any) -> WriteOptions:
+    return WriteOptions.of({"url": store_url(place), **{name: str(value) for name, value in given.items()}})
+
+
+def save(where: WriteOptions, *batches: pa.RecordBatch) -> None:
+    """Write a table of one task, as Spark does."""
+    writer = PenstockWriter(where)
+    try:
+        message = writer.write(iter(batches))
+        writer.commit([message])
+    except Exception:
+        writer.abort([None])
+        raise
+
+
+def bodies(place: Path) -> list[bytes]:
+    return [event.body for event in history(place)]
+
+
+def bad_rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(folder.iterdir()) for line in path.read_text().splitlines()]
+
+
+def not_utf8() -> pa.Array:
+    """Two texts, the second of which is none: Spark hands such values on."""
+    offsets, data = b"\0\0\0\0\1\0\0\0\2\0\0\0", b"a\xff"
+    return pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+# -- attempts
+
+
+def test_of_two_attempts_of_a_task_the_one_that_won_is_published(data: Path) -> None:
+    writer = PenstockWriter(options(data))
+    # Each attempt is in a process of its own.
+    told = [pickle.loads(pickle.dumps(writer)).write(iter([table([f"{which} 0"])])) for which in ("lost", "won")]
+    pickle.loads(pickle.dumps(writer)).commit([told[1]])
+    assert bodies(data) == [b"won 0"]
+    assert not (data / "staging").exists()
+
+
+def test_files_that_the_driver_does_not_see_fail_the_job(data: Path) -> None:
+    writer = PenstockWriter(options(data))
+    told = writer.write(iter([table(["one"])]))
+    shutil.rmtree(data / "staging")
+    with pytest.raises(StageLost):
+        writer.commit([told])
+    assert history(data) == []
+
+
+def test_a_publication_that_fails_leaves_nothing_in_the_store(data: Path) -> None:
+    fill(data, [("shop", "s", counted(2))])
+    with pytest.raises(Exception, match="expected version 1"):
+        save(options(data), table(["x"] * 100, expected_version=[1] * 100))
+    assert Target(SQLITE, store_url(data), data).staged() == []
+    assert not (data / "staging").exists()
+
+
+def test_files_of_drivers_that_were_killed_go_after_a_day(data: Path) -> None:
+    fill(data, [])
+    for name, age_s in (("old", 2 * stages.IDLE_S_MAX), ("new", 0.0)):
+        folder = data / "staging" / name
+        folder.mkdir(parents=True)
+        (folder / "0-a").touch()
+        make_old(folder, age_s)
+    writer = PenstockWriter(options(data))
+    told = writer.write(iter([table(["a"])]))
+    (own,) = {*(data / "staging").iterdir()} - {data / "staging" / "old", data / "staging" / "new"}
+    make_old(own, 2 * stages.IDLE_S_MAX)
+    writer.commit([told])
+    assert bodies(data) == [b"a"]
+    assert [path.name for path in (data / "staging").iterdir()] == ["new"]
+
+
+def make_old(folder: Path, age_s: float) -> None:
+    """Let a folder and its files look as if nothing had been added for so long."""
+    for path in (*folder.iterdir(), folder):
+        os.utime(path, (time.time() - age_s,) * 2)
+
+
+# -- producers
+
+
+def stream_batch(where: WriteOptions, query: str, batch: int, *texts: str) -> None:
+    """A batch of a query."""
+    message = sink._stage(where, sink._job_of(where, query, str(batch)), iter([table([*texts])]))
+    PenstockStreamWriter(where).commit([message], batch)
+
+
+def test_a_batch_of_another_query_is_no_repetition_but_refused(data: Path) -> None:
+    where = options(data, producer="copier")
+    stream_batch(where, "first", 0, "1", "2")
+    with pytest.raises(InvalidRequest, match="producer copier has published number 0 for another one") as caught:
+        stream_batch(where, "second", 0, "1", "2", "3")
+    assert "give this one a name of its own" in str(caught.value)
+    stream_batch(where, "first", 0, "replayed")
+    stream_batch(where, "first", 1, "3")
+    assert bodies(data) == [b"1", b"2", b"3"]
+
+
+def test_a_table_does_not_pass_for_a_batch_of_a_query(data: Path) -> None:
+    stream_batch(options(data, producer="p"), "query", 0, "1")
+    with pytest.raises(InvalidRequest, match="producer p"):
+        save(options(data, producer="p", batch=0), table(["2"]))
+    assert bodies(data) == [b"1"]
+
+
+def test_a_table_with_a_producer_needs_a_number(data: Path) -> None:
+    with pytest.raises(InvalidRequest, match="option producer is for tables with a number: say batch too"):
+        PenstockWriter(options(data, producer="nightly"))
+
+
+def test_a_producers_name_leaves_room_for_those_of_its_jobs(data: Path) -> None:
+    with pytest.raises(InvalidRequest, match="at most 400"):
+        options(data, producer="p" * 401)
+
+
+# -- bad rows
+
+
+def test_a_job_whose_bad_rows_the_driver_does_not_see_adds_nothing(data: Path, tmp_path: Path) -> None:
+    url, aside = fill(data, []), tmp_path / "bad"
+    writer = PenstockWriter(WriteOptions.of({"url": url, "badRows": "divert", "badRowsPath": str(aside)}))
+    told = writer.write(iter([table(["a", None])]))
+    shutil.rmtree(aside)
+    with pytest.raises(InvalidRequest, match="option badRowsPath"):
+        writer.commit([told])
+    assert history(data) == []
+
+
+def test_a_table_that_is_written_again_shows_its_bad_rows_once(data: Path, tmp_path: Path) -> None:
+    where = options(data, badRows="divert", badRowsPath=tmp_path / "bad", producer="a/b", batch=1)
+    for _ in range(2):
+        save(where, table(["a", None]))
+    save(options(data, badRows="divert", badRowsPath=tmp_path / "bad", producer="a_b", batch=1), table([None, "c"]))
+    assert bodies(data) == [b"a", b"c"]
+    assert sorted(bad["row"] for bad in bad_rows(tmp_path / "bad")) == [0, 1]
+    save(where, table(["a"]))
+    assert [bad["row"] for bad in bad_rows(tmp_path / "bad")] == [0]
+
+
+def test_text_that_is_not_utf8_is_a_bad_row(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="row 1 of partition 0: column text is not UTF-8"):
+        save(options(data), table(not_utf8()))
+    save(options(data, badRows="divert", badRowsPath=tmp_path / "bad"), table(not_utf8()))
+    assert bodies(data) == [b"a"]
+    (bad,) = bad_rows(tmp_path / "bad")
+    assert (bad["column"], bad["reason"], bad["values"]["text"]) == ("text", "is not UTF-8", "ff")
+
+
+def test_ticks_alone_are_an_event_time(data: Path) -> None:
+    save(options(data), table(["a"], ticks=[TICKS]))
+    assert [event.ticks for event in history(data)] == [TICKS]
+    for wrong in (-1, 1 << 62):
+        with pytest.raises(InvalidRequest, match="column ticks is not within the years 1 to 9999"):
+            save(options(data), table(["a"], ticks=[wrong]))
+
+
+# -- limits
+
+
+def test_a_servers_limits_are_the_sinks(tmp_path: Path) -> None:
+    limits = {"event_bytes_max": "1KiB", "commit_bytes_max": "64KiB", "commit_events_max": 100}
+    with server(tmp_path / "data", **limits) as served:
+        where = {"url": served.url, "badRows": "divert", "badRowsPath": str(tmp_path / "bad")}
+        save(WriteOptions.of(where), table(["x" * 900] * 300 + ["x" * 1024]))
+        assert len(history(tmp_path / "data")) == 300
+    (bad,) = bad_rows(tmp_path / "bad")
+    assert (bad["row"], bad["column"]) == (300, "text")
+    assert bad["reason"] == "makes an event of 1025 bytes; 1024 are the most"
+
+
+def test_a_job_may_stage_only_so_much_where_others_write_too(
+    schemas: Schemas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = fill(schemas.url(tmp_path), [])
+    monkeypatch.setattr(rows, "UNIT_EVENTS_MAX", 1)
+    monkeypatch.setattr(stages.StoreStages.__init__, "__defaults__", ((1 << 20, 3),))
+    with pytest.raises(LimitExceeded, match="stage_units_max"):
+        save(WriteOptions(url), table(["x"] * 4))
+    save(WriteOptions(url), table(["x"] * 3))
+    assert len(history(url)) == 3
+
+
+def test_what_a_task_holds_is_bounded_by_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "HELD_BYTES_MAX", 64_000)
+    units = rows.Units(None, lambda _bad: None, 1 << 20)
+    names = [f"s{number}" for number in range(99)]
+    assert list(units.add(table(["{}"] * 99).set_column(1, "stream", pa.array(names)))) == []
+    assert len(list(units.add(table(["{}"])))) == 100
+    assert list(units.rest()) == []
+
+
+# -- owners
+
+
+def test_a_store_that_somebody_else_owns_is_refused_with_advice(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "OWNER_S_MAX", 0.1)
+    with closing(SqliteStore(data)) as owner:
+        with pytest.raises(InvalidRequest, match="is of a store in use") as caught:
+            save(options(data), table(["a"]))
+        assert owner.head() == 0
+    assert "penstock://HOST:PORT" in str(caught.value)
+    assert not (data / "staging").exists()
+
+
+def test_a_driver_waits_while_another_job_is_published(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[StoreInUse] = []
+
+    def opened(*given: Any, **more: Any) -> Any:
+        try:
+            return open_store(*given, **more)
+        except StoreInUse as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(stages, "OWNER_S_MAX", float(PATIENCE_S))
+    monkeypatch.setattr(stages, "open_store", opened)
+    with ThreadPoolExecutor(1) as pool:
+        with closing(SqliteStore(data)):
+            writing = pool.submit(save, options(data), table(["a"]))
+            until(lambda: bool(refused), "waiting")
+        writing.result()
+    assert bodies(data) == [b"a"]
