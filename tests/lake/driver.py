@@ -5,7 +5,7 @@ import sys
 from penstock.lake import archiving
 from penstock.lake.compacting import compact
 from penstock.spark.sessions import session
-from tests.lake.support import quiet
+from tests.lake.support import manifest_of, quiet
 
 COMPACT_AFTER = 12
 """Files that a lake may have before it is compacted."""
@@ -19,8 +19,7 @@ def main(url: str, lake: str) -> None:
             with archiving.archiving(spark, url, lake) as archiver:
                 for _ in range(3):
                     print(archiver.catch_up(quiet).head, flush=True)
-                files = len(archiver.manifest.files)
-            if files > COMPACT_AFTER:
+            if len(manifest_of(lake).files) > COMPACT_AFTER:
                 compact(spark, lake, quiet)
 
 

@@ -1,5 +1,6 @@
 """Drivers and Python workers of an archive, killed with SIGKILL again and again while appends go on."""
 
+import itertools
 import os
 import random
 import signal
@@ -32,15 +33,13 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 @contextmanager
-def appending(
-    data: Path, commits_max: int, pause_s: float = 0.005, erase_every: int | None = None
-) -> Iterator[Callable[[], int]]:
-    """Append to a store meanwhile, and erase a stream now and then; how many events there are."""
+def appending(data: Path, pause_s: float = 0.05, erase_every: int | None = None) -> Iterator[Callable[[], int]]:
+    """Append to a store until the end, and erase a stream now and then; how many events there are."""
     over, done = threading.Event(), [0]
 
     def run() -> None:
         with closing(SqliteStore(data)) as store:
-            for number in range(commits_max):
+            for number in itertools.count():
                 columns = columns_of(counted(100, start=done[0] + 1))
                 store.write([Transaction((Commit("shop", f"s-{number % 50}", ANY, columns),))])
                 done[0] += 100

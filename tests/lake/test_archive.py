@@ -8,9 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from penstock.errors import LakeInUse
 from penstock.history.columns import COLUMNS
 from penstock.lake import archiving, reading
 from penstock.lake.archiving import plan_spans
+from penstock.lake.places import open_lake_place
 from penstock.lake.reading import Span
 from penstock.lake.reporting import status
 from penstock.store.contract import (
@@ -27,12 +29,14 @@ from penstock.testing import server
 from tests.lake.support import (
     archive,
     awkward,
+    compact,
     erase,
     fill,
     is_same,
     lake_rows,
     manifest_of,
     numbers,
+    quiet,
     store_rows,
     verified,
 )
@@ -118,6 +122,35 @@ def test_long_histories_take_several_rounds(data: Path, lake: Path, small_ranges
     assert is_same(url, lake)
 
 
+def test_who_wants_an_end_waits_for_one_round(data: Path, lake: Path, small_ranges: None) -> None:
+    url = fill(data, numbers(2000))
+    ends = iter([False, True])
+    with archiving.archiving(None, url, str(lake), iceberg=False) as archiver:
+        assert archiver.catch_up(quiet, lambda: next(ends)).head == 8191
+        assert archiver.catch_up(quiet).head == 20000
+    assert is_same(url, lake)
+
+
+def test_who_follows_leaves_the_lake_to_others_between_two_rounds(data: Path, lake: Path) -> None:
+    url = fill(data, numbers(1))
+    with archiving.archiving(None, url, str(lake), iceberg=False) as archiver:
+        for round_number in range(2, 5):
+            archiver.catch_up(quiet)
+            archive(fill(data, numbers(1)), lake)
+            assert compact(lake).files == 1
+            assert not verified(url, lake).differences
+            fill(data, numbers(1))
+            assert archiver.catch_up(quiet).events == 10, round_number
+        with open_lake_place(str(lake)).lock("compact"):
+            # Nothing is new: nobody needs the lake for that.
+            assert archiver.catch_up(quiet).events == 0
+            fill(data, numbers(1))
+            with pytest.raises(LakeInUse):
+                archiver.catch_up(quiet)
+        assert archiver.catch_up(quiet).events == 10
+    assert is_same(url, lake)
+
+
 def test_ranges_are_cut_at_blocks_and_leave_nothing_out() -> None:
     assert plan_spans(5, 4, 100) == []
     assert plan_spans(1, 1, 0) == [Span(1, 1)]
@@ -165,6 +198,17 @@ def test_what_is_erased_later_leaves_the_lake(data: Path, lake: Path, small_rang
     assert manifest_of(lake).rows == 10_020 - 24
     assert not [row for row in lake_rows(lake) if row[2] == "people"]
     assert archive(url, lake).rewritten == 0
+
+
+def test_following_what_was_erased_tells_how_far_it_is(data: Path, lake: Path, small_ranges: None) -> None:
+    url = fill(data, numbers(1000))
+    archive(url, lake)
+    fill(data, numbers(1))
+    erase(data, HideStream("shop", "s-0"))
+    told: list[tuple[int, int]] = []
+    with archiving.archiving(None, url, str(lake), iceberg=False) as archiver:
+        archiver.catch_up(lambda done, total: told.append((done, total)))
+    assert told == [(8191, 10010), (10000, 10010), (10010, 10010)]
 
 
 def test_a_file_whose_events_are_all_erased_stays_without_rows(data: Path, lake: Path) -> None:

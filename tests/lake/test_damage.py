@@ -1,19 +1,29 @@
 """What can be wrong with a lake: each is told clearly, and nothing is lost or doubled by it."""
 
+import errno
 import json
 import os
 import resource
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused, StoreError
+from penstock.lake import compacting, verifying
+from penstock.lake.changes import Plan, finish, pending_of, record
+from penstock.lake.local import LocalPlace
 from penstock.lake.manifests import Manifest, encode, sealed
 from penstock.lake.places import open_lake_place
 from penstock.lake.reporting import status
-from tests.lake.support import archive, compact, fill, is_same, lake_rows, manifest_of, numbers, verified
+from penstock.lake.sources import look
+from penstock.lake.verifying import verify
+from penstock.store.contract import HideStream
+from tests.lake.support import archive, compact, erase, fill, is_same, lake_rows, manifest_of, numbers, quiet, verified
 
 
 @pytest.fixture
@@ -145,6 +155,113 @@ def test_a_second_archive_stops_at_once_and_says_who_is_at_work(url: str, lake: 
     assert archive(url, lake).events == 0
 
 
+def test_who_asks_whether_a_lake_is_in_use_keeps_nobody_out(lake: Path) -> None:
+    place, over = open_lake_place(str(lake)), threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            place.holder()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(ask)
+        try:
+            for _ in range(200):
+                with open_lake_place(str(lake)).lock("archive"):
+                    pass
+        finally:
+            over.set()
+
+
+def test_a_compaction_waits_for_its_turn_if_it_is_told_to(
+    url: str, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, refused = LocalPlace.locked, []
+
+    def noting(self: LocalPlace, what: str) -> object:
+        refused.append(what)
+        if len(refused) > 2:
+            holding.close()
+        return locked(self, what)
+
+    holding = ExitStack()
+    holding.enter_context(open_lake_place(str(lake)).lock("archive"))
+    monkeypatch.setattr(LocalPlace, "locked", noting)
+    assert compacting.compact(None, str(lake), quiet, iceberg=False, patience_s=60) == (2, 1, 1)
+    assert refused == ["compact"] * 3
+    assert is_same(url, lake)
+
+
+# --- verify beside others -------------------------------------------------------------------------------------
+
+
+def test_a_lake_is_verified_while_others_archive_compact_and_erase(
+    url: str, lake: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def erasing() -> object:
+        erase(data, HideStream("shop", "s-1"))
+        return archive(url, lake)
+
+    work = iter([lambda: compact(lake), lambda: archive(fill(data, numbers(1)), lake), erasing])
+
+    def others(_done: int, _total: int) -> None:
+        next(work, lambda: None)()
+
+    monkeypatch.setattr(verifying, "ROUND_FILES", 1)
+    for _ in range(3):
+        assert not verify(None, url, str(lake), others).differences
+    assert next(work, None) is None
+    assert (manifest_of(lake).head, manifest_of(lake).rows) == (60, 40)
+
+
+def test_what_is_archived_between_two_looks_is_no_older_store(
+    url: str, lake: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def after(where: str) -> object:
+        found = look(where)
+        archive(fill(data, numbers(1)), lake)
+        return found
+
+    monkeypatch.setattr(verifying, "look", after)
+    assert verified(url, lake).differences == []
+
+
+def test_a_lake_that_may_only_be_read_is_verified(url: str, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(open_lake_place(str(lake)), Plan("archive"))
+
+    def locked(self: LocalPlace, _what: str) -> None:
+        raise self.refused(PermissionError(errno.EACCES, "Permission denied"))
+
+    monkeypatch.setattr(LocalPlace, "locked", locked)
+    assert verified(url, lake) == (2, 50, 50, 0, [])
+    assert pending_of(open_lake_place(str(lake))) is not None
+
+
+def test_what_was_interrupted_is_told_and_what_has_just_ended_is_not(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = open_lake_place(str(lake))
+    record(place, Plan("archive"))
+    assert status(str(lake)).interrupted == "archive"
+    monkeypatch.setattr(LocalPlace, "holder", finish)
+    assert status(str(lake)).interrupted is None
+
+
+def test_what_the_system_keeps_at_the_top_of_a_file_system_is_passed_over(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mounted" / "lost+found").mkdir(parents=True)
+    scandir = os.scandir
+
+    def refusing(path: Path) -> object:
+        if str(path).endswith("lost+found"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    assert archive(url, tmp_path / "mounted").events == 30
+    assert not verified(url, tmp_path / "mounted").differences
+
+
 def test_a_full_disk_is_told_and_costs_nothing(url: str, lake: Path, data: Path) -> None:
     fill(data, [("shop", "large", [each._replace(body=os.urandom(50_000)) for each in numbers(1)[0][2]])])
     before, kept = manifest_of(lake), resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -172,6 +289,26 @@ def test_there_is_no_lake_where_nothing_is(tmp_path: Path) -> None:
             status(place)
     with pytest.raises(PlaceRefused, match="on another machine"):
         status("file://elsewhere/lake")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "s3://u:secret@[x",
+        "ftp://u:secret@127.0.0.1:1/b",
+        "file://[x",
+        "file:///tmp/%00",
+        "github://a/b",
+        "reference://x",
+        "jupyter://x",
+        "data://x",
+    ],
+)
+def test_a_place_that_is_none_is_told_in_a_line(place: str) -> None:
+    with pytest.raises((PlaceRefused, StoreError)) as caught:
+        status(place)
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_manifest_without_files_is_that_of_an_empty_store() -> None:

@@ -9,10 +9,11 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from penstock.history.columns import TABLE
-from penstock.lake import iceberg_tables
+from penstock.lake import compacting, iceberg, iceberg_tables, remote
 from penstock.lake.archiving import archiving
+from penstock.lake.changes import commit
 from penstock.lake.compacting import compact
-from penstock.lake.iceberg import HINT, METADATA, TABLE_FOLDER, update
+from penstock.lake.iceberg import HINT, METADATA, TABLE_FOLDER, location, update
 from penstock.lake.local import LocalPlace
 from penstock.store import store_url
 from penstock.store.contract import HideStream
@@ -102,6 +103,45 @@ def test_archives_and_compactions_bring_the_table_along(tmp_path: Path, lake: Pa
     compact(None, str(lake), quiet)
     assert not follow(lake)
     assert iceberg_rows(lake) == store_rows(store_url(tmp_path / "data"))
+
+
+def test_the_table_follows_a_compaction_day_by_day(tmp_path: Path, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = store_url(tmp_path / "data")
+    for day in (0, 0, 1, 1):
+        archive(fill(tmp_path / "data", numbers(2), days=day), lake)
+    follow(lake)
+    seen: list[list[tuple[Any, ...]]] = []
+
+    def committed(*given: Any) -> Any:
+        manifest = commit(*given)
+        seen.append(iceberg_rows(lake))
+        return manifest
+
+    monkeypatch.setattr(compacting, "commit", committed)
+    compact(None, str(lake), quiet)
+    assert seen == [store_rows(url)] * 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_elsewhere_files_are_removed_after_the_table_has_forgotten_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = "memory://lakes/forgotten"
+    for day in (0, 0, 1, 1):
+        archive(fill(tmp_path / "data", numbers(2), days=day), place)
+    update(place, manifest_of(place))
+    remove, removed = remote.RemotePlace.remove, []
+
+    def check(self: remote.RemotePlace, path: str) -> None:
+        if path.endswith(".parquet"):
+            table = iceberg_tables.IcebergTable(self, iceberg._version(self))
+            assert location(self, path) not in {file.file_path for file in table.files()}
+            removed.append(path)
+        remove(self, path)
+
+    monkeypatch.setattr(remote.RemotePlace, "remove", check)
+    compact(None, place, quiet)
+    assert len(removed) == 4
 
 
 def test_erased_events_leave_the_table_with_the_files(tmp_path: Path, lake: Path) -> None:

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM in commands that use Spark: one line, nothing runs on, and the next run finishes the lake."""
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.lake.killing import command_of, descendants, until
+from penstock.lake.layout import PENDING
+from tests.lake.killing import command_of, descendants, until, workers
 from tests.lake.support import archive, fill, is_same, numbers
-from tests.test_server import PENSTOCK, environment
+from tests.test_server import PENSTOCK, Served, environment
 
 AGAIN = "penstock: interrupted: run the same command again, and it goes on\n"
 
@@ -47,9 +49,8 @@ def session_of(leader: int) -> list[int]:
     return found
 
 
-def interrupt(process: "subprocess.Popen[str]", number: signal.Signals, sign: bytes) -> tuple[int, str, str]:
-    """Wait until a process has started another, then do as a terminal does, twice; how it ends, with all others."""
-    until(lambda: any(sign in command_of(pid) for pid in descendants(process.pid)), f"a process {sign!r}")
+def interrupt(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[int, str, str]:
+    """Do as a terminal does, twice; how the process ends, with all others."""
     os.killpg(process.pid, number)
     os.kill(process.pid, number)
     out, complaints = process.communicate(timeout=120)
@@ -58,20 +59,37 @@ def interrupt(process: "subprocess.Popen[str]", number: signal.Signals, sign: by
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("number", "sign", "code"),
-    [
-        (signal.SIGINT, b"pyspark-shell", 130),
-        (signal.SIGTERM, b"pyspark-shell", 143),
-        (signal.SIGINT, b"pyspark.daemon", 130),
-    ],
-    ids=["at the start", "terminated at the start", "in a job"],
-)
-def test_an_archive_that_is_interrupted_ends_with_its_jvm_in_a_line(
-    number: signal.Signals, sign: bytes, code: int, data: Path, tmp_path: Path
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_archive_that_is_interrupted_as_spark_starts_ends_with_its_jvm_in_a_line(
+    number: signal.Signals, code: int, data: Path, tmp_path: Path
 ) -> None:
     url, lake = fill(data, numbers(3)), tmp_path / "lake"
     with alone("lake", "archive", "--url", url, "--lake", str(lake)) as process:
-        assert interrupt(process, number, sign) == (code, "", AGAIN)
+        jvm = b"pyspark-shell"
+        until(lambda: any(jvm in command_of(pid) for pid in descendants(process.pid)), "a JVM")
+        assert interrupt(process, number) == (code, "", AGAIN)
     archive(url, lake)
     assert is_same(url, lake)
+
+
+@pytest.mark.timeout(300)
+def test_an_archive_that_is_interrupted_in_a_job_ends_with_its_workers_in_a_line(data: Path, tmp_path: Path) -> None:
+    url, lake = fill(data, numbers(3)), tmp_path / "lake"
+    with Served(data) as served, alone("lake", "archive", "--url", url_of(served), "--lake", str(lake)) as process:
+        until((lake / PENDING).exists, "a plan")
+        # The server stands still, so that no task comes to its end.
+        served.process.send_signal(signal.SIGSTOP)
+        try:
+            until(lambda: bool(workers(process.pid)), "a worker")
+            assert interrupt(process, signal.SIGINT) == (130, "", AGAIN)
+        finally:
+            served.process.send_signal(signal.SIGCONT)
+    archive(url, lake)
+    assert is_same(url, lake)
+
+
+def url_of(served: Served) -> str:
+    """Where clients connect to."""
+    found = re.search(r"mq=(\S+)", served.ready)
+    assert found is not None
+    return f"penstock://{found[1]}"

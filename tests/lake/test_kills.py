@@ -7,6 +7,8 @@ afterwards, to tidy up for example, has any effect either.
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,13 +17,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.errors import LakeDamaged
+from penstock.errors import LakeDamaged, StoreError
 from penstock.lake import archiving, local
 from penstock.lake.changes import Change, pending_of
 from penstock.lake.compacting import Compacted
+from penstock.lake.layout import MANIFEST
 from penstock.lake.places import open_lake_place
 from penstock.store.contract import HideStream
-from tests.lake.support import archive, compact, erase, fill, is_same, manifest_of, numbers, store_rows
+from tests.lake.support import archive, compact, erase, fill, is_same, manifest_of, numbers, quiet, store_rows
 
 STEPS = ("replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir", "fsync", "ftruncate", "pwrite")
 
@@ -75,11 +78,18 @@ def every_kill(run: Callable[[], object], lake: Path, keep: Path, *, has_exchang
         else:
             assert steps > 20
             return
+    raise AssertionError("it had not come to its end")
 
 
 def positions(lake: Path) -> list[int]:
     """What somebody sees who reads all Parquet that there is."""
     files = [pq.ParquetFile(path).read(["position"]) for path in lake.glob("**/*.parquet")]
+    return sorted(position for file in files for position in file["position"].to_pylist())
+
+
+def named_positions(lake: Path) -> list[int]:
+    """What somebody sees who reads by the manifest."""
+    files = [pq.ParquetFile(lake / file.path).read(["position"]) for file in manifest_of(lake).files]
     return sorted(position for file in files for position in file["position"].to_pylist())
 
 
@@ -143,6 +153,8 @@ def test_a_compaction_killed_at_any_step_is_seen_whole_or_not_at_all(
         # Without an exchange in one step, the folder of a day is away for a moment.
         seen = positions(lake)
         assert seen == whole or (not has_exchange and seen in (whole[:20], whole[20:]))
+        # Who reads by the manifest finds what it names, before anybody has mended anything.
+        assert seen != whole or named_positions(lake) == whole
         with killed_after(None, has_exchange=has_exchange):
             assert compact(lake).files == 2
         assert positions(lake) == whole
@@ -170,6 +182,47 @@ def test_a_change_whose_file_is_lost_is_not_taken_for_done(data: Path, lake: Pat
     with pytest.raises(LakeDamaged, match=r"aside/.*\.new is not there"):
         archive(url, lake)
     assert manifest_of(lake).head == 10
+
+
+def test_a_lake_that_is_a_mount_of_its_own_is_compacted_inside(data: Path, lake: Path) -> None:
+    url = fill(data, numbers(1))
+    archive(url, lake)
+    archive(fill(data, numbers(1)), lake)
+    compacting = f"from tests.lake.support import compact; print(compact({str(lake)!r}))"
+    mounted = f"mount --bind '{lake}' '{lake}' && exec '{sys.executable}' -c \"{compacting}\""
+    if subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no mounts here")
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", mounted], check=False, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("Compacted(replaced=2, made=1, files=1)\n", "")
+    assert positions(lake) == list(range(1, 21))
+    assert is_same(url, lake)
+
+
+def test_what_failed_in_the_middle_of_a_change_is_finished_first(
+    data: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = fill(data, numbers(1))
+    with archiving.archiving(None, url, str(lake), iceberg=False) as archiver:
+        archiver.catch_up(quiet)
+        fill(data, numbers(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(local.LocalPlace, "replace", _full_for_manifests(local.LocalPlace.replace))
+            with pytest.raises(StoreError, match="Nothing is lost"):
+                archiver.catch_up(quiet)
+        fill(data, numbers(1))
+        assert archiver.catch_up(quiet).head == 30
+    assert positions(lake) == list(range(1, 31))
+    assert is_same(url, lake)
+
+
+def _full_for_manifests(replace: Callable[..., None]) -> Callable[..., None]:
+    def full(place: local.LocalPlace, path: str, written: bytes) -> None:
+        with place.told():
+            if path == MANIFEST:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        replace(place, path, written)
+
+    return full
 
 
 def _asides(url: str, lake: Path) -> list[Path]:

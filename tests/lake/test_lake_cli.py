@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.lake import _tell
+from penstock.lake.archiving import Archived
 from penstock.lake.layout import PENDING
+from penstock.lake.places import open_lake_place
 from penstock.spark.java import asked_java
 from tests.lake.killing import until
 from tests.lake.support import archive, fill, numbers
@@ -24,32 +27,32 @@ def lake(tmp_path: Path) -> Path:
 
 @pytest.mark.timeout(900)
 def test_a_lake_follows_its_store_until_it_is_told_to_stop_and_is_then_the_same(data: Path, lake: Path) -> None:
-    url, said = fill(data, numbers(3)), lake.parent / "said"
+    url, said, complained = fill(data, numbers(3)), lake.parent / "said", lake.parent / "complained"
     command = [*PENSTOCK, "lake", "archive", "--url", url, "--lake", str(lake)]
-    with said.open("w") as out:
+    with said.open("w") as out, complained.open("w") as err:
         following = subprocess.Popen(
             [*command, "--follow", "--interval", "0.1"],
             stdout=out,
-            stderr=subprocess.PIPE,
+            stderr=err,
             env=environment(),
-            text=True,
             start_new_session=True,
         )
         try:
             until(lambda: "30 new of 30 events archived, 1 new file\n" in said.read_text(), "the first round")
-            holder = run_status(lake)["in_use_by"]
-            assert run("lake", "archive", "--url", url, "--lake", lake) == (
-                *(1, ""),
-                f"penstock: the lake in {lake} is in use by {holder}; wait until that has ended\n",
-            )
-            fill(data, numbers(1))
+            # Between its rounds, others get their turn; then it waits for its own.
+            with open_lake_place(str(lake)).lock("compact"):
+                in_use = f"the lake in {lake} is in use by {run_status(lake)['in_use_by']}; wait until that has ended\n"
+                assert run("lake", "archive", "--url", url, "--lake", lake) == (1, "", f"penstock: {in_use}")
+                fill(data, numbers(1))
+                until(lambda: complained.read_text() == f"penstock: waiting: {in_use}", "a round that waits")
             # In the middle of the second round, and as a terminal does: to all processes.
             until(lambda: (lake / PENDING).exists() or "10 new" in said.read_text(), "the second round")
             os.killpg(following.pid, signal.SIGINT)
-            _, complaints = following.communicate(timeout=120)
+            following.wait(120)
         finally:
             following.kill()
-    assert (following.returncode, complaints) == (0, "penstock: stopped; all that was begun is done\n")
+    assert following.returncode == 0
+    assert complained.read_text() == f"penstock: waiting: {in_use}penstock: stopped; all that was begun is done\n"
     assert said.read_text().endswith("10 new of 40 events archived, 1 new file\n")
     fill(data, numbers(1))
     same = subprocess.run(
@@ -63,6 +66,12 @@ def test_a_lake_follows_its_store_until_it_is_told_to_stop_and_is_then_the_same(
         *(0, "40 events in 2 files, up to position 40: the same as in the store; the store has 10 events more\n"),
         "",
     )
+
+
+def test_what_follows_says_in_json_one_line_for_each_round(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (1, 2):
+        _tell(Archived(number, 1, 0, number), as_json=True, many=True)
+    assert [json.loads(line)["events"] for line in capsys.readouterr().out.splitlines()] == [1, 2]
 
 
 def run_status(lake: Path) -> dict[str, object]:

@@ -1,19 +1,25 @@
 """Lakes elsewhere: file URLs, an S3 on loopback, and what fsspec has."""
 
+import errno
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
+from pyarrow import fs
 
-from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused
-from penstock.lake import archiving, remote
-from penstock.lake.changes import pending_of
-from penstock.lake.layout import PENDING
+from penstock.errors import LakeDamaged, LakeInUse, StoreError
+from penstock.lake import remote
+from penstock.lake.layout import LOCK, MANIFEST, PENDING
 from penstock.lake.places import open_lake_place
 from penstock.lake.reporting import status
 from penstock.lake.restoring import restore_lake
 from penstock.store.contract import HideStream
 from tests.lake.conftest import s3 as s3  # noqa: PLC0414 - others look for it here
+from tests.lake.killing import until as wait_until
 from tests.lake.support import archive, awkward, compact, erase, fill, manifest_of, numbers, stage, store_rows, verified
 
 
@@ -54,50 +60,6 @@ def test_a_lake_elsewhere_is_archived_compacted_verified_and_restored(lake: str,
     assert status(lake, url).rows == 21
 
 
-def test_what_an_interrupted_archive_left_elsewhere_is_made_again(
-    lake: str, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive(fill(data, numbers(1)), lake)
-    url = fill(data, numbers(2), days=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(archiving, "commit", _fail)
-        with pytest.raises(KeyboardInterrupt):
-            archive(url, lake)
-    assert positions(lake) == list(range(1, 31))
-    assert manifest_of(lake).head == 10
-    assert pending_of(open_lake_place(lake)) is not None
-    for attempt in (lambda: verified(url, lake), lambda: compact(lake)):
-        with pytest.raises(PlaceRefused, match="run penstock lake archive first"):
-            attempt()
-    # What was erased meanwhile changes where files are cut, and nothing of the old ones is left.
-    fill(data, numbers(1), days=2)
-    assert archive(url, lake).events == 30
-    assert positions(lake) == list(range(1, 41))
-    assert verified(url, lake).differences == []
-    assert open_lake_place(lake).find(PENDING) is None
-
-
-def _fail(*_given: object) -> None:
-    raise KeyboardInterrupt
-
-
-def test_a_compaction_that_was_interrupted_elsewhere_leaves_no_event_twice(
-    lake: str, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = fill(data, numbers(1))
-    for _ in range(2):
-        archive(url, lake)
-        fill(data, numbers(1))
-    archive(url, lake)
-    with monkeypatch.context() as patch:
-        patch.setattr("penstock.lake.compacting.commit", _fail)
-        with pytest.raises(KeyboardInterrupt):
-            compact(lake)
-    assert archive(url, lake).events == 0
-    assert positions(lake) == list(range(1, 31))
-    assert verified(url, lake).differences == []
-
-
 def test_a_lease_is_taken_by_one_renewed_and_lost(lake: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = fill(data, numbers(1))
     archive(url, lake)
@@ -110,20 +72,103 @@ def test_a_lease_is_taken_by_one_renewed_and_lost(lake: str, data: Path, monkeyp
         assert isinstance(other, remote.RemotePlace)
         assert isinstance(one, remote.RemotePlace)
         # It may be renewed in the very moment that it is stolen.
-        while not one._is_lost.wait(0.01):
+        while one._until > 0:
             other._renew({"what": "theft", "pid": 1, "host": "h", "since": "now", "token": "t"})
         with pytest.raises(LakeInUse, match="theft"):
-            one.replace("_penstock/manifest.json", b"")
-    other.remove("_penstock/lock")
+            one.replace(MANIFEST, b"")
+        with pytest.raises(LakeInUse, match="theft"):
+            one.publish({"a": "b"})
+        with pytest.raises(LakeInUse, match="theft"):
+            one.remove(MANIFEST)
+    other._delete(LOCK)
     assert archive(url, lake).events == 0
 
 
+def test_a_renewal_that_fails_is_tried_again_until_the_lease_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "RENEWAL_S", 0.01)
+    monkeypatch.setattr(remote, "SETTLE_S", 0.01)
+    place = open_lake_place("memory://lakes/renewals")
+    assert isinstance(place, remote.RemotePlace)
+    failures = iter([OSError(errno.EIO, "hiccup")] * 3)
+    over = threading.Event()
+
+    def failing(path: str, data: bytes, put: Callable[[str, bytes], None] = place._put) -> None:
+        failure = OSError(errno.EIO, "gone") if over.is_set() else next(failures, None)
+        if failure is not None:
+            raise failure
+        put(path, data)
+
+    with place.lock("archive"):
+        until = place._until
+        monkeypatch.setattr(place, "_put", failing)
+        wait_until(lambda: place._until > until, "a renewal after three that failed")
+        place.replace(PENDING, b"{}")
+        monkeypatch.setattr(remote, "LEASE_S", 0.1)
+        wait_until(lambda: place._until < until, "a lease that is short")
+        over.set()
+        wait_until(lambda: time.monotonic() > place._until, "the end of the lease")
+        with pytest.raises((StoreError, LakeInUse), match=r"the lease on it could not be renewed|is in use by"):
+            place.replace(PENDING, b"{}")
+
+
+def test_a_file_that_is_half_written_is_seen_by_nobody(
+    data: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = "memory://lakes/halves"
+    url = fill(data, numbers(1))
+    archive(url, lake)
+    fill(data, numbers(1))
+    put, seen = remote.RemotePlace._put, []
+
+    def halves(self: remote.RemotePlace, path: str, written: Any) -> None:
+        put(self, path, bytes(written)[: len(written) // 2])
+        seen.append((manifest_of(lake).head, len(positions(lake))))
+        put(self, path, written)
+
+    monkeypatch.setattr(remote.RemotePlace, "_put", halves)
+    archive(url, lake)
+    assert set(seen) <= {(10, 10), (10, 20)}
+    assert (manifest_of(lake).head, len(positions(lake))) == (20, 20)
+
+
+class NoOverwriting(fs.FSSpecHandler):  # type: ignore[misc]
+    """A file system that renames as HDFS does."""
+
+    def move(self, src: str, dest: str) -> None:
+        if self.fs.exists(dest):
+            raise FileExistsError(errno.EEXIST, "File exists", dest)
+        super().move(src, dest)
+
+
+def test_a_file_system_that_gives_no_name_twice_is_used_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = open_lake_place("memory://lakes/names")
+    assert isinstance(place, remote.RemotePlace)
+    monkeypatch.setattr(place, "_fs", fs.PyFileSystem(NoOverwriting(place._fs.handler.fs)))
+    for content in (b"one", b"other"):
+        place.replace(MANIFEST, content)
+        assert place.find(MANIFEST) == content
+    place.clear()
+    assert place.files() == {}
+
+
 def test_a_lease_of_somebody_who_died_runs_out(lake: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "LEASE_S", -1.0)
     place = open_lake_place(lake)
     assert isinstance(place, remote.RemotePlace)
-    place._renew({"what": "archive", "pid": 1, "host": "h", "since": "now", "token": "t"})
+    with monkeypatch.context() as patch:
+        patch.setattr(remote, "LEASE_S", -1.0)
+        place._renew({"what": "archive", "pid": 1, "host": "h", "since": "now", "token": "t"})
     assert archive(fill(data, numbers(1)), lake).events == 10
+
+
+def test_only_the_ends_of_files_are_read_to_see_whether_they_may_hold_what_was_erased(
+    lake: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(fill(data, numbers(1)), lake)
+    url = fill(data, [("people", "ann", numbers(1)[0][2])], days=1)
+    archive(url, lake)
+    erase(data, HideStream("people", "ann"))
+    monkeypatch.delattr(remote.RemotePlace, "read")
+    assert archive(url, lake).rewritten == 1
 
 
 def test_a_file_that_is_missing_elsewhere_is_told(lake: str, data: Path) -> None:

@@ -1,7 +1,9 @@
 """`penstock lake query`: the lake and its store's tail are one table, whatever is compacted meanwhile."""
 
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,14 @@ from penstock.history.columns import COLUMNS
 from penstock.lake import query
 from penstock.lake.changes import read_manifest
 from penstock.lake.compacting import compact
+from penstock.lake.layout import MANIFEST
+from penstock.lake.local import LocalPlace
 from penstock.lake.places import open_lake_place
 from penstock.lake.query import query_lake
 from penstock.sql import Answer
 from penstock.store.contract import HideStream
-from tests.lake.support import archive, awkward, erase, fill, manifest_of, numbers, quiet, store_rows
+from tests.lake.killing import until
+from tests.lake.support import archive, awkward, erase, fill, manifest_of, numbers, quiet, store_rows, verified
 from tests.lake.test_places import quick, s3  # noqa: F401 - they are fixtures
 from tests.sql.support import plain_rows
 
@@ -144,6 +149,62 @@ def test_a_question_is_asked_again_if_its_files_are_gone(
     rows: list[tuple[object, ...]] = []
     query_lake(str(lake), None, ALL, lambda answer: rows.extend(plain_rows(answer)))
     assert rows == store_rows(url)
+
+
+def test_a_compaction_that_was_killed_before_its_manifest_is_no_damage(
+    tmp_path: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = archived(tmp_path, lake)
+    for _ in range(2):
+        archived(tmp_path, lake)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalPlace, "replace", _killing(LocalPlace.replace))
+        with pytest.raises(KeyboardInterrupt):
+            compact(None, str(lake), quiet, iceberg=False)
+    number = manifest_of(lake).number
+    for _ in range(2):
+        assert asked(lake, None, ALL) == store_rows(url)
+        assert asked(lake, url, ALL) == store_rows(url)
+        assert manifest_of(lake).number == number
+        assert not verified(url, lake).differences
+
+
+def archived(tmp_path: Path, lake: Path) -> str:
+    url = fill(tmp_path / "data", numbers(2))
+    archive(url, lake)
+    return url
+
+
+def _killing(replace: Callable[..., None]) -> Callable[..., None]:
+    def kill(place: LocalPlace, path: str, written: bytes) -> None:
+        if path == MANIFEST:
+            raise KeyboardInterrupt
+        replace(place, path, written)
+
+    return kill
+
+
+def test_questions_are_answered_while_compactions_go_on(tmp_path: Path, lake: Path) -> None:
+    url = archived(tmp_path, lake)
+    over, answers = threading.Event(), []
+    statement = "SELECT count(*), max(position), sum(position) FROM events"
+
+    def ask() -> None:
+        while not over.is_set():
+            query_lake(str(lake), url, statement, lambda answer: answers.extend(answer.rows()), is_repeatable=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        try:
+            for _ in range(10):
+                for _ in range(2):
+                    archived(tmp_path, lake)
+                compact(None, str(lake), quiet, iceberg=False)
+            until(lambda: bool(answers) or asking.done(), "an answer")
+        finally:
+            over.set()
+        asking.result()
+    assert all(count == head and total == head * (head + 1) // 2 for count, head, total in answers)
 
 
 def test_what_was_begun_and_cannot_be_taken_back_ends_in_a_line(

@@ -54,6 +54,16 @@ def test_a_restored_store_equals_the_one_that_was_archived(
         assert new.state().tables["timelines"][0] == old.state().tables["timelines"][0]
 
 
+def test_a_restored_store_counts_as_the_one_that_was_archived(data: Path, lake: Path, tmp_path: Path) -> None:
+    url = fill(data, [*numbers(20), *awkward()])
+    archive(url, lake)
+    restored = f"sqlite:///{tmp_path / 'restored'}"
+    restore_lake(str(lake), restored, stage)
+    with closing(open_reader(restored)) as new, closing(open_reader(url)) as old:
+        assert new.state().tables["contexts"] == old.state().tables["contexts"]
+        assert new.stats().body_bytes == old.stats().body_bytes
+
+
 def test_erased_events_keep_their_places_in_a_restored_store(data: Path, lake: Path, tmp_path: Path) -> None:
     ten = numbers(1)[0][2]
     url = fill(data, [("people", "ann", ten), *numbers(2), ("people", "ann", ten), ("people", "bob", ten)])

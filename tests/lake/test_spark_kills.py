@@ -16,7 +16,7 @@ def test_an_archive_whose_driver_and_workers_are_killed_is_exact(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:
     url, lake, chance = store_url(data), tmp_path / "lake", random.Random(10)
-    with appending(data, 400) as appended:
+    with appending(data, pause_s=0.2) as appended:
         rounds = [kill_driver(url, lake, workers, chance) for workers in (3, 2)]
         assert sum(each["workers"] for each in rounds) >= 3
         assert manifest_of(lake).head > 0

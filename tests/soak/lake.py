@@ -17,8 +17,6 @@ from penstock.store import store_url
 from tests.lake.killing import appending, kill_driver
 from tests.lake.support import archive, is_same, lake_table, manifest_of, verified
 
-COMMITS_MAX = 1 << 30
-PAUSE_S = 0.05
 ERASE_EVERY = 300
 VERIFY_EVERY = 5
 LIFE_S = 6.0
@@ -32,7 +30,7 @@ def main() -> None:
     directory = given.directory or Path(tempfile.mkdtemp(prefix="soak-lake-"))
     data, lake = directory / "data", directory / "lake"
     started, killed = time.monotonic(), 0
-    with appending(data, COMMITS_MAX, PAUSE_S, ERASE_EVERY):
+    with appending(data, erase_every=ERASE_EVERY):
         for number in range(1, given.drivers + 1):
             told = kill_driver(store_url(data), lake, chance.randint(0, 2 * given.workers), chance, LIFE_S)
             killed += told["workers"]

@@ -1,6 +1,7 @@
 """`penstock lake`: the history as Parquet files that any engine reads."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -8,9 +9,21 @@ import typer
 
 from penstock.cli.bars import rate_bar
 from penstock.cli.options import NewData, NewStore, new_store_url
-from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, refuse, shown, size
+from penstock.cli.output import (
+    AsJson,
+    complain,
+    counted,
+    fail,
+    print_document,
+    print_line,
+    print_lines,
+    refuse,
+    shown,
+    size,
+)
 from penstock.cli.sparks import AGAIN, Conf, Master, ending, interruptible, session
 from penstock.cli.sql import (
+    INTERRUPTION,
     FileOption,
     Format,
     Memory,
@@ -20,9 +33,9 @@ from penstock.cli.sql import (
     format_of,
     limits_of,
     statement_of,
-    telling_of_interruption,
     write_answer,
 )
+from penstock.errors import LakeInUse
 from penstock.settings.parsers import size as size_of
 
 if TYPE_CHECKING:
@@ -36,6 +49,8 @@ __all__ = ["lake_app"]
 NAME: Final = "penstock lake"
 """What Spark shows of it."""
 INTERVAL_S: Final = 10.0
+PATIENCE_S: Final = 60.0
+"""How long a compaction waits for its turn beside an archive that follows."""
 DIFFERENCES_TOLD_MAX: Final = 1000
 
 lake_app = typer.Typer(help="Keep a store's history as Parquet files that any engine reads.", no_args_is_help=True)
@@ -61,30 +76,52 @@ def archive_command(
     """Bring a lake up to its store's head; it is made if it is not there. If this is killed, run it again."""
     from penstock.lake.archiving import archiving  # noqa: PLC0415
 
-    def catch_up(archiver: "Archiving") -> None:
+    def catch_up(archiver: "Archiving", is_ending: Callable[[], bool] = lambda: False) -> None:
         with _bar("events") as bar:
-            archived = archiver.catch_up(bar)
+            archived = archiver.catch_up(bar, is_ending)
         if not follow or archived.events or archived.rewritten:
-            _tell(archived, as_json)
+            _tell(archived, as_json, many=follow)
 
     if not follow:
         with interruptible(AGAIN), session(NAME, master, conf) as spark, archiving(spark, url, lake) as archiver:
             catch_up(archiver)
         return
     with ending() as is_ending, session(NAME, master, conf) as spark, archiving(spark, url, lake) as archiver:
-        catch_up(archiver)
-        while not is_ending(interval):
-            catch_up(archiver)
+        _follow(lambda: catch_up(archiver, lambda: is_ending(0.0)), lambda: is_ending(interval))
     complain("stopped; all that was begun is done", 0)
 
 
-def _tell(archived: "Archived", as_json: bool) -> None:
-    if as_json:
+def _follow(catch_up: Callable[[], None], is_over: Callable[[], bool]) -> None:
+    """Catch up again and again. Who finds the lake in use waits for the next turn, and says so once."""
+    is_told = False
+    while True:
+        try:
+            catch_up()
+            is_told = False
+        except LakeInUse as error:
+            if not is_told:
+                complain(f"waiting: {error}", 0)
+            is_told = True
+        if is_over():
+            return
+
+
+def _tell(archived: "Archived", as_json: bool, *, many: bool) -> None:
+    """Say what was archived; where that is said again and again, JSON has a line for each."""
+    if as_json and many:
+        print_lines([archived._asdict()])
+    elif as_json:
         print_document(archived._asdict())
-        return
+    else:
+        print_line(_archived(archived))
+    # Whoever follows a lake reads in a pipe what is done, when it is done.
+    sys.stdout.flush()
+
+
+def _archived(archived: "Archived") -> str:
     rewritten = f", {counted(archived.rewritten, 'file')} rewritten" if archived.rewritten else ""
     what = f"{archived.events:,} new of {counted(archived.head, 'event')} archived"
-    print_line(f"{what}, {counted(archived.files, 'new file')}{rewritten}")
+    return f"{what}, {counted(archived.files, 'new file')}{rewritten}"
 
 
 @lake_app.command("compact")
@@ -102,7 +139,7 @@ def compact_command(
 
     target = _size(file_size)
     with interruptible(AGAIN), session(NAME, master, conf) as spark, _bar("events") as bar:
-        done = compact(spark, lake, bar, target)
+        done = compact(spark, lake, bar, target, patience_s=PATIENCE_S)
     if as_json:
         print_document(done._asdict())
     else:
@@ -212,9 +249,10 @@ def query_command(
     """
     kind, limits, text = format_of(output, file), limits_of(memory, temp), statement_of(statement)
     from penstock.lake.query import query_lake  # noqa: PLC0415
+    from penstock.sql.writing import is_replaced  # noqa: PLC0415
 
-    is_repeatable = kind is Format.TABLE or file is not None
-    with telling_of_interruption():
+    is_repeatable = kind is Format.TABLE or (file is not None and is_replaced(file))
+    with interruptible(INTERRUPTION):
         asked = query_lake(
             lake, url, text, lambda answer: write_answer(answer, kind, file), limits, is_repeatable=is_repeatable
         )

@@ -3,17 +3,19 @@
 The manifest is the checkpoint. A streaming query would keep another one, and the two could disagree; and its rows
 would pass through the JVM. Here a round plans ranges of positions and records them, tasks read a range each and write
 its files aside, and the driver puts them in place and writes the manifest. Long histories take several rounds, so that
-what is done is kept.
+what is done is kept. Who follows a store has the lake alone only while it catches up, so that others get their turn.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.lake.changes import (
     ARCHIVE,
     REWRITE,
     Change,
+    Followed,
     Plan,
     abandon,
     check_files,
@@ -21,12 +23,12 @@ from penstock.lake.changes import (
     commit,
     find_manifest,
     finish,
-    is_of,
+    pending_of,
     record,
     recover,
 )
 from penstock.lake.erasures import Gone, gone_since
-from penstock.lake.iceberg import update
+from penstock.lake.iceberg import update_iceberg
 from penstock.lake.layout import MANIFEST
 from penstock.lake.manifests import LakeFile, Manifest, encode, now
 from penstock.lake.parquet import Piece
@@ -34,7 +36,7 @@ from penstock.lake.parquet import encode as encode_piece
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
 from penstock.lake.reading import Span, read_pieces, read_rows
 from penstock.lake.sources import Source, check_source, look, timelines
-from penstock.spark.spreading import Done, Session, shares, spread
+from penstock.spark.spreading import Session, shares, spread
 from penstock.store.contract import Progressed, StoreIdentity
 from penstock.store.sealing import SEALED_EVENTS
 
@@ -85,121 +87,145 @@ def plan_spans(first: int, head: int, event_bytes: float) -> list[Span]:
 
 @contextmanager
 def archiving(spark: Session, url: str, lake: str, *, iceberg: bool = True) -> Iterator["Archiving"]:
-    """Have a lake alone, and bring it up to date, once or again and again; the Iceberg table beside it too."""
-    place = open_lake_place(lake)
-    source = look(url)
-    manifest = find_manifest(place)
-    if manifest is None:
-        check_new(place)
-    with place.lock("archive"):
-        yield Archiving(spark, url, lake, place, source, iceberg=iceberg)
+    """Bring a lake up to date, once or again and again; the Iceberg table beside it too."""
+    yield Archiving(spark, absolute(url), absolute(lake), open_lake_place(lake), following(iceberg=iceberg))
+
+
+def following(*, iceberg: bool) -> Followed:
+    """What follows each manifest: the Iceberg table, or nothing."""
+    return update_iceberg if iceberg else lambda _place, _manifest: None
 
 
 class Archiving:
-    """A lake that is being brought up to date by this process alone."""
+    """Brings a lake up to date, and has it alone each time that it does."""
 
-    def __init__(self, spark: Session, url: str, lake: str, place: LakePlace, source: Source, *, iceberg: bool) -> None:
-        self._iceberg = iceberg
-        self._spark, self._url, self._lake, self._place = spark, absolute(url), absolute(lake), place
-        manifest = find_manifest(place) or self._begin(source)
-        self.manifest, self._plan = recover(place, manifest)
-        check_source(place.shown, self.manifest, source)
-        check_files(place, self.manifest, self._plan)
+    def __init__(self, spark: Session, url: str, lake: str, place: LakePlace, followed: Followed) -> None:
+        self._spark, self._url, self._lake, self._place, self._followed = spark, url, lake, place, followed
+        self.manifest: Manifest | None = None
+        """The lake as this has left it."""
+        manifest, source = find_manifest(place), look(url)
+        if manifest is None:
+            check_new(place)
+        else:
+            check_source(place.shown, manifest, source)
 
-    def _begin(self, source: Source) -> Manifest:
-        known = timelines(self._url, source.identity)
-        manifest = Manifest(*source.identity, known, 1, now(), erasures=source.erasures)
-        self._place.replace(MANIFEST, encode(manifest))
-        return manifest
+    def catch_up(self, progressed: Progressed, is_ending: Callable[[], bool] = lambda: False) -> Archived:
+        """Bring the lake up to the store's head as it is now, or less if there is an end to it between two rounds.
 
-    def catch_up(self, progressed: Progressed) -> Archived:
-        """Bring the lake up to the store's head as it is now."""
-        source = look(self._url)
-        check_source(self._place.shown, self.manifest, source)
-        before = self.manifest
-        try:
-            rewritten = self._follow(source)
-            self._archive(source, progressed)
-        except BaseException:
-            abandon(self._place)
-            raise
-        if self._iceberg:
-            update_iceberg(self._place, self.manifest)
+        Raises LakeInUse if somebody else is at work on the lake.
+        """
+        if self.manifest is not None and self._is_current(self.manifest):
+            return Archived(0, 0, 0, self.manifest.head)
+        with self._place.lock("archive"):
+            turn = self._entered()
+            before = turn.manifest
+            try:
+                turn.run(progressed, is_ending)
+            except BaseException:
+                abandon(self._place)
+                raise
+            self._followed(self._place, turn.manifest)
+            self.manifest = turn.manifest
         new = len(self.manifest.files) - len(before.files)
-        return Archived(self.manifest.head - before.head, new, rewritten, self.manifest.head)
+        return Archived(self.manifest.head - before.head, new, turn.rewritten, self.manifest.head)
+
+    def _is_current(self, known: Manifest) -> bool:
+        """Whether nothing is to be done, which needs no lock to find out."""
+        if find_manifest(self._place) != known or pending_of(self._place) is not None:
+            return False
+        source = look(self._url)
+        is_same = (source.identity, source.head) == (known.identity, known.head)
+        return is_same and source.erasures <= known.erasures
+
+    def _entered(self) -> "_Turn":
+        """The lake as it is, after what was interrupted is finished. Others may have been at work since."""
+        if find_manifest(self._place) is None:
+            self._begin()
+        manifest = recover(self._place, self._followed)
+        if manifest != self.manifest:
+            check_files(self._place, manifest)
+        source = look(self._url)
+        check_source(self._place.shown, manifest, source)
+        return _Turn(self._spark, self._url, self._lake, self._place, self._followed, source, manifest)
+
+    def _begin(self) -> None:
+        source = look(self._url)
+        known = timelines(self._url, source.identity)
+        self._place.replace(MANIFEST, encode(Manifest(*source.identity, known, 1, now(), erasures=source.erasures)))
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A lake that this process has alone, and a store as it was when that began."""
+
+    spark: Session
+    url: str
+    lake: str
+    place: LakePlace
+    followed: Followed
+    source: Source
+    manifest: Manifest
+    rewritten: int = 0
+
+    def run(self, progressed: Progressed, is_ending: Callable[[], bool]) -> None:
+        """Follow what was erased, and archive what is new."""
+        # If something was erased, all files come first, and then what is new.
+        is_behind = self.source.erasures > self.manifest.erasures
+        start = 0 if is_behind else self.manifest.head
+        told = lambda done, _: progressed(done - start, self.source.head - start)  # noqa: E731
+        if is_behind:
+            self._follow(told, is_ending)
+        self._archive(told, is_ending)
 
     # -- what is new
 
-    def _archive(self, source: Source, progressed: Progressed) -> None:
-        start = self.manifest.head
-        if self._plan is not None and self._plan.kind == ARCHIVE:
-            # What was interrupted may have left files: the same ranges again make the same files.
-            spans = [span for span in self._plan.spans if span.last > start]
-            self._round(spans, source, lambda _: None)
-        self._plan = None
+    def _archive(self, progressed: Progressed, is_ending: Callable[[], bool]) -> None:
+        source = self.source
         spans = plan_spans(self.manifest.head + 1, source.head, source.bytes / max(source.head, 1))
         for number in range(0, len(spans), ROUND_RANGES):
-            part = spans[number : number + ROUND_RANGES]
-            done, total = self.manifest.head - start, source.head - start
-            events = part[-1].last - part[0].first + 1
-            self._round(part, source, shares(progressed, done, events, total))
-            progressed(self.manifest.head - start, total)
+            if is_ending():
+                return
+            self._round(spans[number : number + ROUND_RANGES], progressed)
 
-    def _round(self, spans: list[Span], source: Source, done: Done) -> None:
-        if not spans:
-            return
-        plan = Plan(ARCHIVE, tuple(spans))
-        record(self._place, plan)
-        tasks = [_Task(self._lake, self._url, source.identity, span) for span in spans]
-        written = [each for result in spread(self._spark, tasks, _write, done) for each in result]
-        self._drop_others(plan, written)
+    def _round(self, spans: list[Span], progressed: Progressed) -> None:
+        record(self.place, Plan(ARCHIVE, tuple(spans)))
+        tasks = [_Task(self.lake, self.url, self.source.identity, span) for span in spans]
+        events = spans[-1].last - self.manifest.head
+        told = shares(progressed, self.manifest.head, events, self.source.head)
+        written = [each for result in spread(self.spark, tasks, _write, told) for each in result]
         self._commit(ARCHIVE, written, spans[-1].last, self.manifest.erasures)
-
-    def _drop_others(self, plan: Plan, written: list[Written]) -> None:
-        """Where files are written to their names: what another attempt cut otherwise, because of an erasure."""
-        if self._place.stages_aside:
-            return
-        known = {each.file.path for each in written} | {file.path for file in self.manifest.files}
-        for path in self._place.files():
-            if path not in known and is_of(path, plan):
-                self._place.remove(path)
+        progressed(self.manifest.head, self.source.head)
 
     def _commit(self, kind: str, written: list[Written], head: int, erasures: int) -> None:
         staged = {each.file.path: each.staged for each in written}
         files = tuple(each.file for each in written)
-        change = Change(kind, self.manifest.number + 1, head, erasures, files, staged)
-        self.manifest = commit(self._place, self.manifest, change)
-        finish(self._place)
+        if written or erasures != self.manifest.erasures:
+            change = Change(kind, self.manifest.number + 1, head, erasures, files, staged)
+            self.manifest = commit(self.place, self.manifest, change, self.followed)
+        finish(self.place)
 
     # -- what is gone
 
-    def _follow(self, source: Source) -> int:
-        """Rewrite files whose events were erased since; how many."""
-        if source.erasures <= self.manifest.erasures:
-            return 0
-        count, files = 0, self.manifest.files
-        gone = gone_since(self._url, self.manifest.erasures)
+    def _follow(self, progressed: Progressed, is_ending: Callable[[], bool]) -> None:
+        """Rewrite files whose events were erased since."""
+        files, gone = self.manifest.files, gone_since(self.url, self.manifest.erasures)
         for number in range(0, len(files), ROUND_RANGES):
-            part = files[number : number + ROUND_RANGES]
-            record(self._place, Plan(REWRITE, tuple(Span(file.first, file.last) for file in part)))
-            tasks = [_Task(self._lake, self._url, source.identity, Span(f.first, f.last), f, gone) for f in part]
-            written = [each for each in spread(self._spark, tasks, _rewrite, lambda _: None) if each is not None]
-            count += len(written)
-            is_last = number + ROUND_RANGES >= len(files)
-            erasures = source.erasures if is_last else self.manifest.erasures
-            self._commit(REWRITE, written, self.manifest.head, erasures)
-        if not files:
-            self._commit(REWRITE, [], self.manifest.head, source.erasures)
-        return count
+            if is_ending():
+                return
+            self._rewrite(files[number : number + ROUND_RANGES], gone, progressed)
+        self._commit(REWRITE, [], self.manifest.head, self.source.erasures)
 
-
-def update_iceberg(place: LakePlace, manifest: Manifest) -> None:
-    """Bring the Iceberg table beside a lake up to date. Where there is no pyiceberg, there is no table."""
-    try:
-        update(place, manifest)
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("pyiceberg"):
-            raise
+    def _rewrite(self, files: tuple[LakeFile, ...], gone: Gone | None, progressed: Progressed) -> None:
+        spans = [Span(file.first, file.last) for file in files]
+        record(self.place, Plan(REWRITE, tuple(spans)))
+        pairs = zip(files, spans, strict=True)
+        tasks = [_Task(self.lake, self.url, self.source.identity, span, file, gone) for file, span in pairs]
+        first, last = files[0].first, files[-1].last
+        told = shares(progressed, first - 1, last - first + 1, self.source.head)
+        written = [each for each in spread(self.spark, tasks, _rewrite, told) if each is not None]
+        self.rewritten += len(written)
+        self._commit(REWRITE, written, self.manifest.head, self.manifest.erasures)
+        progressed(last, self.source.head)
 
 
 # -- in tasks

@@ -1,19 +1,20 @@
 """Changing a lake: what is planned is recorded first, what was written is recorded next, the manifest comes last.
 
-A *plan* says what is under way. It is followed by a *change*: which files come and which go. From then on the change
-is carried out by whoever finds it, as often as that takes; before that, nothing has happened that anybody could see.
-Only where files cannot be written aside, a plan that was interrupted may have left some: then the next archive makes
-the very same ranges again, over what is there.
+A *plan* says what is under way: files are written aside, and nothing has happened that anybody could see. It is
+followed by a *change*: which files come and which go. From then on the change is carried out by whoever finds it, as
+often as that takes. Who only reads goes by `read_manifest`, and needs nobody to carry out anything.
 """
 
-import json
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
-from penstock.errors import LakeDamaged, PlaceRefused
-from penstock.lake.layout import MANIFEST, OWN, PENDING, is_passed_over, named
+from penstock.errors import LakeDamaged, PenstockError, PlaceRefused
+from penstock.lake.iceberg import update_iceberg
+from penstock.lake.layout import MANIFEST, PENDING, is_passed_over, named
 from penstock.lake.manifests import FORMAT_VERSION, LakeFile, Manifest, decode, encode, opened, sealed
 from penstock.lake.places import LakePlace
 from penstock.lake.reading import Span
@@ -22,15 +23,20 @@ ARCHIVE: Final = "archive"
 REWRITE: Final = "rewrite"
 COMPACT: Final = "compact"
 STRAYS_TOLD_MAX: Final = 3
+AWAY_LOOKS_MAX: Final = 25
+AWAY_LOOK_S: Final = 0.02
+"""How often, and after how long, it is looked again for a day whose folder is away for a moment."""
+
+Followed = Callable[[LakePlace, Manifest], None]
+"""What follows a manifest: it is told of each before the files go that it is without."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is under way: ranges that are archived, or rewritten because of erasures, or files that are made anew."""
+    """What is under way: ranges that are archived, or rewritten because of erasures, or compacted."""
 
     kind: str
     spans: tuple[Span, ...] = ()
-    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +57,17 @@ def record(place: LakePlace, plan: Plan) -> None:
     place.replace(PENDING, sealed({"format": FORMAT_VERSION, "plan": asdict(plan)}))
 
 
-def commit(place: LakePlace, manifest: Manifest, change: Change) -> Manifest:
+def commit(place: LakePlace, manifest: Manifest, change: Change, followed: Followed) -> Manifest:
     """Carry out a change; the manifest after it."""
     place.replace(PENDING, sealed({"format": FORMAT_VERSION, "change": asdict(change)}))
-    return _carry_out(place, manifest, change)
+    return _carry_out(place, manifest, change, followed)
 
 
 def abandon(place: LakePlace) -> None:
-    """Take a plan back that came to nothing, so that a full disk has its room again."""
-    if place.stages_aside and (pending := place.find(PENDING)) is not None and _is_plan(pending):
-        place.remove(PENDING)
-        place.clear()
-
-
-def _is_plan(pending: bytes) -> bool:
-    return "plan" in json.loads(pending)
+    """Take a plan back that came to nothing, so that a full disk has its room again; or else the next run does."""
+    with suppress(PenstockError):
+        if isinstance(pending_of(place), Plan):
+            finish(place)
 
 
 def finish(place: LakePlace) -> None:
@@ -74,15 +76,20 @@ def finish(place: LakePlace) -> None:
     place.remove(PENDING)
 
 
-def _carry_out(place: LakePlace, manifest: Manifest, change: Change) -> Manifest:
+def _carry_out(place: LakePlace, manifest: Manifest, change: Change, followed: Followed) -> Manifest:
     if manifest.number < change.number:
         _place(place, change)
-        changed = {"head": change.head, "erasures": change.erasures}
-        manifest = manifest.with_files(set(change.removed), list(change.added), **changed)
+        manifest = _changed(manifest, change)
         place.replace(MANIFEST, encode(manifest))
+    followed(place, manifest)
     for path in change.removed:
         place.remove(path)
     return manifest
+
+
+def _changed(manifest: Manifest, change: Change) -> Manifest:
+    changed = {"head": change.head, "erasures": change.erasures}
+    return manifest.with_files(set(change.removed), list(change.added), **changed)
 
 
 def _place(place: LakePlace, change: Change) -> None:
@@ -111,7 +118,30 @@ def find_manifest(place: LakePlace) -> Manifest | None:
 
 
 def read_manifest(place: LakePlace) -> Manifest:
-    """The manifest of a lake; raises PlaceRefused if there is no lake."""
+    """The manifest of a lake as its files are, whoever is at work; raises PlaceRefused if there is no lake.
+
+    When a compaction has exchanged a day's folder, its files count, even if the manifest does not name them yet.
+    """
+    # In this order: a change is taken back only after its manifest is there.
+    pending, manifest = pending_of(place), _manifest(place)
+    if isinstance(pending, Change) and pending.kind == COMPACT and pending.number > manifest.number:
+        return _changed(manifest, pending) if _is_placed(place, pending) else manifest
+    return manifest
+
+
+def _is_placed(place: LakePlace, change: Change) -> bool:
+    """Whether the new files of a compaction are there. Where folders are not exchanged in one step, it may be none."""
+    for _ in range(AWAY_LOOKS_MAX):
+        there = place.files()
+        if all(path in there for path in change.staged):
+            return True
+        if all(path in there for path in change.removed):
+            return False
+        time.sleep(AWAY_LOOK_S)
+    return False
+
+
+def _manifest(place: LakePlace) -> Manifest:
     found = find_manifest(place)
     if found is None:
         reason = "there is no lake" if not place.files() else f"it holds no lake: there is no {MANIFEST}"
@@ -119,21 +149,13 @@ def read_manifest(place: LakePlace) -> Manifest:
     return found
 
 
-def recover(place: LakePlace, manifest: Manifest) -> tuple[Manifest, Plan | None]:
-    """Finish what was interrupted, or take it back. Who calls this has the lake alone.
-
-    A plan is left where it may have left files that are not in the manifest; an archive begins with it.
-    """
-    pending = pending_of(place)
+def recover(place: LakePlace, followed: Followed = update_iceberg) -> Manifest:
+    """Finish what was interrupted, or take it back; the manifest after it. Who calls this has the lake alone."""
+    manifest, pending = _manifest(place), pending_of(place)
     if isinstance(pending, Change):
-        manifest = _carry_out(place, manifest, pending)
-    elif pending is not None and not place.stages_aside:
-        if pending.kind != COMPACT:
-            return manifest, pending
-        for path in set(pending.paths) - {file.path for file in manifest.files}:
-            place.remove(path)
+        manifest = _carry_out(place, manifest, pending, followed)
     finish(place)
-    return manifest, None
+    return manifest
 
 
 def pending_of(place: LakePlace) -> Plan | Change | None:
@@ -144,7 +166,8 @@ def pending_of(place: LakePlace) -> Plan | Change | None:
     document = opened(place.shown, PENDING, data)
     try:
         if "plan" in document:
-            return _plan(document["plan"])
+            plan = document["plan"]
+            return Plan(plan["kind"], tuple(Span(*span) for span in plan["spans"]))
         change = document["change"]
         added = tuple(LakeFile(**file) for file in change.pop("added"))
         return Change(**{**change, "removed": tuple(change["removed"])}, added=added)
@@ -152,45 +175,32 @@ def pending_of(place: LakePlace) -> Plan | Change | None:
         raise LakeDamaged(place.shown, PENDING, f"cannot be read: {error}") from error
 
 
-def _plan(found: Mapping[str, Any]) -> Plan:
-    return Plan(found["kind"], tuple(Span(*span) for span in found["spans"]), tuple(found["paths"]))
-
-
 def check_new(place: LakePlace) -> None:
     """Refuse a place for a new lake that holds anything."""
-    foreign = sorted(path for path in place.files() if not path.startswith(f"{OWN}/"))
+    foreign = sorted(place.files())
     if foreign:
         raise PlaceRefused(place.shown, f"it holds other things: {_told(foreign)}; name an empty folder, or a new one")
 
 
-def check_files(place: LakePlace, manifest: Manifest, plan: Plan | None) -> None:
+def check_files(place: LakePlace, manifest: Manifest) -> None:
     """Whether all files are there, and no others; raises LakeDamaged or PlaceRefused."""
     sizes = place.files()
     for file in manifest.files:
         if file.path not in sizes:
             raise place.missing(file.path)
-        if sizes[file.path] != file.bytes and (plan is None or plan.kind != REWRITE):
+        if sizes[file.path] != file.bytes:
             reason = f"has {sizes[file.path]} bytes, and had {file.bytes}"
             raise LakeDamaged(place.shown, file.path, reason)
-    foreign = strays(sizes, manifest, plan)
+    foreign = strays(sizes, manifest)
     if foreign:
         reason = f"it holds files that are in no manifest: {_told(foreign)}; move them elsewhere"
         raise PlaceRefused(place.shown, reason)
 
 
-def strays(paths: Collection[str], manifest: Manifest, plan: Plan | None) -> list[str]:
+def strays(paths: Collection[str], manifest: Manifest) -> list[str]:
     """Files that readers of the folder would see, and that are not in the manifest."""
     known = {file.path for file in manifest.files}
-    unknown = sorted(path for path in paths if path not in known and not is_passed_over(path))
-    if plan is None or plan.kind != ARCHIVE:
-        return unknown
-    return [path for path in unknown if not is_of(path, plan)]
-
-
-def is_of(path: str, plan: Plan) -> bool:
-    """Whether a file may be one that was written for a plan of an archive."""
-    found = named(path)
-    return found is not None and any(span.first <= found.first <= found.last <= span.last for span in plan.spans)
+    return sorted(path for path in paths if path not in known and not is_passed_over(path))
 
 
 def _told(paths: list[str]) -> str:

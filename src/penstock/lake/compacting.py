@@ -1,18 +1,20 @@
 """Making few large files of many small ones: those of one day that lie next to each other.
 
 Whoever reads the folder sees a day as it was or as it is, never both or neither: the folder is built anew, and takes
-the old one's place in one step (see `LakePlace.swap`). The manifest is written right after it, day by day.
+the old one's place in one step (see `LakePlace.swap`). The manifest is written right after it, day by day; until then
+those who read by the manifest go by the change that is recorded (`read_manifest`).
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from penstock.errors import LakeDamaged, PlaceRefused
-from penstock.lake.archiving import ROUND_RANGES, Written, stage_piece, update_iceberg
+from penstock.errors import LakeDamaged
+from penstock.lake.archiving import ROUND_RANGES, Written, following, stage_piece
 from penstock.lake.changes import (
     COMPACT,
     Change,
+    Followed,
     Plan,
     abandon,
     check_files,
@@ -22,11 +24,10 @@ from penstock.lake.changes import (
     record,
     recover,
 )
-from penstock.lake.layout import path_of
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.parquet import Erased, Piece, in_order
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
-from penstock.lake.reading import PIECE_BYTES_MAX, ROW_BYTES
+from penstock.lake.reading import PIECE_BYTES_MAX, ROW_BYTES, Span
 from penstock.lake.verifying import read_whole
 from penstock.spark.spreading import Session, spread
 from penstock.store.contract import Progressed
@@ -78,25 +79,28 @@ def _raw(files: Sequence[LakeFile]) -> int:
 
 
 def compact(
-    spark: Session, lake: str, progressed: Progressed, file_bytes: int = FILE_BYTES, *, iceberg: bool = True
+    spark: Session,
+    lake: str,
+    progressed: Progressed,
+    file_bytes: int = FILE_BYTES,
+    *,
+    iceberg: bool = True,
+    patience_s: float = 0.0,
 ) -> Compacted:
-    """Compact a lake. Nobody may archive to it meanwhile; everybody may read it."""
-    place = open_lake_place(lake)
+    """Compact a lake. Nobody may archive to it meanwhile, and it is waited so long for who does; everybody may read."""
+    place, followed = open_lake_place(lake), following(iceberg=iceberg)
     read_manifest(place)
-    with place.lock("compact"):
-        manifest, plan = recover(place, read_manifest(place))
-        if plan is not None:
-            raise PlaceRefused(place.shown, "an archive into it was interrupted; run penstock lake archive first")
-        check_files(place, manifest, plan)
+    with place.lock("compact", patience_s):
+        manifest = recover(place, followed)
+        check_files(place, manifest)
         groups = groups_of(manifest.files, file_bytes)
         try:
             for part in _rounds(groups):
-                manifest = _round(spark, lake, place, manifest, part, progressed)
+                manifest = _round(spark, lake, place, manifest, part, progressed, followed)
         except BaseException:
             abandon(place)
             raise
-        if iceberg:
-            update_iceberg(place, manifest)
+        followed(place, manifest)
     return Compacted(sum(map(len, groups)), len(groups), len(manifest.files))
 
 
@@ -112,19 +116,24 @@ def _round(
     manifest: Manifest,
     groups: list[tuple[LakeFile, ...]],
     progressed: Progressed,
+    followed: Followed,
 ) -> Manifest:
-    record(place, Plan(COMPACT, paths=tuple(map(_path, groups))))
+    record(place, Plan(COMPACT, tuple(Span(group[0].first, group[-1].last) for group in groups)))
     done, total = groups[0][0].first - 1, manifest.head
     events = groups[-1][-1].last - done
     tasks = [_Task(absolute(lake), group) for group in groups]
     written = spread(spark, tasks, _merge, lambda share: progressed(done + int(share * events), total))
-    manifest = replace_files(place, manifest, groups, written)
+    manifest = replace_files(place, manifest, groups, written, followed)
     finish(place)
     return manifest
 
 
 def replace_files(
-    place: LakePlace, manifest: Manifest, groups: Sequence[tuple[LakeFile, ...]], written: Sequence[Written]
+    place: LakePlace,
+    manifest: Manifest,
+    groups: Sequence[tuple[LakeFile, ...]],
+    written: Sequence[Written],
+    followed: Followed,
 ) -> Manifest:
     """Put files in the place of others, day by day; the manifest after it."""
     for _, pairs in groupby(zip(groups, written, strict=True), key=lambda pair: pair[1].file.day):
@@ -133,12 +142,8 @@ def replace_files(
         staged = {each.file.path: each.staged for _, each in mine}
         removed = tuple(file.path for group, _ in mine for file in group)
         number, head, erasures = manifest.number + 1, manifest.head, manifest.erasures
-        manifest = commit(place, manifest, Change(COMPACT, number, head, erasures, added, staged, removed))
+        manifest = commit(place, manifest, Change(COMPACT, number, head, erasures, added, staged, removed), followed)
     return manifest
-
-
-def _path(group: tuple[LakeFile, ...]) -> str:
-    return path_of(group[0].day, group[0].first, group[-1].last)
 
 
 def _merge(task: _Task) -> Written:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.history.columns import TABLE
@@ -33,7 +32,10 @@ class Gone(NamedTuple):
         """Whether a file may hold some of it."""
         if any(first <= file.last and last >= file.first for first, last in self.ranges):
             return True
-        return bool(self.streams) and self._may_name(pq.read_metadata(pa.BufferReader(place.read(file.path))))
+        if not self.streams:
+            return False
+        with place.opened(file.path) as data:
+            return self._may_name(pq.read_metadata(data))
 
     def _may_name(self, metadata: Any) -> bool:
         groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))

@@ -46,6 +46,15 @@ def update(lake: LakePlace | str, manifest: Manifest) -> bool:
     return True
 
 
+def update_iceberg(place: LakePlace, manifest: Manifest) -> None:
+    """The same. Where there is no pyiceberg, there is no table."""
+    try:
+        update(place, manifest)
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("pyiceberg"):
+            raise
+
+
 def location(place: LakePlace, path: str) -> str:
     """Where Iceberg finds a file of a lake. It has whole addresses, so that a lake that is moved gets a new table."""
     root = f"file://{place.path.resolve()}" if isinstance(place, LocalPlace) else place.shown.rstrip("/")

@@ -6,29 +6,36 @@ import fcntl
 import json
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from penstock.backup.places import sync_directory
 from penstock.errors import LakeInUse, PlaceRefused
-from penstock.lake.layout import ASIDE, LOCK, OWN, STAGED, folder_of
-from penstock.lake.places import LakePlace, owner, shown_owner
+from penstock.lake.layout import ASIDE, LOCK, OWN, folder_of, is_passed_over
+from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _CANNOT: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 """What a system or file system says that cannot exchange two names."""
+_BESIDE: Final = ".penstock-aside"
+_LOST: Final = "lost+found"
+"""A folder of the system's own, at the top of a file system; only root may look into it."""
+LOCK_TRIES: Final = 5
+LOCK_TRY_S: Final = 0.005
+"""Who asks whether a lake is in use has its lock for less than that."""
 
 
 def path_of_url(url: str) -> str:
     """The path in a `file://` URL."""
-    parts = urlsplit(url)
+    parts = parts_of(url)
     if parts.netloc not in ("", "localhost"):
         raise PlaceRefused(url, "it is on another machine; a file URL is file:///PATH")
     return unquote(parts.path)
@@ -37,10 +44,12 @@ def path_of_url(url: str) -> str:
 class LocalPlace(LakePlace):
     """A folder. Who writes holds a lock on a file in it as long as its process lives."""
 
-    stages_aside = True
+    is_everywhere = False
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
+        if "\0" in path:
+            raise PlaceRefused(repr(path), "no path has a zero in it")
         self.path = Path(path)
 
     # -- reading
@@ -62,6 +71,17 @@ class LocalPlace(LakePlace):
             except (FileNotFoundError, NotADirectoryError):
                 raise self.missing(path) from None
 
+    @contextmanager
+    def opened(self, path: str) -> Iterator[Any]:
+        """See LakePlace."""
+        with self.told():
+            try:
+                file = pa.OSFile(str(self.path / path))
+            except FileNotFoundError:
+                raise self.missing(path) from None
+            with file:
+                yield file
+
     def _size(self, path: str) -> int:
         return (self.path / path).stat().st_size
 
@@ -78,7 +98,7 @@ class LocalPlace(LakePlace):
         """See LakePlace."""
         with self.told():
             target = self.path / path
-            aside = self.path / self._aside()
+            aside = self.path / aside_name()
             self._write(aside, data)
             aside.replace(target)
             sync_directory(target.parent)
@@ -86,14 +106,11 @@ class LocalPlace(LakePlace):
     def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
         """See LakePlace."""
         with self.told():
-            aside = self._aside()
+            aside = aside_name()
             self._write(self.path / aside, data)
             # Its name must be safe before a change is recorded that relies on it.
             sync_directory((self.path / aside).parent)
             return aside
-
-    def _aside(self) -> str:
-        return f"{ASIDE}/{uuid.uuid4().hex}{STAGED}"
 
     def _write(self, path: Path, data: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,23 +138,22 @@ class LocalPlace(LakePlace):
             sync_directory(self.path)
 
     def swap(self, day: str, removed: set[str], staged: Mapping[str, str]) -> None:
-        """See LakePlace."""
+        """See LakePlace. What was there before is aside then, until `clear`."""
         folder = self.path / folder_of(day)
         with self.told():
-            beside = self._beside() / folder.name
-            before = beside.with_name(f"{beside.name}.before")
-            if before.exists() and not folder.exists():
-                before.rename(folder)
+            for aside in (self._outside(), self.path / ASIDE):
+                if _before(aside / folder.name).exists() and not folder.exists():
+                    _before(aside / folder.name).rename(folder)
             if not all((self.path / path).exists() for path in staged):
-                self._build(folder, beside, removed, staged)
-                _exchange(beside, folder, before)
+                built = self._beside() / folder.name
+                self._build(folder, built, removed, staged)
+                _exchange(built, folder)
                 sync_directory(self.path)
-            _remove(beside)
-            _remove(before)
 
     def _build(self, folder: Path, built: Path, removed: set[str], staged: Mapping[str, str]) -> None:
         """The folder as it shall be, of links."""
         _remove(built)
+        _remove(_before(built))
         built.mkdir(parents=True)
         for entry in folder.iterdir():
             if f"{folder.name}/{entry.name}" not in removed:
@@ -149,13 +165,21 @@ class LocalPlace(LakePlace):
     def _beside(self) -> Path:
         """Where a folder is built. Beside the lake, because what is in it has the names that readers look for.
 
-        If that is not possible, because the lake is a file system of its own for example, it is inside.
+        If that is not possible, because the lake is a file system or a mount of its own for example, it is inside.
         """
+        outside, inside = self._outside(), self.path / ASIDE
+        tried = inside / uuid.uuid4().hex
+        tried.mkdir(parents=True)
+        try:
+            outside.mkdir(exist_ok=True)
+            tried.rename(outside / tried.name)
+        except OSError:
+            return inside
+        return outside
+
+    def _outside(self) -> Path:
         whole = self.path.resolve()
-        beside = whole.parent / f".{whole.name}{_BESIDE}"
-        if os.access(whole.parent, os.W_OK) and whole.parent.stat().st_dev == whole.stat().st_dev:
-            return beside
-        return self.path / ASIDE
+        return whole.parent / f".{whole.name}{_BESIDE}"
 
     def remove(self, path: str) -> None:
         """See LakePlace."""
@@ -169,22 +193,19 @@ class LocalPlace(LakePlace):
         """See LakePlace."""
         with self.told():
             _remove(self.path / ASIDE)
-            if (beside := self._beside()) != self.path / ASIDE:
-                _remove(beside)
+            _remove(self._outside())
 
     # -- having it alone
 
     @contextmanager
-    def lock(self, what: str) -> Iterator[None]:
+    def locked(self, what: str) -> Iterator[None]:
         """See LakePlace."""
         with self.told():
             (self.path / OWN).mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LakeInUse(self.shown, shown_owner(os.pread(descriptor, 4096, 0))) from None
+            if not _is_taken(descriptor):
+                raise LakeInUse(self.shown, shown_owner(os.pread(descriptor, 4096, 0)))
             with self.told():
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, json.dumps(owner(what)).encode(), 0)
@@ -207,15 +228,26 @@ class LocalPlace(LakePlace):
         return None
 
 
-_BESIDE: Final = ".penstock-aside"
+def _is_taken(descriptor: int) -> bool:
+    """Take the lock, if nobody else has it."""
+    for _ in range(LOCK_TRIES):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(LOCK_TRY_S)
+    return False
 
 
 def _files(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             path = f"{prefix}{entry.name}"
-            if entry.is_dir():
-                yield from _files(folder / entry.name, f"{path}/")
+            if path == OWN:
+                continue
+            if entry.is_dir() and not is_passed_over(entry.name):
+                # Nobody but root knows what is in that of the system, and nobody else needs to.
+                with suppress(*(PermissionError,) if path == _LOST else ()):
+                    yield from _files(folder / entry.name, f"{path}/")
             else:
                 with suppress(FileNotFoundError):
                     yield path, entry.stat().st_size
@@ -239,14 +271,18 @@ def _link(source: Path, target: Path) -> None:
             os.fsync(file.fileno())
 
 
-def _exchange(built: Path, folder: Path, before: Path) -> None:
+def _before(built: Path) -> Path:
+    return built.with_name(f"{built.name}.before")
+
+
+def _exchange(built: Path, folder: Path) -> None:
     """Two folders change places: in one step, or in two where the system has no such step."""
     try:
         exchanged(built, folder)
     except OSError as error:
         if error.errno not in _CANNOT:
             raise
-        folder.rename(before)
+        folder.rename(_before(built))
         built.rename(folder)
 
 

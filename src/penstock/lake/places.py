@@ -1,34 +1,39 @@
 """Where a lake is: a folder of this machine, or a place in an object store or another file system, by its URL.
 
-On a folder, files are written aside, synced and renamed, and a day's folder is exchanged for another in one step. An
-object store has neither renames nor folders, but an object is there as a whole or not at all: files are written to
-their names at once, and the manifest says which of them count.
+Files are written aside first, wherever a lake is. In a folder they are synced and renamed, and a day's folder is
+exchanged for another in one step. An object store has neither renames nor folders, but an object is there as a whole or
+not at all: files are copied to their names, and the manifest says which of them count.
 """
 
 import errno
 import json
 import os
 import socket
+import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
 
-from penstock.errors import LakeDamaged, PlaceRefused, StoreError
-from penstock.lake.layout import MANIFEST
+from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused, StoreError
+from penstock.lake.layout import ASIDE, MANIFEST, STAGED
 from penstock.lake.manifests import now
 from penstock.store.urls import SQLITE
 
 UNSEEN: Final = "on {}, where Spark runs tasks, there is no such lake; its folder must be shared by all machines"
+LOOK_S: Final = 0.1
+"""Seconds between two looks whether a lake is free."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LakePlace(ABC):
     """The files of a lake by their paths inside it. Made by `open_lake_place`; it holds nothing open."""
 
-    stages_aside: bool
-    """Whether files are written aside, so that a run that was killed leaves nothing where readers look."""
+    is_everywhere: bool
+    """Whether other machines find the same there, and not a folder of their own."""
 
     def __init__(self, shown: str) -> None:
         self.shown = shown
@@ -42,8 +47,12 @@ class LakePlace(ABC):
         """A file, as a buffer; raises LakeDamaged if it is not there."""
 
     @abstractmethod
+    def opened(self, path: str) -> AbstractContextManager[Any]:
+        """A file, of which only parts are read; raises LakeDamaged if it is not there."""
+
+    @abstractmethod
     def files(self) -> dict[str, int]:
-        """All files with their bytes, also those that are not ours."""
+        """All files with their bytes, also those that are not events, but for what is the lake's own."""
 
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
@@ -72,9 +81,27 @@ class LakePlace(ABC):
     def clear(self) -> None:
         """Remove all that is aside. What a process that was killed has left there is nobody's."""
 
+    @contextmanager
+    def lock(self, what: str, patience_s: float = 0.0) -> Iterator[None]:
+        """Have the lake alone; raises LakeInUse, which says who has it, if it is not free after some seconds."""
+        deadline = time.monotonic() + patience_s
+        with ExitStack() as held:
+            while not self._entered(held, what, is_last=time.monotonic() >= deadline):
+                time.sleep(LOOK_S)
+            yield
+
+    def _entered(self, held: ExitStack, what: str, *, is_last: bool) -> bool:
+        try:
+            held.enter_context(self.locked(what))
+        except LakeInUse:
+            if is_last:
+                raise
+            return False
+        return True
+
     @abstractmethod
-    def lock(self, what: str) -> AbstractContextManager[None]:
-        """Have the lake alone; raises LakeInUse, which says who has it."""
+    def locked(self, what: str) -> AbstractContextManager[None]:
+        """Have the lake alone; raises LakeInUse at once."""
 
     @abstractmethod
     def holder(self) -> str | None:
@@ -119,9 +146,23 @@ def open_seen_place(lake: str) -> LakePlace:
     """The same in a task, which may run on another machine. Raises PlaceRefused if the lake is not there."""
     place = open_lake_place(lake)
     # A folder that is missing would be made, on a disk that nobody looks at.
-    if place.stages_aside and place.find(MANIFEST) is None:
+    if not place.is_everywhere and place.find(MANIFEST) is None:
         raise PlaceRefused(lake, UNSEEN.format(socket.gethostname()))
     return place
+
+
+def parts_of(url: str) -> SplitResult:
+    """The parts of a URL; raises PlaceRefused."""
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        # It may have a password in it.
+        raise PlaceRefused(f"{url.partition('://')[0]}://…", f"it is no place: {error}") from None
+
+
+def aside_name() -> str:
+    """A new name aside."""
+    return f"{ASIDE}/{uuid.uuid4().hex}{STAGED}"
 
 
 def absolute(place: str) -> str:

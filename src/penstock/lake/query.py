@@ -1,13 +1,14 @@
 """SQL over a lake, and over what its store has had since.
 
 The table `events` is the files that the manifest names, and then the history from the lake's head on. What is read is
-one state of both. If a compaction takes files away in the middle of a question, it is asked once more of what there is
+one state of both. If a compaction takes files away in the middle of a question, it is asked again of what there is
 then; so an answer is only handed out when nothing of it was handed out before.
 
 DuckDB reads files of this machine by itself. It has no reader for other file systems unless somebody installs one, so
 those are read by Arrow, through the lake's own place.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final, NamedTuple
@@ -31,8 +32,10 @@ from penstock.sql.extents import Extent, extent_of
 from penstock.sql.sessions import EVENTS
 from penstock.sql.substrait import columns_of, tree
 
-ATTEMPTS_MAX: Final = 5
+ATTEMPTS_MAX: Final = 7
 """How often a question is asked whose files went in the middle of it."""
+PAUSE_S: Final = 0.1
+"""How long it is waited before it is asked again: twice as long each time, because days go one after the other."""
 _TAIL: Final = "penstock_tail"
 _FILES: Final = "penstock_files"
 
@@ -116,6 +119,7 @@ def query_lake(
                 raise
             if attempt == ATTEMPTS_MAX or (answer is not None and answer.is_begun and not is_repeatable):
                 raise InvalidRequest("lake", "was compacted in the middle of the answer; ask again") from None
+            time.sleep(PAUSE_S * 2 ** (attempt - 1))
         else:
             return asked
     raise AssertionError("the last attempt returns or raises")
@@ -123,11 +127,11 @@ def query_lake(
 
 def _is_outdated(place: LakePlace, asked: Asked) -> bool:
     """Whether files are gone that there were when a question was asked; raises LakeDamaged if they should be there."""
-    now = read_manifest(place)
+    # In this order: what takes files away is recorded before it does.
+    there, now = place.files(), read_manifest(place)
     if not set(asked.manifest.files) <= set(now.files):
         return True
-    there = place.files()
-    for file in now.files:
+    for file in asked.manifest.files:
         if file.path not in there:
             raise place.missing(file.path)
     return False

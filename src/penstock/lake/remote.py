@@ -1,48 +1,65 @@
 """A lake in an object store, or any other file system that Arrow or fsspec has, by its URL.
 
-Objects are whole or not there, so that they are written to their names at once. There is nothing like a lock: who
-works on a lake holds a lease, an object with a name and a time in it, and renews it. Two who take it in the same moment
-find out, because each reads it again after a while.
+Objects are whole or not there: small ones are replaced by writing them, and files are written aside and copied to their
+names. Other file systems show what is half written, so that there everything is written aside and moved. There is
+nothing like a lock: who works on a lake holds a lease, a file with a name and a time in it, and renews it. Two who take
+it in the same moment find out, because each reads it again after a while. Who cannot renew it in time changes nothing
+any more.
 """
 
 import json
+import math
 import re
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
-from penstock.errors import LakeInUse, PlaceRefused
-from penstock.lake.layout import LOCK
-from penstock.lake.places import LakePlace, owner, shown_owner
+from penstock.errors import LakeInUse, PenstockError, PlaceRefused, StoreError
+from penstock.lake.layout import ASIDE, LOCK, OWN, STAGED
+from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
 LEASE_S: Final = 60.0
 """How long a lease holds after it was renewed; who finds an older one takes it over."""
 RENEWAL_S: Final = 15.0
 SETTLE_S: Final = 1.0
 """How long it takes until a lease that two have taken is surely that of one."""
+_OBJECTS: Final = ("s3", "gcs", "abfs")
+"""Object stores, by the names that Arrow has for them."""
 
 
 class RemotePlace(LakePlace):
     """A place behind a URL."""
 
-    stages_aside = False
+    is_everywhere = True
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        parts = parts_of(url)
         super().__init__(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
         self._fs, root = _file_system(url, self.shown)
         self._root = root.rstrip("/")
-        self._is_lost = threading.Event()
+        self._has_objects = str(self._fs.type_name) in _OBJECTS
+        self._until = math.inf
+        """Until when (by this machine's clock that never goes back) the lease holds, if there is one."""
 
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}"
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """See LakePlace. Others than the system have errors of their own."""
+        try:
+            with super().told():
+                yield
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise StoreError(f"{self.shown}: {_line(error)}") from error
 
     # -- reading
 
@@ -57,16 +74,27 @@ class RemotePlace(LakePlace):
 
     def read(self, path: str) -> Any:
         """See LakePlace."""
+        with self.opened(path) as file:
+            return file.read_buffer()
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[Any]:
+        """See LakePlace."""
         with self.told():
             try:
-                with self._fs.open_input_file(self._at(path)) as file:
-                    return file.read_buffer()
+                file = self._fs.open_input_file(self._at(path))
             except FileNotFoundError:
                 raise self.missing(path) from None
+            with file:
+                yield file
 
     def files(self) -> dict[str, int]:
         """See LakePlace."""
-        selector = fs.FileSelector(self._root, recursive=True, allow_not_found=True)
+        found = self._files_in("")
+        return {path: size for path, size in found.items() if not path.startswith(f"{OWN}/")}
+
+    def _files_in(self, folder: str) -> dict[str, int]:
+        selector = fs.FileSelector(self._at(folder).rstrip("/"), recursive=True, allow_not_found=True)
         with self.told():
             found = self._fs.get_file_info(selector)
         start = len(self._root) + 1
@@ -76,85 +104,142 @@ class RemotePlace(LakePlace):
 
     def replace(self, path: str, data: bytes) -> None:
         """See LakePlace."""
-        if self._is_lost.is_set():
-            raise LakeInUse(self.shown, shown_owner(self.find(LOCK)))
-        self._put(path, data)
+        self._check_lease()
+        self._set(path, data, aside_name())
 
-    def stage(self, path: str, data: Any) -> str:
+    def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
         """See LakePlace."""
-        self._put(path, data)
-        return ""
-
-    def _put(self, path: str, data: Any) -> None:
+        aside = aside_name()
         with self.told():
-            if not self._has_flat_names:
-                self._fs.create_dir(self._at(path).rpartition("/")[0], recursive=True)
-            with self._fs.open_output_stream(self._at(path)) as file:
-                file.write(data)
-
-    @property
-    def _has_flat_names(self) -> bool:
-        return str(self._fs.type_name) in ("s3", "gcs", "abfs")
+            self._put(aside, data)
+        return aside
 
     def publish(self, staged: Mapping[str, str]) -> None:
-        """See LakePlace: they are there."""
+        """See LakePlace."""
+        self._check_lease()
+        with self.told():
+            for path, aside in staged.items():
+                if self._is_there(aside):
+                    self._take(aside, path)
+                elif not self._is_there(path):
+                    raise self.missing(aside)
 
-    def swap(self, day: str, removed: set[str], staged: Mapping[str, str]) -> None:
+    def swap(self, day: str, removed: set[str], staged: Mapping[str, str]) -> None:  # noqa: ARG002 - both are there
         """See LakePlace: the others are there as well until the manifest is written."""
+        self.publish(staged)
 
     def remove(self, path: str) -> None:
         """See LakePlace."""
-        with self.told():
-            try:
-                self._fs.delete_file(self._at(path))
-            except FileNotFoundError:
-                return
+        self._check_lease()
+        self._delete(path)
 
     def clear(self) -> None:
-        """See LakePlace: nothing is aside."""
+        """See LakePlace."""
+        for path in self._files_in(ASIDE):
+            self.remove(path)
+
+    def _set(self, path: str, data: bytes, aside: str) -> None:
+        with self.told():
+            if self._has_objects:
+                self._put(path, data)
+            else:
+                self._put(aside, data)
+                self._take(aside, path)
+
+    def _put(self, path: str, data: Any) -> None:
+        self._make_folder(path)
+        with self._fs.open_output_stream(self._at(path)) as file:
+            file.write(data)
+
+    def _take(self, aside: str, path: str) -> None:
+        """Give a file that is aside its name. An object stays aside as well, until all is cleared."""
+        if self._has_objects:
+            self._fs.copy_file(self._at(aside), self._at(path))
+            return
+        self._make_folder(path)
+        try:
+            self._fs.move(self._at(aside), self._at(path))
+        except OSError:
+            if not (self._is_there(aside) and self._is_there(path)):
+                raise
+            # Some file systems, such as HDFS, give no file a name that another one has.
+            self._delete(path)
+            self._fs.move(self._at(aside), self._at(path))
+
+    def _make_folder(self, path: str) -> None:
+        if not self._has_objects:
+            self._fs.create_dir(self._at(path).rpartition("/")[0], recursive=True)
+
+    def _is_there(self, path: str) -> bool:
+        return bool(self._fs.get_file_info(self._at(path)).type == fs.FileType.File)
+
+    def _delete(self, path: str) -> None:
+        with self.told(), suppress(FileNotFoundError):
+            self._fs.delete_file(self._at(path))
 
     # -- having it alone
 
     @contextmanager
-    def lock(self, what: str) -> Iterator[None]:
+    def locked(self, what: str) -> Iterator[None]:
         """See LakePlace."""
         mine = {**owner(what), "token": uuid.uuid4().hex}
         if (holder := self.holder()) is not None:
             raise LakeInUse(self.shown, holder)
         self._renew(mine)
-        time.sleep(SETTLE_S)
-        if not self._has(mine):
-            raise LakeInUse(self.shown, shown_owner(self.find(LOCK)))
         over = threading.Event()
         renewal = threading.Thread(target=self._keep, args=(mine, over), daemon=True)
-        renewal.start()
         try:
+            time.sleep(SETTLE_S)
+            if not self._has(mine):
+                raise LakeInUse(self.shown, shown_owner(self.find(LOCK)))
+            renewal.start()
             yield
         finally:
             over.set()
-            renewal.join()
-            if self._has(mine):
-                self.remove(LOCK)
+            if renewal.is_alive():
+                renewal.join()
+            self._until = math.inf
+            # If this fails, it runs out.
+            with suppress(PenstockError):
+                if self._has(mine):
+                    self._delete(LOCK)
 
     def _renew(self, mine: Mapping[str, Any]) -> None:
-        self._put(LOCK, json.dumps({**mine, "until": time.time() + LEASE_S}).encode())
+        began = time.monotonic()
+        lease = json.dumps({**mine, "until": time.time() + LEASE_S}).encode()
+        self._set(LOCK, lease, f"{LOCK}.{mine['token']}{STAGED}")
+        self._until = began + LEASE_S
 
     def _has(self, mine: Mapping[str, Any]) -> bool:
         return bool((_lease(self.find(LOCK)) or {}).get("token") == mine["token"])
 
     def _keep(self, mine: Mapping[str, Any], over: threading.Event) -> None:
-        """Renew the lease until it is over, or was lost: then no manifest is written any more."""
-        while not over.wait(RENEWAL_S):
-            if not self._has(mine):
-                self._is_lost.set()
-                return
-            self._renew(mine)
+        """Renew the lease until it is over, or lost, or ran out. What fails is tried again as long as it holds."""
+        while not over.wait(RENEWAL_S) and time.monotonic() < self._until:
+            with suppress(PenstockError):
+                if not self._has(mine):
+                    self._until = -math.inf
+                    return
+                self._renew(mine)
+
+    def _check_lease(self) -> None:
+        """Who has lost the lease changes nothing."""
+        if time.monotonic() < self._until:
+            return
+        if (holder := self.holder()) is not None:
+            raise LakeInUse(self.shown, holder)
+        raise StoreError(f"{self.shown}: the lease on it could not be renewed. Nothing is lost; run this again")
 
     def holder(self) -> str | None:
         """See LakePlace."""
         data = self.find(LOCK)
         lease = _lease(data)
         return shown_owner(data) if lease is not None and lease.get("until", 0) > time.time() else None
+
+
+def _line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def _lease(data: bytes | None) -> dict[str, Any] | None:
@@ -177,6 +262,12 @@ def _file_system(url: str, shown: str) -> tuple[Any, str]:
         import fsspec  # type: ignore[import-untyped]  # noqa: PLC0415 - not everybody has it
 
         found, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError, OSError) as error:
-        raise PlaceRefused(shown, f"no file system is known for it: {ours}; {error}") from error
+        if not isinstance(path, str):
+            raise PlaceRefused(shown, "it is more than one place")
+    except PenstockError:
+        raise
+    except Exception as error:
+        # Each of its file systems has errors of its own, and the URL may have a password in it.
+        reason = f"no file system is known for it: {_line(ours)}; {_line(error)}"
+        raise PlaceRefused(shown, reason.replace(url, shown)) from error
     return fs.PyFileSystem(fs.FSSpecHandler(found)), path

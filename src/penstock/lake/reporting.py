@@ -34,7 +34,9 @@ class Status(NamedTuple):
 def status(lake: str, url: str | None = None) -> Status:
     """How a lake stands, and how far it is behind its store if that is named."""
     place = open_lake_place(lake)
-    manifest, holder, pending = read_manifest(place), place.holder(), pending_of(place)
+    manifest, pending, holder = read_manifest(place), pending_of(place), place.holder()
+    # What has ended meanwhile was not interrupted.
+    is_left = holder is None and pending is not None and pending_of(place) == pending
     behind, erased = None, None
     if url is not None:
         source = look(url)
@@ -42,7 +44,7 @@ def status(lake: str, url: str | None = None) -> Status:
         behind, erased = source.head - manifest.head, source.erasures > manifest.erasures
     times = [time for file in manifest.files for time in (file.recorded_min, file.recorded_max) if time is not None]
     first, last = (_iso(min(times)), _iso(max(times))) if times else (None, None)
-    what = None if pending is None or holder else f"{pending.kind}{' (to be finished)' * isinstance(pending, Change)}"
+    what = f"{pending.kind}{' (to be finished)' * isinstance(pending, Change)}" if pending and is_left else None
     return Status(
         *(place.shown, manifest.store, manifest.timeline, manifest.head, manifest.rows, len(manifest.files)),
         *(manifest.bytes, first, last, manifest.written),

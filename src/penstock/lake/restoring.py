@@ -72,7 +72,7 @@ def _held(place: LakePlace, held: ExitStack) -> Manifest:
     except StoreError:
         # It may be read only: then nobody changes it.
         return manifest
-    return recover(place, read_manifest(place))[0]
+    return recover(place)
 
 
 # -- filling
@@ -116,6 +116,8 @@ class _Counts:
         at, bodies = rows["position"].to_numpy() - file.first, _lengths(rows["body"])
         sizes = np.full(file.count, EVENT_BYTES, np.int64)
         sizes[at] += bodies + _lengths(rows["headers"])
+        begins, types = _types_begin(places, at, rows["type"]), _lengths(rows["type"])
+        sizes[at[begins]] += types[begins]
         ticks = places.recorded.copy()
         ticks[at] = rows["ticks"].to_numpy()
         self._add_contexts(places, sizes, ticks)
@@ -146,6 +148,14 @@ class _Counts:
             started = int(places.recorded[begin]), int(places.sequences[begin]) - 1, 0
             created, base, known = self.logs.get(places.names[stream], started)
             self.logs[places.names[stream]] = created, base, known + int(size[stream])
+
+
+def _types_begin(places: Places, at: Any, column: Any) -> Any:
+    """The rows that are the first of their type in their commit: a store has a type once for each."""
+    codes = column.combine_chunks().dictionary_encode().indices.to_numpy()
+    commits = np.searchsorted(places.starts(), at, "right")
+    _, begins = np.unique(commits * (len(codes) + 1) + codes, return_index=True)
+    return begins
 
 
 def _lengths(column: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from xxhash import xxh3_128_hexdigest
 
-from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused
+from penstock.errors import LakeDamaged, LakeInUse, StoreError
 from penstock.lake.changes import pending_of, read_manifest, recover, strays
 from penstock.lake.digests import digest
 from penstock.lake.layout import named
@@ -51,58 +51,72 @@ class _Task(NamedTuple):
 
 
 def verify(spark: Session, url: str, lake: str, progressed: Progressed) -> Verified:
-    """Compare a lake with its store. Somebody may archive meanwhile."""
+    """Compare a lake with its store. Anybody may work on both meanwhile."""
     place = open_lake_place(lake)
-    source = look(url)
-    with ExitStack() as held:
-        manifest, is_alone = _opened(place, held)
+    _finish(place)
+    good: set[LakeFile] = set()
+    looks = 0
+    while True:
+        looks += 1
+        # The manifest first: what is archived after that is in the store.
+        manifest = read_manifest(place)
+        source = look(url)
         check_source(place.shown, manifest, source)
-        found: list[Difference] = []
-        for _ in range(LOOKS_MAX):
-            found = list(_compared(spark, url, lake, manifest, progressed))
-            # What somebody who is at work has not listed yet is his; what differs may be what he is changing.
-            found += _listed(place, manifest) if is_alone else ()
-            now = read_manifest(place)
-            if not found or (now.number == manifest.number and (is_alone or pending_of(place) is None)):
-                break
-            manifest, source = now, look(url)
-    if found and source.erasures > manifest.erasures:
+        found = list(_compared(spark, url, lake, manifest, good, progressed))
+        # What differs may be what somebody is changing.
+        if not found or looks == LOOKS_MAX or _is_unmoved(place, manifest):
+            break
+    found += _listed(place)
+    if found and look(url).erasures > manifest.erasures:
         found = [each._replace(what=f"{each.what}; events were erased since: run lake archive") for each in found]
     return Verified(len(manifest.files), manifest.rows, manifest.head, source.head - manifest.head, found)
 
 
-def _opened(place: LakePlace, held: ExitStack) -> tuple[Manifest, bool]:
-    """The manifest, after what was interrupted is finished; or as it is, if somebody is at work."""
+def _finish(place: LakePlace) -> None:
+    """Finish what was interrupted, unless somebody is at work, or the lake may only be read."""
+    if pending_of(place) is None:
+        return
+    with ExitStack() as held:
+        try:
+            held.enter_context(place.lock("verify"))
+        except (LakeInUse, StoreError):
+            return
+        recover(place)
+
+
+def _is_unmoved(place: LakePlace, manifest: Manifest) -> bool:
+    """Whether nobody is changing a lake, or has changed it since its manifest was read."""
+    # In this order: a change is taken back only after its manifest is there.
+    return pending_of(place) is None and read_manifest(place).number == manifest.number
+
+
+def _listed(place: LakePlace) -> Iterator[Difference]:
+    """Files that are there and should not be. What somebody who is at work has not listed yet is no such file."""
     manifest = read_manifest(place)
-    try:
-        held.enter_context(place.lock("verify"))
-    except LakeInUse:
-        return manifest, False
-    manifest, plan = recover(place, read_manifest(place))
-    if plan is not None:
-        raise PlaceRefused(place.shown, "an archive into it was interrupted; run penstock lake archive first")
-    return manifest, True
-
-
-def _listed(place: LakePlace, manifest: Manifest) -> Iterator[Difference]:
-    """Files that are there and should not be."""
-    for path in strays(place.files(), manifest, None):
+    paths = strays(place.files(), manifest)
+    if not _is_unmoved(place, manifest):
+        return
+    for path in paths:
         found = named(path)
         first, last = (found.first, found.last) if found else (0, 0)
         yield Difference(first, last, path, "is in no manifest")
 
 
-def _compared(spark: Session, url: str, lake: str, manifest: Manifest, progressed: Progressed) -> Iterator[Difference]:
-    files, done, total = manifest.files, 0, manifest.head
+def _compared(
+    spark: Session, url: str, lake: str, manifest: Manifest, good: set[LakeFile], progressed: Progressed
+) -> Iterator[Difference]:
+    """What differs in files that are not known to be good; those that are become so."""
+    files = [file for file in manifest.files if file not in good]
     for number in range(0, len(files), ROUND_FILES):
         part = files[number : number + ROUND_FILES]
         tasks = [_Task(absolute(lake), absolute(url), manifest.identity, file) for file in part]
-        events = part[-1].last - part[0].first + 1
-        told = shares(progressed, done, events, total)
+        first, last = part[0].first, part[-1].last
+        told = shares(progressed, first - 1, last - first + 1, manifest.head)
         for file, found in zip(part, spread(spark, tasks, _check, told), strict=True):
             yield from (Difference(file.first, file.last, file.path, what) for what in found)
-        done += events
-        progressed(done, total)
+            if not found:
+                good.add(file)
+        progressed(last, manifest.head)
 
 
 # -- in tasks
