@@ -31,6 +31,7 @@ from penstock.model import (
     Done,
     DropOutput,
     DropStages,
+    FindMessage,
     Installed,
     InstallOutput,
     IteratorKind,
@@ -270,6 +271,9 @@ async def test_what_was_erased_is_erased_for_builds_too(engine: Engine, caller: 
     assert again.id != start.id
     found = await build.ask(ReadMessages(build.name, again.id, 0, 10))
     assert [message is None for message in found.messages] == [False, True, False]
+    positions = [await build.ask(FindMessage(build.name, again.id, ordinal)) for ordinal in (0, 1, 2, 1 << 62)]
+    first = positions[0].position
+    assert [one.position for one in positions] == [first, None, first + 2, None]
     assert await remits.everything("n") == [1, None, 3]
 
 
@@ -292,6 +296,8 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(engine: Engine, rem
             (ReadMessages(build.name, start.id + 100, 0, 1), IteratorNotFound),
             (ReadMessages(build.name, start.id, -1, 1), InvalidRequest),
             (ReadMessages(build.name, start.id, 0, 0), InvalidRequest),
+            (FindMessage(build.name, start.id + 100, 0), IteratorNotFound),
+            (FindMessage(build.name, start.id, -1), InvalidRequest),
             (replace(stage, id=start.id + 100), IteratorNotFound),
             (replace(stage, id=-1), IteratorNotFound),
             (replace(stage, part=-1), InvalidRequest),

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.cli import app
+from penstock.store.contract import LOG_CONTEXT
 from penstock.testing import server
 from tests.cli.conftest import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself
 from tests.spark.build_kit import Held, Place, place_of
@@ -54,13 +55,16 @@ def test_a_map_that_failed_now_and_then_is_built_and_tells_of_the_first(place: P
     with place.client() as client:
         some = make(client, "some", "map", "if msg % 10 == 3 then error('three') end return msg")
         one = make(client, "one", "map", "if msg == 3 then error('three\\x1b') end return msg")
+        positions = [client.read_event(LOG_CONTEXT, log, 4).position for log in ("some", "one")]
     code, _, err = run(some, "--url", place.url)
-    assert (code, err) == (0, "penstock: 4 messages of some failed; the first is message 3: function:1: three\n")
+    where = f"message 3, position {positions[0]}"
+    assert (code, err) == (0, f"penstock: 4 messages of some failed; the first is {where}: function:1: three\n")
     code, out, err = run(one, "--url", place.url, "--json")
-    assert (code, err) == (0, "penstock: 1 message of one failed; the first is message 3: function:1: three\\x1b\n")
+    where = f"message 3, position {positions[1]}"
+    assert (code, err) == (0, f"penstock: 1 message of one failed; the first is {where}: function:1: three\\x1b\n")
     document = json.loads(out)
     assert document.pop("seconds") > 0
-    reason = {"message": 3, "position": None, "reason": "function:1: three\x1b"}
+    reason = {"message": 3, "position": positions[1], "reason": "function:1: three\x1b"}
     counts = {"messages": 40, "added": 40, "items": 40, "failed": 1}
     what = {"iterator": "one-it", "log": "one", "kind": "map"}
     assert document == {**what, **counts, "first_failed": reason, "error": None}
@@ -92,6 +96,12 @@ def test_mistakes_are_told_in_a_line(place: Place, tmp_path: Path, monkeypatch: 
     assert run("no-such", "--url", place.url) == (1, "", "penstock: no iterator no-such\n")
     code, _, err = run("it", "--data", place.target.directory)
     assert (code, err) == (1, "penstock: no iterator it\n")
+    with place.client() as client:
+        indexed = make(client, "owned", "map", "return msg", [])
+    code, _, err = run(indexed, "--data", place.target.directory)
+    assert code == 1
+    assert err.startswith(f"penstock: the store in {place.target.directory} is in use by process ")
+    assert err.endswith("; only one server can own an embedded store; ask it: --url penstock://HOST:PORT\n")
     assert run("it", "--url", "nonsense")[0] == 2
     assert run("it", "--data", tmp_path / "none")[0] == 1
     assert run("it", "--url", place.url, "--data", tmp_path)[0] == 2

@@ -10,11 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.errors import FunctionFailed, InvalidRequest, IteratorNotFound, LimitExceeded, StoreError
+from penstock.errors import FunctionFailed, InvalidRequest, IteratorNotFound, StoreError, StoreInUse
 from penstock.model import BuildStart, IteratorKind, NewEvent, Over, new_event
 from penstock.spark.build_parts import Part
-from penstock.spark.building import PARTS_MAX, build, plan_parts
+from penstock.spark.building import NUMBERS_MAX, PARTS_MAX, RANGE_MESSAGES, build, plan_parts
 from penstock.spark.spreading import spread
+from penstock.store.urls import absolute_url
 from penstock.testing import Server, server
 from tests.postgres import Schemas
 from tests.spark.build_kit import RANGE, Held, Place, answers, built, meanwhile, place_of
@@ -148,38 +149,6 @@ def test_a_map_says_how_many_messages_failed_and_which_was_the_first(
     assert (outcome.failure.message, outcome.failure.reason) == (3, "function:1: three")
 
 
-@pytest.mark.parametrize("kind", FUNCTIONS)
-def test_more_than_may_be_staged_at_once_is_built_and_installed_in_rounds(
-    spark: SparkSession, tmp_path: Path, held: Held, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    held("log-it")
-    rounds: list[int] = []
-    with server(tmp_path / "data", stage_bytes_max="1KiB") as own:
-        here = Place(Target(PENSTOCK, own.url, own.data))
-        with here.client() as client:
-            make(client, "log", kind, FUNCTIONS[kind], range(120))
-            meanwhile(monkeypatch, after=lambda: rounds.append(here.state("log-it").source))
-            outcome = built(spark, here, "log-it", 20)
-            assert (outcome.messages, outcome.installed.messages) == (120, 120)
-            assert outcome.failed == (12 if kind == "map" else 0)
-            assert outcome.items == outcome.installed.added == outcome.installed.items == here.state("log-it").outputs
-            assert len({*rounds}) > 1
-            held.release()
-            client.iterator("other").create("log", kind, FUNCTIONS[kind], indexed=True)
-            assert answers(client, "log-it", 125) == answers(client, "other", 125)
-
-
-def test_a_message_that_alone_is_more_than_may_be_staged_is_refused(tmp_path: Path, held: Held) -> None:
-    held("log-it")
-    with server(tmp_path / "data", stage_bytes_max="1KiB") as own:
-        here = Place(Target(PENSTOCK, own.url, own.data))
-        with here.client() as client:
-            make(client, "log", "map", "return string.rep('x', 2000)")
-        with pytest.raises(LimitExceeded, match="stage_bytes_max"):
-            built(None, here, "log-it")
-        assert here.state("log-it").outputs == 0
-
-
 # --- what happens meanwhile -----------------------------------------------------------------------------------
 
 
@@ -226,13 +195,24 @@ def test_what_the_server_has_built_meanwhile_stays(
 
 
 def test_a_server_that_builds_at_the_same_time_and_spark_come_to_one_result(
-    spark: SparkSession, here: Place, name: str
+    spark: SparkSession, here: Place, name: str, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    values = [value * 10 for value in range(6000)]
     with here.client() as client:
         for kind, function in FUNCTIONS.items():
-            values = [value * 10 for value in range(6000)]
-            made = make(client, f"{name}-{kind}", kind, function, values)
-            built(spark, here, made, 1500)
+            held(f"{name}-{kind}-it")
+            made = make(client, f"{name}-{kind}", kind, function, values[:-1])
+            last = iter(values[-1:])
+
+            def begin(log: str = f"{name}-{kind}", last: Iterator[int] = last) -> None:
+                """The server begins when there is something new."""
+                held.release()
+                for value in last:
+                    client.log(log).append([value])
+
+            with monkeypatch.context() as patching:
+                meanwhile(patching, before=begin)
+                assert built(spark, here, made, 1500).messages == 5999
             (total,) = client.iterator(made).next(-1, 1)
             assert (kind, total) in [("map", 119_980), ("filter", 59_990), ("reduce", sum(values))]
             assert here.state(made).outputs == (4000 if kind == "filter" else 6000)
@@ -337,12 +317,12 @@ def test_where_there_is_nothing_new_spark_is_not_started(here: Place, name: str)
     assert (outcome.messages, outcome.items, outcome.installed.items, outcome.error) == (0, 0, 0, None)
 
 
-def test_the_store_of_a_server_is_refused_with_the_way_to_build_there(here: Place, name: str, held: Held) -> None:
+def test_the_store_of_a_server_is_refused_before_anything_is_done(here: Place, name: str, held: Held) -> None:
     held(f"{name}-it")
     with here.client() as client:
         made = make(client, name, "map", "return msg")
     store = Place(Target(SQLITE, f"sqlite:///{here.target.directory}", here.target.directory))
-    with pytest.raises(InvalidRequest, match="penstock://HOST:PORT"):
+    with pytest.raises(StoreInUse):
         built(not_started, store, made)  # type: ignore[arg-type]
 
 
@@ -361,13 +341,30 @@ def test_tasks_are_given_the_whole_path_of_a_store(tmp_path: Path, monkeypatch: 
     with pytest.raises(StoreError):
         build(None, "sqlite:///data", "log-it", lambda _done, _total: None)
     assert {part.url for part in given} == {f"sqlite:///{tmp_path / 'data'}"}
+    assert absolute_url("sqlite:///../link") == f"sqlite:///{tmp_path}/../link"
+    assert [absolute_url(url) for url in ("sqlite:///", "penstock://data")] == ["sqlite:///", "penstock://data"]
 
 
 def test_parts_follow_one_another_and_there_are_not_too_many() -> None:
     kinds = (Over.LOG, IteratorKind.MAP, "return msg")
     start = BuildStart("it", 1, "log", *kinds, 10, 10, None, 10 + 2 * RANGE + 1, 1000, 1 << 26, 1 << 23)
     parts = plan_parts("url", start, RANGE)
-    assert [(part.number, part.first, part.end) for part in parts] == [(0, 10, 17), (1, 17, 24), (2, 24, 25)]
+    assert [(part.first, part.end) for part in parts] == [(10, 17), (17, 24), (24, 25)]
+    assert all(one.number <= one.last < other.number for one, other in pairwise(parts))
+    assert parts[-1].last < NUMBERS_MAX
     many = plan_parts("url", BuildStart("it", 1, "log", *kinds, 0, 0, None, 10**9 + 1, 1, 1 << 26, 1), RANGE)
     assert (len(many), many[-1].end) == (PARTS_MAX, 10**9 + 1)
-    assert all(one.end == other.first for one, other in pairwise(many))
+    assert all(one.end == other.first and one.last < other.number for one, other in pairwise(many))
+
+
+def test_there_are_as_many_parts_as_cores_unless_they_would_be_very_small() -> None:
+    def sizes(messages: int, cores: int, **least: int) -> list[int]:
+        kinds = (Over.LOG, IteratorKind.MAP, "return msg")
+        start = BuildStart("it", 1, "log", *kinds, 10, 10, None, 10 + messages, 1000, 1 << 26, 1 << 23)
+        return [part.end - part.first for part in plan_parts("url", start, RANGE_MESSAGES, cores, **least)]
+
+    assert sizes(10_000, 4) == [2500] * 4
+    assert sizes(10_000, 1) == [10_000]
+    assert sizes(250_000, 2) == [100_000, 100_000, 50_000]
+    assert sizes(1500, 4) == [1000, 500]
+    assert sizes(30, 4, least=1) == [8, 8, 8, 6]

@@ -7,19 +7,27 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import cbor2
 import pytest
 
+from penstock.errors import FunctionTimedOut
+from penstock.lua import LuaLimits
 from penstock.spark.build_parts import CHILD
+from penstock.spark.building import build
 from penstock.testing import server
 from tests.lake.killing import command_of, descendants, until
-from tests.lake.test_interrupts import alone, interrupt
+from tests.lake.test_interrupts import alone, interrupt, session_of
+from tests.postgres import Schemas
 from tests.spark.build_kit import Held, Place
 from tests.spark.build_kit import held as held  # noqa: PLC0414 - a fixture
-from tests.spark.sink_targets import PENSTOCK, Target
+from tests.spark.sink_targets import PENSTOCK, POSTGRESQL, SQLITE, Target
+from tests.spark.support import fill
 from tests.spark.test_builds import make
 
 SLOW = "local sum = 0 for number = 1, 100000 do sum = sum + number end return msg"
 """About a millisecond."""
+STUCK = "string.find(string.rep('a', 3000), '.-.-.-.-b')"
+"""Nothing but the end of its process stops it."""
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +70,43 @@ def test_a_build_whose_processes_are_killed_is_tried_again_and_is_exact(place: P
     assert len(place.output(made)) == 2000
 
 
+@pytest.mark.timeout(600)
+def test_a_build_whose_command_is_killed_leaves_no_process_and_the_next_one_is_exact(place: Place, held: Held) -> None:
+    held("gone-it")
+    with place.client() as client:
+        # Whatever the number of cores, something is staged while much is still to be done.
+        made = make(client, "gone", "map", f"if msg < 8000 then {SLOW} end return msg", range(10_000))
+    with building(place, made) as process:
+        until(lambda: place.target.staged() != [], "staging")
+        process.kill()
+        process.wait()
+        until(lambda: not session_of(process.pid), "the end of all processes")
+    assert place.output(made) == []
+    with building(place, made) as process:
+        out, err = process.communicate(timeout=300)
+    assert (process.returncode, err) == (0, "")
+    assert out.startswith("10,000 messages read, 10,000 items added (")
+    assert [cbor2.loads(item) for item in place.output(made)] == list(range(10_000))
+    assert place.target.staged() == []
+
+
+@pytest.mark.parametrize("way", [SQLITE, POSTGRESQL])
+def test_a_function_that_is_stuck_in_c_fails_its_message_in_any_store(
+    tmp_path: Path, schemas: Schemas, held: Held, way: str
+) -> None:
+    held("stuck-it")
+    url = fill(tmp_path / "data" if way == SQLITE else schemas.url(tmp_path), [])
+    place = Place(Target(way, url, tmp_path / "data" if way == SQLITE else None))
+    with place.client() as client:
+        made = make(client, "stuck", "map", f"if msg % 3 == 1 then {STUCK} end return msg", range(6))
+    outcome = build(None, place.url, made, lambda _done, _total: None, LuaLimits(call_ms_max=50))
+    assert (outcome.messages, outcome.items, outcome.failed) == (6, 6, 2)
+    assert isinstance(outcome.failure, FunctionTimedOut)
+    assert (outcome.failure.message, outcome.position) == (1, 2)
+    assert [cbor2.loads(item) if item else None for item in place.output(made)] == [0, None, 2, 3, None, 5]
+    assert place.target.staged() == []
+
+
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -78,6 +123,7 @@ def test_a_build_that_is_interrupted_ends_with_all_its_processes_in_a_line_and_l
             client.log(number.name).append(list(range(start, start + 10_000)))
     with building(place, made) as process:
         said = "penstock: interrupted: what was not installed is dropped; run the same command again\n"
-        assert interrupt(process, number, CHILD.encode()) == (code, "", said)
+        until(lambda: bool(found(process, CHILD)), "a process that runs the function")
+        assert interrupt(process, number) == (code, "", said)
     assert place.target.staged() == []
     assert place.output(made) == []

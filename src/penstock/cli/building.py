@@ -45,7 +45,8 @@ def build_command(
         with begun(address, name, lua) as building, started as spark, rate_bar("messages") as bar:
 
             def progressed(done: int, total: int) -> None:
-                bar(done, total)
+                failed = f"messages, {building.failed:,} failed" if building.failed else "messages"
+                bar(done, total, failed)
 
             outcome = building.run(spark, progressed)
     _tell(outcome, time.monotonic() - began, as_json)

@@ -13,6 +13,8 @@ from penstock.model import (
     BuildStart,
     Done,
     DropOutput,
+    FindMessage,
+    Found,
     Installed,
     InstallOutput,
     MessagePage,
@@ -44,6 +46,10 @@ class AsyncBuild:
         """
         page = await self._calls.ask(ReadMessages(self.iterator, id, ordinal, count), MessagePage)
         return page.messages
+
+    async def position(self, id: int, ordinal: int) -> int | None:
+        """Where in the history the event of a message is; None if it is erased, or an item of another iterator."""
+        return (await self._calls.ask(FindMessage(self.iterator, id, ordinal), Found)).position
 
     async def stage(self, id: int, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
         """Stage chunks of an attempt, the first of which is its chunk `number`, from 0. The same again does nothing."""

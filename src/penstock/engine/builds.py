@@ -20,6 +20,8 @@ from penstock.model import (
     BuildStart,
     Done,
     DropOutput,
+    FindMessage,
+    Found,
     Installed,
     InstallOutput,
     IteratorKind,
@@ -51,6 +53,7 @@ class Builds:
         return {
             BeginBuild: plain(self.begin),
             ReadMessages: plain(self.messages),
+            FindMessage: plain(self.position),
             StageOutput: plain(self.stage),
             InstallOutput: plain(self.install),
             DropOutput: plain(self.drop),
@@ -69,6 +72,12 @@ class Builds:
         limits = limits._replace(events_max=min(request.count, limits.events_max))
         place = (request.iterator, request.id, request.ordinal)
         return MessagePage(await self._parts.run(read_messages, *place, limits))
+
+    async def position(self, request: FindMessage) -> Found:
+        """Where the event of a message is."""
+        if request.ordinal < 0:
+            raise InvalidRequest("ordinal", "must be at least 0")
+        return Found(await self._parts.run(find_message, request.iterator, request.id, request.ordinal))
 
     async def stage(self, request: StageOutput) -> Done:
         """Look at chunks, and stage them."""
@@ -148,6 +157,12 @@ def read_messages(store: Store, name: str, number: int, ordinal: int, limits: Re
     """What an iterator reads, from an ordinal on."""
     found = running.find(store, name, number)
     return sources.read(store, found, ordinal, limits) if ordinal < sources.count(store, found) else []
+
+
+def find_message(store: Store, name: str, number: int, ordinal: int) -> int | None:
+    """Where in the history the event of a message is, if it has one."""
+    found = running.find(store, name, number)
+    return sources.position(store, found, ordinal) if ordinal < sources.count(store, found) else None
 
 
 def units_of(_store: Store, chunks: Sequence[bytes]) -> tuple[StagedUnit, ...]:

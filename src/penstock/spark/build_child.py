@@ -5,7 +5,6 @@ so does this one. Standard output gets an answer to each: how far it came, or an
 else does here: its times are those of the whole process.
 """
 
-import math
 import os
 import signal
 import sys
@@ -19,10 +18,10 @@ from typing import Final, NoReturn
 from penstock.engine.build_step import Gathering
 from penstock.engine.frames import frame
 from penstock.engine.running import Point, Step
-from penstock.errors import FunctionFailed, IteratorNotFound, PenstockError
+from penstock.errors import FunctionFailed, IteratorNotFound, LimitExceeded, PenstockError
 from penstock.lua import LuaLimits, Ran
 from penstock.model import BuildStart
-from penstock.spark.build_parts import Came, ChildJob, read_frame
+from penstock.spark.build_parts import STAGED, Came, ChildJob, fitting, read_frame
 from penstock.spark.builds import Builds, open_builds
 from penstock.spark.stages import portions
 from penstock.store.outputs import CHUNK_ITEMS_MAX, chunks_of
@@ -53,21 +52,23 @@ class PartRun(Gathering):
         self._builds, self._job = builds, job
         came, start = job.came, job.part.start
         self._units, self._count, self._failure = came.units, came.items, came.failure
+        self._staged = came
         self._is_stuck = False
-        step = Step(math.inf, HELD_ITEMS, RUN_BYTES, limits_of(start))
+        step = Step(job.seconds_max, HELD_ITEMS, RUN_BYTES, limits_of(start))
         super().__init__(start, Point(came.source, 0, came.state), step, partial(builds.read, start), _leave)
         self.errors = came.failed
 
     def go(self) -> Came:
-        """Run until the end of the part, or an error that ends it."""
+        """Run until the end of the part, an error that ends it, or time is up."""
         end = self._job.part.end
-        while self.point.source < end and self.error is None:
+        while True:
             if not self.run_some(min(RUN_MESSAGES, end - self.point.source)):
                 # There were more when the build began: what it reads has been made anew.
                 raise IteratorNotFound(self._job.part.start.iterator)
             if len(self.items) >= HELD_ITEMS or self.size >= HELD_BYTES:
                 self._stage()
-        return self.answer()
+            if self.point.source >= end or self.error is not None or self.is_late:
+                return self.answer()
 
     def failed(self, error: FunctionFailed) -> None:
         """See Gathering. The first one is remembered."""
@@ -81,20 +82,32 @@ class PartRun(Gathering):
             self._builds.stage(part.start, part.number, self._job.attempt, self._units, chunks)
             self._units += len(chunks)
         self._count += len(self.items)
+        found = (self.point.source, self._units, self._count, self.point.state)
+        self._staged = Came(*found, self.errors, self._failure, size=self._staged.size + self.size)
         self.items, self.size = [], 0
 
     def answer(self) -> Came:
         """Stage the rest, and say how far this came."""
         self._stage()
-        found = (self.point.source, self._units, self._count, self.point.state)
-        return Came(*found, self.errors, self._failure, self.error, self._is_stuck)
+        return self._staged._replace(error=self.error, is_stuck=self._is_stuck)
+
+    def stopped(self, error: PenstockError) -> Came | PenstockError:
+        """What is to be said of an error: if no more may be staged, what was staged before is good."""
+        if not isinstance(error, LimitExceeded) or error.limit not in STAGED:
+            return error
+        part, staged = self._job.part, self._staged
+        if self._units != staged.units:
+            # Some of the last items are staged and some are not, so that the attempt cannot be installed.
+            staged = Came(part.first, 0, 0, part.state)
+        fit = fitting(error, self.point.source - part.first, self._units + 1, self._staged.size + self.size)
+        return staged._replace(is_stuck=self._is_stuck, full=error, fit=fit)
 
     def _stuck(self, ran: Ran) -> None:
         self._is_stuck = True
         try:
             super()._stuck(ran)
         except PenstockError as error:
-            _leave(error)
+            _leave(self.stopped(error))
         finally:
             # The other thread is lost, so nothing else would end this process.
             os._exit(1)
@@ -122,9 +135,16 @@ def run(job: ChildJob) -> Came | PenstockError:
     """Do a job, or say why it cannot be done."""
     try:
         with closing(open_builds(job.part.url, job.part.start.iterator)) as builds:
-            return PartRun(builds, job).go()
+            return _run(PartRun(builds, job))
     except PenstockError as error:
         return error
+
+
+def _run(part: PartRun) -> Came | PenstockError:
+    try:
+        return part.go()
+    except PenstockError as error:
+        return part.stopped(error)
 
 
 def main() -> None:

@@ -3,30 +3,43 @@
 Lua that hangs inside one C function can only be stopped by the end of its process (`penstock.lua.program`). So a task
 has a process of its own for it. If that ends because of such a message, it says how far it came, and a map goes on in
 another one; if it ends in any other way, the attempt fails, and Spark makes another.
+
+A task is back after some seconds, wherever it is, so that one sees how far it came; the rest is a part of its own.
 """
 
+import atexit
+import math
 import os
 import pickle
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from struct import Struct
 from typing import IO, Any, Final, NamedTuple
 from uuid import uuid4
 
 from penstock.engine.frames import frame
-from penstock.errors import FunctionFailed, PenstockError
+from penstock.errors import FunctionFailed, LimitExceeded, PenstockError
 from penstock.model import BuildStart
 
 CHILD: Final = "penstock.spark.build_child"
 SAID_BYTES_MAX: Final = 64 * 1024
 """How much is looked at of what a process has said before it died."""
+STAGE_UNITS: Final = "stage_units_max"
+STAGED: Final = ("stage_bytes_max", STAGE_UNITS)
+"""What bounds that which one job may stage."""
 _LENGTH: Final = Struct("<I")
 
 
 class Part(NamedTuple):
-    """The messages of a part, from the ordinal `first` to before `end`. A reduce has its accumulator before them."""
+    """The messages of a part, from the ordinal `first` to before `end`. A reduce has its accumulator before them.
+
+    A task has about so many seconds for it. What it does not come to then is the part of the next number. There are
+    numbers up to `last`; the part that has that one takes as long as it takes. `round` is the same for all parts that
+    are installed together.
+    """
 
     url: str
     start: BuildStart
@@ -34,13 +47,23 @@ class Part(NamedTuple):
     first: int
     end: int
     state: bytes | None = None
+    seconds_max: float = math.inf
+    last: int = 0
+    round: str = ""
+
+    def rest(self, came: "Came") -> "Part | None":
+        """What is left of this part; None if nothing is, or it cannot go on."""
+        if came.is_over or came.source >= self.end:
+            return None
+        return self._replace(number=self.number + 1, first=came.source, state=came.state)
 
 
 class Came(NamedTuple):
     """How far a part came: messages before `source` are read, and gave `items`, which are staged in `units`.
 
     `error` keeps a filter or a reduce from going on. Of a map, `failed` messages have failed, and `failure` is the
-    first of them. `is_stuck`: the process had to end because of the last message.
+    first of them. `is_stuck`: the process had to end because of the last message. `size` is that of what is staged, in
+    bytes. `full`: no more may be staged for now, and of messages like these about so many `fit` into what may.
     """
 
     source: int
@@ -51,32 +74,55 @@ class Came(NamedTuple):
     failure: FunctionFailed | None = None
     error: FunctionFailed | None = None
     is_stuck: bool = False
+    size: int = 0
+    full: LimitExceeded | None = None
+    fit: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether something keeps this from going on."""
+        return self.error is not None or self.full is not None
 
 
 class PartBuilt(NamedTuple):
-    """What an attempt at a part has staged under its name."""
+    """What an attempt at a part, which begins at the message `first`, has staged under its name."""
 
     number: int
+    first: int
     attempt: str
     came: Came
 
 
 class ChildJob(NamedTuple):
-    """What a process gets to do: to go on with an attempt at a part."""
+    """What a process gets to do: to go on with an attempt at a part, for some seconds."""
 
     part: Part
     attempt: str
     came: Came
+    seconds_max: float
+
+
+def fitting(limit: LimitExceeded, messages: int, units: int, size: int) -> int:
+    """How many messages may be staged at once if so many make so many units and bytes."""
+    return messages * limit.maximum // max(1, units if limit.limit == STAGE_UNITS else size)
+
+
+_full: dict[str, LimitExceeded] = {}
+"""The round of which no more may be staged. A task of it that comes later need not even begin."""
 
 
 def run_part(part: Part) -> PartBuilt:
     """Run the function over the messages of a part, and stage what comes of it. This is what a task does."""
-    attempt = _attempt()
-    came = Came(part.first, 0, 0, part.state)
-    while True:
-        came = _in_child(ChildJob(part, attempt, came))
-        if came.error is not None or came.source >= part.end:
-            return PartBuilt(part.number, attempt, came)
+    attempt, came = _attempt(), Came(part.first, 0, 0, part.state, full=_full.get(part.round))
+    deadline = time.monotonic() + (math.inf if part.number == part.last else part.seconds_max)
+    while not came.is_over and came.source < part.end:
+        came = _in_child(ChildJob(part, attempt, came, deadline - time.monotonic()))
+        if time.monotonic() > deadline:
+            break
+    if came.full is not None:
+        _full.clear()
+        _full[part.round] = came.full
+    return PartBuilt(part.number, part.first, attempt, came)
 
 
 def _attempt() -> str:
@@ -170,6 +216,13 @@ class Child:
 
 _idle: list[Child] = []
 """Processes that wait for another part."""
+
+
+@atexit.register
+def _end_idle() -> None:
+    """End them with this process, in order."""
+    while _idle:
+        _idle.pop().end()
 
 
 def _paths() -> list[str]:

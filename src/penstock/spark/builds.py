@@ -4,13 +4,14 @@ As for events (`penstock.spark.stages`): a server does all of it, PostgreSQL is 
 embedded store tasks write files that the driver, when it installs, brings into the store.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Final, Protocol
 
 from penstock.engine import sources
 from penstock.engine.running import find
-from penstock.errors import BadUrl
+from penstock.errors import BadUrl, InvalidRequest, StoreInUse
 from penstock.history.histories import SERVED
 from penstock.lua import LuaLimits
 from penstock.model import BuildStart, Installed, Winner
@@ -69,6 +70,7 @@ class StoredBuilds:
         self._url = url
         self._name = name
         self._lua = lua
+        self._id = 0
         self._stages: StoreStages | FileStages | None = None
 
     @cached_property
@@ -83,7 +85,8 @@ class StoredBuilds:
         start = start_of(self._store, self._name, self._lua)
         stages = self._staging(start)
         if isinstance(stages, FileStages):
-            stages.check_owner()
+            with _in_use():
+                stages.check_owner()
         return start
 
     def read(self, start: BuildStart, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
@@ -97,7 +100,8 @@ class StoredBuilds:
     def install(self, start: BuildStart, messages: int, winners: Sequence[Winner], state: bytes | None) -> Installed:
         """See Builds."""
         op = Install(start.id, start.source, start.items, messages, tuple(winners), state)
-        return self._staging(start).install(op)
+        with _in_use():
+            return self._staging(start).install(op)
 
     def drop(self, start: BuildStart) -> None:
         """See Builds."""
@@ -109,13 +113,28 @@ class StoredBuilds:
 
     def close(self) -> None:
         """See Builds."""
-        if self._stages is not None:
-            self._stages.close()
+        self._close_stages()
         if "_store" in self.__dict__:
             self._store.close()
 
     def _staging(self, start: BuildStart) -> StoreStages | FileStages:
-        if self._stages is None:
+        """Where it is staged; another iterator of the same name has other stages."""
+        if self._stages is None or self._id != start.id:
+            self._close_stages()
             kind = FileStages if self._url.startswith(SQLITE) else StoreStages
-            self._stages = kind(self._url, output_job(start.id))
+            self._id, self._stages = start.id, kind(self._url, output_job(start.id))
         return self._stages
+
+    def _close_stages(self) -> None:
+        if self._stages is not None:
+            self._stages.close()
+            self._stages = None
+
+
+@contextmanager
+def _in_use() -> Iterator[None]:
+    """Whoever stages events names an option of Spark's where somebody else owns the store. Here it is the store."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise error.__cause__ if isinstance(error.__cause__, StoreInUse) else error from None

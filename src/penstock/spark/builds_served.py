@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-import cbor2
-
 from penstock.client.sync import connect
-from penstock.errors import EventNotFound
-from penstock.model import BuildStart, Installed, Over, Winner
+from penstock.model import BuildStart, Installed, Winner
 from penstock.store.contract import ReadLimits
 
 ANSWER_S_MAX: Final = 60.0
@@ -42,16 +39,8 @@ class ServedBuilds:
         self._build.drop(start.id)
 
     def position(self, start: BuildStart, ordinal: int) -> int | None:
-        """See Builds. Only the messages of a stream say which event they are."""
-        if start.over != Over.STREAM:
-            return None
-        context, _, stream = start.log.partition("/")
-        try:
-            (message,) = self._build.messages(start.id, ordinal, 1)
-            return self._client.read_event(context, stream, cbor2.loads(message or b"")["sequence"]).position
-        except (EventNotFound, ValueError, cbor2.CBORDecodeError):
-            # It was erased a moment ago.
-            return None
+        """See Builds."""
+        return self._build.position(start.id, ordinal)
 
     def close(self) -> None:
         """See Builds."""
