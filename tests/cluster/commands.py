@@ -1,6 +1,7 @@
 """Commands on the cluster, as people run them, in processes of their own."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Final
 
 from tests.cluster.standalone import SMALL_APPLICATION, Cluster
 from tests.lake.killing import PATIENCE_S, descendants
-from tests.test_server import environment
+from tests.test_server import Served, environment
 
 ROOT: Final = Path(__file__).parents[2]
 PENSTOCK: Final = (sys.executable, "-m", "penstock")
@@ -49,6 +50,23 @@ def started(command: list[str], cwd: Path = ROOT) -> Iterator["subprocess.Popen[
             for pid in (process.pid, *below) if process.poll() is None else ():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def standing_still(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """Meanwhile a process does nothing: what must be seen in the middle of its work is seen there."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def url_of(served: Served) -> str:
+    """Where executors read from."""
+    found = re.search(r"mq=(\S+)", served.ready)
+    assert found is not None
+    return f"penstock://{found[1]}"
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:

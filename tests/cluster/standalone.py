@@ -22,7 +22,7 @@ from tests.lake.killing import command_of, descendants
 
 PATIENCE_S: Final = 120
 """How long a JVM may take to start on a busy machine."""
-LIFE_S: Final = 1500
+LIFE_S: Final = 5400
 """After so many seconds a cluster ends, whatever happens."""
 HOME: Final = Path(pyspark.__file__).parent
 SMALL: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -2,12 +2,9 @@
 
 import io
 import os
-import re
-import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,7 @@ from penstock.lake import places
 from penstock.lake.layout import ASIDE, PENDING
 from penstock.spark import sessions
 from penstock.store import store_url
-from tests.cluster.commands import BOTH, PENSTOCK, SMALL_RANGES, ended, options, run, started
+from tests.cluster.commands import BOTH, PENSTOCK, SMALL_RANGES, ended, options, run, standing_still, started, url_of
 from tests.cluster.standalone import SMALL, Cluster
 from tests.lake.killing import command_of, head_of, until
 from tests.lake.support import fill, is_same, numbers
@@ -30,26 +27,9 @@ FILES = 15
 """Ranges end where blocks of 4,096 positions do."""
 
 
-def url_of(served: Served) -> str:
-    """Where executors read from."""
-    found = re.search(r"mq=(\S+)", served.ready)
-    assert found is not None
-    return f"penstock://{found[1]}"
-
-
 def has_written(lake: Path) -> bool:
     """Whether a task has written a file. Before there is a plan, the driver writes aside as well."""
     return (lake / PENDING).exists() and any(lake.glob(f"{ASIDE}/*"))
-
-
-@contextmanager
-def standing_still(served: Served) -> Iterator[None]:
-    """Meanwhile, tasks stand still in the middle of a read, because the server does."""
-    served.process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        served.process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.timeout(900)
@@ -61,7 +41,8 @@ def test_an_archive_whose_worker_is_killed_in_the_middle_is_exact(cluster: Clust
         archive = [*SMALL_RANGES, "lake", "archive", *where, *options(cluster, BOTH)]
         with started(archive, tmp_path) as archiving:
             until(lambda: has_written(lake), "the first file")
-            with standing_still(served):
+            # Tasks stand still in the middle of a read, because the server does.
+            with standing_still(served.process):
                 (executor,) = cluster.executors(2)
                 assert all(word.encode() in command_of(executor) for word in SMALL.split())
                 cluster.kill_worker(2)
@@ -90,6 +71,7 @@ def test_a_master_that_does_not_answer_is_told_in_a_line_before_a_jvm_is_started
     ("wrong", "told"),
     [
         (("--master", "spark://somewhere"), "no master answers at spark://somewhere: 'somewhere' is not HOST:PORT"),
+        (("--master", "lokal"), "Spark has no master 'lokal': local[N], spark://HOST:PORT, yarn and k8s://… are some"),
         (("--conf", "executor.memory=1g"), "Spark has no option 'executor.memory': its options begin with 'spark.'"),
         (("--conf", "spark.executor.memory"), "--conf is 'spark.executor.memory': it must be KEY=VALUE"),
     ],
@@ -99,6 +81,14 @@ def test_a_wrong_master_or_option_is_told_in_a_line(wrong: tuple[str, str], told
     code, out, err = penstock("lake", "archive", "--url", url, "--lake", tmp_path / "lake", *wrong)
     assert (code in (1, 2), out, err.count("\n")) == (True, "", 1)
     assert told in err
+
+
+def test_an_option_that_spark_looks_at_later_is_told_in_a_line_at_once(tmp_path: Path) -> None:
+    url, lake = fill(tmp_path / "data", numbers(1)), tmp_path / "lake"
+    wrong = ("--conf", "spark.sql.shuffle.partitions=abc", "--master", "local[1]")
+    code, out, err = run(*PENSTOCK, "lake", "archive", "--url", url, "--lake", str(lake), *wrong, cwd=tmp_path)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "The value 'abc' in the config \"spark.sql.shuffle.partitions\" is invalid" in err
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def suspected(events: Iterable[Event]) -> list[tuple[str, str, str]]:
         if each.type == "PaymentFailed" and body(each):
             customer = body(each)["customer"]
             before[customer] = [*before[customer][-2:], each.timestamp]
-            if len(before[customer]) > 2 and each.timestamp - before[customer][0] < WITHIN:
+            if len(before[customer]) > 2 and abs(each.timestamp - before[customer][0]) < WITHIN:
                 found.append((str(uuid5(each.uuid, "FraudSuspected")), each.stream, customer))
                 before[customer] = []
     return sorted(found)

@@ -1,6 +1,7 @@
 """What the tests of pipelines share: orders, projects, what is in tables, and a Spark in a process of its own."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -37,6 +38,15 @@ def sell(place: Path, first: int, count: int, *others: NewEvent) -> str:
     """Orders with these numbers, and other events behind them; the store's URL."""
     orders = [("shop", f"order-{number}", [order(number)]) for number in range(first, first + count)]
     return fill(place, [*orders, *(("shop", "others", [each]) for each in others)])
+
+
+def in_batches_of(folder: Path, events: int) -> str:
+    """Have bronze take so many events at a time; what the file says then."""
+    path = folder / "penstock.yml"
+    text, count = re.subn(r"maxEventsPerTrigger: \d+", f"maxEventsPerTrigger: {events}", path.read_text())
+    assert count == 1
+    path.write_text(text)
+    return text
 
 
 def rows(folder: Path, table: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import pytest
 from penstock.pipelines.generating import make_project
 from tests.pipelines.driver import MASTER, QUICK
 from tests.pipelines.support import ENDING_S, penstock, positions, sell, until
+from tests.test_server import environment
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.timeout(600)
 def run(folder: Path, *words: str) -> "subprocess.Popen[str]":
     options = [word for key, value in QUICK.items() for word in ("--conf", f"{key}={value}")]
     command = [sys.executable, "-m", "penstock", "pipeline", "run", str(folder), "--master", MASTER, *options, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True)
 
 
 def test_it_follows_the_history_until_it_is_told_to_end(tmp_path: Path) -> None:
@@ -27,10 +28,10 @@ def test_it_follows_the_history_until_it_is_told_to_end(tmp_path: Path) -> None:
     with run(folder, "--follow", "--interval", "0.2") as process:
         try:
             assert process.stdout is not None
-            first = [process.stdout.readline() for _ in range(6)]
+            first = [process.stdout.readline() for _ in range(7)]
             assert "bronze: completed, 10 rows (10 new)\n" in first
             sell(data, 11, 5)
-            second = [process.stdout.readline() for _ in range(6)]
+            second = [process.stdout.readline() for _ in range(7)]
             assert "order_placed: completed, 15 rows (5 new)\n" in second
             refused = penstock("pipeline", "run", str(folder), code=1)
             assert "is in use by run --follow of process" in refused.stderr

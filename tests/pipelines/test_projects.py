@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from penstock.errors import InvalidRequest
 from penstock.model import new_event
 from penstock.pipelines import event_tables
-from penstock.pipelines.changing import check_halves, mixed, together
+from penstock.pipelines.checkpoints import checkpoints
 from penstock.pipelines.generating import make_project
 from penstock.pipelines.integrity import check_integrity, refreshed_with
 from penstock.pipelines.naming import TAKEN, is_table_name, table_name, table_names
 from penstock.pipelines.projects import local_path, read_project
-from penstock.pipelines.registering import named
 from penstock.pipelines.reporting import status
-from penstock.pipelines.state import alone, holder, write_state
+from penstock.pipelines.state import alone, holder
 from penstock.pipelines.telling import reason, told
 from tests.pipelines.support import order, penstock, sell
 from tests.spark.support import fill
@@ -67,7 +66,8 @@ def test_what_is_new_in_a_project_is_said(url: str, tmp_path: Path) -> None:
 def test_a_project_may_be_of_some_types_of_one_context(url: str, tmp_path: Path) -> None:
     made = make_project(tmp_path / "shop", url, "shop", ["OrderPlaced", "42"], events=2)
     assert set(made.tables) == {"OrderPlaced", "42"}
-    assert event_tables(tmp_path / "shop").source == {"url": url, "context": "shop", "type": "OrderPlaced,42"}
+    source = {"url": url, "context": "shop", "type": "OrderPlaced,42", "maxEventsPerTrigger": "1000000"}
+    assert event_tables(tmp_path / "shop").source == source
 
 
 def test_a_history_without_events_makes_a_project_that_can_be_filled_in(tmp_path: Path) -> None:
@@ -143,6 +143,19 @@ def test_names_of_tables_are_those_of_types(type: str, name: str) -> None:
         ),
         ("penstock.yml", "  OrderPaid:", "  OrderPlaced:", "has 'OrderPlaced' twice, in line "),
         ("penstock.yml", "table: order_placed", "table: a\n    table: b", "has 'table' twice, in line "),
+        (
+            "penstock.yml",
+            "  url:",
+            "  filter:\n  url:",
+            "filter in source must be a text, a number or a time, and is None",
+        ),
+        (
+            "penstock.yml",
+            "  url:",
+            "  type: [a, b]\n  url:",
+            "type in source must be a text, a number or a time, and is [",
+        ),
+        ("penstock.yml", "  url:", "  startPosition: yes\n  url:", "a time, and is True"),
         ("spark-pipeline.yml", "storage:", "storage: a\nstorage:", "has 'storage' twice, in line "),
         ("spark-pipeline.yml", "storage:", "- storage:", "spark-pipeline.yml is no YAML: "),
         ("spark-pipeline.yml", "storage:", "storages:", "spark-pipeline.yml must say storage"),
@@ -217,21 +230,6 @@ def test_an_example_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert penstock(*words, code=1).stderr == "penstock: example foo is unknown; what there is: shop\n"
 
 
-def test_a_file_in_sql_that_is_broken_is_named() -> None:
-    file = Path("transformations/spent.sql")
-    spark_says = "[PARSE_SYNTAX_ERROR] Syntax error at or near 'CRATE'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL =="
-    with (
-        pytest.raises(InvalidRequest, match=r"^transformations/spent\.sql: Syntax error at or near 'CRATE'\."),
-        named(file),
-    ):
-        raise ValueError(spark_says)
-    with (
-        pytest.raises(InvalidRequest, match=r"^transformations/spent\.sql: table spent is defined twice$"),
-        named(file),
-    ):
-        raise InvalidRequest("table spent", "is defined twice")
-
-
 def log(folder: Path, *batches: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for batch in batches:
@@ -269,6 +267,16 @@ def test_tables_and_checkpoints_must_belong_together(folder: Path) -> None:
     (checkpoint / "1").mkdir()
     check_integrity(project)
     assert refreshed_with(project, ["t"]) == ["t"]
+
+
+def test_a_table_may_be_called_as_a_part_of_a_checkpoint(folder: Path) -> None:
+    for name in ("offsets", "commits"):
+        checkpoint_of(folder, name, "a")
+    found = checkpoints(read_project(folder).checkpoints)
+    assert [(each.target, each.flow, each.committed) for each in found] == [
+        ("commits", "commits", 0),
+        ("offsets", "offsets", 0),
+    ]
 
 
 def test_everything_that_must_be_made_anew_is_in_one_command(folder: Path) -> None:
@@ -338,35 +346,6 @@ def checkpoint_of(folder: Path, table: str, *files: str) -> None:
     log(path / "sources" / "0", 0)
     entries = [json.dumps({"path": (folder / "tables" / "bronze" / file).as_uri()}) for file in files]
     (path / "sources" / "0" / "0").write_text("\n".join(["v1", *entries]))
-
-
-def test_columns_may_not_change_while_a_table_and_the_quarantine_differ(folder: Path) -> None:
-    project = read_project(folder)
-    former = project.declared.columns
-    write_state(project, {"columns": {**former, "OrderPlaced": former["OrderPlaced"].replace("NOT NULL", "")}})
-    checkpoint_of(folder, "order_placed", "a", "b")
-    checkpoint_of(folder, "quarantine", "a", "b")
-    check_halves(project, ())
-    checkpoint_of(folder, "quarantine", "a")
-    with pytest.raises(
-        InvalidRequest, match="table order_placed and the quarantine were left half-way by the last run"
-    ):
-        check_halves(project, ())
-    check_halves(project, ["order_placed"])
-    write_state(project, {"columns": former})
-    check_halves(project, ())
-
-
-def test_a_table_whose_columns_have_changed_is_made_anew_with_the_quarantine(folder: Path) -> None:
-    project = read_project(folder)
-    assert (mixed(project), together(project, ["order_placed"])) == ([], ["order_placed"])
-    write_state(
-        project, {"columns": {**project.declared.columns, "OrderPlaced": "former INT"}, "mixed": ["42", "Gone"]}
-    )
-    assert mixed(project) == ["42", "OrderPlaced"]
-    assert together(project, ["order_placed"]) == ["order_placed", "quarantine", "type_42"]
-    assert together(project, ["quarantine"]) == ["quarantine", "type_42", "order_placed"]
-    assert together(project, ["order_paid"]) == ["order_paid"]
 
 
 def test_tables_that_read_one_that_is_made_anew_are_found(folder: Path) -> None:

@@ -16,7 +16,7 @@ from tests.pipelines.support import GARBAGE, Rounds, penstock, positions, rounds
 
 pytestmark = pytest.mark.timeout(600)
 """A round takes seconds, and many times that on a machine that is busy."""
-FLOWS = ("bronze", "order_placed", "quarantine", "events_per_hour", "events_per_type", "quarantine_per_type")
+FLOWS = ("bronze", "judged", "order_placed", "quarantine", "events_per_hour", "events_per_type", "quarantine_per_type")
 BROKEN = """
 from pyspark import pipelines as dp
 from pyspark.sql import functions as f
@@ -54,9 +54,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     url = sell(place / "data", 1, 20)
     make_project(place / "shop", url, "shop")
     with rounds(place / "shop") as started:
-        running = Running(place / "shop", place / "data", started)
-        running.edit("spark-pipeline.yml", 'shuffle.partitions: "8"', 'shuffle.partitions: "1"')
-        yield running
+        yield Running(place / "shop", place / "data", started)
 
 
 def test_a_new_project_runs_as_it_is(running: Running) -> None:
@@ -92,6 +90,7 @@ def test_a_round_without_new_events_adds_nothing(running: Running) -> None:
     assert running.rounds.do()["failures"] == []
     assert positions(running.folder, "order_placed") == list(range(1, 26))
     assert len(rows(running.folder, "quarantine")) == 7
+    assert running.rounds.do(sessions=True) == {"sessions": 0}, "each round leaves what it has defined"
 
 
 def test_status_knows_how_far_each_flow_is_also_while_spark_is_there(running: Running) -> None:
@@ -104,7 +103,8 @@ def test_status_knows_how_far_each_flow_is_also_while_spark_is_there(running: Ru
     assert set(flows) == set(FLOWS)
     bronze, orders, quarantine = flows["bronze"], flows["order_placed"], flows["quarantine"]
     assert (bronze.source, bronze.rows, bronze.position, bronze.lag) == ("store", 32, 32, 3)
-    assert (orders.source, orders.rows, orders.position, orders.lag) == ("bronze", 25, 32, 0)
+    assert (flows["judged"].source, flows["judged"].rows, flows["judged"].position) == ("bronze", 32, 32)
+    assert (orders.source, orders.rows, orders.position, orders.lag) == ("judged", 25, 32, 0)
     assert (quarantine.rows, flows["events_per_type"].rows) == (7, 2)
     assert all(flow.last_run is not None and flow.error is None for flow in found.flows)
 
@@ -140,12 +140,12 @@ def test_a_column_of_another_type_is_refused_until_the_table_is_made_anew(runnin
     refused = running.rounds.do()["refused"]
     assert refused == (
         "table order_placed has rows in which the type of amount was another one; "
-        "run with --full-refresh order_placed --full-refresh quarantine"
+        "run with --full-refresh judged to judge all events anew"
     )
     assert running.rounds.do(check=True)["refused"] == refused
     running.edit("penstock.yml", "amount STRING", "amount DOUBLE")
     (running.folder / "transformations" / "spent.sql").write_text(SPENT)
-    done = running.rounds.do(full_refresh=["order_placed", "quarantine"])
+    done = running.rounds.do(full_refresh=["judged"])
     assert (done["failures"], done["states"]["bronze"], done["states"]["spent"]) == ([], "COMPLETED", "COMPLETED")
     assert sum(row["amount"] for row in rows(running.folder, "spent")) == sum(range(1, 26)) + 33 + 34 + 35 + 1
     found = rows(running.folder, "order_placed")
@@ -181,6 +181,11 @@ def test_what_is_wrong_in_the_files_is_named_and_nothing_is_run(running: Running
     path.write_text("CRATE MATERIALIZED VIEW broken AS SELECT 1")
     assert check()["refused"].startswith("shop cannot be loaded: transformations/broken.sql: Syntax error at or near")
     path.unlink()
+    silver = running.folder / "transformations" / "silver.py"
+    kept = silver.read_text()
+    silver.write_text(kept.replace("def judged", "def judged_otherwise"))
+    assert check()["refused"].startswith("shop is of an earlier version, which had no table judged: make a new project")
+    silver.write_text(kept)
     assert check()["failures"] == []
     assert read_state(running.project) == before
 
@@ -215,8 +220,8 @@ def test_tables_that_are_all_gone_are_made_anew_by_the_command_that_is_told(runn
     shutil.rmtree(running.folder / "tables")
     refused = running.rounds.do()["refused"]
     assert refused == (
-        "table bronze is gone, but its checkpoint is there; there is something like that with order_placed, "
-        "quarantine too; run with --full-refresh bronze to make them anew"
+        "table bronze is gone, but its checkpoint is there; there is something like that with judged, "
+        "order_placed, quarantine too; run with --full-refresh bronze to make them anew"
     )
     assert running.rounds.do(full_refresh=["bronze"])["failures"] == []
     assert positions(running.folder, "order_placed") == [*range(1, 26), 33, 34, 35, 36]

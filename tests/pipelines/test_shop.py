@@ -38,9 +38,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("shop")
     shop = Shop(folder / "data")
     make_example(folder / "project", shop.url, "shop")
-    spec = folder / "project" / "spark-pipeline.yml"
-    # Rows are few, and so are cores.
-    spec.write_text(spec.read_text().replace('shuffle.partitions: "8"', 'shuffle.partitions: "1"'))
     with rounds(folder / "project") as started:
         yield Running(shop, folder / "project", started)
 
@@ -68,6 +65,10 @@ def test_every_table_is_what_plain_python_computes(running: Running) -> None:
     assert len(running.shop.events()) > 1500
     assert len(told(running.shop.events())) > 10
     assert len(table(running.project, "sessions")) > 50
+    state = running.project / "storage/_checkpoints/spark_catalog/default/sessions/sessions/0/state/0"
+    assert [path.name for path in state.iterdir() if path.name.isdecimal()] == ["0"], (
+        "the partitions that were asked for"
+    )
 
 
 def test_more_events_are_added_and_a_batch_that_was_published_but_not_noted_adds_nothing(running: Running) -> None:

@@ -1,6 +1,7 @@
 """`penstock pipeline`: the history as tables, with Spark Declarative Pipelines."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,13 +15,15 @@ from penstock.settings.loading import without_password
 
 if TYPE_CHECKING:
     from penstock.pipelines.projects import Project
-    from penstock.pipelines.reporting import Status
+    from penstock.pipelines.reporting import RowCounts, Status
     from penstock.pipelines.running import Outcome, Runner
 
 __all__ = ["pipeline_app"]
 
 INTERVAL_S: Final = 10.0
 ANEW: Final = "interrupted: run again without --full-refresh to go on, or with it to begin with those tables anew"
+SAID: Final = ("RUNNING", "COMPLETED", "FAILED")
+"""What is told of a flow while a round is under way."""
 
 pipeline_app = typer.Typer(help="Turn the history into tables with Spark Declarative Pipelines.", no_args_is_help=True)
 
@@ -64,8 +67,9 @@ def init_command(
 
 def _absolute(url: str) -> str:
     """A project is run from anywhere, so that a folder that is named from here would be another one."""
-    prefix = "sqlite:///"
-    return f"{prefix}{Path(url.removeprefix(prefix)).resolve()}" if url.startswith(prefix) and url != prefix else url
+    from penstock.store.urls import absolute_url  # noqa: PLC0415
+
+    return absolute_url(url)
 
 
 @pipeline_app.command("run")
@@ -91,32 +95,37 @@ def run_command(
     """Run a project once, over everything that is there. If this is killed, run it again: no row comes twice."""
     if interval is not None and not follow:
         refuse("--interval is the time between rounds of --follow, which is not given")
+    from penstock.pipelines.reporting import RowCounts  # noqa: PLC0415
+
     wanted = full_refresh or []
     project = _ready(folder, wanted)
     if not follow:
         with interruptible(ANEW if wanted else AGAIN), _running(project, master, conf, "run") as runner:
-            _round(project, runner, wanted)
+            _round(RowCounts(project), runner, wanted)
         return
     with ending() as is_ending, _running(project, master, conf, "run --follow") as runner:
-        head = _head(project)
-        _round(project, runner, wanted)
+        head, counts = _head(project), RowCounts(project)
+        _round(counts, runner, wanted)
         while not is_ending(INTERVAL_S if interval is None else interval):
             if (now := _head(project)) != head:
                 head = now
-                _round(project, runner, [])
+                _round(counts, runner, [])
     complain("stopped; all that was begun is done", 0)
 
 
 def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
     """The project; what is wrong with it and can be told before Spark has started ends the command."""
-    from penstock.pipelines.changing import check_changes, check_halves, together  # noqa: PLC0415
+    from penstock.pipelines.changing import JUDGED, added_types, check_changes, with_judged  # noqa: PLC0415
     from penstock.pipelines.integrity import refreshed_with  # noqa: PLC0415
     from penstock.pipelines.projects import read_project  # noqa: PLC0415
 
     project = read_project(folder)
-    refreshed = refreshed_with(project, together(project, full_refresh))
+    refreshed = with_judged(project, refreshed_with(project, full_refresh))
     check_changes(project, refreshed)
-    check_halves(project, refreshed)
+    for type in added_types(project) if JUDGED not in refreshed else ():
+        complain(
+            f"older events of type {type} are not in its table, which is new: --full-refresh {JUDGED} takes them in", 0
+        )
     return project
 
 
@@ -126,7 +135,9 @@ def _running(
     from penstock.pipelines.running import running  # noqa: PLC0415
     from penstock.spark.sessions import MASTER  # noqa: PLC0415
 
-    return running(project, master or MASTER, options_of(conf), what)
+    if sys.stderr.isatty():
+        typer.echo("starting Spark", err=True)
+    return running(project, MASTER, options_of(conf, master), what)
 
 
 def _head(project: "Project") -> int:
@@ -136,22 +147,23 @@ def _head(project: "Project") -> int:
         return history.now().head
 
 
-def _round(project: "Project", runner: "Runner", full_refresh: Sequence[str]) -> None:
-    from penstock.pipelines.reporting import table_rows  # noqa: PLC0415
-
-    before = _rows(project, table_rows)
-    outcome = runner.round(full_refresh)
+def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -> None:
+    before = counts.all()
+    outcome = runner.round(full_refresh, say=_say)
     for table in outcome.refreshed:
         if table not in full_refresh:
             complain(f"{table} was made anew as well: it would not go with the others", 0)
     for flow, target in sorted(outcome.flows.items()):
-        print_line(shown(_line(flow, outcome, before.get(target), table_rows(project, target))))
+        print_line(shown(_line(flow, outcome, before.get(target), counts.of(target))))
+    # Whoever follows a project reads in a pipe what is done, when it is done.
+    sys.stdout.flush()
     _conclude(outcome)
 
 
-def _rows(project: "Project", count: "Callable[[Project, str], int | None]") -> dict[str, int | None]:
-    tables = project.tables
-    return {path.name: count(project, path.name) for path in (tables.iterdir() if tables and tables.is_dir() else ())}
+def _say(flow: str, state: str) -> None:
+    """Tell somebody who looks on what is under way: a round can take long."""
+    if sys.stderr.isatty() and state in SAID:
+        typer.echo(shown(f"{flow}: {state.lower()}"), err=True)
 
 
 def _line(flow: str, outcome: "Outcome", before: int | None, after: int | None) -> str:

@@ -20,7 +20,7 @@ from penstock.cli.connecting import Data, Url, address_of, explained, telling
 from penstock.cli.exporting import check_names
 from penstock.cli.options import TIMES, Filter, Types, moment
 from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, refuse, shown
-from penstock.errors import PenstockError
+from penstock.errors import CannotConnect, PenstockError
 from penstock.model import check_context, check_stream, ticks_of_datetime
 from penstock.settings.loading import without_password
 
@@ -35,6 +35,8 @@ STATE_ENVIRONMENT: Final = "XDG_STATE_HOME"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SHOWN_S: Final = 0.1
 """How often progress is shown."""
+WAIT_S_MAX: Final = 3600.0
+"""Seconds that are waited for at a time."""
 STALLED_S: Final = 10.0
 """After how long it is said that consumers are waited for, where no progress is shown."""
 
@@ -246,7 +248,10 @@ class Signals:
 
     def wait(self, seconds: float) -> bool:
         """Wait so long; False, at once, when one comes."""
-        select.select([self._read], [], [], seconds)
+        deadline = time.monotonic() + seconds
+        # No clock of the system's takes any number of seconds, which a very small rate makes.
+        while not self.number and (left := deadline - time.monotonic()) > 0:
+            select.select([self._read], [], [], min(left, WAIT_S_MAX))
         return not self.number
 
     def caught(self, number: int, _frame: FrameType | None) -> None:
@@ -282,24 +287,34 @@ def signals() -> Iterator[Signals]:
 def _replay(wanted: "Wanted", where: str, as_json: bool) -> None:
     from penstock.interchange.replaying import replay_of  # noqa: PLC0415
 
-    with replay_of(wanted) as replay:
-        if replay.note.finished:
-            _conclude(replay, where, as_json, before=True)
-            return
-        if replay.resumed_at is not None:
-            typer.echo(f"replay {replay.note.name} goes on behind position {replay.resumed_at:,}", err=True)
-        _run(replay, where)
-        _conclude(replay, where, as_json, before=False)
+    try:
+        with replay_of(wanted) as replay:
+            if replay.note.finished:
+                _conclude(replay, where, as_json, before=True)
+                return
+            if replay.resumed_at is not None:
+                typer.echo(f"replay {replay.note.name} goes on behind position {replay.resumed_at:,}", err=True)
+            _run(replay, where, wanted)
+            _conclude(replay, where, as_json, before=False)
+    except CannotConnect as error:
+        fail(_told(error, wanted))
 
 
-def _run(replay: "Replay", where: str) -> None:
+def _told(error: PenstockError, wanted: "Wanted") -> str:
+    """An error for people; two options name servers, and the right one is to be said."""
+    to = getattr(wanted.target, "url", wanted.url)
+    is_target = isinstance(error, CannotConnect) and to != wanted.url and error.url in to
+    return explained(error).replace("or say --url", "or say --to-url") if is_target else explained(error)
+
+
+def _run(replay: "Replay", where: str, wanted: "Wanted") -> None:
     """Replay all of it, or end the command with how to go on."""
     with signals() as caught:
         try:
             with rate_bar("replaying", rated=False) as bar:
                 is_done = replay.run(caught, Shown(bar).show)
         except PenstockError as error:
-            fail(f"{explained(error)}: {_so_far(replay, where)}")
+            fail(f"{_told(error, wanted)}: {_so_far(replay, where)}")
         if not is_done:
             raise typer.Exit(complain(f"interrupted: {_so_far(replay, where)}", 128 + caught.number))
 
@@ -372,7 +387,9 @@ def _rest(replay: "Replay") -> str:
         (note.left_out, f"{counted(note.left_out, 'event')} left out: on their way anyway, or dead letters"),
         (replay.waiting, f"{counted(replay.waiting or 0, 'event')} waiting for consumers"),
     )
-    return "".join(f"; {text}" for number, text in parts if number)
+    is_none = note.first <= note.last and not note.events and not note.left_out
+    nothing = "; there is none there that was asked for" if is_none else ""
+    return nothing + "".join(f"; {text}" for number, text in parts if number)
 
 
 def _before(finished: str | None) -> str:

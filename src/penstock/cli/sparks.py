@@ -19,6 +19,7 @@ LOOK_S: Final = 0.1
 """Seconds between two looks whether somebody wants an end."""
 SIGNALLED: Final = 128
 """What shells add to the number of a signal that ended a command."""
+MASTER_OPTION: Final = "spark.master"
 AGAIN: Final = "interrupted: run the same command again, and it goes on"
 
 Master = Annotated[str | None, typer.Option("--master", help="Spark's master (default: this machine)", metavar="M")]
@@ -31,12 +32,12 @@ def session(name: str, master: str | None, conf: list[str] | None) -> AbstractCo
     """A Spark session with what was asked for, shown under a name. It is started when there is something to do."""
     from penstock.spark.sessions import MASTER, late_session  # noqa: PLC0415
 
-    return late_session(name, master or MASTER, options_of(conf))
+    return late_session(name, MASTER, options_of(conf, master))
 
 
-def options_of(conf: list[str] | None) -> dict[str, str]:
-    """What `--conf` says."""
-    return dict(_option(each) for each in conf or ())
+def options_of(conf: list[str] | None, master: str | None = None) -> dict[str, str]:
+    """What `--conf` and `--master` say; what is said here goes before what is in files."""
+    return dict(_option(each) for each in conf or ()) | ({MASTER_OPTION: master} if master is not None else {})
 
 
 def _option(text: str) -> tuple[str, str]:
@@ -48,7 +49,10 @@ def _option(text: str) -> tuple[str, str]:
 
 @contextmanager
 def ending() -> Iterator[Callable[[float], bool]]:
-    """Waits so many seconds for Ctrl-C or SIGTERM; whether there was one. Meanwhile they interrupt nothing."""
+    """Waits so many seconds for Ctrl-C or SIGTERM; whether there was one. The first interrupts nothing else.
+
+    The second one ends the command: what is under way may hang.
+    """
     # An Event may not be set by a handler that interrupts the one who waits for it.
     signals: list[int] = []
 
@@ -58,19 +62,18 @@ def ending() -> Iterator[Callable[[float], bool]]:
             time.sleep(min(LOOK_S, left))
         return bool(signals)
 
-    with _handled(signals, lambda: None):
-        yield is_ending
+    with _handled(signals, interrupting=2):
+        try:
+            yield is_ending
+        except KeyboardInterrupt:
+            raise typer.Exit(complain(AGAIN, SIGNALLED + (signals or [signal.SIGINT])[-1])) from None
 
 
 @contextmanager
 def interruptible(message: str) -> Iterator[None]:
     """Ctrl-C and SIGTERM end a command. Only the first does: those who are impatient do not disturb how it ends."""
     signals: list[int] = []
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    with _handled(signals, interrupt):
+    with _handled(signals, interrupting=1):
         try:
             yield
         except KeyboardInterrupt:
@@ -78,13 +81,13 @@ def interruptible(message: str) -> Iterator[None]:
 
 
 @contextmanager
-def _handled(signals: list[int], first: Callable[[], None]) -> Iterator[None]:
-    """Note Ctrl-C and SIGTERM, and do something at the first; after one, others do nothing until the process ends."""
+def _handled(signals: list[int], *, interrupting: int) -> Iterator[None]:
+    """Note Ctrl-C and SIGTERM; only the one of this number interrupts, also if others come until the process ends."""
 
     def handle(number: int, _: Any) -> None:
         signals.append(number)
-        if len(signals) == 1:
-            first()
+        if len(signals) == interrupting:
+            raise KeyboardInterrupt
 
     kept = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

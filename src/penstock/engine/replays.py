@@ -112,10 +112,6 @@ class Replays:
         return Replayed(events, len(found.events) - events, waiting + events)
 
 
-def _reason(last: int, marker: int) -> str:
-    return f"is {last}, and the queue is at {marker}: what is there is still to be handed out"
-
-
 def runs_of(events: list[tuple[int, int]], shared: list[Allocation], bytes_max: int) -> tuple[Run, ...]:
     """The events that are in no allocation, in runs for one allocation each."""
     runs: list[Run] = []

@@ -49,6 +49,8 @@ class Note:
     sending: int = 0
     sending_events: int = 0
     """The last position of the piece that was sent last, and its events; 0 if none is under way."""
+    sending_at: float = 0.0
+    """When that was noted, in seconds since 1970."""
     events: int = 0
     left_out: int = 0
     erased: int = 0

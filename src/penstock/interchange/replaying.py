@@ -30,6 +30,8 @@ SCHEME: Final = 1
 """Changes with what the numbers of marks mean."""
 NOTE_S: Final = 1.0
 """How often it is noted how far one is where nothing is sent."""
+FORGOTTEN_S_MIN: Final = 24 * 3600.0
+"""Seconds that every target remembers a replay for, and longer: a younger one that it does not know was never sent."""
 
 Progressed = Callable[["Replay"], object]
 """Told now and then how far a replay is."""
@@ -91,6 +93,8 @@ def replay_of(wanted: Wanted) -> Iterator["Replay"]:
         _check(wanted, history, source.identity, there)
         asked = _digest(_asked(wanted, target, source.identity, there))
         name = wanted.name or f"replay-{asked[:12]}"
+        if wanted.state is not None and not wanted.state.absolute().parent.is_dir():
+            raise ReplayRefused(f"{wanted.state}: there is no such folder; name another file with --state")
         with NoteFile(wanted.state or wanted.folder / f"{name}.json") as file:
             new = Note(name, asked, _pair(source.identity), _pair(there), 1, source.head)
             note = _gone_on(file.read(), new, wanted.again) or _planned(new, wanted, history, target)
@@ -207,7 +211,8 @@ class Replay:
         if note.finished:
             return
         known = self._target.highest(self.producer)
-        if known is None and note.events and note.sending > note.done:
+        is_old = time.time() - note.sending_at > FORGOTTEN_S_MIN
+        if known is None and note.sending > note.done and (note.events or is_old):
             # Whether that piece is there the target could have said, had it not forgotten the replay meanwhile.
             raise ReplayRefused(
                 f"the target has forgotten how far replay {note.name} is, which was at position {note.done}: look "
@@ -287,6 +292,7 @@ class Replay:
     def _note_sending(self, piece: Piece) -> None:
         """Say first what goes out: sent again after a kill, it must be the same piece."""
         self.note.sending, self.note.sending_events = piece.last, len(piece.events)
+        self.note.sending_at = time.time()
         self._file.write(self.note)
 
     def _pass(self, piece: Piece) -> None:

@@ -62,14 +62,15 @@ def checkpoints(folder: Path | None) -> list[Checkpoint]:
     """Every checkpoint that counts, by target and flow."""
     if folder is None:
         return []
-    flows = {offsets.parent.parent for offsets in folder.glob("**/offsets")}
+    # A table or a flow may be called like this, too: what counts is in a folder that is numbered.
+    flows = {offsets.parent.parent for offsets in folder.glob("**/offsets") if offsets.parent.name.isdecimal()}
     found = [Checkpoint(flow.name, flow.parent.name, flow / str(_version(flow))) for flow in flows]
     return sorted(found, key=lambda each: (each.target, each.flow))
 
 
 def _version(flow: Path) -> int:
     """The last checkpoint of a flow, also if it is still empty."""
-    return max(int(path.name) for path in flow.iterdir() if path.name.isdigit())
+    return max(int(path.name) for path in flow.iterdir() if path.name.isdecimal())
 
 
 def last_batch(log: Path) -> int:

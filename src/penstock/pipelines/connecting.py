@@ -6,12 +6,13 @@ machine alone, for clients that know a token.
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 from penstock.pipelines.projects import Project
-from penstock.spark.sessions import late_session
+from penstock.spark.sessions import apart, late_session
 
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
 IS_CONNECTED: Final = "SPARK_CONNECT_MODE_ENABLED"
@@ -29,32 +30,42 @@ SERVER: Final = {
 JAVA: Final = "spark.driver.extraJavaOptions"
 
 
+Connect = Callable[[], AbstractContextManager[Any]]
+"""Gives a Connect session, for as long as it is needed."""
+
+
 @contextmanager
-def connect_session(project: Project, master: str, conf: Mapping[str, str]) -> Iterator[Any]:
-    """A Connect session for a project's pipeline. Raises InvalidRequest if Spark does not start."""
+def connect_server(project: Project, master: str, conf: Mapping[str, str]) -> Iterator[Connect]:
+    """A server for a project's pipeline, and how to get a session. Raises InvalidRequest if Spark does not start."""
     with late_session(f"penstock pipeline {project.name}", master, _settings(project, conf)) as start, _variables():
         gateway = start()._jvm
         service = getattr(getattr(gateway, SERVICE), "MODULE$")
         os.environ[IS_CONNECTED] = "1"
-        from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
+        yield partial(_session, f"sc://localhost:{service.localPort()}")
 
-        spark = SparkSession.builder.remote(f"sc://localhost:{service.localPort()}").create()
-        # The server is ours: if it does not answer it is gone, and to ask again would only keep us from ending.
-        spark.client.set_retry_policies([])
-        try:
-            yield spark
-        except KeyboardInterrupt:
-            # Nobody wants to wait for an answer of a server that is about to be ended.
-            raise
-        except BaseException:
-            _leave(spark)
-            raise
+
+@contextmanager
+def _session(address: str) -> Iterator[Any]:
+    """A session. The server keeps everything that was ever defined in one, until it is released."""
+    from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
+
+    spark = apart(SparkSession.builder.remote(address).create)
+    # The server is ours: if it does not answer it is gone, and to ask again would only keep us from ending.
+    spark.client.set_retry_policies([])
+    try:
+        yield spark
+    except KeyboardInterrupt:
+        # Nobody wants to wait for an answer of a server that is about to be ended.
+        raise
+    except BaseException:
         _leave(spark)
+        raise
+    _leave(spark)
 
 
 def _leave(spark: Any) -> None:
     with suppress(Exception):
-        spark.stop()
+        apart(spark.stop)
 
 
 def _settings(project: Project, conf: Mapping[str, str]) -> dict[str, str]:

@@ -5,18 +5,21 @@ What is wrong in it is InvalidRequest, which names the file and the entry. Colum
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import InvalidRequest
 from penstock.pipelines.naming import TAKEN, is_table_name
-from penstock.spark.bodies import body_check
+from penstock.spark.bodies import body_check, column_name
 from penstock.spark.ddl import schema_of
 
 FILE: Final = "penstock.yml"
 SOURCE: Final = ("url", "context", "filter", "type", "startPosition", "endPosition", "startTime", "endTime")
 """Options of the source that may be given, as `spark.readStream.format("penstock")` has them; and those below."""
 TUNING: Final = ("maxEventsPerTrigger", "partitionBytes")
+MOVABLE: Final = ("url", "endPosition", *TUNING)
+"""What may be changed between runs: it does not say which events are read, or only how far."""
 FIELDS: Final = ("source", "types", "ignored")
 OF_TYPE: Final = ("table", "columns")
 
@@ -42,6 +45,11 @@ class EventTables:
     def columns(self) -> dict[str, str]:
         """The columns by type."""
         return {each.type: each.columns for each in self.tables}
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What of the source says which events are read."""
+        return {name: value for name, value in self.source.items() if name not in MOVABLE}
 
 
 def event_tables(place: str | Path) -> EventTables:
@@ -91,12 +99,19 @@ def _check_known(path: Path, found: dict[Any, Any], known: tuple[str, ...], wher
 
 
 def _source(path: Path, found: Any) -> dict[str, str]:
-    source = {str(name): str(value) for name, value in _mapping(path, "source", found).items()}
+    source = _mapping(path, "source", found)
     # First, as a name that is mistyped is why another is missing.
     _check_known(path, source, (*SOURCE, *TUNING), " in source")
     if "url" not in source:
         raise InvalidRequest(str(path), "says no url in source")
-    return source
+    return {name: _text(path, name, value) for name, value in source.items()}
+
+
+def _text(path: Path, name: str, value: Any) -> str:
+    """A value of the source. What YAML takes for a list or nothing has no text that somebody could have meant."""
+    if isinstance(value, bool) or not isinstance(value, str | int | date):
+        raise InvalidRequest(str(path), f"{name} in source must be a text, a number or a time, and is {value!r}")
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _table(path: Path, type: Any, entry: Any) -> EventTable:
@@ -108,10 +123,20 @@ def _table(path: Path, type: Any, entry: Any) -> EventTable:
     if not isinstance(name, str) or not is_table_name(name):
         raise InvalidRequest(str(path), f"type {type} has the table {name!r}: small letters, digits and _ make a name")
     try:
-        body_check(schema_of(columns))
+        schema = schema_of(columns)
+        body_check(schema)
+        _check_columns([field["name"] for field in schema["fields"]])
     except InvalidRequest as error:
         raise InvalidRequest(str(path), f"type {type}: {error}") from None
     return EventTable(type, name, columns)
+
+
+def _check_columns(fields: list[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in fields:
+        other = seen.setdefault(column_name(name).lower(), name)
+        if other != name:
+            raise InvalidRequest("columns", f"{other} and {name} would both be called {column_name(name)}")
 
 
 def _check_names(path: Path, tables: tuple[EventTable, ...]) -> None:

@@ -1,22 +1,24 @@
 """A new project: its files, from a sample of the history."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from penstock.errors import InvalidRequest
 from penstock.pipelines.declaring import FILE, read_declared
 from penstock.pipelines.inferring import Inferred, infer
 from penstock.pipelines.naming import table_name, table_names
-from penstock.pipelines.projects import CONF, SPECS
+from penstock.pipelines.projects import CONF, SPECS, read_project
 from penstock.pipelines.sampling import SAMPLE_EVENTS, Sample, sample
 
 TYPES_MAX: Final = 100
 """Tables that a project is made with; each is a flow of its own."""
+BATCH_EVENTS: Final = 1_000_000
+"""Events of a batch: what a run that is cut off may have to do again."""
 PRIVATE: Final = 0o600
 """The file that has the URL may have a password in it."""
 FILES: Final = {
@@ -108,6 +110,11 @@ def _notes(found: Sample, inferred: dict[str, Inferred], names: dict[str, str], 
         for type, each in inferred.items()
         for field in each.disputed
     ]
+    notes += [
+        f"events of type {type} have a field {field!a}, which no column can be named after: it is left out"
+        for type, each in inferred.items()
+        for field in each.unnamed
+    ]
     return notes
 
 
@@ -119,6 +126,7 @@ def _template(name: str) -> str:
 
 
 def _write(folder: Path, name: str, declared: str, templates: Mapping[str, str] = FILES) -> None:
+    """Write a project that can be read: one that cannot is never there."""
     values = {
         "name": _scalar(name),
         "title": name,
@@ -126,9 +134,20 @@ def _write(folder: Path, name: str, declared: str, templates: Mapping[str, str] 
         "tables": (folder / "tables").as_uri(),
         "metastore": str(folder / "metastore"),
     }
+    texts = {path: Template(_template(template)).substitute(values) for path, template in templates.items()}
+    with TemporaryDirectory() as aside:
+        try:
+            _put(Path(aside), texts, declared)
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(str(folder), f"cannot be written: {error.object[:100]!a} is no text") from None
+        read_project(Path(aside))
+    _put(folder, texts, declared)
+
+
+def _put(folder: Path, texts: Mapping[str, str], declared: str) -> None:
     (folder / "transformations").mkdir(parents=True)
-    for path, template in templates.items():
-        (folder / path).write_text(Template(_template(template)).substitute(values), encoding="utf-8")
+    for path, text in texts.items():
+        (folder / path).write_text(text, encoding="utf-8")
     (folder / FILE).touch(PRIVATE)
     (folder / FILE).write_text(declared, encoding="utf-8")
 
@@ -145,9 +164,10 @@ def _declared(
     lines = ["source:", f"  url: {_scalar(url)}"]
     lines += [f"  context: {_scalar(context)}"] if context is not None else []
     lines += [f"  type: {_scalar(','.join(types))}"] if types else []
+    lines += [f"  maxEventsPerTrigger: {BATCH_EVENTS}"]
     lines += ["", "types:"] if typed else ["", "types: {}"]
     for type, each in typed.items():
-        columns = [f"      {line}" for line in each.columns.splitlines()]
+        columns = [f"      {line}" for line in each.columns.split("\n") if each.columns]
         # An object may have no field at all.
         body = ["    columns: |", *columns] if columns else ['    columns: ""']
         lines += [f"  {_scalar(type)}:", f"    table: {names[type]}", *body]
@@ -161,4 +181,6 @@ def _scalar(text: str) -> str:
         r"[a-z+]+:/[A-Za-z0-9_/.:-]*[\w/]", text
     ):
         return text
-    return json.dumps(text, ensure_ascii=True)
+    # As JSON has it, but for what YAML would take for two letters.
+    letters = (each if each.isprintable() and each not in '"\\' else f"\\U{ord(each):08x}" for each in text)
+    return f'"{"".join(letters)}"'

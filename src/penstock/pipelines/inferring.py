@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.spark.bodies import column_name
+
 LONG_MAX: Final = (1 << 63) - 1
 DECIMAL_MAX: Final = 10**38 - 1
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -43,11 +45,16 @@ class _Seen:
 
 @dataclass(frozen=True)
 class Inferred:
-    """Columns as DDL, a line for each; how many bodies were objects, and which fields the bodies disagree about."""
+    """Columns as DDL, a line for each; how many bodies were objects, and which fields the bodies disagree about.
+
+    `unnamed` are fields that no column can be named after: their names cannot be written into a file that people edit,
+    or the column would be called as another one.
+    """
 
     columns: str
     objects: int
     disputed: tuple[str, ...]
+    unnamed: tuple[str, ...] = ()
 
 
 def infer(texts: Iterable[str | None]) -> Inferred:
@@ -58,12 +65,14 @@ def infer(texts: Iterable[str | None]) -> Inferred:
         if body is not None:
             count += 1
             _note_fields(top, body)
-    chosen = _distinct(top.fields)
+    distinct = _distinct(top.fields)
+    chosen = _named_apart(distinct)
     lines = [
         f"{_quoted(name)} {_ddl(seen)}{' NOT NULL' if _known(seen) == count else ''}" for name, seen in chosen.items()
     ]
     disputed = tuple(name for name, seen in chosen.items() if len(_merged(seen.kinds)) > 1)
-    return Inferred(",\n".join(lines), count, disputed)
+    unnamed = [name for name in top.fields if not _is_writable(name) or (name in distinct and name not in chosen)]
+    return Inferred(",\n".join(lines), count, disputed, tuple(unnamed))
 
 
 def _object(text: str | None) -> dict[str, Any] | None:
@@ -125,7 +134,7 @@ def _ddl(seen: _Seen) -> str:
     if kind == "STRUCT":
         inner = ", ".join(f"{_quoted(name)}: {_ddl(each)}" for name, each in _distinct(seen.fields).items())
         # A struct without fields cannot be stored.
-        return f"STRUCT<{inner}>" if inner else "MAP<STRING, STRING>"
+        return f"STRUCT<{inner}>" if inner else "VARIANT" if seen.fields else "MAP<STRING, STRING>"
     return kind
 
 
@@ -134,10 +143,21 @@ def _distinct(fields: Mapping[str, _Seen]) -> dict[str, _Seen]:
     found: dict[str, _Seen] = {}
     taken: set[str] = set()
     for name, seen in fields.items():
-        if name and name.lower() not in taken:
+        if _is_writable(name) and name.lower() not in taken:
             found[name] = seen
             taken.add(name.lower())
     return found
+
+
+def _is_writable(name: str) -> bool:
+    """Whether a name can stand in a file that people edit, and be read again as it was."""
+    return bool(name) and name.isprintable()
+
+
+def _named_apart(fields: dict[str, _Seen]) -> dict[str, _Seen]:
+    """Without fields that are called as the column of another one is, which is named like one of the table."""
+    taken = {column_name(name).lower() for name in fields if column_name(name) != name}
+    return {name: seen for name, seen in fields.items() if column_name(name) != name or name.lower() not in taken}
 
 
 def _quoted(name: str) -> str:

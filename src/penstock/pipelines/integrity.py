@@ -59,9 +59,7 @@ def _mismatch(table: Path, checkpoint: Checkpoint | None) -> str | None:
         return "has rows, but its checkpoint is gone: rows would be lost or come twice" if written >= 0 else None
     if not table.is_dir():
         # Sinks have checkpoints and no table. A table that was never written to has a folder nevertheless.
-        return (
-            None if len(checkpoint.path.parts) and not _is_table(checkpoint) else "is gone, but its checkpoint is there"
-        )
+        return "is gone, but its checkpoint is there" if _is_table(checkpoint) else None
     if written > checkpoint.planned:
         return f"has batch {written}, but its checkpoint only knows {checkpoint.planned}: it is an older one"
     if checkpoint.committed > written:

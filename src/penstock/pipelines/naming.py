@@ -9,7 +9,7 @@ from typing import Final
 
 NAME_CHARS_MAX: Final = 128
 """The longest name that the metastore takes."""
-TAKEN: Final = ("bronze", "quarantine", "events_per_hour", "events_per_type", "quarantine_per_type")
+TAKEN: Final = ("bronze", "judged", "quarantine", "events_per_hour", "events_per_type", "quarantine_per_type")
 """Tables that every project has."""
 _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TABLE: Final = re.compile(r"[a-z][a-z0-9_]{0,127}")

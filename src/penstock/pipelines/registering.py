@@ -6,7 +6,7 @@ is remembered, and what a run says comes back as it is said.
 
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +17,14 @@ from penstock.pipelines.projects import Project
 from penstock.pipelines.telling import reason, short
 
 _IN_SQL: Final = re.compile(
-    r"\bCREATE\s+(?:OR\s+REFRESH\s+)?(STREAMING\s+TABLE|MATERIALIZED\s+VIEW)\s+(?:IF\s+NOT\s+EXISTS\s+)?([\w.`]+)",
+    r"\bCREATE\s+(?:OR\s+REFRESH\s+)?(STREAMING\s+TABLE|MATERIALIZED\s+VIEW)\s+(?:IF\s+NOT\s+EXISTS\s+)?"
+    r"((?:`[^`]+`|[\w.])+)",
     re.IGNORECASE,
 )
 """What a file in SQL defines. Spark reads it in the server, and does not tell."""
+
+_NO_CODE: Final = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`)|--[^\n]*|/\*.*?\*/", re.DOTALL)
+"""Comments; and what is in quotes, in which nothing is one."""
 
 
 @dataclass
@@ -38,6 +42,15 @@ class Defined:
         if any(name.lower() == other.lower() for other in self.outputs):
             raise InvalidRequest(f"table {name}", "is defined twice")
         self.outputs[name] = kind
+
+    def add_flow(self, name: str, target: str) -> None:
+        """Note a flow. Raises InvalidRequest if its table has one, as a table of files would lose rows. Sinks may."""
+        kind = self.outputs.get(target)
+        if kind == "TemporaryView":
+            return
+        if kind not in (None, "Sink") and target in self.flows.values():
+            raise InvalidRequest(f"table {target}", "has two flows, and would lose rows of one: use one with a union")
+        self.flows[name] = target
 
     def run(self, refreshed: Collection[str], *, dry: bool) -> Iterator[str]:
         """Run them, or only check them; what is said meanwhile. The exception of a run that failed comes at its end."""
@@ -59,13 +72,14 @@ class Defined:
                 yield result["pipeline_event_result"].event.message
 
 
-def defined(project: Project, spark: Any) -> Defined:
-    """Load a project's files. Raises whatever they raise."""
+def defined(project: Project, spark: Any, conf: Mapping[str, str]) -> Defined:
+    """Load a project's files; settings that are given go before those in them. Raises whatever they raise."""
     from pyspark.pipelines.cli import load_pipeline_spec, register_definitions  # noqa: PLC0415
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph  # noqa: PLC0415
 
     spec = load_pipeline_spec(project.spec)
-    graph = create_dataflow_graph(spark, spec.catalog, spec.database, spec.configuration)
+    settings = {name: conf.get(name, value) for name, value in spec.configuration.items()}
+    graph = create_dataflow_graph(spark, spec.catalog, spec.database, settings)
     found = Defined(spark, graph, spec.storage)
     with _no_bytecode():
         register_definitions(project.spec, _registry(found), spec, spark, graph)
@@ -92,6 +106,12 @@ def named(file: Path) -> Iterator[None]:
         raise InvalidRequest(f"{file}:", what) from error
 
 
+def in_sql(text: str) -> list[tuple[str, str]]:
+    """The names and kinds of what a file in SQL defines."""
+    code = _NO_CODE.sub(lambda each: each[1] or " ", text)
+    return [(short(name), kind) for kind, name in _IN_SQL.findall(code)]
+
+
 def _registry(found: Defined) -> Any:
     """PySpark's registry of what a file defines, which tells us as well."""
     from pyspark.pipelines.spark_connect_graph_element_registry import (  # noqa: PLC0415
@@ -104,19 +124,18 @@ def _registry(found: Defined) -> Any:
             super().register_output(output)
 
         def register_flow(self, flow: Any) -> None:
-            if found.outputs.get(flow.target) != "TemporaryView":
-                found.flows[flow.name] = flow.target
+            found.add_flow(flow.name, flow.target)
             super().register_flow(flow)
 
         def register_auto_cdc_flow(self, flow: Any) -> None:
-            found.flows[flow.name] = flow.target
+            found.add_flow(flow.name, flow.target)
             super().register_auto_cdc_flow(flow)
 
         def register_sql(self, sql_text: str, file_path: Path) -> None:
             with named(file_path):
-                for kind, name in _IN_SQL.findall(sql_text):
-                    found.add(short(name), kind)
-                    found.flows[short(name)] = short(name)
+                for name, kind in in_sql(sql_text):
+                    found.add(name, kind)
+                    found.add_flow(name, name)
                 super().register_sql(sql_text, file_path)
 
     return Registry(found.spark, found.graph)

@@ -120,13 +120,28 @@ class _Reached:
         if direct:
             return STORE, min(direct), head
         files = [files for files in self._known[flow].files_read().values() if files]
-        if self._project.tables is None or len(files) != 1:
+        read = [self._of_table(each, head) for each in files]
+        tables = [each for each in read if each is not None]
+        if not tables or len(tables) != len(read):
             return None, None, None
-        folder = next(iter(files[0])).parent
+        return _behind(tables)
+
+    def _of_table(self, files: set[Path], head: int | None) -> tuple[str, int | None, int | None] | None:
+        folder = next(iter(files)).parent
         if folder.parent != self._project.tables or folder.name not in self._targets:
-            return None, None, None
+            return None
         _, end, _ = self.by(self._targets[folder.name].flow, head)
-        return folder.name, _position(folder, files[0], end), end
+        return folder.name, _position(folder, files, end), end
+
+
+def _behind(tables: list[tuple[str, int | None, int | None]]) -> tuple[str, int | None, int | None]:
+    """Of several sources, the least position that was reached, and the most that is left."""
+    names = ", ".join(sorted({name for name, _, _ in tables}))
+    known = [(position, end) for _, position, end in tables if position is not None and end is not None]
+    if len(known) != len(tables):
+        return names, None, None
+    least = min(position for position, _ in known)
+    return names, least, least + max(end - position for position, end in known)
 
 
 def _position(table: Path, read: set[Path], end: int | None) -> int | None:
@@ -137,17 +152,42 @@ def _position(table: Path, read: set[Path], end: int | None) -> int | None:
 
 def table_rows(project: Project, table: str) -> int | None:
     """How many rows a table has; None if it is not one on this machine."""
-    folder = project.tables / table if project.tables is not None else None
-    if folder is None or not folder.is_dir():
-        return None
+    return RowCounts(project).of(table)
+
+
+class RowCounts:
+    """Rows of tables, counted again and again: only files that were not there before are looked at."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._known: dict[str, tuple[set[Path], int]] = {}
+
+    def all(self) -> dict[str, int | None]:
+        """The rows of every table that is there."""
+        tables = self._project.tables
+        return {path.name: self.of(path.name) for path in (tables.iterdir() if tables and tables.is_dir() else ())}
+
+    def of(self, table: str) -> int | None:
+        """How many rows a table has; None if it is not one on this machine."""
+        folder = self._project.tables / table if self._project.tables is not None else None
+        if folder is None or not folder.is_dir():
+            return None
+        try:
+            files = _files(folder)
+            known, rows = self._known.get(table, (set(), 0))
+            if not known <= files:
+                known, rows = set(), 0
+            rows += sum(_footer(file)[0] for file in files - known)
+        except OSError:
+            # It is being made anew at this moment.
+            return None
+        self._known[table] = files, rows
+        return rows
+
+
+def _files(folder: Path) -> set[Path]:
     is_streamed = (folder / FILES_LOG).is_dir()
-    try:
-        return sum(
-            _footer(file)[0] for file in (logged_files(folder / FILES_LOG) if is_streamed else folder.glob("*.parquet"))
-        )
-    except OSError:
-        # It is being made anew at this moment.
-        return None
+    return set(logged_files(folder / FILES_LOG) if is_streamed else folder.glob("*.parquet"))
 
 
 @lru_cache(FOOTERS_MAX)

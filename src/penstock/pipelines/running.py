@@ -10,8 +10,8 @@ from io import StringIO
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import InvalidRequest
-from penstock.pipelines.changing import QUARANTINE, check_changes, check_halves, mixed, together
-from penstock.pipelines.connecting import connect_session
+from penstock.pipelines.changing import BRONZE, JUDGED, QUARANTINE, after_run, before_run, check_changes, with_judged
+from penstock.pipelines.connecting import Connect, connect_server
 from penstock.pipelines.integrity import check_integrity, refreshed_with
 from penstock.pipelines.projects import Project, read_project
 from penstock.pipelines.registering import Defined, defined
@@ -24,6 +24,10 @@ Say = Callable[[str, str], None]
 
 COMPLETED: Final = "COMPLETED"
 FAILED: Final = "FAILED"
+FORMER: Final = (
+    "is of an earlier version, which had no table judged: make a new project with penstock pipeline init, take its "
+    f"transformations/silver.py, and run once with --full-refresh {BRONZE}"
+)
 _NOT_RUN: Final = ("SKIPPED", "EXCLUDED")
 
 
@@ -37,41 +41,45 @@ class Outcome(NamedTuple):
 
 
 class Runner:
-    """Runs rounds of a project in one Spark session."""
+    """Runs rounds of a project in one Spark, each in a session of its own."""
 
-    def __init__(self, project: Project, spark: Any) -> None:
+    def __init__(self, project: Project, connect: Connect, conf: Mapping[str, str]) -> None:
         self._project = project
-        self._spark = spark
+        self._connect = connect
+        self._conf = conf
 
     def round(self, full_refresh: Collection[str] = (), *, say: Say | None = None) -> Outcome:
         """Run everything once. Raises InvalidRequest if nothing was run: something is wrong with the project."""
         self._project = project = read_project(self._project.folder)
-        refreshed = refreshed_with(project, together(project, full_refresh))
+        refreshed = with_judged(project, refreshed_with(project, full_refresh))
         check_changes(project, refreshed)
-        check_halves(project, refreshed)
-        found = apart(lambda: self._define(full_refresh))
-        refreshed = [table for table in refreshed if table in found.outputs]
-        check_integrity(project, refreshed, found.outputs)
-        states: dict[str, str] = {}
-        failures = apart(lambda: self._follow(found, refreshed, states, say or _ignore, dry=False))
-        # Here, and not in the other thread: if this one is interrupted, nothing is to be said of how it went.
-        _note(project, found, states, failures, refreshed)
+        with self._connect() as spark:
+            found = apart(lambda: self._define(spark, full_refresh))
+            refreshed = [table for table in refreshed if table in found.outputs]
+            check_integrity(project, refreshed, found.outputs)
+            # Before it begins: if it is cut off, tables have rows of it all the same.
+            write_state(project, {**read_state(project), "made": before_run(project)})
+            states: dict[str, str] = {}
+            failures = apart(lambda: self._follow(found, refreshed, states, say or _ignore, dry=False))
+            # Here, and not in the other thread: if this one is interrupted, nothing is to be said of how it went.
+            _note(project, found, states, failures, refreshed)
         return Outcome(found.flows, states, failures, tuple(refreshed))
 
     def check(self) -> Outcome:
         """Look whether everything can be run, and run nothing."""
         self._project = read_project(self._project.folder)
         check_changes(self._project, ())
-        found = apart(lambda: self._define(()))
-        check_integrity(self._project, (), found.outputs)
-        states: dict[str, str] = {}
-        failures = apart(lambda: self._follow(found, (), states, _ignore, dry=True))
+        with self._connect() as spark:
+            found = apart(lambda: self._define(spark, ()))
+            check_integrity(self._project, (), found.outputs)
+            states: dict[str, str] = {}
+            failures = apart(lambda: self._follow(found, (), states, _ignore, dry=True))
         return Outcome(found.flows, states, failures, ())
 
-    def _define(self, full_refresh: Collection[str]) -> Defined:
+    def _define(self, spark: Any, full_refresh: Collection[str]) -> Defined:
         try:
             with redirect_stdout(StringIO()):
-                found = defined(self._project, self._spark)
+                found = defined(self._project, spark, self._conf)
         except Exception as error:
             # The files are somebody's programs, and fail with whatever they like.
             raise InvalidRequest(
@@ -80,6 +88,8 @@ class Runner:
         for table in full_refresh:
             if table not in found.outputs:
                 raise InvalidRequest(f"table {table}", f"is not there; there are {', '.join(sorted(found.outputs))}")
+        if QUARANTINE in found.outputs and JUDGED not in found.outputs:
+            raise InvalidRequest(self._project.name, FORMER)
         return found
 
     def _follow(
@@ -126,18 +136,14 @@ def _note(
             "ran": at if did_run else kept.get("ran"),
             "error": errors.get(flow) if did_run else kept.get("error"),
         }
-    general = errors.get(None)
-    judged = {"columns": state.get("columns", {}), "mixed": state.get("mixed", [])}
-    if general is None:
-        judged = {
-            "columns": project.declared.columns,
-            "mixed": [] if QUARANTINE in refreshed else mixed(project),
-        }
-    write_state(project, {"at": at, "error": general, "flows": flows, **judged})
+    # Spark empties what is made anew before the first flow is queued, unless it cannot resolve them.
+    has_begun = any(state != FAILED for state in states.values())
+    made = after_run(project, refreshed if has_begun else ())
+    write_state(project, {"at": at, "error": errors.get(None), "flows": flows, "made": made})
 
 
 @contextmanager
 def running(project: Project, master: str, conf: Mapping[str, str], what: str) -> Iterator[Runner]:
     """Have a project alone, with a Spark to run it."""
-    with alone(project, what), connect_session(project, master, conf) as spark:
-        yield Runner(project, spark)
+    with alone(project, what), connect_server(project, master, conf) as connect:
+        yield Runner(project, connect, conf)

@@ -9,6 +9,7 @@ A schema comes as PySpark's `StructType.jsonValue()`: nothing of PySpark is need
 """
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -24,8 +25,19 @@ Check = Callable[[Any, str], Problem]
 SHOWN_CHARS_MAX: Final = 40
 """How much of a value a reason shows."""
 WHOLE_BITS: Final = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+FLOAT_MAX: Final = (2 - 2.0**-23) * 2.0**127
+"""The largest number of 32 bits."""
 DDL: Final = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
 _KINDS: Final = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+
+
+KEPT: Final = ("position", "context", "stream", "sequence", "headers", "event_id", "timestamp", "recorded_at")
+"""Columns of events that tables of one type have; the fields of the body come after them."""
+
+
+def column_name(field: str) -> str:
+    """The name of the column that a field of a body has."""
+    return f"body_{field}" if field.lower() in KEPT else field
 
 
 def body_check(schema: Mapping[str, Any]) -> Callable[[str | None], Problem]:
@@ -36,16 +48,24 @@ def body_check(schema: Mapping[str, Any]) -> Callable[[str | None], Problem]:
         if text is None:
             return "the body is no text"
         try:
-            body = json.loads(text, parse_constant=_refuse)
+            body = json.loads(text, parse_constant=_refuse, parse_float=Decimal)
         except RecursionError:
             return "the body is nested too deeply"
+        except ArithmeticError:
+            return "the body has a number that is too large for anything"
         except ValueError as error:
             return f"the body is no JSON: {_lower(str(error))}"
         if not isinstance(body, dict):
             return f"the body is {_kind(body)}, not an object"
-        return fits(body, "")
+        found = fits(body, "")
+        return None if found is None else _storable(found)
 
     return problem
+
+
+def _storable(reason: str) -> str:
+    r"""JSON may have one half of a pair of surrogates, which no file can: it is shown as `\ud800`."""
+    return reason.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -61,7 +81,7 @@ def _kind(value: Any) -> str:
 
 
 def _not(value: Any, path: str, wanted: str) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, default=float)
     shown = text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…"
     return f"{path} is {shown}, not {wanted}"
 
@@ -143,11 +163,10 @@ def _decimal(kind: str) -> Check:
     digits_max, places = int(precision or 10), int(scale or 0)
 
     def check(value: Any, path: str) -> Problem:
-        if type(value) not in (int, float):
+        if type(value) not in (int, Decimal):
             return _not(value, path, kind.upper())
-        number = Decimal(str(value))
-        # A number may be too large for a float, and then it is infinite.
-        fits = number.is_finite() and number.adjusted() < digits_max - places and _places(number) <= places
+        number = Decimal(value)
+        fits = number.adjusted() < digits_max - places and _places(number) <= places
         return None if fits or not number else _not(value, path, kind.upper())
 
     return check
@@ -160,8 +179,12 @@ def _places(number: Decimal) -> int:
     return -(int(exponent) + zeros)
 
 
-def _number(value: Any, path: str) -> Problem:
-    return None if type(value) in (int, float) else _not(value, path, "DOUBLE")
+def _floating(wanted: str, most: float) -> Check:
+    def check(value: Any, path: str) -> Problem:
+        # What is too large would be read as infinite.
+        return None if type(value) in (int, Decimal) and -most <= value <= most else _not(value, path, wanted)
+
+    return check
 
 
 def _string(value: Any, path: str) -> Problem:
@@ -192,8 +215,8 @@ def _parsed(parse: Callable[[str], object], wanted: str) -> Check:
 _SIMPLE: Final[Mapping[str, Check]] = {
     "string": _string,
     "boolean": _boolean,
-    "float": _number,
-    "double": _number,
+    "float": _floating("FLOAT", FLOAT_MAX),
+    "double": _floating("DOUBLE", sys.float_info.max),
     "date": _parsed(date.fromisoformat, "DATE"),
     "timestamp": _parsed(datetime.fromisoformat, "TIMESTAMP"),
     "timestamp_ntz": _parsed(datetime.fromisoformat, "TIMESTAMP_NTZ"),

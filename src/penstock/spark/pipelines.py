@@ -1,7 +1,8 @@
 """What the transformations of a pipeline need: events of one type as typed columns, and those that do not fit.
 
-An event is in the one or in the other, by one rule: `fitting` has those without a problem, `misfits` the others, each
-with its problem as the reason. docs/pipelines.md is the guide.
+Each event is judged once: `judged` adds the reason why it fits no table. `accepted` has the events of a type without
+one, `rejected` those with one; neither judges again, so that an event is in the one or in the other, whatever happens
+to columns in between. `fitting` and `misfits` do both steps at once. docs/pipelines.md is the guide.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,40 +14,57 @@ from pyspark.sql import functions as f
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.spark.bodies import body_check
+from penstock.spark.bodies import KEPT, body_check, column_name
 from penstock.spark.ddl import schema_of
 
-__all__ = ["fitting", "misfits"]
+__all__ = ["accepted", "fitting", "judged", "misfits", "rejected"]
 
-KEPT: Final = ("position", "context", "stream", "sequence", "headers", "event_id", "timestamp", "recorded_at")
-"""Columns of events that tables of one type have; the fields of the body come after them."""
 QUARANTINED: Final = ("position", "context", "stream", "type", "event_id", "timestamp", "recorded_at", "body", "text")
-"""Columns of events that the quarantine has; `reason` comes after them."""
+"""Columns of events that the quarantine has; the reason comes after them."""
+REASON: Final = "reason"
 UNREADABLE: Final = "Spark's JSON reader does not take the body"
 _CORRUPT: Final = "__corrupt"
 _DATA: Final = "__data"
 
 
-def fitting(df: DataFrame, type: str, columns: str | StructType) -> DataFrame:
-    """The events of a type whose bodies fit, with their fields as columns instead of `body` and `text`.
+def judged(df: DataFrame, tables: Mapping[str, str | StructType], ignored: Collection[str] = ()) -> DataFrame:
+    """The events with the reason why each fits no table, or null. Tables are given as columns by type.
+
+    Events of other types have a reason too, but for those that are ignored: they are left out. `body` is there if there
+    is a reason: `text` is enough for the others.
+    """
+    schemas = {type: _schema(columns) for type, columns in tables.items()}
+    rows = df.where(~f.col("type").isin(list(ignored))) if ignored else df
+    rows = rows.select(*KEPT, "type", "body", "text", _reason(schemas).alias(REASON))
+    body = f.when(f.col(REASON).isNotNull(), f.col("body")).alias("body")
+    return rows.select(*KEPT, "type", body, "text", REASON)
+
+
+def accepted(df: DataFrame, type: str, columns: str | StructType) -> DataFrame:
+    """Of events that are judged, those of a type that fit, with their fields as columns instead of `body` and `text`.
 
     `columns` is a schema or its DDL; a field that is NOT NULL must be there. A field that is named like a column of the
     table gets the name `body_NAME`.
     """
     # While a pipeline is defined its tables have no columns yet: nothing may be asked of the DataFrame.
     schema = _schema(columns)
-    chosen = df.where(f.col("type") == type).where(_reason({type: schema}).isNull())
+    chosen = df.where((f.col("type") == type) & f.col(REASON).isNull())
     return chosen.select(*KEPT, _data(schema).alias(_DATA)).select(*KEPT, *_fields(schema))
 
 
-def misfits(df: DataFrame, tables: Mapping[str, str | StructType], ignored: Collection[str] = ()) -> DataFrame:
-    """The events that are in none of the tables, which are given as columns by type, each with the reason.
+def rejected(df: DataFrame) -> DataFrame:
+    """Of events that are judged, those that fit no table, each with the reason."""
+    return df.where(f.col(REASON).isNotNull()).select(*QUARANTINED, REASON)
 
-    Events of other types have one too, but for those that are ignored.
-    """
-    schemas = {type: _schema(columns) for type, columns in tables.items()}
-    rows = df.where(~f.col("type").isin(list(ignored))) if ignored else df
-    return rows.select(*QUARANTINED, _reason(schemas).alias("reason")).where(f.col("reason").isNotNull())
+
+def fitting(df: DataFrame, type: str, columns: str | StructType) -> DataFrame:
+    """The events of a type whose bodies fit, as `accepted` has them."""
+    return accepted(judged(df.where(f.col("type") == type), {type: columns}), type, columns)
+
+
+def misfits(df: DataFrame, tables: Mapping[str, str | StructType], ignored: Collection[str] = ()) -> DataFrame:
+    """The events that are in none of the tables, which are given as columns by type, each with the reason."""
+    return rejected(judged(df, tables, ignored))
 
 
 def _schema(columns: str | StructType) -> StructType:
@@ -87,7 +105,4 @@ def _problem(schemas: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def _fields(schema: StructType) -> list[Column]:
-    return [
-        f.col(_DATA).getField(name).alias(f"body_{name}" if name.lower() in KEPT else name)
-        for name in schema.fieldNames()
-    ]
+    return [f.col(_DATA).getField(name).alias(column_name(name)) for name in schema.fieldNames()]

@@ -51,8 +51,11 @@ _log: Final = logging.getLogger(__name__)
 _LOCAL: Final = "local"
 _LOOPBACK: Final = "127.0.0.1"
 _PREFIX: Final = "spark."
+_MASTER: Final = "spark.master"
+_SQL: Final = "spark.sql."
+_MASTERS: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+")
 _KILLED: Final = "Application has been killed. Reason: "
-_RAISED: Final = re.compile(r"(Exception|Error): ")
+_RAISED: Final = re.compile(r"(Exception|Error): |\[INVALID_CONF_VALUE")
 _BEFORE: Final = re.compile(rf'^.*{_KILLED}|^(Exception in thread "main" |: )+')
 QUIET: Final = {
     "spark.ui.enabled": "false",
@@ -74,10 +77,11 @@ def late_session(name: str, master: str = MASTER, conf: Mapping[str, str] | None
     """The same, but it is started when somebody asks for it: it takes seconds, and perhaps nothing is to be done."""
     jvm, started = _Jvm(), list["SparkSession"]()
     check_conf(conf or {})
+    check_form((conf or {}).get(_MASTER, master))
 
     def start() -> "SparkSession":
         if not started:
-            started.append(_started(_configured(name, master, conf or {}), jvm))
+            started.append(_started(_configured(name, master, conf or {}), conf or {}, jvm))
         return started[0]
 
     try:
@@ -168,6 +172,9 @@ class _Jvm:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
         _forget()
 
 
@@ -182,7 +189,7 @@ def _forget() -> None:
 
 def _configured(name: str, master: str, conf: Mapping[str, str]) -> Any:
     _check()
-    master = conf.get("spark.master", master)
+    master = conf.get(_MASTER, master)
     check_master(master)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - a command that needs none does without
 
@@ -216,6 +223,14 @@ def check_conf(conf: Mapping[str, str]) -> None:
             raise InvalidRequest("Spark", f"has no option {key!r}: its options begin with {_PREFIX!r}")
 
 
+def check_form(master: str) -> None:
+    """Whether that can be a master, which can be told without Spark. Raises InvalidRequest."""
+    if not _MASTERS.fullmatch(master):
+        raise InvalidRequest(
+            "Spark", f"has no master {master!r}: local[N], spark://HOST:PORT, yarn and k8s://… are some"
+        )
+
+
 def check_master(master: str) -> None:
     """See whether a standalone master answers, before a JVM is started that tries it for a minute and says little."""
     scheme, _, rest = master.partition("://")
@@ -238,17 +253,33 @@ def _trouble_with(address: str) -> str | None:
     return None
 
 
-def _started(builder: Any, jvm: _Jvm) -> "SparkSession":
+def _is_no_echo(record: logging.LogRecord) -> bool:
+    """Whether this is not what Py4J says of a JVM that is gone: it says so to the root, and raises an error as well."""
+    return "py4j" not in record.pathname
+
+
+def _started(builder: Any, conf: Mapping[str, str], jvm: _Jvm) -> "SparkSession":
+    logging.getLogger().addFilter(_is_no_echo)
     with tempfile.TemporaryFile() as said:
         try:
             with _to(said), jvm.noted():
                 spark: SparkSession = apart(builder.getOrCreate, jvm.end)
-        except Exception as error:
-            # Py4J has no better name for what the JVM says of a master or an option.
-            raise InvalidRequest("Spark", f"does not start: {_reason(said, error)}") from error
+                apart(lambda: _try_settings(spark, conf), jvm.end)
+        except Exception as error:  # noqa: BLE001 - see below
+            # Py4J has no better name for what the JVM says of a master or an option; and it asks the JVM for it.
+            told = _reason(said, error)
+            jvm.end()
+            raise InvalidRequest("Spark", f"does not start: {told}") from None
     if not str(spark.sparkContext.master).startswith(_LOCAL):
         _watch(spark)
     return spark
+
+
+def _try_settings(spark: "SparkSession", conf: Mapping[str, str]) -> None:
+    """Spark looks at these when it needs them, and then some of its threads die without a word."""
+    for name in conf:
+        if name.startswith(_SQL):
+            spark.conf.get(name)
 
 
 def _watch(spark: "SparkSession") -> None:
