@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app
+from penstock.files import is_replaceable
 from penstock.model import new_event
-from penstock.sql.writing import is_replaced
 from penstock.store import store_url
 from penstock.testing import server
 from tests.lake.support import archive, rows_of, store_table
@@ -231,8 +231,9 @@ def test_what_is_no_file_is_written_into_as_it_is(data: Path, tmp_path: Path) ->
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (out, err) == (b'{"position":1}\n{"position":2}\n', b"penstock: 2 rows in /dev/stdout\n")
     # What went into a pipe cannot be taken back: such an answer is not begun a second time.
-    assert [is_replaced(path) for path in (pipe, Path("/dev/null"), Path("/dev/stdout"))] == [False] * 3
-    assert is_replaced(tmp_path / "new.csv")
+    streams = (pipe, Path("/dev/null"), Path("/dev/stdout"), Path("/proc/self/fd/1"))
+    assert [is_replaceable(path) for path in streams] == [False] * 4
+    assert is_replaceable(tmp_path / "new.csv")
 
 
 def test_a_link_is_followed_and_a_file_keeps_its_mode(data: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.connecting import URL_ENVIRONMENT, Data, Url, address_of, by_flag, telling
-from penstock.cli.output import AsJson, console, counted
+from penstock.cli.output import INTERRUPTED, AsJson, console, counted
 from penstock.cli.stats import all_pages
 from penstock.cli.stores import complaining, opened
 from penstock.cli.verify import progress_bar
@@ -34,8 +34,6 @@ __all__ = ["erase_command", "erasures_command"]
 
 CONNECT_S_MAX: Final = 30.0
 """How long a server may take to answer one request."""
-INTERRUPTED: Final = 130
-"""The exit code of a command that was ended by Ctrl-C, as shells have it."""
 
 Place = Annotated[
     str | None,

@@ -36,6 +36,7 @@ from penstock.cli.sql import (
     write_answer,
 )
 from penstock.errors import LakeInUse
+from penstock.files import is_replaceable
 from penstock.settings.parsers import size as size_of
 
 if TYPE_CHECKING:
@@ -249,9 +250,8 @@ def query_command(
     """
     kind, limits, text = format_of(output, file), limits_of(memory, temp), statement_of(statement)
     from penstock.lake.query import query_lake  # noqa: PLC0415
-    from penstock.sql.writing import is_replaced  # noqa: PLC0415
 
-    is_repeatable = kind is Format.TABLE or (file is not None and is_replaced(file))
+    is_repeatable = kind is Format.TABLE or (file is not None and is_replaceable(file))
     with interruptible(INTERRUPTION):
         asked = query_lake(
             lake, url, text, lambda answer: write_answer(answer, kind, file), limits, is_repeatable=is_repeatable

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.files import is_replaceable
 from penstock.history.histories import History, open_history
 from penstock.interchange.files import STANDARD, Format
 from penstock.interchange.targets import Bounds, FileTarget, Identity, StreamTarget, Target, refusing
@@ -79,18 +80,11 @@ def export_events(
 def _target(path: str, kind: Format, identity: Identity, bounds: Bounds, anew: bool) -> Target:
     if path == STANDARD:
         return StreamTarget(sys.stdout.buffer, None, kind, bounds)
-    if _is_stream(Path(path)):
+    if not is_replaceable(Path(path)):
         with refusing(path):
             return StreamTarget(open(path, "wb"), path, kind, bounds)  # noqa: PTH123 - a pipe, until we end
     # A link is followed: to put a file in its place would be a surprise.
     return FileTarget(os.path.realpath(path), kind, identity, bounds, anew=anew)
-
-
-def _is_stream(path: Path) -> bool:
-    """Whether nothing can be renamed to this: a pipe, a device, or a link to where standard output goes."""
-    if path.exists() and not path.is_file():
-        return True
-    return path.is_symlink() and any(map(path.absolute().is_relative_to, ("/dev", "/proc")))
 
 
 def _copy(history: History, wanted: Selection, target: Target, progressed: Progressed) -> Exported:

@@ -18,6 +18,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from penstock.errors import InvalidRequest
+from penstock.files import is_replaceable
 from penstock.sql.sessions import Answer
 from penstock.sql.values import cell_schema, cells, json_lines, names_of
 
@@ -81,17 +82,10 @@ def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
         yield group
 
 
-def is_replaced(path: Path) -> bool:
-    """Whether a file takes the place of what is there: not of a pipe, a device, or where standard output goes."""
-    if path.exists() and not path.is_file():
-        return False
-    return not (path.is_symlink() and path.absolute().is_relative_to("/dev"))
-
-
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """Where an answer goes: a file that is there when it is whole, or what cannot be replaced by one."""
-    with _whole_file(path) if is_replaced(path) else path.open("wb") as file:
+    with _whole_file(path) if is_replaceable(path) else path.open("wb") as file:
         yield file
 
 
