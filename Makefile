@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run run-postgres test coverage check lint types imports format bench soak-crash soak-power soak-postgres soak-spark docs lock clean
+.PHONY: help run run-postgres test test-all coverage check lint types imports format bench soak-crash soak-power soak-postgres soak-spark docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,15 +26,20 @@ run: $(VENV)/.run ## a server on ./penstock-data
 run-postgres: $(VENV)/.postgres ## a server on a PostgreSQL in ./penstock-postgres
 	@exec $(BIN)/python scripts/run-postgres ./penstock-postgres $(ARGS)
 
-test: $(VENV)/.dev ## all tests
+PYTEST := $(if $(SEED),PENSTOCK_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -n auto --maxprocesses 4
+
+test: $(VENV)/.dev ## all tiers of tests, without the long ones (TIER=unit for one, SEED=… to repeat a run)
 	@scripts/java
-	$(BIN)/python -m pytest -n 2 -p tests.scheduling $(ARGS)
+	$(PYTEST) -m "not long$(if $(TIER), and $(TIER))" $(ARGS)
+
+test-all: $(VENV)/.dev ## all tests, the long ones too
+	@scripts/java
+	$(PYTEST) $(ARGS)
 
 coverage: ## all tests, and which branches they take
-	@$(MAKE) --no-print-directory test ARGS="--cov --cov-branch --cov-report=term $(ARGS)"
+	@$(MAKE) --no-print-directory test-all ARGS="--cov --cov-branch --cov-report=term $(ARGS)"
 
-check: lint types imports ## everything CI asks for; of the tests, all but the long ones
-	@$(MAKE) --no-print-directory test ARGS="-m 'not long' $(ARGS)"
+check: lint types imports test ## everything CI asks for
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check $(CODE)

@@ -1,6 +1,7 @@
-"""What all tests share: how hard Hypothesis tries, one PostgreSQL for each process of a test run, and which are long.
+"""What all tests share: how hard Hypothesis tries, and one PostgreSQL for each process of a test run.
 
-Hypothesis takes the same examples in every run. To look further: pytest --hypothesis-profile=thorough.
+The tiers of the tests are in `tests.tiers`, the seed of a run in `tests.seeds`. To have Hypothesis look further:
+`make test ARGS=--hypothesis-profile=thorough`.
 """
 
 import signal
@@ -10,19 +11,24 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import tiers
 from tests.postgres import Postgres, Schemas, postgres
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background so, and whatever the tests start would be deaf to Ctrl-C as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A busy machine is no reason to fail.
-BUSY = [HealthCheck.too_slow]
-settings.register_profile("penstock", deadline=None, suppress_health_check=BUSY, derandomize=True)
-settings.register_profile("thorough", deadline=None, suppress_health_check=BUSY, max_examples=1000)
+# A busy machine is no reason to fail. `print_blob`: a failure that CI has found can be had here again.
+settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("thorough", settings.get_profile("penstock"), max_examples=1000)
 
 if settings.get_current_profile_name() in {"default", "ci"}:
     settings.load_profile("penstock")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(tiers)
 
 
 LONG: Final = (
