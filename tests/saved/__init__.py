@@ -10,5 +10,6 @@ letters, subscriptions, producers, logs and iterators with outputs, staged units
     project.tar.xz                      a pipeline on it, after a run and behind the store
     copies.json                         how far these are
 
-Folders 0001 and 0002 have SQLite stores only. `python -m tests.saved.make` writes a new folder; none ever changes.
+Folder 0001 has a SQLite store only, 0002 has stores only. `python -m tests.saved.make` writes a new folder; no folder
+ever changes.
 """
