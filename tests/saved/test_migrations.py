@@ -1,11 +1,5 @@
-"""Stores of every schema that was released, opened by today's code.
+"""SQLite stores of every schema, opened by today's code."""
 
-`schemas/NNNN` has a store as the code of that schema left it, packed, and what that code read from it: streams, queues,
-subscriptions, producers, logs and iterators with outputs, an erasure that is finished and one that is not.
-"""
-
-import json
-import lzma
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -14,101 +8,68 @@ from typing import Any
 import pytest
 
 from penstock.errors import StorageFailure, StorageFull, StoreError, StoreTooNew
-from penstock.model import ANY, ProducerMark
-from penstock.store.contract import LOG_CONTEXT, AddLog, Hid, HideStream, ReadLimits
+from penstock.store.contract import LOG_CONTEXT, AddLog, Hid, HideStream
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from penstock.store.sqlite.schema import INCREMENTAL, SCHEMA_VERSION
 from tests.faults.support import FailingDisk
+from tests.saved.kit import (
+    FILE,
+    SAVED,
+    check_contents,
+    check_goes_on,
+    check_staged,
+    contents,
+    expected_of,
+    schema_of,
+    unpack_store,
+)
 from tests.store.contract.logs import erase_all
 from tests.store.contract.seals import append_singly, close_block, seal_all
 from tests.store.kit import append, do_one, everything, findings, some, stream_of
 
-FILE = "penstock.db"
-SCHEMAS = sorted(path.name for path in (Path(__file__).parent / "schemas").iterdir() if path.is_dir())
+OLDER = [name for name in SAVED if schema_of(name) < SCHEMA_VERSION]
+STAGED = [name for name in SAVED if "staged" in expected_of(name)]
 
 
-@pytest.fixture(params=SCHEMAS)
-def schema(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=SAVED)
+def name(request: pytest.FixtureRequest) -> str:
     name = request.param
     assert isinstance(name, str)
     return name
 
 
 @pytest.fixture
-def directory(schema: str, tmp_path: Path) -> Path:
-    """The store of a schema, unpacked."""
-    return unpack(schema, tmp_path / "store")
+def directory(name: str, tmp_path: Path) -> Path:
+    """The store of a version, unpacked."""
+    return unpack_store(name, tmp_path / "store")
 
 
 @pytest.fixture
-def expected(schema: str) -> dict[str, Any]:
+def expected(name: str) -> dict[str, Any]:
     """What was in it."""
-    found: dict[str, Any] = json.loads((Path(__file__).parent / "schemas" / schema / "expected.json").read_text())
-    return found
+    return expected_of(name)
 
 
-def unpack(schema: str, directory: Path) -> Path:
-    directory.mkdir()
-    packed = Path(__file__).parent / "schemas" / schema / f"{FILE}.xz"
-    (directory / FILE).write_bytes(lzma.decompress(packed.read_bytes()))
-    return directory
+def test_every_schema_has_a_store_here() -> None:
+    assert {schema_of(name) for name in SAVED} == set(range(1, SCHEMA_VERSION + 1)), "run python -m tests.saved.make"
 
 
-def contents(store: SqliteReader) -> dict[str, Any]:
-    """All that `expected.json` has, read from a store."""
-    everyone = [store.iterator(one.name) for one in store.iterators(None, "", 99)]
-    iterators = [one for one in everyone if one is not None]
-    text = [(one, one.state.decode() if one.state is not None else None) for one in iterators]
-    return {
-        "identity": list(store.identity()),
-        "head": store.head(),
-        "events": [
-            [*one[:4], one.id.hex(), *one[5:8], one.body.decode(), one.recorded, one.commit.hex()]
-            for one in everything(store)
-        ],
-        "contexts": [[c.name, c.events, c.commits, c.streams, c.bytes] for c in store.contexts("", 99)],
-        "subscriptions": [
-            [s.id, s.subscriber, s.context, s.filter, s.position, s.last_ticks] for s in store.subscriptions(0, 99)
-        ],
-        "queues": [[q.id, q.context, q.name, q.filter, q.position] for q in store.find_queues("work")],
-        "allocations": [
-            [a.first, a.last, a.count, a.subscriber, a.expires, a.deliveries] for a in store.allocations(1, 0, 99)
-        ],
-        "logs": [[one.name, one.created, one.base, one.bytes] for one in store.logs("", 99)],
-        "iterators": [
-            [i.id, i.name, i.log, i.over, i.kind, i.function, i.indexed, i.created, i.base, i.source, i.outputs, state]
-            for i, state in text
-        ],
-        "outputs": {
-            one.name: [item.decode() for item in store.read_output(one.id, 0, ReadLimits())] for one in iterators
-        },
-        "open_erasures": store.open_erasures(),
-    }
-
-
-def test_every_schema_that_was_released_has_a_store_here() -> None:
-    assert [f"{number:04}" for number in range(1, SCHEMA_VERSION)] == SCHEMAS
-
-
-def test_an_older_store_has_all_that_it_had(directory: Path, expected: dict[str, Any]) -> None:
-    number, position = expected.pop("producer")
+def test_a_saved_store_has_all_that_it_had(directory: Path, expected: dict[str, Any]) -> None:
     with closing(SqliteStore(directory)) as store:
-        assert contents(store) == expected
+        check_contents(store, expected)
         assert store.stats().schema == SCHEMA_VERSION
         assert store.db.pragma("auto_vacuum") == INCREMENTAL
-        assert findings(store) == []
-        again = append(store, "order-0", some(1), mark=ProducerMark("producer", number))
-        assert (again.position, again.repeated) == (position, True)
-        assert append(store, "order-0", some(1), ANY).position == expected["head"] + 1
+        check_goes_on(store, expected)
     with closing(SqliteReader(directory)) as reader:
         assert contents(reader)["events"][:-1] == expected["events"]
         assert findings(reader) == []
 
 
-def test_what_was_being_erased_is_erased(directory: Path) -> None:
+def test_what_was_being_erased_is_erased(directory: Path, expected: dict[str, Any]) -> None:
     with closing(SqliteStore(directory)) as store:
-        assert [one.finished is None for one in store.erasures(0, 9)] == [False, False, True, True]
-        (iterator,) = [one.iterator for one in store.erasures(3, 9)]
+        opened = [one for one in store.erasures(0, 9) if one.finished is None]
+        assert len(opened) == expected["open_erasures"] < len(store.erasures(0, 9))
+        (iterator,) = [one.iterator for one in opened if one.iterator is not None]
         assert store.db.value("output_to_erase", {"id": iterator, "ordinal": 0}) is not None
         erase_all(store)
         assert store.open_erasures() == 0
@@ -118,7 +79,7 @@ def test_what_was_being_erased_is_erased(directory: Path) -> None:
     assert any(b"secret of kept" in path.read_bytes() for path in directory.iterdir())
 
 
-def test_an_older_store_can_be_sealed_and_erased(directory: Path, expected: dict[str, Any]) -> None:
+def test_a_saved_store_can_be_sealed_and_erased(directory: Path, expected: dict[str, Any]) -> None:
     with closing(SqliteStore(directory)) as store:
         append_singly(store, ["order-1", "order-9"], 500, body=b"new")
         close_block(store)
@@ -139,7 +100,7 @@ def test_an_older_store_can_be_sealed_and_erased(directory: Path, expected: dict
 
 
 def test_that_a_file_is_written_anew_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    directory = unpack("0001", tmp_path / "store")
+    directory = unpack_store("0001", tmp_path / "store")
     for _ in range(2):
         with closing(SqliteStore(directory)):
             pass
@@ -147,15 +108,22 @@ def test_that_a_file_is_written_anew_is_said_once(tmp_path: Path, caplog: pytest
     assert f"the store in {directory} is from an older version: writing its 0.2 MiB anew" in line
 
 
+@pytest.mark.parametrize("name", STAGED)
+def test_what_was_staged_is_published_and_installed(directory: Path, expected: dict[str, Any]) -> None:
+    with closing(SqliteStore(directory)) as store:
+        check_staged(store, expected)
+        assert findings(store) == []
+
+
+@pytest.mark.parametrize("name", OLDER)
 @pytest.mark.parametrize("kind", [FailingDisk.FULL, FailingDisk.WRITE, FailingDisk.SYNC])
 def test_a_migration_that_fails_leaves_a_store_that_opens_again(
-    schema: str, tmp_path: Path, expected: dict[str, Any], kind: str
+    name: str, tmp_path: Path, expected: dict[str, Any], kind: str
 ) -> None:
     """The disk fails at each sync of the migration in turn, and at every fifteenth write."""
-    del expected["producer"]
     failed: list[StoreError] = []
     for number in range(10_000):
-        directory = unpack(schema, tmp_path / f"{number}")
+        directory = unpack_store(name, tmp_path / f"{number}")
         with FailingDisk() as disk:
             disk.fails_after(number * (1 if kind == FailingDisk.SYNC else 15), kind)
             try:
@@ -164,7 +132,7 @@ def test_a_migration_that_fails_leaves_a_store_that_opens_again(
                 failed.append(error)
             passed = not disk.failures
         with closing(SqliteStore(directory)) as store:
-            assert contents(store) == expected
+            check_contents(store, expected)
             assert findings(store) == []
         shutil.rmtree(directory)
         if passed:
@@ -188,6 +156,7 @@ def test_a_newer_store_is_refused_with_a_sentence(tmp_path: Path) -> None:
     assert (tmp_path / FILE).read_bytes() == before
 
 
+@pytest.mark.parametrize("name", OLDER)
 def test_a_reader_does_not_read_an_older_store(directory: Path) -> None:
     before = (directory / FILE).read_bytes()
     with pytest.raises(StorageFailure, match="has an older schema; start a server on it once"):
