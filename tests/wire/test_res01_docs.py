@@ -68,14 +68,15 @@ EXAMPLES: Final = {title: messages(block) for title, block in BLOCK.findall(PAGE
 Outcome = tuple[tuple[Request, ...], list[Reply | PenstockError]]
 OTHERS: Final[dict[str, Outcome]] = {
     "envelope": (sample("QS").requests, [model.EventPage([], 1, True)]),
-    "AC RC0.1 without events": ((), []),
+    "AC binary without events": ((), []),
+    "QS of an original text client": (sample("QS").requests, [model.EventPage([], 1, True)]),
     "short": ((), []),
     "protocol": ((), []),
 }
 # Answers to a message that is shown elsewhere on the page.
 MORE_ANSWERS: Final[dict[str, tuple[str, PenstockError]]] = {
     "ER answer": ("AC", CONFLICT),
-    "ER RC0.1 answer": ("AC RC0.1", CONFLICT),
+    "ER binary answer": ("AC binary", CONFLICT),
     "AC 001 busy answer": ("AC", WriterBusy(10000)),
 }
 
@@ -130,7 +131,7 @@ def test_every_command_has_its_section_with_its_answer_and_an_example(command: b
     answer = TEXT_COMMANDS[command].answer.decode()
     assert f"**{answer}**" in section or f"`{answer}`" in section
     assert f"```frames {command.decode()}\n" in section
-    assert (f"```frames {command.decode()} RC0.1\n" in section) == (command in BINARY_COMMANDS)
+    assert (f"```frames {command.decode()} binary\n" in section) == (command in BINARY_COMMANDS)
 
 
 def test_every_command_and_answer_is_in_the_table_at_the_top() -> None:
