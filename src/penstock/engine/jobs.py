@@ -51,8 +51,8 @@ TIES_MAX: Final = 10_000
 """Events that a batch may have beyond its count, so that it does not end between events of the same time."""
 TIES_BYTES_MAX: Final = 32 << 20
 """Bytes that a batch may have beyond a page for the same reason."""
-TIES_S_MAX: Final = 5.0
-"""How long one job goes on looking for where a batch may end."""
+TIES_POSITIONS_MAX: Final = 100_000
+"""How far a job looks for the place where a batch may end. It is not a time: the cut must not depend on load."""
 STEP_S_MAX: Final = 1.0
 """How long one job goes on scanning."""
 NAMES_PER_QUERY: Final = 1000
@@ -297,16 +297,13 @@ def _batch(
     events, following, end = found
     # Fewer where bytes or time ran out.
     count = min(count, len(events))
-    deadline, room, ahead = time.monotonic() + TIES_S_MAX, TIES_BYTES_MAX, 1
+    furthest, room, ahead = following + TIES_POSITIONS_MAX, TIES_BYTES_MAX, 1
     while (length := batch_length(ticks := [event.ticks for event in events], count, previous, end)) is None:
         ahead = min(ahead, count + TIES_MAX + 1 - len(events))
-        if ahead <= 0 or room <= 0 or time.monotonic() > deadline:
+        if ahead <= 0 or room <= 0 or following > furthest:
             return events[: split_length(ticks, count, previous)]
         page = limits._replace(bytes_max=min(limits.bytes_max, room))
         more, following, end = gather(store, wanted, following, ahead, page)
-        if not more and not end:
-            # The next event lies so far away that a whole step has not come to it.
-            return events[: split_length(ticks, count, previous)]
         events += more
         room -= _size(more)
         # Mostly the first event that follows has another time. If it has not, there may be many.
