@@ -10,9 +10,11 @@ from typer.main import get_command
 from penstock import errors
 from penstock.cli import app
 from penstock.engine.metrics import Metrics
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreTooNew
 from penstock.model import Request
 from penstock.settings import TABLE
+from penstock.store.postgres import schema as postgres
+from penstock.store.sqlite import schema as sqlite
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
@@ -51,6 +53,14 @@ def test_no_command_is_documented_that_does_not_exist() -> None:
 def test_every_request_is_documented() -> None:
     page = text("docs/engine.md")
     assert [kind.__name__ for kind in Request.__subclasses__() if f"`{kind.__name__}`" not in page] == []
+
+
+def test_the_pages_name_the_schema_that_the_code_has() -> None:
+    version = sqlite.SCHEMA_VERSION
+    operations = text("docs/operations.md")
+    assert f"schema {version} on SQLite and schema {postgres.SCHEMA_VERSION} on PostgreSQL." in operations
+    assert str(StoreTooNew("shop-data", version + 1, version)) in operations
+    assert f"The schema has a version, now {version}." in text("docs/store.md")
 
 
 def test_every_limit_a_page_names_is_a_setting() -> None:

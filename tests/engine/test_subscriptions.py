@@ -1,17 +1,19 @@
 """Durable subscriptions, rule by rule of SPEC section 2."""
 
 import asyncio
+import itertools
 
 import pytest
 
 from penstock.engine import Engine
-from penstock.engine.jobs import batch_length
+from penstock.engine.jobs import TIES_BYTES_MAX, TIES_MAX, batch_length, split_length
 from penstock.errors import InvalidRequest, SubscriptionNotFound
 from penstock.model import (
     Batch,
     Done,
     FetchSubscription,
     ListSubscriptions,
+    NewEvent,
     Registered,
     RegisterSubscriptions,
     SetSubscription,
@@ -88,6 +90,7 @@ async def test_a_repeated_progress_does_not_skip_the_next_batch(caller: Caller) 
         ([5, 7, 9], 2, 7, 3),
         ([5, 7, 7, 9, 9, 11], 2, 7, 5),
         ([5, 7], 2, 7, 1),
+        ([5, 5, 7, 7], 3, 7, 2),
         ([7, 7], 1, 7, 2),
         ([7], 5, 7, 1),
         ([7, 8], 1, 7, 2),
@@ -96,7 +99,95 @@ async def test_a_repeated_progress_does_not_skip_the_next_batch(caller: Caller) 
 def test_a_batch_is_cut_by_ties_and_by_the_time_before(
     ticks: list[int], count: int, previous: int | None, expected: int
 ) -> None:
-    assert batch_length(ticks, count, previous) == expected
+    assert batch_length(ticks, count, previous, end=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("ticks", "count", "previous", "expected"),
+    [
+        # Whether the last event is the last of its time is not known yet.
+        ([1, 2, 3], 3, None, None),
+        ([1, 2, 3], 9, None, None),
+        ([1, 2, 3], 2, None, 2),
+        ([1, 2, 2], 2, None, None),
+        ([5, 7, 9], 2, 7, None),
+        ([5, 7, 9, 10], 2, 7, 3),
+    ],
+)
+def test_events_that_are_not_read_yet_may_decide_where_a_batch_ends(
+    ticks: list[int], count: int, previous: int | None, expected: int | None
+) -> None:
+    assert batch_length(ticks, count, previous, end=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("ticks", "previous", "expected"),
+    [
+        ([1, 2, 3, 3], None, 2),
+        ([1, 2, 3, 3], 2, 1),
+        ([2, 3, 3], 2, 3),
+        ([3, 3, 3], 3, 3),
+        ([3] * (TIES_MAX + 9), None, TIES_MAX + 4),
+    ],
+)
+def test_a_time_that_does_not_fit_has_the_next_batch_for_itself_and_is_split_only_there(
+    ticks: list[int], previous: int | None, expected: int
+) -> None:
+    assert split_length(ticks, 4, previous) == expected
+
+
+def large(body: str, size: int, ticks: int) -> list[NewEvent]:
+    return events(body.ljust(size), ticks=[ticks])
+
+
+async def drained(caller: Caller, number: int, count: int = 100, repeats: int = 1) -> list[list[str]]:
+    """All batches; each progress is repeated so often, before and after the next fetch."""
+    batches: list[list[str]] = []
+    while (batch := await caller.fetch(number, count)).events:
+        batches.append([body.strip() for body in bodies(batch)])
+        for _ in range(1 + repeats):
+            await caller.progress(number, batch.events[-1].ticks)
+        await caller.fetch(number, count)
+        for _ in range(repeats):
+            await caller.progress(number, batch.events[-1].ticks)
+    return batches
+
+
+async def test_large_events_of_one_time_come_in_one_batch(caller: Caller) -> None:
+    for body in "abcdefghi":
+        await caller.append("s", large(body, 3_000_000, 10))
+    number = await caller.register()
+    assert await drained(caller, number) == [list("abcdefghi")]
+
+
+@pytest.mark.parametrize("settings", [Settings(page_bytes_max=4096)])
+async def test_no_repeated_progress_skips_events_wherever_bytes_cut_a_batch(caller: Caller) -> None:
+    ticks = [1, 1, 1, 1, 2, 1, 1, 1, 3, 3, 2, 3, 3, 3, 3, 3, 3, 4, 4, 1, 4]
+    for number, at in enumerate(ticks):
+        await caller.append("s", large(str(number), 1500, at))
+    subscription = await caller.register()
+    batches = await drained(caller, subscription, repeats=2)
+    assert [int(body) for batch in batches for body in batch] == list(range(len(ticks)))
+    lasts = [ticks[int(batch[-1])] for batch in batches]
+    assert len(batches) > 3
+    assert all(one != other for one, other in itertools.pairwise(lasts))
+
+
+async def test_a_time_that_fits_into_a_batch_is_not_split_because_of_what_is_before_it(caller: Caller) -> None:
+    size = TIES_BYTES_MAX // 5
+    for number, at in enumerate([1, *[2] * 7, 3]):
+        await caller.append("s", large(str(number), size, at))
+    number = await caller.register()
+    assert await drained(caller, number) == [["0"], list("1234567"), ["8"]]
+
+
+async def test_beyond_the_limit_of_ties_a_time_is_split_and_each_progress_passes_one_part(caller: Caller) -> None:
+    for body in "abcdefghi":
+        await caller.append("s", large(body, 8_000_000, 10))
+    number = await caller.register()
+    batches = await drained(caller, number, repeats=0)
+    assert "".join(body for batch in batches for body in batch) == "abcdefghi"
+    assert TIES_BYTES_MAX // 8_000_000 < len(batches[0]) < 9
 
 
 async def test_ties_beyond_the_count_are_delivered_together(caller: Caller) -> None:

@@ -2,7 +2,7 @@
 
 The tests of the gate talk through it. Messages are built and taken apart here, frame by frame, each field by its name,
 and it waits for an answer only so long. `Res01` speaks the text dialect, `Rc01` the binary one, `Older` is the text
-dialect with the older results.
+dialect with the older results. `WithOriginalTag` makes a text client send what the original text clients send.
 """
 
 import itertools
@@ -20,6 +20,7 @@ from tests.gates.res_frames import (
     Dialect,
     Fields,
     NewEvent,
+    OriginalText,
     Queued,
     Refused,
     StoredEvent,
@@ -326,7 +327,7 @@ class OlderResult(NamedTuple):
 
     result: str
     error: str
-    commit: UUID | None
+    commit: UUID
 
 
 class Older(Res01):
@@ -341,4 +342,15 @@ class Older(Res01):
         fields = self.fields(answer, "CR")
         result, error, commit = fields.text("Result"), fields.text("Error"), fields.raw("CommitId")
         fields.end()
-        return OlderResult(result, error, UUID(bytes_le=commit) if commit else None)
+        # As the client of that time: the guid first, whatever the result.
+        return OlderResult(result, error, UUID(bytes_le=commit))
+
+
+class WithOriginalTag(Client):
+    """The tag and the RequestId of the original text clients."""
+
+    dialect = OriginalText()
+
+    def new_request_id(self) -> bytes:
+        """A guid of 36 characters."""
+        return str(UUID(bytes_le=super().new_request_id())).encode()

@@ -138,7 +138,7 @@ class Dialect(Protocol):
 
 
 class Text:
-    """`Res01`: numbers are ASCII decimals."""
+    """Numbers are ASCII decimals."""
 
     tag = b"Res01"
 
@@ -162,8 +162,14 @@ class Text:
     from_long = from_int
 
 
+class OriginalText(Text):
+    """The text dialect under the tag that original clients send."""
+
+    tag = b"RC0.1"
+
+
 class Binary:
-    """`RC0.1`: ints have four bytes and longs eight, the lowest first."""
+    """Ints have four bytes and longs eight, the lowest first."""
 
     tag = b"RC0.1"
 

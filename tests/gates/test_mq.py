@@ -13,6 +13,7 @@ from tests.gates.mq_client import (
     CLIENT_CLOSING,
     FRAME_BYTES_SENT_MAX,
     PING,
+    SERVER_CLOSING,
     Connection,
     MqClient,
     MqLarge,
@@ -283,9 +284,29 @@ def test_more_long_polls_than_requests_may_be_under_way_hold_up_nothing(server: 
 def test_who_sends_nothing_more_still_gets_the_answers(server: Served, context: str) -> None:
     with MqClient(server.mq) as client:
         sent = [client.send("AC", *client.commit_fields(context, "s", -1, [an_event()])) for _ in range(500)]
+        client.connection.is_pinging = False
         client.connection.socket.shutdown(socket.SHUT_WR)
         assert {client.receive().request_id for _ in sent} == set(sent)
         client.connection.reason()
+        assert client.connection.socket.recv(1) == b""
+
+
+@pytest.mark.parametrize("behind", [0, 3])
+def test_who_sends_nothing_more_gets_all_answers_of_several_subscriptions(
+    server: Served, context: str, behind: int
+) -> None:
+    with MqClient(server.mq) as client:
+        client.append(context, "s", 1, an_event())
+        (number,) = client.register("ann", (context, "*", LONG_AGO))
+        # The fetch takes a worker's time; a count of 0 is refused before that.
+        fetch = client.send_fetch((number, 1), (number, 0), (number, 0), (number, 0))
+        reads = [client.send("QS", context.encode(), b"s", b"1", b"") for _ in range(behind)]
+        client.connection.is_pinging = False
+        client.connection.socket.shutdown(socket.SHUT_WR)
+        answers = [client.receive() for _ in range(4 + behind)]
+        assert [answer.command for answer in answers if answer.request_id == fetch] == [b"EF", b"ER", b"ER", b"ER"]
+        assert sorted(answer.request_id for answer in answers if answer.command == b"QR") == sorted(reads)
+        assert client.connection.reason() == SERVER_CLOSING
         assert client.connection.socket.recv(1) == b""
 
 

@@ -1,11 +1,13 @@
-"""The binary dialect `RC0.1`, and the older results of `--res-legacy`."""
+"""Original clients: the tag `RC0.1` in binary and in text, and the older results of `--res-legacy`."""
 
 import struct
+from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
 
-from tests.gates.res_client import Older, Rc01, Res01
+from tests.gates.mq_client import MqClient
+from tests.gates.res_client import Older, Rc01, Res01, WithOriginalTag
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import (
     LOCAL,
@@ -23,9 +25,10 @@ from tests.gates.serving import Served
 
 pytestmark = pytest.mark.gates("res", "mq")
 TICKS = 638_505_792_001_234_567
+NO_COMMIT = UUID(int=0)
 
 
-# ---------------------------------------------------------------- RC0.1: streams
+# ---------------------------------------------------------------- binary: streams
 
 
 def test_a_commit_comes_back_as_it_was_sent(binary: Rc01, context: str) -> None:
@@ -123,7 +126,7 @@ def test_what_this_dialect_does_not_have_is_error_3(binary: Rc01, command: str) 
     assert command in answer.error().message
 
 
-# ---------------------------------------------------------------- RC0.1: queues
+# ---------------------------------------------------------------- binary: queues
 
 
 def test_a_queue_is_drained_by_allocation_ids(binary: Rc01, context: str) -> None:
@@ -185,7 +188,7 @@ def test_consumers_of_both_dialects_share_a_queue(binary: Rc01, client: Extended
 def test_an_older_result_has_three_fields(older: Older, context: str) -> None:
     result = older.try_append(context, "s", 1, an_event(b"one"))
     assert (result.result, result.error) == ("", "")
-    assert isinstance(result.commit, UUID)
+    assert result.commit != NO_COMMIT
     assert [event.body for event in older.read(context, "s")] == [b"one"]
 
 
@@ -194,7 +197,7 @@ def test_an_older_conflict_has_its_code_as_its_result(older: Older, context: str
     first = older.try_append(context, "s", 1, event)
     assert older.try_append(context, "s", 1, event) == first
     conflict = older.try_append(context, "s", 3, an_event())
-    assert (conflict.result, conflict.commit) == ("6", None)
+    assert (conflict.result, conflict.commit) == ("6", NO_COMMIT)
     assert "3" in conflict.error
     assert len(older.read(context, "s")) == 1
 
@@ -202,7 +205,7 @@ def test_an_older_conflict_has_its_code_as_its_result(older: Older, context: str
 def test_an_older_malformed_append_has_its_code_as_its_result(older: Older, context: str) -> None:
     assert older.try_append(context, "s", 0, an_event()).result == "1"
     result = older.older_result(older.ask("AC", context.encode(), b"s", b"1", b"2"))
-    assert (result.result, result.commit) == ("1", None)
+    assert (result.result, result.commit) == ("1", NO_COMMIT)
     assert "count" in result.error.lower()
 
 
@@ -224,8 +227,87 @@ def test_the_binary_dialect_is_as_usual_there(server: Served, context: str) -> N
         assert client.subscribe(context, "work", "ann").allocation is not None
 
 
+@pytest.mark.parametrize("broken", [[b"1", b"2"], [b"one", b"1"], [b"1", b"0"], []])
+def test_every_older_failure_has_sixteen_bytes_of_commit_id(older: Older, context: str, broken: list[bytes]) -> None:
+    answer = older.ask("AC", context.encode(), b"s", *broken)
+    assert (answer.command, answer.details[0], answer.details[2]) == (b"CR", b"1", bytes(16))
+
+
 def test_both_endpoints_serve_one_history(older: Older, server: Served, context: str) -> None:
     older.try_append(context, "s", 1, an_event(b"one"))
     with Res01(server.res) as client:
         client.append(context, "s", 2, an_event(b"two"))
         assert older.read(context, "s") == client.read(context, "s")
+
+
+# ---------------------------------------------------------------- original text clients
+
+
+class OriginalText(WithOriginalTag, Extended):
+    """Over ZeroMQ."""
+
+
+class OriginalTextOverMq(WithOriginalTag, MqClient):
+    """In MqFrames."""
+
+
+class OriginalTextOlder(WithOriginalTag, Older):
+    """Where commits have the older results."""
+
+
+@pytest.fixture
+def original(server: Served, gate: str) -> Iterator[Extended]:
+    with OriginalText(server.res) if gate == "res" else OriginalTextOverMq(server.mq) as connected:
+        yield connected
+
+
+def test_an_original_text_client_writes_and_reads(original: Extended, client: Extended, context: str) -> None:
+    event = an_event(b"one", at=to_binary(TICKS, LOCAL), headers="h")
+    commit = original.append(context, "s", 1, event)
+    original.append(context, "s", 2, an_event(b"two"), an_event(b"three"))
+    assert original.append(context, "s", 1, event) == commit
+    assert [e.body for e in original.read(context, "s")] == [b"one", b"two", b"three"]
+    assert original.read(context, "s") == client.read(context, "s")
+    with pytest.raises(Refused, match="error 6"):
+        original.append(context, "s", 1, an_event())
+    assert original.ask("XX").error().code == 3
+
+
+def test_an_original_text_client_subscribes(original: Extended, context: str) -> None:
+    original.append(context, "s", 1, an_event(b"one", at=to_binary(TICKS)), an_event(b"two", at=to_binary(TICKS + 1)))
+    (number,) = original.register("ann", (context, "*", LONG_AGO))
+    (first,) = original.fetch(number, 1)
+    assert original.progress((number, first.time)) == [number]
+    (second,) = original.fetch(number, 1)
+    assert (first.body, second.body) == (b"one", b"two")
+    assert original.set(("ann", context, "*", LONG_AGO)) == [""]
+    assert [event.body for event in original.fetch(number)] == [b"one", b"two"]
+
+
+def test_an_original_text_client_consumes_queues_and_has_the_extensions(original: Extended, context: str) -> None:
+    queue = f"work-{context}"
+    original.append(context, "s", 1, an_event(b"one"))
+    held = original.subscribe(context, queue, "ann")
+    assert held.bodies == [b"one"]
+    assert original.acknowledge(queue, "ann", held.markers).bodies == []
+    assert original.reset(queue, LONG_AGO) == queue
+    assert original.list_streams(context) == ([("s", 1)], True)
+
+
+def test_one_connection_may_change_its_dialect_with_every_message(original: Extended, context: str) -> None:
+    names = (context.encode(), b"s")
+    original.append(context, "s", 1, an_event(b"one"))
+    binary_id, text_id = original.send("QS", *names, b"\x01" + bytes(7), b"", request_id=b"b" * 16), b"t" * 36
+    assert original.answer_to(binary_id).of("QR")[0] == b"\x01\0\0\0"
+    original.send("QS", *names, b"1", b"", request_id=text_id)
+    assert original.answer_to(text_id).of("QR")[0] == b"1"
+
+
+def test_an_original_text_client_has_older_results_where_they_are_served(server: Served, context: str) -> None:
+    with OriginalTextOlder(server.res_legacy) as original:
+        assert original.try_append(context, "s", 1, an_event(b"one")).result == ""
+        conflict = original.try_append(context, "s", 1, an_event())
+        assert (conflict.result, conflict.commit) == ("6", NO_COMMIT)
+        (number,) = original.register("ann", (context, "*", LONG_AGO))
+        assert [event.body for event in original.fetch(number)] == [b"one"]
+        assert original.subscribe(context, f"work-{context}", "ann").bodies == [b"one"]

@@ -114,6 +114,22 @@ async def test_a_batch_of_one_server_is_progressed_on_the_other(callers: Callers
     assert await one.fetched(number) == ["f"]
 
 
+async def test_large_events_of_one_time_are_one_batch_that_a_repeated_progress_passes_once(callers: Callers) -> None:
+    one, two = callers
+    for body in "abcdefghi":
+        await one.append("s", events(body * 3_000_000, ticks=[DAY]))
+    await one.append("s", events("next", ticks=[DAY + 1]))
+    number = await one.register()
+    batch = await one.fetch(number)
+    assert [body[0] for body in bodies(batch)] == list("abcdefghi")
+    for caller in (one, one, two):
+        await caller.progress(number, last(batch))
+    assert await one.fetched(number) == ["next"]
+    for caller in (one, two):
+        await caller.progress(number, last(batch))
+    assert await one.fetched(number) == ["next"]
+
+
 async def test_a_progress_that_is_repeated_on_the_other_server_moves_nothing(callers: Callers) -> None:
     one, two = callers
     await one.append("s", events(*"abcd", ticks=[DAY, DAY + 1, DAY, DAY + 1]))

@@ -17,10 +17,12 @@ from penstock.model import (
 )
 
 TEXT: Final = "Res01"
-BINARY: Final = "RC0.1"
+BINARY: Final = "binary"
 LEGACY: Final = "001"
 
 REQUEST_ID: Final = UUID("a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf").bytes_le
+TEXT_ID: Final = b"a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf"
+"""The RequestId as original text clients write it."""
 EVENT_ID: Final = UUID("01020304-0506-0708-090a-0b0c0d0e0f10")
 COMMIT_ID: Final = UUID("11121314-1516-1718-191a-1b1c1d1e1f20")
 GUID: Final = bytes.fromhex("0403020106050807090a0b0c0d0e0f10")

@@ -24,6 +24,7 @@ from tests.wire.samples import (
     SAMPLES,
     STAMP,
     TEXT,
+    TEXT_ID,
     TICKS,
     Sample,
     int4,
@@ -106,6 +107,40 @@ def test_decoding_leaves_the_frames_as_they_were() -> None:
     assert message == copy
 
 
+# --- the tag and the dialect ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sample", [sample for sample in SAMPLES if sample.dialect != BINARY], ids=lambda sample: sample.title
+)
+def test_an_original_text_client_has_every_text_command_and_is_answered_with_its_tag(sample: Sample) -> None:
+    _, _, command, _, *payload = sample.message()
+    exchange = decode([b"r", b"", b"RC0.1", command, TEXT_ID, *payload], legacy=sample.is_legacy)
+    assert exchange.requests == sample.requests
+    assert exchange.answers(sample.replies) == [[b"r", b"", b"RC0.1", TEXT_ID, *answer] for answer in sample.answers]
+
+
+@pytest.mark.parametrize("length", [0, 1, 16, 32, 35, 37, 1000])
+def test_with_the_original_tag_any_other_request_id_means_binary(length: int) -> None:
+    request_id = b"f" * length
+    binary, text = (decode([b"", b"RC0.1", b"AC", request_id, *sample(title).payload]) for title in ("AC binary", "AC"))
+    assert binary.requests == sample("AC binary").requests
+    assert text.answers([])[0][:5] == [b"", b"RC0.1", request_id, b"ER", b"1"]
+
+
+@pytest.mark.parametrize("request_id", [b"f" * 36, bytes(36), TEXT_ID.upper()])
+def test_only_the_length_of_the_request_id_counts(request_id: bytes) -> None:
+    assert decode([b"", b"RC0.1", b"GS", request_id]).requests == sample("GS").requests
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_mistakes_of_an_original_text_client_are_answered_with_its_tag(legacy: bool) -> None:
+    for command, payload, code in ((b"XX", [], b"3"), (b"RR", [], b"3"), (b"QS", [b"shop"], b"1")):
+        (answer,) = decode([b"", b"RC0.1", command, TEXT_ID, *payload], legacy=legacy).answers([])
+        assert answer[:5] == [b"", b"RC0.1", TEXT_ID, b"ER", code]
+        assert b"binary" not in answer[5]
+
+
 # --- commits --------------------------------------------------------------------------------------------------
 
 
@@ -164,7 +199,7 @@ def test_a_commit_without_events_is_fine_in_the_binary_dialect_and_writes_nothin
 @pytest.mark.parametrize("number", [long8, int4])
 def test_numbers_of_four_and_eight_bytes_are_both_taken(number: type) -> None:
     exchange = asked("AC", b"shop", b"order-1", number(1), number(1), *NEW_FRAMES_BINARY, dialect=BINARY)
-    assert exchange.requests == sample("AC RC0.1").requests
+    assert exchange.requests == sample("AC binary").requests
 
 
 # --- older results --------------------------------------------------------------------------------------------
@@ -181,14 +216,14 @@ def test_older_results_have_three_fields() -> None:
 )
 def test_older_results_tell_errors_in_their_own_way(error: PenstockError, result: bytes) -> None:
     (answer,) = asked("AC", *sample("AC").payload, dialect=LEGACY).answers([error])
-    assert answer[3:] == [b"CR", result, str(error).encode(), b""]
+    assert answer[3:] == [b"CR", result, str(error).encode(), bytes(16)]
 
 
 def test_older_results_tell_malformed_commits_too() -> None:
     exchange = asked("AC", b"shop", b"order-1", b"one", b"1", *NEW_FRAMES, dialect=LEGACY)
     assert exchange.requests == ()
     (answer,) = exchange.answers([])
-    assert answer[3:] == [b"CR", b"1", b"ExpectedVersion is not a number: 'one'", b""]
+    assert answer[3:] == [b"CR", b"1", b"ExpectedVersion is not a number: 'one'", bytes(16)]
 
 
 def test_everything_but_commits_is_as_usual_on_an_endpoint_with_older_results() -> None:
@@ -265,7 +300,7 @@ def test_markers_are_the_first_and_last_position() -> None:
 
 
 def test_an_empty_allocation_id_acknowledges_nothing() -> None:
-    payload = sample("AQ RC0.1").payload
+    payload = sample("AQ binary").payload
     (request,) = asked("AQ", *payload[:3], b"", *payload[4:], dialect=BINARY).requests
     assert isinstance(request, AcknowledgeQueue)
     assert (request.first, request.last) == (0, 0)

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from penstock import model
+from penstock.engine.jobs import TIES_BYTES_MAX, TIES_MAX, TIES_POSITIONS_MAX
 from penstock.errors import PenstockError, VersionConflict, WriterBusy
 from penstock.model import Append, Reply, Request
 from penstock.wire.res01 import BINARY_COMMANDS, CODES, TEXT_COMMANDS, codes, decode
@@ -68,14 +69,15 @@ EXAMPLES: Final = {title: messages(block) for title, block in BLOCK.findall(PAGE
 Outcome = tuple[tuple[Request, ...], list[Reply | PenstockError]]
 OTHERS: Final[dict[str, Outcome]] = {
     "envelope": (sample("QS").requests, [model.EventPage([], 1, True)]),
-    "AC RC0.1 without events": ((), []),
+    "AC binary without events": ((), []),
+    "QS of an original text client": (sample("QS").requests, [model.EventPage([], 1, True)]),
     "short": ((), []),
     "protocol": ((), []),
 }
 # Answers to a message that is shown elsewhere on the page.
 MORE_ANSWERS: Final[dict[str, tuple[str, PenstockError]]] = {
     "ER answer": ("AC", CONFLICT),
-    "ER RC0.1 answer": ("AC RC0.1", CONFLICT),
+    "ER binary answer": ("AC binary", CONFLICT),
     "AC 001 busy answer": ("AC", WriterBusy(10000)),
 }
 
@@ -130,7 +132,7 @@ def test_every_command_has_its_section_with_its_answer_and_an_example(command: b
     answer = TEXT_COMMANDS[command].answer.decode()
     assert f"**{answer}**" in section or f"`{answer}`" in section
     assert f"```frames {command.decode()}\n" in section
-    assert (f"```frames {command.decode()} RC0.1\n" in section) == (command in BINARY_COMMANDS)
+    assert (f"```frames {command.decode()} binary\n" in section) == (command in BINARY_COMMANDS)
 
 
 def test_every_command_and_answer_is_in_the_table_at_the_top() -> None:
@@ -195,3 +197,10 @@ def test_the_iso_times_of_the_page_are_understood() -> None:
 def test_the_limits_of_the_page_are_those_of_the_codec() -> None:
     assert f"| subscriptions in one RS, FE, PS or SS | {SUBSCRIPTIONS_MAX:,} |" in PAGE
     assert f"| {NUMBER_BYTES_MAX}, {TIME_BYTES_MAX}; longer ones are not parsed |" in PAGE
+
+
+def test_the_page_has_the_limits_of_ties() -> None:
+    assert f"| {TIES_MAX:,} and {TIES_BYTES_MAX >> 20} MiB |" in PAGE
+    rules = PAGE.split("### What a repeated PS does")[1].split("\n## ")[0]
+    assert re.search(rf"up to {TIES_MAX:,}\s+events and {TIES_BYTES_MAX >> 20} MiB", rules)
+    assert f"more than {TIES_POSITIONS_MAX:,} positions further on" in rules

@@ -10,11 +10,10 @@ from penstock.model import TICKS_MAX, Append, Event, EventPage, NewEvent, stamp_
 from penstock.wire.res01 import TEXT_COMMANDS, decode
 from tests.fuzz.res01 import fuzz_one, joined, mutations, run
 from tests.wire.checks import check
-from tests.wire.samples import COMMIT_ID, REQUEST_ID, SAMPLES, Sample
+from tests.wire.samples import COMMIT_ID, REQUEST_ID, SAMPLES, TEXT_ID, Sample
 
-words = st.sampled_from(
-    [b"", b"Res01", b"RC0.1", b"RR", *sorted(TEXT_COMMANDS), b"0", b"1", b"-1", b"2", bytes(4), bytes(8), bytes(16)]
-)
+numbers = [b"0", b"1", b"-1", b"2", bytes(4), bytes(8)]
+words = st.sampled_from([b"", b"Res01", b"RC0.1", b"RR", *sorted(TEXT_COMMANDS), *numbers, bytes(16), TEXT_ID])
 frames = st.one_of(words, st.binary(max_size=24), st.integers().map(lambda number: b"%d" % number))
 names = st.text(st.characters(codec="utf-8"), max_size=20)
 new_events = st.builds(
@@ -33,9 +32,16 @@ def test_any_frames_at_all_are_answered_or_unanswerable(message: list[bytes], le
     check(message, legacy=legacy)
 
 
-@given(st.sampled_from([b"Res01", b"RC0.1"]), st.sampled_from(sorted(TEXT_COMMANDS)), st.lists(frames, max_size=20))
-def test_any_frames_after_a_known_command_are_answered(tag: bytes, command: bytes, payload: list[bytes]) -> None:
-    assert check([b"r", b"", tag, command, REQUEST_ID, *payload]) is not None
+@given(
+    st.sampled_from([b"Res01", b"RC0.1"]),
+    st.sampled_from(sorted(TEXT_COMMANDS)),
+    st.sampled_from([REQUEST_ID, TEXT_ID]),
+    st.lists(frames, max_size=20),
+)
+def test_any_frames_after_a_known_command_are_answered(
+    tag: bytes, command: bytes, request_id: bytes, payload: list[bytes]
+) -> None:
+    assert check([b"r", b"", tag, command, request_id, *payload]) is not None
 
 
 @given(samples, st.data())

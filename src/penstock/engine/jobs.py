@@ -48,7 +48,11 @@ from penstock.store.contract import (
 from penstock.wire.remits import first_invalid
 
 TIES_MAX: Final = 10_000
-"""Events with the same time as a batch's last that may be added to it."""
+"""Events that a batch may have beyond its count, so that it does not end between events of the same time."""
+TIES_BYTES_MAX: Final = 32 << 20
+"""Bytes that a batch may have beyond a page for the same reason."""
+TIES_POSITIONS_MAX: Final = 100_000
+"""How far a job looks for the place where a batch may end. It is not a time: the cut must not depend on load."""
 STEP_S_MAX: Final = 1.0
 """How long one job goes on scanning."""
 NAMES_PER_QUERY: Final = 1000
@@ -209,10 +213,14 @@ def gather(
         page_limits = limits._replace(events_max=count - len(events), bytes_max=limits.bytes_max - size)
         page = store.read_all(position, wanted, page_limits, last)
         events += page.events
-        size += sum(len(event.body) + len(event.headers or "") for event in page.events)
+        size += _size(page.events)
         position = page.next
         if page.end or len(events) >= count or size >= limits.bytes_max or time.monotonic() > deadline:
             return Page(events, position, page.end)
+
+
+def _size(events: list[Event]) -> int:
+    return sum(len(event.body) + len(event.headers or "") for event in events)
 
 
 def read_batch(
@@ -273,40 +281,58 @@ def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: Pr
     """A subscription's next batch, cut as the rules of progress want it."""
     subscription = find_subscription(store, number)
     wanted = EventFilter(subscription.context, subscription.filter)
-    start, previous = subscription.position, subscription.last_ticks
     # One more than asked for shows whether the batch would be cut between events of the same time.
-    found = gather(store, wanted, start, count + 1, limits)
-    if len(found.events) > count and found.events[count - 1].ticks in (found.events[count].ticks, previous):
-        found = gather(store, wanted, start, count + TIES_MAX + 1, limits)
+    found = gather(store, wanted, subscription.position, count + 1, limits)
     if not found.events:
         return Fetched(subscription, None, found.next, found.end, *presented([], present))
-    batch = found.events[: batch_length([event.ticks for event in found.events], count, previous)]
+    batch = _batch(store, wanted, found, count, subscription.last_ticks, limits)
     bounds = Bounds(batch[0].position, batch[-1].position, batch[-1].ticks)
     return Fetched(subscription, bounds, bounds.last + 1, False, *presented(batch, present))
 
 
-def batch_length(ticks: list[int], count: int, previous: int | None) -> int:
-    """How many of these events make the batch.
+def _batch(
+    store: Store, wanted: EventFilter, found: Page, count: int, previous: int | None, limits: ReadLimits
+) -> list[Event]:
+    """The batch that these events begin: it reads on until it knows where the batch ends, up to the limits of ties."""
+    events, following, end = found
+    # Fewer where bytes or time ran out.
+    count = min(count, len(events))
+    furthest, room, ahead = following + TIES_POSITIONS_MAX, TIES_BYTES_MAX, 1
+    while (length := batch_length(ticks := [event.ticks for event in events], count, previous, end)) is None:
+        ahead = min(ahead, count + TIES_MAX + 1 - len(events))
+        if ahead <= 0 or room <= 0 or following > furthest:
+            return events[: split_length(ticks, count, previous)]
+        page = limits._replace(bytes_max=min(limits.bytes_max, room))
+        more, following, end = gather(store, wanted, following, ahead, page)
+        events += more
+        room -= _size(more)
+        # Mostly the first event that follows has another time. If it has not, there may be many.
+        ahead = limits.events_max
+    return events[:length]
 
-    Events with the last one's time are added. A batch that would end on the time the batch before it ended on is
-    made longer, or else shorter: a repeated progress could not tell the two apart.
+
+def batch_length(ticks: list[int], count: int, previous: int | None, end: bool) -> int | None:
+    """How many of these events make the batch; None if the events that follow them decide it. `end`: none follow.
+
+    The batch ends with the last event of a time, at `count` events or behind. It does not end on `previous`, the time
+    that the batch before it ended on: a repeated progress could not tell the two batches apart.
     """
-    end = _with_ties(ticks, min(count, len(ticks)), count)
-    if ticks[end - 1] != previous:
-        return end
-    longer = _with_ties(ticks, min(end + 1, len(ticks)), count)
-    if ticks[longer - 1] != previous:
-        return longer
-    shorter = end
-    while shorter and ticks[shorter - 1] == previous:
-        shorter -= 1
-    return shorter or end
+    for cut in range(min(count, len(ticks)), min(count + TIES_MAX, len(ticks)) + 1):
+        is_last = ticks[cut] != ticks[cut - 1] if cut < len(ticks) else end
+        if is_last and ticks[cut - 1] != previous:
+            return cut
+    return split_length(ticks, count, previous) if end else None
 
 
-def _with_ties(ticks: list[int], end: int, count: int) -> int:
-    while end < len(ticks) and end < count + TIES_MAX and ticks[end] == ticks[end - 1]:
-        end += 1
-    return end
+def split_length(ticks: list[int], count: int, previous: int | None) -> int:
+    """How many of these events make the batch if it cannot end at `count` events or behind.
+
+    It ends before, so that the events of the following time have the next batch for themselves. If all are of one time,
+    that time is split.
+    """
+    cuts = range(len(ticks) - 1, 0, -1)
+    shorter = (cut for cut in cuts if ticks[cut] != ticks[cut - 1] and ticks[cut - 1] != previous)
+    return next(shorter, min(count + TIES_MAX, len(ticks)))
 
 
 def find_subscription(store: Store, number: int) -> SubscriptionInfo:

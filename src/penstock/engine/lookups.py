@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from penstock.engine.jobs import NAMES_PER_QUERY, TIES_MAX, gather
+from penstock.engine.jobs import NAMES_PER_QUERY, TIES_BYTES_MAX, TIES_MAX, gather
 from penstock.model import Event, EventFilter
 from penstock.store import Store
 from penstock.store.contract import ITERATOR_CHAIN_MAX, IteratorState, Over, ReadLimits
@@ -49,6 +49,8 @@ def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> Fe
         # A progress that was made before, and is repeated.
         return None
     wanted = EventFilter(found.context, found.filter)
+    # As much as a batch can have, and the event behind it.
+    limits = limits._replace(bytes_max=limits.bytes_max + TIES_BYTES_MAX)
     events = gather(store, wanted, found.position, limits.events_max + TIES_MAX + 1, limits).events
     ending = _run(events, ticks)
     if not ending:

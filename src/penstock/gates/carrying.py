@@ -27,7 +27,7 @@ class Carrying:
     # -- said by gates
 
     def deliver(self, answers: list[Frames], done: bool) -> None:
-        """Answers are ready. `done`: they are the last."""
+        """Answers are ready. `done`: they are the last; it is said once."""
         raise NotImplementedError
 
     def may_go_on(self, begun: int) -> bool:  # noqa: ARG002
@@ -38,7 +38,7 @@ class Carrying:
 
     @property
     def done(self) -> bool:
-        """Whether all replies have come."""
+        """Whether everything is answered."""
         return not self._left
 
     def begin(self, engine: Engine, present: Presenter) -> None:
@@ -83,14 +83,16 @@ class Carrying:
     def _one_of_many(self, index: int, reply: Reply | PenstockError) -> None:
         """All are answered together at the end, or one after the other in order."""
         self._came[index] = reply
-        self._left -= 1
-        if not self.exchange.one_each:
-            if not self._left:
-                self._answer([self._came[place] for place in range(len(self._came))])
-        else:
+        if self.exchange.one_each:
+            # A reply that waits for an earlier one is not done: it takes memory, and its answer is still due.
             while (ready := self._came.pop(self._next, None)) is not None:
                 self._next += 1
+                self._left -= 1
                 self._answer([ready])
+        else:
+            self._left -= 1
+            if not self._left:
+                self._answer([self._came[place] for place in range(len(self._came))])
         self.go_on()
 
     def _answer(self, replies: list[Reply | PenstockError]) -> None:

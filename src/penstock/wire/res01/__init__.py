@@ -1,17 +1,17 @@
-"""Res01 and RC0.1: lists of frames to requests, replies to lists of frames. `docs/protocols/res01.md` is its page."""
+"""Res01, text and binary: lists of frames to requests, replies to lists of frames. See docs/protocols/res01.md."""
 
 from penstock.wire.res01.asking import fields_of, message_of, reply_of
 from penstock.wire.res01.codes import CODES, code_of
 from penstock.wire.res01.commands import Command
-from penstock.wire.res01.decoding import BINARY_COMMANDS, BINARY_TAG, TEXT_COMMANDS, TEXT_TAG, Unanswerable, decode
+from penstock.wire.res01.decoding import BINARY_COMMANDS, ORIGINAL_TAG, TEXT_COMMANDS, TEXT_TAG, Unanswerable, decode
 from penstock.wire.res01.events import binary_frames, full_frames, text_frames
 from penstock.wire.res01.exchange import Envelope, Exchange, Frames, Presenter, Replies
 from penstock.wire.res01.refusals import error_of
 
 __all__ = [
     "BINARY_COMMANDS",
-    "BINARY_TAG",
     "CODES",
+    "ORIGINAL_TAG",
     "TEXT_COMMANDS",
     "TEXT_TAG",
     "Command",

@@ -33,11 +33,14 @@ from penstock.wire.res01.staging import STAGING
 from penstock.wire.res01.upkeep import UPKEEP
 
 TEXT_TAG: Final = b"Res01"
-BINARY_TAG: Final = b"RC0.1"
+ORIGINAL_TAG: Final = b"RC0.1"
+"""The tag of all original clients, text and binary. The length of the RequestId tells the dialect."""
+TEXT_ID_BYTES: Final = 36
+"""Original text clients write the RequestId as 36 characters of guid, original binary clients as 16 bytes."""
 
-TEXT: Final = Dialect("Res01", TEXT_SCALARS, text_frames)
-LEGACY: Final = Dialect("Res01", TEXT_SCALARS, text_frames, legacy=True)
-BINARY: Final = Dialect("RC0.1", BINARY_SCALARS, binary_frames)
+TEXT: Final = Dialect(TEXT_SCALARS, text_frames)
+LEGACY: Final = Dialect(TEXT_SCALARS, text_frames, legacy=True)
+BINARY: Final = Dialect(BINARY_SCALARS, binary_frames)
 
 TEXT_COMMANDS: Final[dict[bytes, Command]] = {
     **commands.TEXT,
@@ -69,9 +72,9 @@ def decode(frames: Frames, *, legacy: bool = False) -> Exchange:
         raise Unanswerable from None
     tag, name, request_id = _head(frames, border)
     envelope = Envelope(frames[:border], TEXT_TAG if tag is None else tag, request_id or b"")
-    if envelope.tag == TEXT_TAG:
+    if envelope.tag == TEXT_TAG or (envelope.tag == ORIGINAL_TAG and len(envelope.request_id) == TEXT_ID_BYTES):
         dialect, known = (LEGACY if legacy else TEXT), TEXT_COMMANDS
-    elif envelope.tag == BINARY_TAG:
+    elif envelope.tag == ORIGINAL_TAG:
         dialect, known = BINARY, BINARY_COMMANDS
     else:
         return _refused(envelope, UNSUPPORTED_PROTOCOL, f"protocol {shown(envelope.tag)} is not spoken here")
@@ -83,7 +86,7 @@ def decode(frames: Frames, *, legacy: bool = False) -> Exchange:
         return _refused(envelope, MALFORMED, "RequestId is missing: the message has too few frames")
     command = known.get(name)
     if command is None:
-        return _refused(envelope, UNSUPPORTED_COMMAND, _unknown(name, dialect))
+        return _refused(envelope, UNSUPPORTED_COMMAND, _unknown(name))
     return _asked(envelope, name, command, dialect, Fields(frames, border + 4, dialect.scalars))
 
 
@@ -125,9 +128,9 @@ def _refused(envelope: Envelope, code: int, sentence: str) -> Exchange:
     return Exchange(envelope, (), encoding.always(refusal_payload(code, sentence)), text_frames)
 
 
-def _unknown(name: bytes, dialect: Dialect) -> str:
+def _unknown(name: bytes) -> str:
     if name == INTERNAL:
         return "command 'RR' is internal and not for use from outside"
     if name in TEXT_COMMANDS:
-        return f"command {shown(name)} is not part of {dialect.name}; use Res01 for it"
+        return f"command {shown(name)} is not part of the binary dialect; use the text dialect for it"
     return f"command {shown(name)} is not known"

@@ -13,7 +13,7 @@ from penstock.errors import PenstockError, Unexpected
 from penstock.model import Appended, Batch, Delivery, EventPage, Registered, Reply, stamp_of
 from penstock.wire.res01.codes import WRITER_BUSY, code_of
 from penstock.wire.res01.exchange import Compose, Frames, Presenter, Replies, error_payload, sentence_of
-from penstock.wire.res01.scalars import Scalars, swap_guid
+from penstock.wire.res01.scalars import GUID_BYTES, Scalars, swap_guid
 
 LEGACY_WRITER_BUSY: Final = b"0x1"
 
@@ -25,7 +25,6 @@ Failed = Callable[[PenstockError], Frames]
 class Dialect:
     """A way of writing messages. `legacy`: commits are answered with the older results."""
 
-    name: str
     scalars: Scalars
     present: Presenter
     legacy: bool = False
@@ -81,10 +80,10 @@ def legacy_commit_result(appended: Appended) -> Frames:
 
 
 def legacy_commit_error(error: PenstockError) -> Frames:
-    """CR as it was, of a commit that failed."""
+    """CR as it was, of a commit that failed. Its reader makes a guid of CommitId before it looks at Result."""
     code = code_of(error)
     result = LEGACY_WRITER_BUSY if code == WRITER_BUSY else b"%d" % code
-    return [b"CR", result, sentence_of(error).encode(errors="replace"), b""]
+    return [b"CR", result, sentence_of(error).encode(errors="replace"), bytes(GUID_BYTES)]
 
 
 _COMMITTED: Final = one(Appended, commit_result)

@@ -1,4 +1,4 @@
-"""How single fields look on the wire, in the text dialect (`Res01`) and in the binary one (`RC0.1`).
+"""How single fields look on the wire, in the text dialect and in the binary one.
 
 Every reader takes the frame and what the field is called, so that an error can name it. Readers of many frames are
 for the columns of a commit: they check a whole column at once, and look at single frames only where that fails.

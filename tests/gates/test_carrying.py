@@ -1,0 +1,117 @@
+"""One message with several requests: its answers come in order and end once, in whatever order the replies come."""
+
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any, cast
+
+import pytest
+
+from penstock.engine import Engine
+from penstock.gates.carrying import Carrying
+from penstock.model import Batch, Done, Reply, Request
+from penstock.wire.res01 import Frames, decode
+
+Answer = Callable[[Reply], None]
+COUNT = 4
+
+
+class Replies:
+    """In the place of an engine: requests wait until the test replies to them, or are replied to at once."""
+
+    def __init__(self, at_once: tuple[int, ...] = ()) -> None:
+        self.waiting: dict[int, Answer] = {}
+        self.begun = 0
+        self._at_once = at_once
+
+    def submit(self, _principal: object, request: Request, answer: Answer, _present: object) -> Callable[[], None]:
+        number, self.begun = self.begun, self.begun + 1
+        self.waiting[number] = answer
+        if number in self._at_once:
+            self.reply(number)
+        return lambda: None
+
+    def reply(self, number: int) -> None:
+        answer = self.waiting.pop(number)
+        answer(self.replies(number))
+
+    def replies(self, number: int) -> Reply:
+        return Batch(number, [])
+
+
+class Progressing(Replies):
+    """For a message that is answered once."""
+
+    def replies(self, _number: int) -> Reply:
+        return Done()
+
+
+class Carried(Carrying):
+    """Keeps what is delivered; at most so many requests may be under way."""
+
+    def __init__(self, frames: Frames, most: int = COUNT) -> None:
+        super().__init__(decode(frames))
+        self.delivered: list[tuple[int, bool]] = []
+        self.most = most
+        self.most_seen = 0
+
+    def may_go_on(self, begun: int) -> bool:
+        self.most_seen = max(self.most_seen, begun)
+        return begun < self.most
+
+    def deliver(self, answers: list[Frames], done: bool) -> None:
+        self.delivered += [(int(answer[4]), done) for answer in answers]
+
+
+def fetch() -> Carried:
+    return Carried([b"", b"Res01", b"FE", b"id", b"%d" % COUNT, *[b"1", b"10"] * COUNT])
+
+
+def begun(carried: Carried, replies: Replies) -> None:
+    carried.begin(cast("Engine", replies), cast("Any", None))
+
+
+IN_ORDER = [(0, False), (1, False), (2, False), (3, True)]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(COUNT))))
+def test_answers_come_in_order_and_only_the_last_one_ends_the_message(order: tuple[int, ...]) -> None:
+    carried, replies = fetch(), Replies()
+    begun(carried, replies)
+    for number in order:
+        assert not carried.done
+        replies.reply(number)
+    assert carried.delivered == IN_ORDER
+    assert carried.done
+
+
+@pytest.mark.parametrize("at_once", [(0,), (1,), (3,), (1, 2), (0, 1, 2, 3)])
+def test_replies_that_come_while_the_requests_are_submitted_are_no_exception(at_once: tuple[int, ...]) -> None:
+    carried, replies = fetch(), Replies(at_once)
+    begun(carried, replies)
+    for number in sorted(replies.waiting, reverse=True):
+        replies.reply(number)
+    assert carried.delivered == IN_ORDER
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_reply_that_waits_for_its_turn_still_counts_as_under_way(most: int) -> None:
+    carried, replies = fetch(), Replies()
+    carried.most = most
+    begun(carried, replies)
+    while not carried.done:
+        # The latest first: no other may begin in its place before the earlier ones are answered.
+        assert replies.begun - len(carried.delivered) <= most
+        replies.reply(max(replies.waiting))
+    assert carried.delivered == IN_ORDER
+    assert carried.most_seen <= most
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_what_is_answered_together_is_answered_once_when_all_is_done(order: tuple[int, ...]) -> None:
+    carried = Carried([b"", b"Res01", b"PS", b"id", b"3", *[b"7", b"1"] * 3])
+    replies = Progressing()
+    begun(carried, replies)
+    for number in order:
+        assert carried.delivered == []
+        replies.reply(number)
+    assert (carried.delivered, carried.done) == ([(3, True)], True)
