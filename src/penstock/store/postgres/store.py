@@ -179,6 +179,7 @@ class PostgresStore(PostgresReader):
         producers = self.db.ask("batch_producers", {"names": Texts(needs.producers)}) if needs.producers else None
         self.db.sync()
         start = Start(*fetched(started)[0])
+        connecting.refuse_switched_off(start.switched_off.split())
         now = start.now if self._clock is None else ticks_of_unix_ns(self._clock())
         # Recorded times never go backwards, whatever the clock does.
         self._recorded = max(self._recorded, start.recorded, now)
