@@ -15,6 +15,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
+from penstock.engine.clock import ClockWatch
 from penstock.engine.metrics import Metrics
 from penstock.errors import Closed, LimitExceeded, PenstockError, StoreError, Unexpected, WriterBusy, WriterTimeout
 from penstock.model import Appended
@@ -56,6 +57,7 @@ class Writer:
         self._settings = settings
         self._metrics = metrics
         self._committed = committed
+        self._clock = ClockWatch(metrics)
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._waiting = 0
         self._waiting_bytes = 0
@@ -169,6 +171,7 @@ class Writer:
                 return [Unexpected(repr(error))]
             # One of them is at fault; the others shall not suffer for it.
             return [outcome for transaction in transactions for outcome in self._commit([transaction])]
+        self._clock.look(self._store.batch_times)
         self._metrics.batch_seconds.add(time.perf_counter() - started)
         self._metrics.batch_requests.add(len(transactions))
         return outcomes

@@ -20,6 +20,7 @@ from penstock.errors import (
 from penstock.model import Appended, ProducerMark, StoreStats, ticks_of_unix_ns
 from penstock.store import operations
 from penstock.store.contract import (
+    BatchTimes,
     Commit,
     Install,
     Outcome,
@@ -177,7 +178,9 @@ class SqliteStore(SqliteReader):
 
     def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
         # Recorded times never go backwards, whatever the clock does.
-        self._recorded = max(self._recorded, self.now())
+        now = self.now()
+        self._recorded = max(self._recorded, now)
+        self.batch_times = BatchTimes(now, self._recorded)
         self._appender.begin(self._recorded)
         try:
             self.db.command("BEGIN IMMEDIATE")
