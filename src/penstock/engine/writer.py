@@ -8,7 +8,6 @@ If the store fails, everyone who waits is told, and the writer tries to bring th
 
 import asyncio
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from penstock.store.contract import Commit, Outcome, Placed, Transaction
 
 log = logging.getLogger(__name__)
 
-SWITCH_INTERVAL_S: Final = 0.001
 RECOVERY_PAUSE_S: Final = 0.1
 """How long requests gather between two attempts to bring a failed store back."""
 
@@ -68,9 +66,6 @@ class Writer:
 
     def start(self) -> None:
         """Begin to work."""
-        # The loop's thread and this one take turns at the interpreter. With the default of 5 ms a busy loop would
-        # keep the writer waiting that long after every call into SQLite; see bench/mixed.py.
-        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         self._thread.start()
 
     @property
