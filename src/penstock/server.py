@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 CLOSING_MS_MAX: Final = 2_000
 """What a stop may take beyond `shutdown_ms_max`: to close the store and the workers after the work is done."""
 
+SWITCH_INTERVAL_S: Final = 0.001
+
 Ready = Callable[[str], None]
 """Told, in the ready line, when every gate listens."""
 
@@ -33,6 +35,9 @@ Ready = Callable[[str], None]
 def run(settings: Settings, ready: Ready) -> int:
     """Serve until a signal comes; the exit code."""
     log_to_stderr(settings.log_level)
+    # The loop's thread and the writer take turns at the interpreter. By default a busy loop keeps the
+    # writer waiting for 5 ms after every call into SQLite; see bench/mixed.py. Only here: the process is ours.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(serve(settings, ready))

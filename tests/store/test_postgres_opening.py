@@ -1,6 +1,7 @@
 """Opening the shared store: URLs, schemas, rights, settings that would lose commits, several servers at once."""
 
 import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -127,3 +128,53 @@ def test_a_locale_changes_no_order(server: Postgres, url: str) -> None:
         for name in names:
             append(store, name, some(1))
         assert [stream.name for stream in store.streams("shop", "", "", 100)] == sorted(names)
+
+
+@pytest.mark.parametrize("name", ["fsync", "full_page_writes"])
+def test_a_setting_that_is_switched_off_later_stops_all_writes_until_it_is_on_again(
+    server: Postgres, name: str
+) -> None:
+    url = server.url(f"switched_{name}")
+    with closing(PostgresStore(url)) as store:
+        append(store, "orders", some(1))
+        try:
+            server.set(name, "off")
+            with pytest.raises(StoreError, match=f"{name} = off.*Nothing was written"):
+                append_until_refused(store)
+            with pytest.raises(StoreError, match=f"{name} = off"):
+                store.recover()
+        finally:
+            server.set(name, "on")
+        recover_soon(store)
+        head = store.head()
+        append(store, "orders", some(1))
+        assert [one.sequence for one in everything(store)] == list(range(1, head + 2))
+
+
+def append_until_refused(store: PostgresStore) -> None:
+    """A reload reaches a session a moment after it was asked for."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        append(store, "orders", some(1))
+
+
+def recover_soon(store: PostgresStore) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return store.recover()
+        except StoreError:
+            assert time.monotonic() < deadline
+
+
+def test_a_reload_does_not_loosen_what_a_commit_of_an_open_session_means(server: Postgres, url: str) -> None:
+    with closing(PostgresStore(url)) as store:
+        try:
+            server.set("synchronous_commit", "off")
+            asked = "SELECT reset_val, setting FROM pg_settings WHERE name = 'synchronous_commit'"
+            deadline = time.monotonic() + 30
+            while (shown := store.db.connection.execute(asked).fetchone()) == ("on", "on"):
+                assert time.monotonic() < deadline, "the reload did not reach the session"
+        finally:
+            server.set("synchronous_commit", "on")
+        assert shown == ("off", "on")

@@ -1,5 +1,6 @@
 """What commands that run on Spark have in common: a session with what was asked for, and how Ctrl-C ends them."""
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,11 @@ def session(name: str, master: str | None, conf: list[str] | None) -> AbstractCo
     from penstock.spark.sessions import MASTER, late_session  # noqa: PLC0415
 
     return late_session(name, MASTER, options_of(conf, master))
+
+
+def _is_no_echo(record: logging.LogRecord) -> bool:
+    """Whether this is not what Py4J says of a JVM that is gone: it says so to the root, and raises an error as well."""
+    return "py4j" not in record.pathname
 
 
 def options_of(conf: list[str] | None, master: str | None = None) -> dict[str, str]:
@@ -83,6 +89,9 @@ def interruptible(message: str) -> Iterator[None]:
 @contextmanager
 def _handled(signals: list[int], *, interrupting: int) -> Iterator[None]:
     """Note Ctrl-C and SIGTERM; only the one of this number interrupts, also if others come until the process ends."""
+
+    # An interrupted JVM is gone, and what Py4J says of that is no news.
+    logging.getLogger().addFilter(_is_no_echo)
 
     def handle(number: int, _: Any) -> None:
         signals.append(number)

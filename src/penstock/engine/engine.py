@@ -7,6 +7,7 @@ it runs on one event loop; only the writer's thread and the worker processes are
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -123,9 +124,7 @@ class Engine:
     async def start(self) -> None:
         """Open the store and start the writer and the workers. If that fails, nothing stays behind."""
         settings = self.settings
-        self._store: Store = open_store(
-            self.url, stream_cache_max=settings.stream_cache_max, wal_bytes_max=settings.wal_bytes_max
-        )
+        self._store = await self._open()
         self._waiters = Waiters(settings.waiters_max, self.metrics)
         loop = asyncio.get_running_loop()
         self._writer = Writer(self._store, loop, settings, self.metrics, self._committed)
@@ -170,6 +169,18 @@ class Engine:
             await self.pool.start()
         except BaseException:
             await self.stop()
+            raise
+
+    async def _open(self) -> Store:
+        """Open the store in a thread: it may recover or migrate, and the loop belongs to others as well."""
+        limits = {"stream_cache_max": self.settings.stream_cache_max, "wal_bytes_max": self.settings.wal_bytes_max}
+        opening = asyncio.ensure_future(asyncio.to_thread(open_store, self.url, **limits))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped: what it opens is closed.
+            with suppress(PenstockError):
+                (await opening).close()
             raise
 
     async def stop(self) -> None:

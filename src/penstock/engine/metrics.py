@@ -72,6 +72,7 @@ class Metrics(Collector):
         self.disk_refusing = False
         self.waiting_polls = 0
         self.store_up = True
+        self.recorded_ahead_seconds = 0.0
         self.refused: Counter[str] = Counter()
         self.gate_received: Counter[str] = Counter()
         self.gate_sent: Counter[str] = Counter()
@@ -118,6 +119,11 @@ class Metrics(Collector):
         yield sessions
         yield GaugeMetricFamily("penstock_waiting_polls", "Long polls that wait for events", self.waiting_polls)
         yield GaugeMetricFamily("penstock_store_up", "1 while the store can be written", self.store_up)
+        yield GaugeMetricFamily(
+            "penstock_recorded_ahead_seconds",
+            "How far recorded times are ahead of the clock, after it was set back",
+            self.recorded_ahead_seconds,
+        )
         yield self.batch_seconds.family()
         yield self.batch_requests.family()
 

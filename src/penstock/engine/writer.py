@@ -8,13 +8,13 @@ If the store fails, everyone who waits is told, and the writer tries to bring th
 
 import asyncio
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
+from penstock.engine.clock import ClockWatch
 from penstock.engine.metrics import Metrics
 from penstock.errors import Closed, LimitExceeded, PenstockError, StoreError, Unexpected, WriterBusy, WriterTimeout
 from penstock.model import Appended
@@ -24,7 +24,6 @@ from penstock.store.contract import Commit, Outcome, Placed, Transaction
 
 log = logging.getLogger(__name__)
 
-SWITCH_INTERVAL_S: Final = 0.001
 RECOVERY_PAUSE_S: Final = 0.1
 """How long requests gather between two attempts to bring a failed store back."""
 
@@ -56,6 +55,7 @@ class Writer:
         self._settings = settings
         self._metrics = metrics
         self._committed = committed
+        self._clock = ClockWatch(metrics)
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._waiting = 0
         self._waiting_bytes = 0
@@ -66,9 +66,6 @@ class Writer:
 
     def start(self) -> None:
         """Begin to work."""
-        # The loop's thread and this one take turns at the interpreter. With the default of 5 ms a busy loop would
-        # keep the writer waiting that long after every call into SQLite; see bench/mixed.py.
-        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         self._thread.start()
 
     @property
@@ -169,6 +166,7 @@ class Writer:
                 return [Unexpected(repr(error))]
             # One of them is at fault; the others shall not suffer for it.
             return [outcome for transaction in transactions for outcome in self._commit([transaction])]
+        self._clock.look(self._store.batch_times)
         self._metrics.batch_seconds.add(time.perf_counter() - started)
         self._metrics.batch_requests.add(len(transactions))
         return outcomes

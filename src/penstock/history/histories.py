@@ -27,6 +27,8 @@ SERVED: Final = ("penstock://", "zmq+tcp://")
 LOCAL: Final = "sqlite:///"
 PATIENCE_S: Final = 30.0
 """How long a database may be away while its history is read: as long as a client is patient with a server."""
+OPENING_S_MAX: Final = 5.0
+"""How long a database may be away when it is opened: enough for a restart, and not too long for a typing error."""
 PAUSE_S: Final = 0.5
 
 
@@ -89,8 +91,8 @@ class StoredHistory:
     """A store, read by this process itself."""
 
     def __init__(self, url: str) -> None:
-        self._store = open_reader(url)
         self._is_local = url.startswith(LOCAL)
+        self._store = self._patiently(partial(open_reader, url), OPENING_S_MAX)
 
     def now(self) -> Now:
         """See History."""
@@ -98,17 +100,17 @@ class StoredHistory:
 
     def all_bytes(self) -> int:
         """See History."""
-        return self._store.stats().body_bytes
+        return self._patiently(self._store.stats).body_bytes
 
     def event_bytes(self, position: int) -> int:
         """See History."""
-        records = self._store.read_records(position, EventFilter(), ReadLimits(1, 1)).records
+        records = self._patiently(partial(self._store.read_records, position, EventFilter(), ReadLimits(1, 1))).records
         return len(records[0].data) // records[0].count if records else 0
 
     def context_bytes(self, context: str) -> int:
         """See History."""
         after = context[:-1]
-        while found := self._store.contexts(after, CONTEXTS_PER_QUERY):
+        while found := self._patiently(partial(self._store.contexts, after, CONTEXTS_PER_QUERY)):
             for info in found:
                 if info.name == context:
                     return info.bytes
@@ -121,7 +123,7 @@ class StoredHistory:
         """See History."""
         limits, start = ReadLimits(STEP_EVENTS_MAX, STEP_BYTES_MAX), 1
         while True:
-            search = self._store.find_position(EventFilter(context), ticks, limits, start)
+            search = self._patiently(partial(self._store.find_position, EventFilter(context), ticks, limits, start))
             if search.position is not None or search.end:
                 return search.position
             start = search.next
@@ -142,9 +144,9 @@ class StoredHistory:
         """See History."""
         self._store.close()
 
-    def _patiently(self, read: Callable[[], T]) -> T:
-        """A read that is tried again: a database that was started anew takes a moment."""
-        deadline = time.monotonic() + (0 if self._is_local else PATIENCE_S)
+    def _patiently(self, read: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+        """Retry a read while the database is away: a restart takes a moment."""
+        deadline = time.monotonic() + (0 if self._is_local else patience_s)
         while True:
             try:
                 return read()

@@ -8,7 +8,9 @@ Ctrl-C for itself when it is started in the main thread.
 import logging
 import os
 import re
+import shlex
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from penstock.errors import InvalidRequest
@@ -40,9 +43,13 @@ PYTHON: Final = "spark.pyspark.python"
 """Spark's name for the Python that executors run; spark-submit alone makes a variable of it."""
 ENDING_S: Final = 10.0
 """Seconds that a JVM has to end by itself, and a thread that is to end."""
+STARTING_LOOK_S: Final = 0.05
+"""Seconds between two looks whether a JVM has started."""
 LOOK_S: Final = 0.2
 """Seconds between two attempts to make a thread end."""
 STDERR: Final = 2
+GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"
+GATEWAY_SECRET: Final = "PYSPARK_GATEWAY_SECRET"  # noqa: S105 - the name of a variable
 WAITING: Final = (
     "Spark has given no executor for %.0f seconds, and is waited for; perhaps others have them all, they cannot reach "
     "this machine (spark.driver.host), or are asked for more than a worker has (spark.executor.memory)"
@@ -81,7 +88,7 @@ def late_session(name: str, master: str = MASTER, conf: Mapping[str, str] | None
 
     def start() -> "SparkSession":
         if not started:
-            started.append(_started(_configured(name, master, conf or {}), conf or {}, jvm))
+            started.append(_started(name, master, conf or {}, jvm))
         return started[0]
 
     try:
@@ -127,7 +134,11 @@ def _make_end(thread: threading.Thread, end: Callable[[], object]) -> None:
 
 
 class _Jvm:
-    """The process that Spark is started in, known from its first moment on, so that it can always be ended."""
+    """The process that Spark runs in. We start it, so that we can end it from its first moment on.
+
+    PySpark would start the same process with the same variables, and say nothing of it until it has answered. It uses
+    one that runs already if `PYSPARK_GATEWAY_PORT` and `PYSPARK_GATEWAY_SECRET` say where.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -135,25 +146,48 @@ class _Jvm:
         self._is_over = False
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Note the process that PySpark starts meanwhile: it tells nobody of it until the process has answered."""
-        from pyspark import java_gateway  # noqa: PLC0415
+    def offered(self, conf: Mapping[str, str]) -> Iterator[None]:
+        """Start the process, and have PySpark use it; unless PySpark has one already."""
+        from pyspark import SparkContext  # noqa: PLC0415
 
-        module: Any = java_gateway
-        kept, module.Popen = module.Popen, self._start
+        if SparkContext._gateway is not None or GATEWAY_PORT in os.environ:
+            yield
+            return
+        os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET] = apart(lambda: self._start(conf), self.end)
         try:
             yield
         finally:
-            module.Popen = kept
+            del os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET]
 
-    def _start(self, *args: Any, **options: Any) -> "subprocess.Popen[bytes]":
-        # What a JVM has to say is nobody's result: it goes where its complaints go.
-        process = subprocess.Popen(*args, **{**options, "stdout": STDERR})  # noqa: S603 - PySpark's own command
-        with self._lock:
-            self._process = process
-            if self._is_over:
-                process.terminate()
-        return process
+    def _start(self, conf: Mapping[str, str]) -> tuple[str, str]:
+        """The port that the process listens on, and the secret that it wants to hear."""
+        import pyspark  # noqa: PLC0415
+
+        home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+        options = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+        arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        with tempfile.TemporaryDirectory() as folder:
+            answer = Path(folder) / "gateway"
+            process = subprocess.Popen(  # noqa: S603 - Spark's own command
+                [str(home / "bin" / "spark-submit"), *options, *arguments],
+                env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)},
+                # It ends when nobody holds the other end any more.
+                stdin=subprocess.PIPE,
+                # What a JVM has to say is nobody's result: it goes where its complaints go.
+                stdout=STDERR,
+                # Ctrl-C is for us: we end it in order.
+                process_group=0,
+            )
+            with self._lock:
+                self._process = process
+                if self._is_over:
+                    process.terminate()
+            while process.poll() is None and not answer.exists():
+                time.sleep(STARTING_LOOK_S)
+            if not answer.exists():
+                raise RuntimeError("the JVM ended while it started")
+            port, length = struct.unpack_from("!ii", told := answer.read_bytes())
+            return str(port), told[8 : 8 + length].decode()
 
     @property
     def has_ended(self) -> bool:
@@ -187,17 +221,19 @@ def _forget() -> None:
     SparkSession._instantiatedSession = None
 
 
-def _configured(name: str, master: str, conf: Mapping[str, str]) -> Any:
+def _configured(name: str, master: str, conf: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
+    """What builds the session, and the options that its JVM is started with."""
     _check()
     master = conf.get(_MASTER, master)
     check_master(master)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - a command that needs none does without
 
     _name_python(conf)
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**QUIET, **_local(master), **conf}.items():
+    options = {_MASTER: master, "spark.app.name": name, **QUIET, **_local(master), **conf}
+    builder = SparkSession.builder
+    for key, value in options.items():
         builder = builder.config(key, value)
-    return builder
+    return builder, options
 
 
 def _name_python(conf: Mapping[str, str]) -> None:
@@ -253,16 +289,11 @@ def _trouble_with(address: str) -> str | None:
     return None
 
 
-def _is_no_echo(record: logging.LogRecord) -> bool:
-    """Whether this is not what Py4J says of a JVM that is gone: it says so to the root, and raises an error as well."""
-    return "py4j" not in record.pathname
-
-
-def _started(builder: Any, conf: Mapping[str, str], jvm: _Jvm) -> "SparkSession":
-    logging.getLogger().addFilter(_is_no_echo)
+def _started(name: str, master: str, conf: Mapping[str, str], jvm: _Jvm) -> "SparkSession":
+    builder, options = _configured(name, master, conf)
     with tempfile.TemporaryFile() as said:
         try:
-            with _to(said), jvm.noted():
+            with _to(said), jvm.offered(options):
                 spark: SparkSession = apart(builder.getOrCreate, jvm.end)
                 apart(lambda: _try_settings(spark, conf), jvm.end)
         except Exception as error:  # noqa: BLE001 - see below

@@ -144,6 +144,13 @@ class StoreIdentity(NamedTuple):
     timeline: int
 
 
+class BatchTimes(NamedTuple):
+    """The times of a batch, in ticks: the store's clock, and what its commits were recorded as."""
+
+    now: int
+    recorded: int
+
+
 class ReadLimits(NamedTuple):
     """When a read stops: it always ends, with a place to read on from."""
 
@@ -365,6 +372,9 @@ Progressed = Callable[[int, int], None]
 
 class Store(ABC):
     """A history and all state that goes with it."""
+
+    batch_times: BatchTimes
+    """Those of the last `write`."""
 
     # -- writing
 

@@ -18,7 +18,7 @@ from penstock.store.tables.appender import ContextState, Placing, StreamKey, Str
 
 
 class Start(NamedTuple):
-    """The row of `state` as a batch finds it, its transaction, who carries it out, and the database's clock."""
+    """The row of `state` as a batch finds it, its transaction, who carries it out, the database's clock and dangers."""
 
     head: int
     recorded: int
@@ -28,6 +28,8 @@ class Start(NamedTuple):
     transaction: str
     process: int
     now: int
+    switched_off: str
+    """The names of settings that must be on and are not, separated by blanks."""
 
 
 class Point(NamedTuple):

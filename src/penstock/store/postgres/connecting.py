@@ -7,6 +7,7 @@ A database whose settings would lose acknowledged commits is refused, by the nam
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
@@ -144,6 +145,11 @@ def _check(connection: psycopg.Connection[Any], write: bool) -> None:
     if encoding != "UTF8":
         raise StoreError(f"the database has the encoding {encoding}, and the store needs UTF8")
     settings = dict(connection.execute(QUERIES["settings"]).fetchall())
-    for name, danger in _REFUSED.items():
-        if write and settings[name] == "off":
-            raise StoreError(f"the database has {name} = off: {danger}; set it to on and start again")
+    if write:
+        refuse_switched_off([name for name in _REFUSED if settings[name] == "off"])
+
+
+def refuse_switched_off(names: Sequence[str]) -> None:
+    """Raises StoreError if there are settings that must be on and are not."""
+    for name in names:
+        raise StoreError(f"the database has {name} = off: {_REFUSED[name]}. Nothing was written; set it to on")

@@ -3,7 +3,9 @@ SELECT set_config('search_path', %(schema)s, false), set_config('lock_timeout', 
     set_config('idle_in_transaction_session_timeout', %(idle_ms)s, false),
     -- All that is asked for is found by an index. A plan that was made while a table was small must not stay otherwise.
     set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
-    set_config('jit', 'off', false);
+    set_config('jit', 'off', false),
+    -- Pinned as it was found, so that a reload of the configuration does not loosen what commits of this session mean.
+    set_config('synchronous_commit', current_setting('synchronous_commit'), false);
 
 -- name: settings
 SELECT name, setting FROM pg_settings
@@ -77,7 +79,10 @@ UPDATE state SET recoveries = recoveries + 1;
 
 -- name: batch_start
 SELECT head, recorded, writer, stream_id, context_id, pg_current_xact_id()::text, pg_backend_pid(),
-    (extract(epoch FROM clock_timestamp()) * 10000000)::bigint + 621355968000000000
+    (extract(epoch FROM clock_timestamp()) * 10000000)::bigint + 621355968000000000,
+    -- Anybody may switch these off while we are connected: every batch looks.
+    concat_ws(' ', CASE current_setting('fsync') WHEN 'off' THEN 'fsync' END,
+        CASE current_setting('full_page_writes') WHEN 'off' THEN 'full_page_writes' END)
 FROM state;
 
 -- name: batch_streams

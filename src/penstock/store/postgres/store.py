@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from penstock.errors import StorageFailure
 from penstock.model import StoreStats, check_name, ticks_of_unix_ns
-from penstock.store.contract import Commit, Outcome, RequireLog, StoreIdentity, StoreState, Transaction
+from penstock.store.contract import BatchTimes, Commit, Outcome, RequireLog, StoreIdentity, StoreState, Transaction
 from penstock.store.postgres import connecting, schema
 from penstock.store.postgres.appender import Appender, Start
 from penstock.store.postgres.arrays import Texts
@@ -179,9 +179,11 @@ class PostgresStore(PostgresReader):
         producers = self.db.ask("batch_producers", {"names": Texts(needs.producers)}) if needs.producers else None
         self.db.sync()
         start = Start(*fetched(started)[0])
+        connecting.refuse_switched_off(start.switched_off.split())
         now = start.now if self._clock is None else ticks_of_unix_ns(self._clock())
         # Recorded times never go backwards, whatever the clock does.
         self._recorded = max(self._recorded, start.recorded, now)
+        self.batch_times = BatchTimes(now, self._recorded)
         self._appender.begin(start, self._recorded)
         self._learn(needs, ask, is_alone=start.writer == self.id)
         batch = Batch(

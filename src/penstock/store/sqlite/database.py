@@ -15,11 +15,14 @@ import apsw
 from penstock.errors import InvalidRequest, NotAStore, PenstockError, StorageFailure, StorageFull
 from penstock.store.sql import load_queries
 from penstock.store.sqlite import redo
+from penstock.store.sqlite.lock import is_recovering
 
 FILE_NAME: Final = "penstock.db"
 PAGE_BYTES: Final = 4096
 CACHE_KIB: Final = 64 * 1024
 BUSY_MS_MAX: Final = 5_000
+LOOK_STEPS: Final = 100_000
+"""After so many steps of SQLite's machine, some milliseconds, a read looks whether it has to make way."""
 APPLICATION_ID: Final = 0x50454E53
 """PENS, in the file's header."""
 
@@ -40,6 +43,8 @@ def translate(error: Exception) -> PenstockError:
         return InvalidRequest("value", f"cannot be stored: {error}")
     if isinstance(error, apsw.FullError):
         return StorageFull(str(error))
+    if isinstance(error, apsw.InterruptError):
+        return StorageFailure("the read made way for a recovery from a failed write; read again")
     return StorageFailure(f"{type(error).__name__}: {error}")
 
 
@@ -78,6 +83,11 @@ class Database:
             connection.pragma("secure_delete", "on")
         else:
             connection.pragma("query_only", "on")
+            connection.set_progress_handler(self._must_make_way, LOOK_STEPS)
+
+    def _must_make_way(self) -> bool:
+        """Whether a read that takes long has to end, because the store's owner cannot recover beside it."""
+        return is_recovering(self._path.parent)
 
     def rows(self, name: str, values: Values = ()) -> list[Any]:
         """All rows of a query."""

@@ -20,6 +20,7 @@ from penstock.errors import (
 from penstock.model import Appended, ProducerMark, StoreStats, ticks_of_unix_ns
 from penstock.store import operations
 from penstock.store.contract import (
+    BatchTimes,
     Commit,
     Install,
     Outcome,
@@ -36,7 +37,7 @@ from penstock.store.sqlite.checkpointer import Checkpointer
 from penstock.store.sqlite.consumers import Consumers
 from penstock.store.sqlite.database import FILE_NAME, Database
 from penstock.store.sqlite.history import History
-from penstock.store.sqlite.lock import make_directory, take_lock
+from penstock.store.sqlite.lock import make_directory, readers_of, take_lock, write_owner
 from penstock.store.sqlite.logs import Logs, write_output
 from penstock.store.sqlite.sealing import Sealing
 from penstock.store.sqlite.space import GivingBack, free_bytes
@@ -177,7 +178,9 @@ class SqliteStore(SqliteReader):
 
     def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
         # Recorded times never go backwards, whatever the clock does.
-        self._recorded = max(self._recorded, self.now())
+        now = self.now()
+        self._recorded = max(self._recorded, now)
+        self.batch_times = BatchTimes(now, self._recorded)
         self._appender.begin(self._recorded)
         try:
             self.db.command("BEGIN IMMEDIATE")
@@ -360,11 +363,19 @@ class SqliteStore(SqliteReader):
         self.db.abandon()
         self.db.close()
         self.db = self._open()
-        # What a failed commit left in the WAL must be neither replayed nor answered from: start the WAL anew.
-        if not self._checkpointer.copy(self.db, restart=True):
-            raise StorageFailure("its write-ahead log is still being read")
+        self._restart_wal()
         self._prove()
         self._load()
+
+    def _restart_wal(self) -> None:
+        """Empty the WAL: nobody may replay or read what a failed commit left in it. Our own readers make way."""
+        write_owner(self._lock, recovering=True)
+        try:
+            if not self._checkpointer.copy(self.db, restart=True):
+                readers = ", ".join(readers_of(self.directory / f"{FILE_NAME}-shm")) or "another process"
+                raise StorageFailure(f"its write-ahead log is still being read by {readers}; end that to recover")
+        finally:
+            write_owner(self._lock)
 
     def _prove(self) -> None:
         """Write something new and have it synced: only then does the disk work again."""

@@ -7,7 +7,7 @@ from typing import Final
 import apsw
 
 from penstock.store.contract import Finding
-from penstock.store.sqlite.database import Database
+from penstock.store.sqlite.database import Database, translate
 from penstock.store.sqlite.lock import is_served
 from penstock.store.tables import verifying
 
@@ -34,4 +34,4 @@ class Verifying(verifying.Verifying[Database]):
                     if line != "ok":
                         yield Finding("file", line)
             except apsw.Error as error:
-                yield Finding("file", str(error))
+                yield Finding("file", str(translate(error)))

@@ -192,19 +192,24 @@ class Verifying(Store, Generic[AnyQueries]):
     # -- the rest
 
     def _consumers(self) -> Iterator[Finding]:
+        # All of it at once: the caller may take its time with each, and a snapshot has none.
         with self.db.snapshot():
-            head = {"head": self.head()}
-            counted = self.db.value("counted_events")
-            if counted != head["head"]:
-                yield Finding("contexts", f"count {counted} events, and the last position is {head['head']}")
-            for queue, first, last in self.db.rows("stray_allocations"):
-                yield Finding(f"queue number {queue}", f"allocation {first} to {last} does not fit")
-            for number, context, name, position in self.db.rows("stray_queues", head):
-                yield Finding(f"queue {name} of {context} (number {number})", f"marker {position} lies outside")
-            for number, subscriber, position in self.db.rows("stray_subscriptions", head):
-                yield Finding(f"subscription {number} of {subscriber}", f"bookmark {position} lies outside")
-            for name, outputs in self.db.rows("stray_iterators"):
-                yield Finding(f"iterator {name}", f"its output does not have the {outputs} items it should")
+            found = list(self._stray())
+        yield from found
+
+    def _stray(self) -> Iterator[Finding]:
+        head = {"head": self.head()}
+        counted = self.db.value("counted_events")
+        if counted != head["head"]:
+            yield Finding("contexts", f"count {counted} events, and the last position is {head['head']}")
+        for queue, first, last in self.db.rows("stray_allocations"):
+            yield Finding(f"queue number {queue}", f"allocation {first} to {last} does not fit")
+        for number, context, name, position in self.db.rows("stray_queues", head):
+            yield Finding(f"queue {name} of {context} (number {number})", f"marker {position} lies outside")
+        for number, subscriber, position in self.db.rows("stray_subscriptions", head):
+            yield Finding(f"subscription {number} of {subscriber}", f"bookmark {position} lies outside")
+        for name, outputs in self.db.rows("stray_iterators"):
+            yield Finding(f"iterator {name}", f"its output does not have the {outputs} items it should")
 
 
 def _no_commit(stream_id: int, previous: int, end: int, position: int) -> Finding:
