@@ -101,7 +101,7 @@ def numbered(number: int) -> NewEvent:
     return penstock.event("Counted", number)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 def test_what_was_acknowledged_before_a_kill_is_there_and_nothing_is_there_twice(tmp_path: Path, kills: int) -> None:
     dice = rng("when a server is killed")
     with Mortal(tmp_path / "data") as mortal:
