@@ -1,12 +1,14 @@
-"""One suite over three URLs and both clients: servers and clients that all tests of a worker share.
+"""One suite for three kinds of URL and both clients: servers and clients that all tests of a worker share.
 
+The plain client drives the one for event loops, and URLs differ in their transport only. So a test runs with the plain
+client, over MQ or over each URL that its mark `over` names; the tests of `SMOKE` run with both clients over every URL.
 A test gets a client and a context of its own; `connect` makes more clients of the same kind.
 """
 
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -19,6 +21,63 @@ WAYS = ("penstock", "zmq+tcp", "sqlite")
 NETWORKS = ("penstock", "zmq+tcp")
 MAKERS: dict[str, Callable[..., Client]] = {"plain": penstock.connect, "loop": driven_connect}
 Connect = Callable[..., Client]
+SMOKE: Final = {
+    "AcknowledgeQueue": "test_a_queue_can_be_handled_by_hand",
+    "Append": "test_what_was_appended_is_what_is_read",
+    "BeginBuild": "test_a_build_is_begun_read_staged_and_installed",
+    "CreateIterator": "test_an_iterator_maps_filters_and_reduces",
+    "CreateLog": "test_a_log_keeps_values_in_order",
+    "DropIterator": "test_a_build_is_begun_read_staged_and_installed",
+    "DropLog": "test_making_and_deleting_a_log_twice_is_fine",
+    "DropOutput": "test_errors_come_as_what_they_are",
+    "DropStages": "test_what_is_staged_is_seen_when_it_is_published_and_once",
+    "EraseStream": "test_an_erased_stream_is_empty_and_goes_on",
+    "EraseSubject": "test_a_subject_is_erased_in_one_context_or_in_all",
+    "FetchSubscription": "test_a_subscription_delivers_everything_once",
+    "FindMessage": "test_a_build_says_where_the_event_of_a_message_is",
+    "FindPosition": "test_a_position_is_found_by_time",
+    "GetStats": "test_counts_grow",
+    "InstallOutput": "test_a_build_is_begun_read_staged_and_installed",
+    "ListContexts": "test_contexts_and_streams_are_listed",
+    "ListDeadLetters": "test_dead_letters_are_listed_and_put_back",
+    "ListErasures": "test_what_was_waited_for_is_finished_in_the_ledger",
+    "ListIterators": "test_an_iterator_maps_filters_and_reduces",
+    "ListLogs": "test_making_and_deleting_a_log_twice_is_fine",
+    "ListQueues": "test_queues_are_listed",
+    "ListStreams": "test_contexts_and_streams_are_listed",
+    "ListSubscriptions": "test_subscriptions_are_listed",
+    "NextItems": "test_an_iterator_maps_filters_and_reduces",
+    "PublishStages": "test_what_is_staged_is_seen_when_it_is_published_and_once",
+    "PutBack": "test_dead_letters_are_listed_and_put_back",
+    "ReadAll": "test_a_page_says_where_to_read_on",
+    "ReadEvent": "test_one_event_can_be_read",
+    "ReadMessages": "test_a_build_is_begun_read_staged_and_installed",
+    "ReadRecords": "test_a_filter_and_types_choose",
+    "ReadStream": "test_what_was_appended_is_what_is_read",
+    "RegisterSubscriptions": "test_a_subscription_delivers_everything_once",
+    "ReleaseQueue": "test_a_queue_can_be_handled_by_hand",
+    "ReplayQueue": "test_a_range_is_handed_out_once_more",
+    "ResetQueue": "test_a_queue_begins_again_where_it_is_told",
+    "SetDeadLetterRule": "test_dead_letters_are_listed_and_put_back",
+    "SetSubscription": "test_a_subscription_can_be_moved",
+    "ShowIterator": "test_an_iterator_shows_what_it_is",
+    "ShowLog": "test_a_log_keeps_values_in_order",
+    "StageEvents": "test_what_is_staged_is_seen_when_it_is_published_and_once",
+    "StageOutput": "test_errors_come_as_what_they_are",
+    "SubscribeQueue": "test_a_queue_can_be_handled_by_hand",
+    "Transact": "test_produce_and_acknowledge_is_one_transaction",
+    "many commits": "test_many_commits_are_written_in_their_order",
+    "a conflict": "test_an_append_to_another_version_is_a_conflict",
+    "the largest event": "test_the_largest_event_passes",
+    "an event too large": "test_too_large_an_event_is_refused",
+    "following": "test_following_gives_what_is_there_and_then_what_comes",
+    "Arrow": "test_arrow_batches_have_the_same_rows",
+    "a batch in a with": "test_a_batch_is_acknowledged_when_the_body_succeeds",
+    "a failure in a with": "test_a_batch_is_released_when_the_body_fails",
+    "a closed client": "test_a_closed_client_says_so",
+    "close": "test_a_with_closes",
+}
+"""Which test asks for what with both clients over every URL: each kind of request, and each way to use a client."""
 
 _numbers = itertools.count(1)
 
@@ -37,7 +96,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "way" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("over")
-        ways = [Way(scheme, flavour) for scheme in (marker.args if marker else WAYS) for flavour in MAKERS]
+        is_smoke = metafunc.function.__name__ in SMOKE.values()
+        schemes = marker.args if marker else WAYS if is_smoke else WAYS[:1]
+        flavours = MAKERS if is_smoke else ["plain"]
+        ways = [Way(scheme, flavour) for scheme in schemes for flavour in flavours]
         metafunc.parametrize("way", ways, ids=["-".join(way) for way in ways], scope="session")
 
 

@@ -31,15 +31,6 @@ def answering(*answers: Fields | PenstockError | None) -> Answering:
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
 
 
-def free_port() -> int:
-    """A port where nobody listens. Not one that the system gives to clients: theirs might connect to themselves."""
-    for port in random.sample(range(20_000, 30_000), 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no free port")
-
-
 class FakeMq:
     """Takes requests over MqFrames and answers as a function says; an exception in it ends the connection."""
 
@@ -97,9 +88,9 @@ def silent(scheme: str) -> Iterator[str]:
 class Proxy:
     """Between clients and a server: cuts each connection after a number of bytes, in either direction."""
 
-    def __init__(self, port: int, seed: int, bytes_max: int) -> None:
+    def __init__(self, port: int, dice: random.Random, bytes_max: int) -> None:
         self._target = port
-        self._random = random.Random(seed)
+        self._random = dice
         self._bytes_max = bytes_max
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._selector = selectors.DefaultSelector()

@@ -27,9 +27,13 @@ from penstock.errors import (
     StoreInUse,
 )
 from tests.client.conftest import Connect, Way, end, url_of
-from tests.client.fakes import COMMITTED, PATIENT_S, FakeMq, answering, free_port, silent
+from tests.client.fakes import COMMITTED, PATIENT_S, FakeMq, answering, silent
 from tests.client.support import append_by, calls_of, numbers, one, some
+from tests.gates.retries import free_port
 from tests.gates.serving import Served
+
+LONG_ENOUGH_S = 1.0
+"""A deadline for what is sent before it and never answered."""
 
 # ---------------------------------------------------------------- addresses
 
@@ -180,11 +184,11 @@ def test_a_deadline_leaves_the_outcome_unknown_once_it_was_sent(way: Way, connec
     with silent(way.scheme) as url:
         client = connect(url)
         with pytest.raises(DeadlinePassed, match="it was sent and may have been done") as caught:
-            client.append("c", "s", one(), timeout=0.2)
-        assert (caught.value.seconds, caught.value.was_sent) == (0.2, True)
+            client.append("c", "s", one(), timeout=LONG_ENOUGH_S)
+        assert (caught.value.seconds, caught.value.was_sent) == (LONG_ENOUGH_S, True)
         assert caught.value.retry is Retry.UNKNOWN
         with pytest.raises(NotAppended) as failed:
-            client.append_many([("c", "s", one())] * 3, timeout=0.2)
+            client.append_many([("c", "s", one())] * 3, timeout=LONG_ENOUGH_S)
         assert isinstance(failed.value.__cause__, DeadlinePassed)
         assert failed.value.written == 0
         calls = calls_of(client)
@@ -197,7 +201,7 @@ def test_a_deadline_before_sending_says_that_nothing_was_done(connect: Connect) 
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         client = connect(f"penstock://127.0.0.1:{deaf.getsockname()[1]}")
         with pytest.raises(DeadlinePassed) as caught:
-            client.append("c", "s", [penstock.event("Large", bytes(32 << 20))], timeout=0.2)
+            client.append("c", "s", [penstock.event("Large", bytes(32 << 20))], timeout=LONG_ENOUGH_S)
         assert caught.value.was_sent
         with pytest.raises(DeadlinePassed, match="nothing was sent, so it is safe to try again") as caught:
             client.append("c", "s", one(), timeout=0.2)

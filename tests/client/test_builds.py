@@ -7,6 +7,7 @@ from penstock import Client
 from penstock.errors import InvalidRequest, IteratorNotFound, NotCbor
 from penstock.model import BuildStart, Winner
 from penstock.store.outputs import chunks_of, pack_items
+from tests.client.support import some
 
 SUM = "return (acc or 0) + msg"
 
@@ -50,6 +51,15 @@ def test_a_build_is_begun_read_staged_and_installed(client: Client, context: str
     iterator.delete(source)
     with pytest.raises(IteratorNotFound):
         build.messages(start.id, 0, 1)
+
+
+def test_a_build_says_where_the_event_of_a_message_is(client: Client, context: str) -> None:
+    appended = client.append(context, "s", some(3))
+    name = f"it of {context}"
+    client.iterator(name).create(f"{context}/s", "map", "return msg", indexed=True)
+    build = client.build(name)
+    id = build.begin().id
+    assert [build.position(id, ordinal) for ordinal in range(3)] == [appended.position + n for n in range(3)]
 
 
 def test_errors_come_as_what_they_are(client: Client, context: str) -> None:

@@ -14,9 +14,10 @@ import penstock
 from penstock import Client
 from penstock.client import Queue, Subscription, Transaction
 from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, DeadlinePassed
-from tests.client.conftest import MAKERS, NETWORKS, Connect, Way, end, url_of
-from tests.client.fakes import FakeMq, free_port
+from tests.client.conftest import MAKERS, NETWORKS, WAYS, Connect, Way, end, url_of
+from tests.client.fakes import FakeMq
 from tests.client.support import fill, one, some
+from tests.gates.retries import free_port
 from tests.gates.serving import Served, until
 from tests.test_server import children
 
@@ -127,6 +128,7 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
     }
 
 
+@pytest.mark.over(*WAYS)
 def test_closing_twice_is_fine(connect: Connect, url: str) -> None:
     client = connect(url)
     client.close()
@@ -155,9 +157,8 @@ def waiting_calls(client: Client, context: str) -> list[Callable[[], object]]:
     ]
 
 
-def test_closing_tells_those_who_wait_in_other_threads(url: str, way: Way, context: str) -> None:
-    if way.flavour == "loop":
-        pytest.skip("threads are for the plain client")
+@pytest.mark.over(*WAYS)
+def test_closing_tells_those_who_wait_in_other_threads(way: Way, url: str, context: str) -> None:
     client = penstock.connect(url)
     told: list[BaseException] = []
 
@@ -267,6 +268,7 @@ def busy(client: Client, context: str) -> None:
     list(client.arrow_batches(context=context))
 
 
+@pytest.mark.over(*WAYS)
 def test_nothing_is_left_of_a_client(way: Way, connect: Connect, url: str, context: str) -> None:
     # What is loaded on first use stays.
     client = connect(url)

@@ -1,92 +1,30 @@
 """Servers that are killed and started again, and connections that are cut: nothing is lost, nothing doubled."""
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock import Client
 from penstock.errors import NotAppended, PenstockError
-from tests.client.fakes import Proxy, free_port
+from tests.client.fakes import Proxy
 from tests.client.support import as_new, numbers, some
-from tests.gates.serving import Served, until
+from tests.gates.retries import Mortal, Worker, reached
+from tests.gates.serving import Served
+from tests.seeds import rng
 
 EVENTS = 200
 SCHEMES = ("penstock", "zmq+tcp")
-
-
-class Mortal:
-    """A server that can be killed and comes back at the same addresses."""
-
-    def __init__(self, data: Path) -> None:
-        self._data = data
-        self._ports = free_port(), free_port()
-        self.served = self._start()
-
-    def _start(self) -> Served:
-        mq, res = self._ports
-        return Served(self._data, "--mq", f"127.0.0.1:{mq}", res=f"tcp://127.0.0.1:{res}")
-
-    def url(self, scheme: str) -> str:
-        return (
-            f"penstock://127.0.0.1:{self._ports[0]}"
-            if scheme == "penstock"
-            else f"zmq+tcp://127.0.0.1:{self._ports[1]}"
-        )
-
-    def kill(self) -> None:
-        """SIGKILL, then a new process."""
-        self.served.process.kill()
-        self.served.end()
-        self.served = self._start()
-
-    def restart(self) -> None:
-        """A polite stop, then a new process."""
-        self.served.end()
-        self.served = self._start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.served.end()
 
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[Mortal]:
     with Mortal(tmp_path / "data") as server:
         yield server
-
-
-class Worker(threading.Thread):
-    """Somebody at work in a thread; `finish` waits for them and tells what went wrong."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        super().__init__()
-        self._work = work
-        self.failure: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:  # noqa: BLE001 - told by finish
-            self.failure = error
-
-    def finish(self) -> None:
-        self.join()
-        if self.failure is not None:
-            raise self.failure
-
-
-def reached(counted: Callable[[], int], number: int, *workers: Worker) -> None:
-    """Wait until so much is done, or somebody has failed."""
-    until(lambda: counted() >= number or any(worker.failure for worker in workers))
 
 
 @contextmanager
@@ -247,7 +185,7 @@ def test_a_server_killed_in_the_middle_of_append_many_is_told_without_retries(mo
 
 
 @pytest.mark.parametrize(
-    ("scheme", "appends", "bytes_max"), [("penstock", 10_000, 100_000), ("zmq+tcp", 2_000, 60_000)]
+    ("scheme", "appends", "bytes_max"), [("penstock", 10_000, 100_000), ("zmq+tcp", 2_000, 30_000)]
 )
 def test_appends_survive_connections_that_are_cut(
     served: Served, scheme: str, appends: int, bytes_max: int, context: str
@@ -255,7 +193,7 @@ def test_appends_survive_connections_that_are_cut(
     """Ten thousand appends through a proxy that cuts connections at any byte: each is written once, in order."""
     port = int((served.mq if scheme == "penstock" else served.res).rpartition(":")[2])
     streams = 4
-    with Proxy(port, seed=6, bytes_max=bytes_max) as proxy, patient(f"{scheme}://127.0.0.1:{proxy.port}") as client:
+    with Proxy(port, rng("cut appends"), bytes_max) as proxy, patient(f"{scheme}://127.0.0.1:{proxy.port}") as client:
 
         def pipelined() -> None:
             commits = ((context, f"s-{number % streams}", some(1, number)) for number in range(appends - 400))
@@ -281,7 +219,7 @@ def test_reads_survive_connections_that_are_cut(served: Served, scheme: str, con
     port = int((served.mq if scheme == "penstock" else served.res).rpartition(":")[2])
     with penstock.connect(f"penstock://{served.mq}") as client:
         client.append_many((context, f"s-{number % 5}", some(100, 100 * number)) for number in range(20))
-    with Proxy(port, seed=3, bytes_max=600_000) as proxy, patient(f"{scheme}://127.0.0.1:{proxy.port}") as client:
+    with Proxy(port, rng("cut reads"), 600_000) as proxy, patient(f"{scheme}://127.0.0.1:{proxy.port}") as client:
         for _ in range(20):
             assert numbers(client.read_all(context=context)) == list(range(2000))
             assert len(list(client.read_stream(context, "s-1"))) == 400

@@ -146,6 +146,15 @@ def test_a_history_is_read_across_pages(client: Client, context: str) -> None:
     assert sum(len(page) for page in client.event_pages(context=context, filter="a")) == 20_000
 
 
+def test_a_page_says_where_to_read_on(client: Client, context: str) -> None:
+    appended = client.append(context, "s", some(5))
+    page = client.read_page(appended.position, context=context, limit=2)
+    assert (numbers(page.events), page.next, page.end) == ([1, 2], appended.position + 2, False)
+    page = client.read_page(page.next, context=context, filter="s", types=["Counted"])
+    assert (numbers(page.events), page.end) == ([3, 4, 5], True)
+    assert client.read_page(page.next, context=context, wait=0.01).events == []
+
+
 def test_nobody_is_hurt_by_a_reader_that_leaves(client: Client, context: str) -> None:
     fill(client, context, "a", 20_000, each=1000)
     for event in client.read_all(context=context):

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, Self
 
 import cbor2
 
+from tests.gates.serving import PAUSE_S
+
 PATIENCE_S: Final = 30.0
 """How long an answer may take. Nothing is expected to take this long."""
 
@@ -152,7 +154,11 @@ class Remits:
         if receive_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.socket.settimeout(patience_s)
-        self.socket.connect((host, int(port)))
+        try:
+            self.socket.connect((host, int(port)))
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.address = "{}:{}".format(*self.socket.getsockname())
         """Ours, as the server sees it."""
@@ -296,7 +302,7 @@ def neighbours_are_served(address: str) -> Iterator[None]:
                     if number % 10 == 1:
                         assert another.last(total) == number * (number + 1) // 2
                         assert another.last(plain) == number * 2
-                    if done.is_set():
+                    if done.wait(PAUSE_S):
                         break
                 assert another.log_show(log)["message_count"] == number
         except BaseException as error:  # noqa: BLE001 - told in the main thread

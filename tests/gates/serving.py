@@ -1,14 +1,14 @@
 """Real servers for the tests of the gates: started on free ports, awaited by their ready line, stopped and reaped."""
 
 import contextlib
+import json
 import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
-
-import httpx
 
 from tests.gates.mq_client import MqClient, MqLarge
 from tests.gates.res_client import PATIENCE_S
@@ -17,9 +17,11 @@ from tests.gates.res_frames import an_event
 from tests.test_server import Served as AnyServed
 from tests.test_server import environment, until
 
-__all__ = ["ANY_PORT", "MEMORY_BYTES_MAX", "Served", "environment", "others_are_served", "until"]
+__all__ = ["ANY_PORT", "MEMORY_BYTES_MAX", "PAUSE_S", "Served", "environment", "others_are_served", "until"]
 
 ANY_PORT: Final = "tcp://127.0.0.1:0"
+PAUSE_S: Final = 0.01
+"""How long a client that must be served rests between its requests: others may wait for seconds meanwhile."""
 MEMORY_BYTES_MAX: Final = 256 << 20
 """What a server may grow by while somebody misbehaves."""
 
@@ -45,8 +47,8 @@ class Served(AnyServed):
 
     def metrics(self) -> dict[str, float]:
         """All numbers of /metrics, as they are at one moment; 0 while nothing was counted."""
-        text = httpx.get(f"http://{self.http}/metrics", timeout=PATIENCE_S).text
-        samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        lines = self._fetched("/metrics").decode().splitlines()
+        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return defaultdict(float, {name: float(value) for name, _, value in samples})
 
     def metric(self, sample: str) -> float:
@@ -63,12 +65,18 @@ class Served(AnyServed):
 
     def sessions(self) -> list[dict[str, Any]]:
         """The sessions of all TCP gates."""
-        found: list[dict[str, Any]] = httpx.get(f"http://{self.http}/sessions", timeout=PATIENCE_S).json()["sessions"]
+        found: list[dict[str, Any]] = json.loads(self._fetched("/sessions"))["sessions"]
         return found
 
     def health(self) -> dict[str, object]:
-        found: dict[str, object] = httpx.get(f"http://{self.http}/health", timeout=PATIENCE_S).json()
+        found: dict[str, object] = json.loads(self._fetched("/health"))
         return found
+
+    def _fetched(self, path: str) -> bytes:
+        # httpx would load the certificates of all authorities each time, and tests ask again and again.
+        with contextlib.closing(HTTPConnection(self.http, timeout=PATIENCE_S)) as connection:
+            connection.request("GET", path)
+            return connection.getresponse().read()
 
     def memory_bytes(self) -> int:
         """What the server's own process has in memory."""
@@ -96,7 +104,7 @@ def others_are_served(server: "Served", context: str, gate: str = "res") -> Iter
         nonlocal appended
         try:
             with server.client(gate) as another:
-                while not done.is_set() or not appended:
+                while not appended or not done.wait(PAUSE_S):
                     appended += 1
                     another.append(context, "others", appended, an_event())
                 assert another.list_streams(context, "others") == ([("others", appended)], True)

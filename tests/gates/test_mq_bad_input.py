@@ -1,7 +1,6 @@
 """Bytes that are no MqFrames, or never end: closed with the right reason, counted, and nobody else notices."""
 
 import contextlib
-import random
 import socket
 import struct
 from collections.abc import Iterator
@@ -28,8 +27,9 @@ from tests.gates.mq_client import (
 )
 from tests.gates.res_frames import an_event
 from tests.gates.serving import MEMORY_BYTES_MAX, Served, others_are_served, until
+from tests.seeds import rng
 
-IDLE_MS = 3000
+IDLE_MS = 5000
 MESSAGE_BYTES_MAX = 1 << 20
 SERVER_FLAGS = ("--mq-idle-ms-max", str(IDLE_MS), "--mq-message-bytes-max", "1MiB")
 
@@ -97,7 +97,7 @@ def test_a_mistake_is_noticed_byte_by_byte_too(server: Served) -> None:
 
 
 def test_random_bytes_end_their_own_connection_at_most(server: Served) -> None:
-    dice = random.Random(5)
+    dice = rng("bytes to the MQ gate")
     for _ in range(60):
         with Connection(server.mq) as connection:
             connection.send(bytes([dice.choice([0, 1, 2, 3, 4, 5, 6, 9])]) + dice.randbytes(dice.randrange(1, 3000)))
@@ -111,7 +111,7 @@ def test_random_bytes_end_their_own_connection_at_most(server: Served) -> None:
 
 
 def test_random_messages_are_all_answered(server: Served) -> None:
-    dice = random.Random(6)
+    dice = rng("frames to the MQ gate")
     parts = [b"", b"Res01", b"Res01L", b"RC0.1", b"GS", b"QS", b"AC", b"TX", b"1", b"x", b"\xff", bytes(16), bytes(300)]
     with Connection(server.mq) as connection:
         for _ in range(500):

@@ -23,6 +23,8 @@ from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, Refused, an_event
 from tests.gates.serving import MEMORY_BYTES_MAX, Served, others_are_served, until
 
+SERVER_FLAGS: tuple[str, ...] = ()
+"""None, but a server of its own."""
 NOTHING = (0, 0)
 EVENT_BYTES_MAX = 8 << 20
 """What an event's type, headers and body may have together."""

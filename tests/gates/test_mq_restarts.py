@@ -9,7 +9,9 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli import app
 from tests.gates.mq_client import SERVER_SHUTDOWN, Disconnected, MqClient, MqLarge
 from tests.gates.res_client import PATIENCE_S
 from tests.gates.res_frames import LONG_AGO, an_event
@@ -110,6 +112,7 @@ def all_of(sets: Iterable[set[UUID]]) -> set[UUID]:
 # ---------------------------------------------------------------- killed and stopped
 
 
+@pytest.mark.long
 def test_every_append_that_a_killed_server_has_answered_is_there(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as server:
         writers = [Writer(server.mq, f"s-{number}") for number in range(3)]
@@ -190,9 +193,9 @@ def test_a_port_in_use_is_told_in_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "tcp://127.0.0.1:1", "127.0.0.1:99999"])
 def test_what_is_no_address_is_wrong_use(tmp_path: Path, address: str) -> None:
-    code, said = refused(tmp_path, "--mq", address)
-    assert code == 2
-    assert said.startswith("penstock: mq = ")
+    result = CliRunner().invoke(app, ["serve", "--data", str(tmp_path / "data"), "--mq", address])
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("penstock: mq = ")
 
 
 def refused(tmp_path: Path, *flags: str) -> tuple[int, str]:

@@ -19,6 +19,9 @@ from tests.gates.res_client import PATIENCE_S
 from tests.gates.res_frames import an_event
 from tests.gates.serving import Served, until
 
+SERVER_FLAGS: tuple[str, ...] = ()
+"""None, but a server of its own."""
+
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:

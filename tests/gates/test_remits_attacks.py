@@ -7,59 +7,35 @@ import pytest
 from tests.gates.remits_client import Failure, Remits, fresh, neighbours_are_served
 from tests.gates.serving import Served
 
-SERVER_FLAGS = ("--iterator-call-ms-max", "100", "--iterator-memory-bytes-max", "16MiB")
+SERVER_FLAGS = (
+    *("--iterator-call-ms-max", "100", "--iterator-memory-bytes-max", "16MiB"),
+    # A worker that is killed is replaced as fast as the machine can; nobody is told meanwhile that the server is busy.
+    *("--reader-wait-ms-max", "60000"),
+)
 
 FAILED, UNREADABLE, TIMED_OUT = 4, 5, 34
 
 ATTACKS = {
     # without end
-    "loop": (TIMED_OUT, "while true do end"),
     "loop in pcall": (TIMED_OUT, "while true do pcall(function() while true do end end) end"),
-    "loop in xpcall": (TIMED_OUT, "xpcall(error, function() while true do end end)"),
     "loop in a coroutine": (TIMED_OUT, "coroutine.wrap(function() while true do end end)()"),
-    "loop in pcall in a coroutine": (TIMED_OUT, "coroutine.wrap(function() while true do pcall(error) end end)()"),
-    "coroutines without end": (TIMED_OUT, "while true do coroutine.wrap(function() end)() end"),
-    "loop in a metamethod": (TIMED_OUT, "return #setmetatable({}, {__len = function() while true do end end})"),
-    "loop in a comparator": (TIMED_OUT, "table.sort({3, 2, 1}, function() while true do end end)"),
-    "loop in gsub": (TIMED_OUT, "return (('x'):gsub('x', function() while true do end end))"),
     # a pattern, which can only be stopped with its process
     "pattern": (TIMED_OUT, "return (('a'):rep(4000)):find(('.-'):rep(12) .. 'b')"),
     # without measure
     "string bomb": (FAILED, "return ('x'):rep(1e9)"),
-    "string bomb in pcall": (FAILED, "local s = 'x' while true do pcall(function() s = s .. s end) end"),
     "table bomb": (FAILED, "local t = {} for i = 1, 1e9 do t[i] = i end"),
-    "nested tables": (FAILED, "local t = {} while true do t = {t} end"),
-    "format bomb": (FAILED, "local s = 'x' while true do s = ('%s%s'):format(s, s) end"),
     "recursion": (FAILED, "local function f() return 1 + f() end return f()"),
-    "recursion through coroutines": (FAILED, "local function f() return coroutine.wrap(f)() end return f()"),
-    "recursion through metamethods": (
-        FAILED,
-        "local t t = setmetatable({}, {__index = function(_, k) return t[k] end}) return t.x",
-    ),
     # out of the sandbox
     "os": (FAILED, "return os.execute('true')"),
-    "io": (FAILED, "return io.open('/etc/passwd'):read('a')"),
-    "debug": (FAILED, "return debug.getinfo(1)"),
-    "debug.sethook": (FAILED, "debug.sethook()"),
-    "package": (FAILED, "return package.loadlib('x', 'y')"),
-    "require": (FAILED, "return require('os')"),
     "load": (FAILED, "return load('return 1')()"),
-    "bytecode": (FAILED, "return load('\\27Lua\\x54\\0')()"),
-    "string.dump": (FAILED, "return string.dump(function() end)"),
     "python": (FAILED, "return python.eval('1')"),
-    "python builtins": (FAILED, "return python.builtins.open('/etc/passwd')"),
-    "the metatable of strings": (FAILED, "getmetatable('').__index = nil"),
     "the library": (FAILED, "string.rep = nil"),
-    "collectgarbage": (FAILED, "collectgarbage('stop')"),
-    "__gc": (FAILED, "setmetatable({}, {__gc = function() while true do end end})"),
     # results that have no place in CBOR
     "a function": (UNREADABLE, "return error"),
-    "a coroutine": (UNREADABLE, "return coroutine.create(error)"),
     "a table in itself": (UNREADABLE, "local t = {} t[1] = t return t"),
-    "a table as a key": (UNREADABLE, "return {[{}] = 1}"),
-    "a deep table": (UNREADABLE, "local t = {} for _ = 1, 100 do t = {t} end return t"),
     "a result too long": (UNREADABLE, "return ('x'):rep(5e6)"),
 }
+"""A few of each kind. The tests of the evaluator have all of them."""
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Bytes that are no Remits, frames of odd lengths, and CBOR that means harm: the right error, and bounded memory."""
 
-import random
 import socket
 import struct
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from tests.gates.remits_client import (
     request,
 )
 from tests.gates.serving import Served, until
+from tests.seeds import rng
 
 FRAME_BYTES = 2 << 20
 SERVER_FLAGS = ("--remits-frame-bytes-max", str(FRAME_BYTES))
@@ -86,7 +86,7 @@ def test_requests_before_a_wrong_length_are_answered_and_nothing_behind_it_is_do
 
 
 def test_garbage_on_the_port_disturbs_nobody(server: Served) -> None:
-    dice = random.Random(7)
+    dice = rng("bytes to the Remits gate")
     openings = [
         *(dice.randbytes(dice.randrange(1, 5000)) for _ in range(30)),
         *(struct.pack(">I", dice.randrange(2, 50)) + dice.randbytes(100) for _ in range(50)),

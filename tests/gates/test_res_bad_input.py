@@ -1,6 +1,5 @@
 """Messages that are wrong: each gets the right code and a sentence that names the field, and the next one is served."""
 
-import random
 import re
 from collections.abc import Iterator
 from uuid import UUID
@@ -11,6 +10,7 @@ from tests.gates.res_client import Older
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, an_event
 from tests.gates.serving import Served, until
+from tests.seeds import rng
 
 pytestmark = pytest.mark.gates("res", "mq", "mq-large")
 EVENT = (b"i" * 16, b"638505792000000000", b"Placed", b"", b"{}")
@@ -299,7 +299,7 @@ def test_routing_frames_come_back_in_order_with_answers_and_errors(
 
 @pytest.mark.gates("res")
 def test_random_frames_are_all_answered_or_counted(client: Extended, server: Served) -> None:
-    dice = random.Random(3)
+    dice = rng("frames of Res01 through the gate")
     pieces = [b"", b"0", b"1", b"-1", b"2", b"x", b"bad", b"\xff", b"i" * 16, TIME, *(c.encode() for c in MALFORMED)]
     dropped = server.dropped("unanswerable")
     answers = silent = 0

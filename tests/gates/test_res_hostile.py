@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import struct
 
 import pytest
@@ -13,6 +12,10 @@ from tests.gates.res_client import everything
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, an_event
 from tests.gates.serving import MEMORY_BYTES_MAX, Served, others_are_served, until
+from tests.seeds import rng
+
+SERVER_FLAGS: tuple[str, ...] = ()
+"""None, but a server of its own."""
 
 # ---------------------------------------------------------------- too large, too many
 
@@ -61,7 +64,7 @@ def test_a_message_of_a_million_frames_is_refused(server: Served, context: str) 
 
 
 def test_garbage_on_the_port_disturbs_nobody(server: Served, context: str) -> None:
-    dice = random.Random(7)
+    dice = rng("bytes to the Res01 gate")
     openings = [
         *(dice.randbytes(dice.randrange(1, 5000)) for _ in range(20)),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -82,7 +85,7 @@ def test_garbage_on_the_port_disturbs_nobody(server: Served, context: str) -> No
 
 
 def test_garbage_after_a_greeting_disturbs_nobody(server: Served, context: str) -> None:
-    dice = random.Random(8)
+    dice = rng("bytes behind a greeting")
     with others_are_served(server, context):
         for _ in range(30):
             with zmtp.connected(server.res) as connection:

@@ -1,6 +1,5 @@
 """Servers that are killed, stopped and started again under their clients, and where they can listen."""
 
-import random
 import signal
 import socket
 import subprocess
@@ -17,28 +16,10 @@ from penstock.store.record import HEADER, Record
 from tests.gates.res_client import PATIENCE_S, Answer
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, NewEvent, StoredEvent, an_event
+from tests.gates.retries import Steady, free_port
 from tests.gates.serving import ANY_PORT, Served, environment, until
 
-ATTEMPT_S = 0.5
-"""How long a client waits before it sends the same again; twice as long each time, so that a slow server can answer."""
 EVENTS = 300
-
-
-class Steady(Extended):
-    """A client that sends the same again until it is answered, as those of a server that may die must."""
-
-    def ask(self, command: str, *fields: bytes) -> Answer:
-        attempt_s = ATTEMPT_S
-        while attempt_s < PATIENCE_S:
-            request = self.send(command, *fields)
-            try:
-                while (answer := self.receive(attempt_s)).request_id != request:
-                    pass
-            except TimeoutError:
-                attempt_s *= 2
-                continue
-            return answer
-        raise TimeoutError(f"no answer to {command}")
 
 
 class Worker(threading.Thread):
@@ -107,18 +88,6 @@ class Consumer(Worker):
             self.seen += [int(body) for body in queued.bodies]
             fields = client.acknowledge_fields("work", "ann", queued.markers, 7, 2000)
             queued = client.queued(client.ask("AW", b"200", b"shop", *fields))
-
-
-def free_port() -> int:
-    """A port to come back to. Not one that the system gives to clients: theirs might connect to themselves."""
-    for port in random.sample(range(20_000, 30_000), 100):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
 
 
 def history(client: Extended) -> list[tuple[int, str, int, UUID]]:

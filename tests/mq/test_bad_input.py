@@ -1,6 +1,5 @@
 """What no peer should send: the right reason on the wire, counted, and no other session notices."""
 
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, NoReturn
@@ -9,6 +8,7 @@ import pytest
 
 from penstock.mq import Ending, MqClient, Reason
 from tests.mq.support import HOST, Raw, Serving, disconnect, raw_server, serving, until
+from tests.seeds import rng
 
 TLS_HELLO: Final = bytes.fromhex("160301007b010000770303") + bytes(112)
 GARBAGE: Final[dict[str, tuple[bytes, str]]] = {
@@ -64,9 +64,9 @@ async def test_garbage_after_messages_is_a_protocol_error_and_they_are_answered(
         assert [b"b"] not in served.messages
 
 
-@pytest.mark.parametrize("seed", range(5))
-async def test_random_bytes_end_in_a_protocol_error_or_in_nothing(seed: int) -> None:
-    data = random.Random(seed).randbytes(100_000)
+@pytest.mark.parametrize("number", range(5))
+async def test_random_bytes_end_in_a_protocol_error_or_in_nothing(number: int) -> None:
+    data = rng(f"bytes to an MqServer {number}").randbytes(100_000)
     async with with_a_bystander() as (served, raw):
         await raw.send(data)
         assert (await raw.rest()).endswith(disconnect(Reason.PROTOCOL_ERROR))

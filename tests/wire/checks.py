@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any, Final
 
+from hypothesis import settings
+
 from penstock import errors
 from penstock.errors import PenstockError
 from penstock.model import (
@@ -148,6 +150,9 @@ _REPLIES: Final[dict[type[Request], Reply]] = {
     DropOutput: Done(),
     ListErasures: ErasurePage([ErasureInfo(1, "shop", "order-1", 4, NOW, None, 0)], True),
 }
+
+few_examples: Final = settings(max_examples=settings().max_examples // 5)
+"""For a property that is tested once for each of many kinds of request or error."""
 
 
 def reply_to(request: Request) -> Reply:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.wire.mqframe import FRAME_BYTES_MAX, Disconnected, Message, Reason, cut, disconnect, encode
 from tests.fuzz.mqframe import CORPUS, fuzz_one, mutations, run
+from tests.seeds import rng
 from tests.wire.mqframe_checks import BYTES_MAX, FRAMES_MAX, PING, check, command, cut_at, last, more, parsed, wire
 
 payloads = st.one_of(st.just(b""), st.binary(max_size=30), st.integers(31, FRAME_BYTES_MAX).map(bytes))
@@ -84,7 +85,7 @@ def test_valid_streams_with_bytes_changed_are_parsed_within_the_limits(stream: b
 
 
 def test_the_fuzzer_finds_nothing_in_a_short_run() -> None:
-    summary = run(seed=3, count=3000)
+    summary = run(rng("the fuzzer of mqframe").randrange(1 << 32), count=3000)
     assert summary.startswith("mqframe: 3000 streams")
     for kind in ("disconnected", "message", "open", "ping", "violation"):
         assert summary.count(f"{kind} ") == 1

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tracemalloc
 from typing import Any
 
 import pytest
@@ -210,27 +209,17 @@ KEPT = {
 """These are messages, and are not built to find that out."""
 
 
-@pytest.mark.parametrize("bomb", [*BOMBS, *KEPT])
-def test_a_bomb_is_judged_in_bounded_memory(bomb: str) -> None:
-    data = BOMBS.get(bomb) or KEPT[bomb]
-    tracemalloc.start()
-    reasons = check_message(data), first_invalid([data])
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert all((reason is None) == (bomb in KEPT) for reason in reasons)
-    assert peak < 4 * len(data) + 200_000 * 100
-
-
 def test_bombs_are_judged_by_a_process_that_has_little_memory() -> None:
-    # Memory that Rust or C takes is not traced; here nothing can be taken beyond what is given.
+    # Memory that Rust or C takes cannot be traced; here nothing can be taken beyond what is given.
     script = """
 import resource, sys
 from penstock.wire.remits import check_message, first_invalid
 from tests.wire.test_remits_cbor import BOMBS, KEPT
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
-assert all(check_message(data) and first_invalid([data] * 3) for data in BOMBS.values())
-assert not any(check_message(data) or first_invalid([data] * 3) for data in KEPT.values())
+for name, data in {**BOMBS, **KEPT}.items():
+    reasons = check_message(data), first_invalid([data]), first_invalid([data] * 3)
+    assert all((reason is None) == (name in KEPT) for reason in reasons), (name, reasons)
 small = [b"\\x98\\xff" + b"\\x80" * 255] * 50_000
 assert first_invalid(small) is None
 """

@@ -13,7 +13,7 @@ from penstock.model import Append, NewEvent, ProducerMark, ReadAll, Reply, Reque
 from penstock.wire.res01 import TEXT_COMMANDS, decode, fields_of, full_frames, message_of, reply_of
 from penstock.wire.res01.asking import ASKED
 from penstock.wire.res01.events import full_events
-from tests.wire.checks import encoded, reply_to
+from tests.wire.checks import encoded, few_examples, reply_to
 from tests.wire.res01_strategies import REPLIES, REQUESTS, event_lists
 from tests.wire.samples import EVENT, NEW_EVENT, NOTHING, REQUEST_ID, SAMPLES, TEXT, TICKS, sample
 
@@ -48,6 +48,7 @@ def test_a_client_asks_and_is_answered_with_commands_of_the_protocol() -> None:
 
 
 @every_kind
+@few_examples
 @given(data=st.data())
 def test_the_server_understands_what_a_client_asks(kind: type[Request], data: st.DataObject) -> None:
     request = data.draw(REQUESTS[kind])
@@ -57,6 +58,7 @@ def test_the_server_understands_what_a_client_asks(kind: type[Request], data: st
 
 
 @every_kind
+@few_examples
 @given(data=st.data(), by_worker=st.booleans())
 def test_the_client_reads_what_the_server_answers(kind: type[Request], data: st.DataObject, by_worker: bool) -> None:
     request, reply = EXAMPLES[kind], data.draw(REPLIES[kind])
@@ -165,6 +167,7 @@ frames = st.one_of(
 
 
 @every_kind
+@few_examples
 @given(st.data(), st.lists(frames, max_size=25))
 def test_garbage_is_read_or_malformed(kind: type[Request], data: st.DataObject, garbage: list[bytes]) -> None:
     name = data.draw(st.sampled_from([[], [ASKED[kind].answer], [b"ER"]]))
@@ -172,6 +175,7 @@ def test_garbage_is_read_or_malformed(kind: type[Request], data: st.DataObject, 
 
 
 @every_kind
+@few_examples
 @given(st.data())
 def test_an_answer_with_a_frame_changed_is_read_or_malformed(kind: type[Request], data: st.DataObject) -> None:
     answer = answered(EXAMPLES[kind], reply_to(EXAMPLES[kind]))

@@ -16,6 +16,7 @@ from penstock.model import CreateIterator, GetStats, IteratorKind, NextItems, Re
 from penstock.wire.res01 import CODES, code_of, error_of, reply_of
 from penstock.wire.res01.exchange import error_payload
 from penstock.wire.res01.refusals import SENTENCE_CHARS_MAX, error_of_reason
+from tests.wire.checks import few_examples
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
 CODE_MIN, CODE_MAX = -1, 12
@@ -67,6 +68,7 @@ def made(kind: type[PenstockError], data: st.DataObject, text: st.SearchStrategy
 
 
 @kinds
+@few_examples
 @given(data=st.data())
 def test_a_client_has_the_error_that_its_server_had(kind: type[PenstockError], data: st.DataObject) -> None:
     error = made(kind, data, names)
@@ -79,6 +81,7 @@ def test_a_client_has_the_error_that_its_server_had(kind: type[PenstockError], d
 
 
 @kinds
+@few_examples
 @given(data=st.data())
 def test_whatever_is_in_an_error_its_sentence_is_the_same(kind: type[PenstockError], data: st.DataObject) -> None:
     error = made(kind, data, words)
@@ -86,6 +89,7 @@ def test_whatever_is_in_an_error_its_sentence_is_the_same(kind: type[PenstockErr
 
 
 @kinds
+@few_examples
 @given(data=st.data())
 def test_whether_to_try_again_survives_the_wire(kind: type[PenstockError], data: st.DataObject) -> None:
     error = made(kind, data, names)
