@@ -258,12 +258,25 @@ def _is_no_echo(record: logging.LogRecord) -> bool:
     return "py4j" not in record.pathname
 
 
+def _hush(context: Any) -> None:
+    """Spark's server of accumulators prints a traceback when the JVM is gone, of which others are told by an error."""
+    server = context._accumulatorServer
+    told = server.handle_error
+
+    def handle_error(*request: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            told(*request)
+
+    server.handle_error = handle_error
+
+
 def _started(builder: Any, conf: Mapping[str, str], jvm: _Jvm) -> "SparkSession":
     logging.getLogger().addFilter(_is_no_echo)
     with tempfile.TemporaryFile() as said:
         try:
             with _to(said), jvm.noted():
                 spark: SparkSession = apart(builder.getOrCreate, jvm.end)
+                _hush(spark.sparkContext)
                 apart(lambda: _try_settings(spark, conf), jvm.end)
         except Exception as error:  # noqa: BLE001 - see below
             # Py4J has no better name for what the JVM says of a master or an option; and it asks the JVM for it.
