@@ -19,8 +19,8 @@ SPARK: Final = (
 )
 """Where tests begin that use Spark's session."""
 
-SHARED: Final = ("tests/cluster/", "tests/pipelines/test_runs.py", "tests/pipelines/test_shop.py")
-"""Where tests are that share a cluster, or one pipeline."""
+SHARED: Final = ("tests/cluster/",)
+"""Where tests are that share a cluster."""
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
