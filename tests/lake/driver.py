@@ -6,6 +6,7 @@ from penstock.lake import archiving
 from penstock.lake.compacting import compact
 from penstock.spark.sessions import session
 from tests.lake.support import manifest_of, quiet
+from tests.spark.support import JAVA
 
 COMPACT_AFTER = 12
 """Files that a lake may have before it is compacted."""
@@ -14,7 +15,8 @@ COMPACT_AFTER = 12
 def main(url: str, lake: str) -> None:
     """Archive, and compact now and then, until this is killed."""
     archiving.RANGE_BYTES, archiving.ROUND_RANGES = 1, 4  # type: ignore[misc]
-    with session("to-be-killed", "local[2,1000]", {"spark.driver.memory": "512m"}) as spark:
+    conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": JAVA}
+    with session("to-be-killed", "local[2,1000]", conf) as spark:
         while True:
             with archiving.archiving(spark, url, lake) as archiver:
                 for _ in range(3):

@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from penstock.lake.layout import PENDING
 from tests.lake.killing import command_of, descendants, until, workers
 from tests.lake.support import archive, fill, is_same, numbers
+from tests.spark.support import JAVA
 from tests.test_server import PENSTOCK, Served, environment
 
 AGAIN = "penstock: interrupted: run the same command again, and it goes on\n"
@@ -64,7 +65,7 @@ def test_an_archive_that_is_interrupted_as_spark_starts_ends_with_its_jvm_in_a_l
     number: signal.Signals, code: int, data: Path, tmp_path: Path
 ) -> None:
     url, lake = fill(data, numbers(3)), tmp_path / "lake"
-    with alone("lake", "archive", "--url", url, "--lake", str(lake)) as process:
+    with archiving(url, lake) as process:
         jvm = b"pyspark-shell"
         until(lambda: any(jvm in command_of(pid) for pid in descendants(process.pid)), "a JVM")
         assert interrupt(process, number) == (code, "", AGAIN)
@@ -75,7 +76,7 @@ def test_an_archive_that_is_interrupted_as_spark_starts_ends_with_its_jvm_in_a_l
 @pytest.mark.timeout(300)
 def test_an_archive_that_is_interrupted_in_a_job_ends_with_its_workers_in_a_line(data: Path, tmp_path: Path) -> None:
     url, lake = fill(data, numbers(3)), tmp_path / "lake"
-    with Served(data) as served, alone("lake", "archive", "--url", url_of(served), "--lake", str(lake)) as process:
+    with Served(data) as served, archiving(url_of(served), lake) as process:
         until((lake / PENDING).exists, "a plan")
         # The server stands still, so that no task comes to its end.
         served.process.send_signal(signal.SIGSTOP)
@@ -86,6 +87,12 @@ def test_an_archive_that_is_interrupted_in_a_job_ends_with_its_workers_in_a_line
             served.process.send_signal(signal.SIGCONT)
     archive(url, lake)
     assert is_same(url, lake)
+
+
+def archiving(url: str, lake: Path) -> AbstractContextManager["subprocess.Popen[str]"]:
+    """The command, with a JVM that starts quickly."""
+    where = ("--url", url, "--lake", str(lake))
+    return alone("lake", "archive", *where, "--conf", f"spark.driver.extraJavaOptions={JAVA}")
 
 
 def url_of(served: Served) -> str:

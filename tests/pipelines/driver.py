@@ -10,16 +10,13 @@ from penstock.errors import PenstockError
 from penstock.pipelines.connecting import SERVICE
 from penstock.pipelines.projects import read_project
 from penstock.pipelines.running import Runner, running
+from tests.spark import support as quick
 
 MASTER = "local[2,4]"
-# Nothing here runs long enough to be worth much compiling.
-JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 QUICK = {
-    # No metastore outlives its test.
-    "spark.driver.extraJavaOptions": f"{JAVA} -Dderby.system.durability=test",
-    "spark.sql.codegen.wholeStage": "false",
-    # Rows are few, and so are cores. Projects say 8, and what is given goes before that.
-    "spark.sql.shuffle.partitions": "1",
+    **quick.QUICK,
+    # No metastore outlives its test. Projects say 8 partitions, and what is given goes before that.
+    "spark.driver.extraJavaOptions": f"{quick.JAVA} -Dderby.system.durability=test",
 }
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
 
+from penstock.cli import app
 from penstock.errors import InvalidRequest
 from penstock.model import new_event
 from penstock.pipelines import event_tables
@@ -19,8 +21,16 @@ from penstock.pipelines.projects import local_path, read_project
 from penstock.pipelines.reporting import status
 from penstock.pipelines.state import alone, holder
 from penstock.pipelines.telling import reason, told
-from tests.pipelines.support import order, penstock, sell
+from tests.cli.conftest import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself
+from tests.pipelines.support import order, sell
 from tests.spark.support import fill
+
+
+def penstock(*words: str, code: int = 0) -> Result:
+    """A command in this process, that ends with this exit code."""
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == code, result.stderr
+    return result
 
 
 @pytest.fixture(scope="module")

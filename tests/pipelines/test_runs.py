@@ -1,4 +1,7 @@
-"""A pipeline on a real Spark, round by round. The tests stand in the order in which they happen to one project."""
+"""A pipeline on a real Spark, round by round. Each test has a project and a Spark of its own, and says its steps.
+
+What may be changed between two rounds is in `test_changes`, what belongs together in `test_projects`: without Spark.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -31,8 +34,15 @@ def picky():
 
 SPENT = "CREATE MATERIALIZED VIEW spent AS SELECT customer, sum(amount) AS amount FROM order_placed GROUP BY customer"
 
+RETYPED = (
+    "table order_placed has rows in which the type of amount was another one; "
+    "run with --full-refresh judged to judge all events anew"
+)
+
 
 class Running(NamedTuple):
+    """A project, and a process that runs it in rounds."""
+
     folder: Path
     data: Path
     rounds: Rounds
@@ -47,32 +57,32 @@ class Running(NamedTuple):
         assert old in text
         path.write_text(text.replace(old, new))
 
+    def add(self, file: str, text: str) -> None:
+        (self.folder / "transformations" / file).write_text(text)
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    place = tmp_path_factory.mktemp("pipeline")
-    url = sell(place / "data", 1, 20)
-    make_project(place / "shop", url, "shop")
-    with rounds(place / "shop") as started:
-        yield Running(place / "shop", place / "data", started)
+    def round(self, *full_refresh: str) -> None:
+        """A round in which all goes well."""
+        assert self.rounds.do(full_refresh=full_refresh)["failures"] == []
 
 
-def test_a_new_project_runs_as_it_is(running: Running) -> None:
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """A new project of a history with 20 orders, to which come 5 more, bodies that do not fit, and another type."""
+    data = tmp_path / "data"
+    make_project(tmp_path / "shop", sell(data, 1, 20), "shop")
+    sell(data, 21, 5, *(new_event("OrderPlaced", body) for body in GARBAGE), new_event("Novel", b"{}"))
+    with rounds(tmp_path / "shop") as started:
+        yield Running(tmp_path / "shop", data, started)
+
+
+def test_a_project_is_run_takes_what_comes_and_goes_on_behind_a_flow_that_fails(running: Running) -> None:
+    # A new project runs as it is, and what does not fit is kept with the reason.
     done = running.rounds.do()
     assert done == {"states": dict.fromkeys(FLOWS, "COMPLETED"), "failures": []}
-    assert positions(running.folder, "bronze") == positions(running.folder, "order_placed") == list(range(1, 21))
-    first = rows(running.folder, "order_placed")[0]
-    assert (first["customer"], first["amount"], first["stream"]) == ("c1", 1, "order-1")
-    assert rows(running.folder, "quarantine") == []
-    (total,) = rows(running.folder, "events_per_type")
-    assert total == {"type": "OrderPlaced", "events": 20, "first_position": 1, "last_position": 20}
-
-
-def test_new_events_are_added_once_and_what_does_not_fit_is_kept_with_the_reason(running: Running) -> None:
-    sell(running.data, 21, 5, *(new_event("OrderPlaced", body) for body in GARBAGE), new_event("Novel", b"{}"))
-    assert running.rounds.do()["failures"] == []
     assert positions(running.folder, "bronze") == list(range(1, 33))
     assert positions(running.folder, "order_placed") == list(range(1, 26))
+    first = rows(running.folder, "order_placed")[0]
+    assert (first["customer"], first["amount"], first["stream"]) == ("c1", 1, "order-1")
     found = rows(running.folder, "quarantine")
     assert [(row["position"], row["body"]) for row in found[:-1]] == list(enumerate(GARBAGE, 26))
     assert [row["reason"] for row in found] == [
@@ -84,18 +94,44 @@ def test_new_events_are_added_once_and_what_does_not_fit_is_kept_with_the_reason
         "the body is no JSON: expecting ',' delimiter: line 1 column 19 (char 18)",
         "type Novel has no table",
     ]
+    total = rows(running.folder, "events_per_type")[-1]
+    assert total == {"type": "OrderPlaced", "events": 31, "first_position": 1, "last_position": 31}
 
-
-def test_a_round_without_new_events_adds_nothing(running: Running) -> None:
-    assert running.rounds.do()["failures"] == []
-    assert positions(running.folder, "order_placed") == list(range(1, 26))
-    assert len(rows(running.folder, "quarantine")) == 7
-    assert running.rounds.do(sessions=True) == {"sessions": 0}, "each round leaves what it has defined"
-
-
-def test_status_knows_how_far_each_flow_is_also_while_spark_is_there(running: Running) -> None:
+    # Status knows how far each flow is, also while Spark is there.
     sell(running.data, 33, 3)
-    found = status(running.project)
+    check_status(running.project)
+
+    # A flow that fails is named, and the others go on; each round leaves what it has defined.
+    running.add("picky.py", BROKEN)
+    done = running.rounds.do()
+    assert done["failures"] == ["flow picky: no order like that at position 25"]
+    assert done["states"] == {**dict.fromkeys(FLOWS, "COMPLETED"), "picky": "FAILED"}
+    assert positions(running.folder, "order_placed") == [*range(1, 26), 33, 34, 35]
+    (failed,) = (flow for flow in status(running.project).flows if flow.error is not None)
+    assert (failed.flow, failed.rows, failed.error) == ("picky", 0, "no order like that at position 25")
+    assert running.rounds.do(sessions=True) == {"sessions": 0}
+
+    # It resumes when it is mended, nothing comes twice, and a column more holds for events that come.
+    running.edit("transformations/picky.py", "== 25", "== -1")
+    running.edit("penstock.yml", "amount BIGINT NOT NULL", "amount BIGINT NOT NULL,\n      gift BOOLEAN")
+    sell(running.data, 0, 0, new_event("OrderPlaced", b'{"customer": "Ada", "amount": 1, "gift": true}'))
+    running.round()
+    assert positions(running.folder, "picky") == [*range(1, 26), 33, 34, 35, 36]
+    assert all(flow.error is None for flow in status(running.project).flows)
+    found = rows(running.folder, "order_placed")
+    assert [row["position"] for row in found] == [*range(1, 26), 33, 34, 35, 36]
+    assert (found[-1]["gift"], "gift" in found[0]) == (True, False)
+    assert len(rows(running.folder, "quarantine")) == 7
+
+    # What cannot be run is refused before anything is.
+    running.edit("penstock.yml", "amount BIGINT", "amount STRING")
+    refused = running.rounds.do()["refused"]
+    assert refused == RETYPED
+    assert running.rounds.do(check=True)["refused"] == refused
+
+
+def check_status(project: Project) -> None:
+    found = status(project)
     assert found.head == 35
     assert found.in_use_by is not None
     assert found.in_use_by.startswith("test of process")
@@ -109,50 +145,66 @@ def test_status_knows_how_far_each_flow_is_also_while_spark_is_there(running: Ru
     assert all(flow.last_run is not None and flow.error is None for flow in found.flows)
 
 
-def test_a_flow_that_fails_is_named_and_the_others_go_on(running: Running) -> None:
-    (running.folder / "transformations" / "picky.py").write_text(BROKEN)
-    done = running.rounds.do()
-    assert done["failures"] == ["flow picky: no order like that at position 25"]
-    assert done["states"] == {**dict.fromkeys(FLOWS, "COMPLETED"), "picky": "FAILED"}
-    assert positions(running.folder, "order_placed") == [*range(1, 26), 33, 34, 35]
-    (failed,) = (flow for flow in status(running.project).flows if flow.error is not None)
-    assert (failed.flow, failed.rows, failed.error) == ("picky", 0, "no order like that at position 25")
+def test_tables_are_made_anew_when_columns_checkpoints_or_tables_are_others(running: Running, tmp_path: Path) -> None:
+    good = list(range(1, 26))
+    running.add("picky.py", BROKEN.replace("== 25", "== -1"))
+    running.round()
+    # A round without new events adds nothing.
+    running.round()
+    assert positions(running.folder, "picky") == positions(running.folder, "order_placed") == good
+    assert len(rows(running.folder, "quarantine")) == 7
 
-
-def test_a_flow_that_failed_resumes_when_it_is_mended(running: Running) -> None:
-    running.edit("transformations/picky.py", "== 25", "== -1")
-    assert running.rounds.do()["failures"] == []
-    assert positions(running.folder, "picky") == [*range(1, 26), 33, 34, 35]
-    assert all(flow.error is None for flow in status(running.project).flows)
-
-
-def test_a_column_more_holds_for_events_that_come(running: Running) -> None:
-    running.edit("penstock.yml", "amount BIGINT NOT NULL", "amount BIGINT NOT NULL,\n      gift BOOLEAN")
-    sell(running.data, 0, 0, new_event("OrderPlaced", b'{"customer": "Ada", "amount": 1, "gift": true}'))
-    assert running.rounds.do()["failures"] == []
-    found = rows(running.folder, "order_placed")
-    assert (found[-1]["gift"], found[-1]["position"]) == (True, 36)
-    assert "gift" not in found[0]
-
-
-def test_a_column_of_another_type_is_refused_until_the_table_is_made_anew(running: Running) -> None:
-    running.edit("penstock.yml", "amount BIGINT", "amount STRING")
-    refused = running.rounds.do()["refused"]
-    assert refused == (
-        "table order_placed has rows in which the type of amount was another one; "
-        "run with --full-refresh judged to judge all events anew"
-    )
-    assert running.rounds.do(check=True)["refused"] == refused
-    running.edit("penstock.yml", "amount STRING", "amount DOUBLE")
-    (running.folder / "transformations" / "spent.sql").write_text(SPENT)
+    # A column of another type is refused until all events are judged anew, and then those who read them are run anew.
+    running.edit("penstock.yml", "amount BIGINT", "amount DOUBLE")
+    assert running.rounds.do()["refused"] == RETYPED
+    running.add("spent.sql", SPENT)
     done = running.rounds.do(full_refresh=["judged"])
     assert (done["failures"], done["states"]["bronze"], done["states"]["spent"]) == ([], "COMPLETED", "COMPLETED")
-    assert sum(row["amount"] for row in rows(running.folder, "spent")) == sum(range(1, 26)) + 33 + 34 + 35 + 1
-    found = rows(running.folder, "order_placed")
-    assert [row["position"] for row in found] == [*range(1, 26), 33, 34, 35, 36]
-    assert (found[0]["amount"], found[0]["gift"]) == (1.0, None)
-    assert positions(running.folder, "picky") == [*range(1, 26), 33, 34, 35, 36], "what reads it was made anew as well"
+    assert sum(row["amount"] for row in rows(running.folder, "spent")) == sum(good)
+    assert rows(running.folder, "order_placed")[0]["amount"] == 1.0
+    assert positions(running.folder, "picky") == positions(running.folder, "order_placed") == good
     assert len(rows(running.folder, "quarantine")) == 7
+
+    # A table that is not there cannot be made anew.
+    refused = running.rounds.do(full_refresh=["orders"])["refused"]
+    assert refused.startswith("table orders is not there; there are bronze, events_per_hour")
+
+    # A lost checkpoint is refused, and mended by making the table anew.
+    (running.folder / "transformations" / "picky.py").unlink()
+    shutil.rmtree(running.folder / "storage" / "_checkpoints" / "spark_catalog" / "default" / "order_placed")
+    assert running.rounds.do()["refused"] == (
+        "table order_placed has rows, but its checkpoint is gone: rows would be lost or come twice; "
+        "run with --full-refresh order_placed to make it anew"
+    )
+    running.round("order_placed")
+    assert positions(running.folder, "order_placed") == good
+
+    # A table that comes back when its source was made anew must be made anew too.
+    running.add("picky.py", BROKEN.replace("== 25", "== -1"))
+    assert running.rounds.do()["refused"] == (
+        "table picky has rows of an older order_placed, which was made anew since: rows would come twice; "
+        "run with --full-refresh picky to make it anew"
+    )
+    (running.folder / "transformations" / "picky.py").unlink()
+
+    # Tables that are all gone are made anew by the command that is told.
+    shutil.rmtree(running.folder / "tables")
+    assert running.rounds.do()["refused"] == (
+        "table bronze is gone, but its checkpoint is there; there is something like that with judged, "
+        "order_placed, quarantine too; run with --full-refresh bronze to make them anew"
+    )
+    running.round("bronze")
+    assert positions(running.folder, "order_placed") == good
+    assert len(rows(running.folder, "quarantine")) == 7
+
+    # A store on another timeline is told by the flow that reads it.
+    penstock("backup", str(tmp_path / "backup"), "--data", str(running.data))
+    penstock("restore", str(tmp_path / "backup"), "--data", str(running.data), "--replace")
+    sell(running.data, 33, 1)
+    (failure, *_) = running.rounds.do()["failures"]
+    assert failure.startswith("flow bronze: ")
+    assert "timeline 2 of store" in failure
+    assert positions(running.folder, "bronze") == list(range(1, 33))
 
 
 def test_what_is_wrong_in_the_files_is_named_and_nothing_is_run(running: Running) -> None:
@@ -188,51 +240,3 @@ def test_what_is_wrong_in_the_files_is_named_and_nothing_is_run(running: Running
     silver.write_text(kept)
     assert check()["failures"] == []
     assert read_state(running.project) == before
-
-
-def test_a_table_that_is_not_there_cannot_be_made_anew(running: Running) -> None:
-    refused = running.rounds.do(full_refresh=["orders"])["refused"]
-    assert refused.startswith("table orders is not there; there are bronze, events_per_hour")
-
-
-def test_a_lost_checkpoint_is_refused_and_mended_by_making_the_table_anew(running: Running) -> None:
-    shutil.rmtree(running.folder / "storage" / "_checkpoints" / "spark_catalog" / "default" / "order_placed")
-    refused = running.rounds.do()["refused"]
-    assert refused == (
-        "table order_placed has rows, but its checkpoint is gone: rows would be lost or come twice; "
-        "run with --full-refresh order_placed to make it anew"
-    )
-    assert running.rounds.do(full_refresh=["order_placed"])["failures"] == []
-    assert positions(running.folder, "order_placed") == [*range(1, 26), 33, 34, 35, 36]
-
-
-def test_a_table_that_comes_back_when_its_source_was_made_anew_must_be_made_anew_too(running: Running) -> None:
-    picky = running.folder / "transformations" / "picky.py"
-    picky.write_text(BROKEN.replace("== 25", "== -1"))
-    assert running.rounds.do()["refused"] == (
-        "table picky has rows of an older order_placed, which was made anew since: rows would come twice; "
-        "run with --full-refresh picky to make it anew"
-    )
-    picky.unlink()
-
-
-def test_tables_that_are_all_gone_are_made_anew_by_the_command_that_is_told(running: Running) -> None:
-    shutil.rmtree(running.folder / "tables")
-    refused = running.rounds.do()["refused"]
-    assert refused == (
-        "table bronze is gone, but its checkpoint is there; there is something like that with judged, "
-        "order_placed, quarantine too; run with --full-refresh bronze to make them anew"
-    )
-    assert running.rounds.do(full_refresh=["bronze"])["failures"] == []
-    assert positions(running.folder, "order_placed") == [*range(1, 26), 33, 34, 35, 36]
-    assert len(rows(running.folder, "quarantine")) == 7
-
-
-def test_a_store_on_another_timeline_is_told_by_the_flow_that_reads_it(running: Running, tmp_path: Path) -> None:
-    penstock("backup", str(tmp_path / "backup"), "--data", str(running.data))
-    penstock("restore", str(tmp_path / "backup"), "--data", str(running.data), "--replace")
-    sell(running.data, 37, 1)
-    (failure, *_) = running.rounds.do()["failures"]
-    assert failure.startswith("flow bronze: ")
-    assert "timeline 2 of store" in failure
-    assert positions(running.folder, "bronze") == list(range(1, 37))

@@ -1,4 +1,7 @@
-"""The shop, the worked example of pipelines: what it makes is what plain Python makes of the same events."""
+"""The shop, the worked example of pipelines: what it makes is what plain Python makes of the same events.
+
+Each test has a shop and a Spark of its own.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -16,6 +19,7 @@ from tests.pipelines.shop import BAD, Session, Shop, body, revenue, sessions, su
 from tests.pipelines.support import Rounds, positions, rounds
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "pipelines-shop.md"
+ORDERS: Final = 60
 AHEAD: Final = datetime(2200, 1, 1, tzinfo=UTC)
 
 pytestmark = pytest.mark.timeout(600)
@@ -32,14 +36,16 @@ class Running(NamedTuple):
         assert self.rounds.do(full_refresh=full_refresh)["failures"] == []
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One for all tests, which go on from one another."""
-    folder = tmp_path_factory.mktemp("shop")
-    shop = Shop(folder / "data")
-    make_example(folder / "project", shop.url, "shop")
-    with rounds(folder / "project") as started:
-        yield Running(shop, folder / "project", started)
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """A shop in which something was sold, and in which there are bodies that are no orders."""
+    shop = Shop(tmp_path / "data")
+    make_example(tmp_path / "project", shop.url, "shop")
+    shop.sell(ORDERS)
+    shop.add(*BAD)
+    shop.add(*BAD, type="PaymentFailed")
+    with rounds(tmp_path / "project") as started:
+        yield Running(shop, tmp_path / "project", started)
 
 
 def check(running: Running) -> None:
@@ -57,22 +63,22 @@ def check(running: Running) -> None:
 
 
 def test_every_table_is_what_plain_python_computes(running: Running) -> None:
-    running.shop.sell(300)
-    running.shop.add(*BAD)
-    running.shop.add(*BAD, type="PaymentFailed")
     running.round()
     check(running)
-    assert len(running.shop.events()) > 1500
-    assert len(told(running.shop.events())) > 10
-    assert len(table(running.project, "sessions")) > 50
+    events = running.shop.events()
+    assert (len(told(events)) > 5, len(table(running.project, "sessions")) > 15) == (True, True)
     state = running.project / "storage/_checkpoints/spark_catalog/default/sessions/sessions/0/state/0"
     assert [path.name for path in state.iterdir() if path.name.isdecimal()] == ["0"], (
         "the partitions that were asked for"
     )
 
 
-def test_more_events_are_added_and_a_batch_that_was_published_but_not_noted_adds_nothing(running: Running) -> None:
-    """As if the run had been killed between the sink's publication and Spark's note that the batch is done."""
+def test_whatever_happens_between_rounds_no_event_is_lost_and_none_comes_twice(running: Running) -> None:
+    running.shop.sell(200)
+    running.round()
+    check(running)
+
+    # As if the run had been killed between the sink's publication and Spark's note that the batch is done.
     commits = running.project / "storage" / "_checkpoints" / "history" / "fraud" / "0" / "commits"
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
     for name in (f"{last}", f".{last}.crc"):
@@ -83,18 +89,14 @@ def test_more_events_are_added_and_a_batch_that_was_published_but_not_noted_adds
     check(running)
     assert len(told(each for each in running.shop.events() if each.id not in before)) > 2
 
-
-def test_a_lost_checkpoint_of_the_fraud_rule_brings_no_event_twice(running: Running) -> None:
+    # A lost checkpoint of the fraud rule. And a clock that is years ahead ends no session but those that are over now.
     running.shop.sell(20)
-    # And a clock that is years ahead ends no session but those that are over now.
     running.shop.add(b'{"customer": "Ada", "amount": 1}', time=AHEAD)
     shutil.rmtree(running.project / "storage" / "_checkpoints" / "history")
     running.round()
     check(running)
 
-
-def test_late_events_are_in_sessions_that_are_made_anew(running: Running) -> None:
-    """The clock that was ahead has made all of them late. A run that makes tables anew leaves sinks to the next one."""
+    # That clock has made all events late; those are in sessions that are made anew. Sinks are left to the next round.
     running.shop.sell(20)
     running.round("sessions")
     running.round()

@@ -9,7 +9,10 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.history.options import ReadOptions
 from penstock.model import ANY, Event, EventFilter, NewEvent, new_event
+from penstock.spark.columns import TABLE, arrow_schema
+from penstock.spark.source import PenstockReader
 from penstock.store import open_reader, open_store, store_url
 from penstock.store.contract import Commit, ReadLimits, Transaction
 from penstock.store.record import columns_of
@@ -19,6 +22,17 @@ from penstock.store.sqlite.store import STREAM_CACHE_MAX, WAL_BYTES_MAX
 PATIENCE_S: Final = 60
 """How long a test waits for a condition before it gives up. Nothing is ever expected to take this long."""
 NOON: Final = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:-UsePerfData"
+"""A JVM of a test runs for seconds: it compiles little, and has one thread to collect garbage."""
+QUICK: Final = {
+    # Compiling a query takes longer than a few rows do.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""Settings of Spark for few rows and few cores."""
 
 Written = tuple[str, str, Sequence[NewEvent]]
 """A commit: context, stream, events."""
@@ -54,6 +68,14 @@ def history(place: Path | str, wanted: EventFilter | None = None) -> list[Event]
             position = page.next
             if page.end:
                 return events
+
+
+def read(url: str, **options: Any) -> list[int]:
+    """The positions of the rows that tasks of Spark give, read without Spark."""
+    given = {"url": url, **{name: str(value) for name, value in options.items()}}
+    reader = PenstockReader(ReadOptions.of(given), arrow_schema(TABLE))
+    batches = (batch for part in reader.partitions() for batch in reader.read(part))
+    return [position for batch in batches for position in batch["position"].to_pylist()]
 
 
 def load(spark: SparkSession, url: str, **options: Any) -> DataFrame:

@@ -2,16 +2,22 @@
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import cbor2
 import pytest
+from pyspark.accumulators import _start_update_server
 
 from penstock.errors import FunctionTimedOut
 from penstock.lua import LuaLimits
+from penstock.spark import sessions
 from penstock.spark.build_parts import CHILD
 from penstock.spark.building import build
 from penstock.testing import server
@@ -21,7 +27,7 @@ from tests.postgres import Schemas
 from tests.spark.build_kit import Held, Place
 from tests.spark.build_kit import held as held  # noqa: PLC0414 - a fixture
 from tests.spark.sink_targets import PENSTOCK, POSTGRESQL, SQLITE, Target
-from tests.spark.support import fill
+from tests.spark.support import JAVA, fill
 from tests.spark.test_builds import make
 
 SLOW = "local sum = 0 for number = 1, 100000 do sum = sum + number end return msg"
@@ -38,7 +44,7 @@ def place() -> Iterator[Place]:
 
 def building(place: Place, name: str) -> AbstractContextManager["subprocess.Popen[str]"]:
     """The command, of which nothing is left at the end."""
-    return alone("iterator", "build", name, "--url", place.url)
+    return alone("iterator", "build", name, "--url", place.url, "--conf", f"spark.driver.extraJavaOptions={JAVA}")
 
 
 def found(process: "subprocess.Popen[str]", sign: str) -> set[int]:
@@ -116,6 +122,7 @@ def parent_of(pid: int) -> int:
 def test_a_build_that_is_interrupted_ends_with_all_its_processes_in_a_line_and_leaves_nothing(
     place: Place, held: Held, number: signal.Signals, code: int
 ) -> None:
+    """As the first task begins, and when the first tasks are done."""
     held(f"{number.name}-it")
     with place.client() as client:
         made = make(client, number.name, "map", SLOW)
@@ -124,6 +131,27 @@ def test_a_build_that_is_interrupted_ends_with_all_its_processes_in_a_line_and_l
     with building(place, made) as process:
         said = "penstock: interrupted: what was not installed is dropped; run the same command again\n"
         until(lambda: bool(found(process, CHILD)), "a process that runs the function")
+        if number == signal.SIGTERM:
+            until(lambda: place.target.staged() != [], "staging")
         assert interrupt(process, number) == (code, "", said)
     assert place.target.staged() == []
     assert place.output(made) == []
+
+
+def test_spark_prints_no_traceback_of_a_jvm_that_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its server of accumulators does, once a task is done: the JVM then keeps a connection to it."""
+    token = "token"
+    accumulators: Any = _start_update_server(token, is_unix_domain_sock=False)
+    sessions._hush(SimpleNamespace(_accumulatorServer=accumulators))
+    # It serves one connection after the other: when the second is answered, the first is done with.
+    for _ in range(2):
+        with socket.create_connection(accumulators.server_address) as jvm:
+            jvm.sendall(token.encode() + struct.pack("!i", 0))
+            assert jvm.recv(1) == b"\1"
+    assert capfd.readouterr().err == ""
+    # What else goes wrong there is still told.
+    with socket.create_connection(accumulators.server_address) as stranger:
+        stranger.sendall(b"nekot")
+        assert stranger.recv(1) == b""
+    accumulators.shutdown()
+    assert "The value of the provided token" in capfd.readouterr().err

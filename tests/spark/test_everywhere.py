@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import psycopg
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from penstock.errors import DamagedRecord
 from penstock.testing import server
 from tests.postgres import Schemas
-from tests.spark.support import counted, fill, history, load, positions, until
+from tests.spark.support import counted, fill, history, read, until
 from tests.spark.test_batch import OPTIONS, SHOP
 from tests.spark.test_streaming import Sink, stream
 
@@ -41,16 +41,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield Place(served.url, tmp_path / "data")
 
 
-def test_options_let_through_what_they_say(spark: SparkSession, place: Place) -> None:
+def test_options_let_through_what_they_say(place: Place) -> None:
     events = history(place.store)
-    found = {name: positions(load(spark, place.url, **options)) for name, (options, _) in OPTIONS.items()}
+    found = {name: read(place.url, **options) for name, (options, _) in OPTIONS.items()}
     assert found == {name: [e.position for e in events if passes(e)] for name, (_, passes) in OPTIONS.items()}
 
 
-def test_contexts_may_have_any_name(spark: SparkSession, place: Place) -> None:
+def test_contexts_may_have_any_name(place: Place) -> None:
+    events = history(place.store)
     for name in NAMES:
-        rows = load(spark, place.url, context=name).select("context", "sequence").collect()
-        assert sorted((row.context, row.sequence) for row in rows) == [(name, 1), (name, 2), (name, 3)]
+        wanted = [event.position for event in events if event.context == name]
+        assert read(place.url, context=name) == wanted
+        assert len(wanted) == 3
 
 
 def test_a_stream_from_postgresql_takes_what_comes_under_load(
@@ -73,12 +75,10 @@ def test_a_stream_from_postgresql_takes_what_comes_under_load(
     assert sink.positions == expected
 
 
-def test_a_damaged_record_in_postgresql_fails_the_read_and_names_its_position(
-    spark: SparkSession, schemas: Schemas, tmp_path: Path
-) -> None:
+def test_a_damaged_record_in_postgresql_fails_the_read_and_names_its_position(schemas: Schemas, tmp_path: Path) -> None:
     url = fill(schemas.url(tmp_path), [("shop", "s", counted(10)) for _ in range(500)])
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("UPDATE records SET data = overlay(data PLACING 'x'::bytea FROM 200) WHERE position = 4001")
-    with pytest.raises(PySparkException, match="the record at position 4001 is damaged"):
-        load(spark, url).collect()
-    assert len(positions(load(spark, url, endPosition=4000))) == 4000
+    with pytest.raises(DamagedRecord, match="the record at position 4001 is damaged"):
+        read(url)
+    assert len(read(url, endPosition=4000)) == 4000

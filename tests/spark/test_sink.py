@@ -85,24 +85,17 @@ def test_a_table_that_was_read_can_be_written_elsewhere(spark: SparkSession, dat
 
 
 def test_order_in_a_stream_is_that_of_the_partitions(spark: SparkSession, data: Path) -> None:
-    write(numbers(spark, 3000).drop("at"), store_url(data))
+    write(numbers(spark, 300).drop("at"), store_url(data))
     for stream in range(3):
-        assert bodies(data, f"s-{stream}") == list(range(stream, 3000, 3))
+        assert bodies(data, f"s-{stream}") == list(range(stream, 300, 3))
 
 
-@pytest.mark.parametrize("kind", ["bigint", "double", "timestamp", "date", "string", "binary"])
-def test_a_column_can_give_the_order(spark: SparkSession, data: Path, kind: str) -> None:
-    order = {
-        "double": (f.col("id") - 250).cast("double") / 3,
-        "timestamp": f.timestamp_micros(f.col("id") - 250),
-        "date": f.date_add(f.lit("1970-01-01"), (f.col("id") - 250).cast("int")),
-        "string": f.format_string("%06d", f.col("id")),
-        "binary": f.format_string("%06d", f.col("id")).cast("binary"),
-    }.get(kind, f.col("id") - 250)
-    shuffled = numbers(spark, 500).withColumn("id", f.col("at")).withColumn("at", order).drop("id")
-    write(shuffled.orderBy(f.hash("text")).repartition(5), store_url(data), orderBy="at")
+def test_a_column_can_give_the_order(spark: SparkSession, data: Path) -> None:
+    """A time does; `test_sink_writer` has the other types."""
+    rows = numbers(spark, 300).withColumn("at", f.timestamp_micros(f.col("at") - 150))
+    write(rows.orderBy(f.hash("text")).repartition(3), store_url(data), orderBy="at")
     for stream in range(3):
-        assert bodies(data, f"s-{stream}") == list(range(stream, 500, 3))
+        assert bodies(data, f"s-{stream}") == list(range(stream, 300, 3))
 
 
 def test_an_empty_table_adds_nothing(spark: SparkSession, data: Path) -> None:
@@ -121,22 +114,6 @@ def test_a_bad_row_fails_the_job_and_says_where(spark: SparkSession, data: Path)
     assert not (data / "staging").exists()
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "reason"),
-    [
-        ("context", "''", "column context"),
-        ("context", "'remits'", "column context is remits"),
-        ("stream", "cast(null as string)", "column stream is null"),
-        ("text", "cast(null as string)", "column text is null"),
-        ("event_id", "'no uuid'", "column event_id is 'no uuid', which is no UUID"),
-        ("expected_version", "0", "column expected_version is 0"),
-    ],
-)
-def test_what_is_bad_is_named(spark: SparkSession, data: Path, column: str, value: str, reason: str) -> None:
-    rows = numbers(spark, 3).drop("at").withColumn(column, f.expr(value))
-    assert reason in why(lambda: write(rows, store_url(data)))
-
-
 def test_bad_rows_can_be_diverted(spark: SparkSession, data: Path, tmp_path: Path) -> None:
     aside = tmp_path / "bad"
     rows = numbers(spark, 10, streams=1, parts=2)
@@ -149,7 +126,6 @@ def test_bad_rows_can_be_diverted(spark: SparkSession, data: Path, tmp_path: Pat
         ("type", "is null", "5"),
         ("type", "is null", "9"),
     ]
-    assert spark.read.json(str(aside)).count() == 3
 
 
 def test_a_job_that_fails_shows_no_diverted_rows(spark: SparkSession, data: Path, tmp_path: Path) -> None:
@@ -159,13 +135,6 @@ def test_a_job_that_fails_shows_no_diverted_rows(spark: SparkSession, data: Path
     assert "broken" in why(lambda: write(failing, store_url(data), badRows="divert", badRowsPath=str(aside)))
     # A task that is still at work when its job fails may leave something behind, where readers of folders do not look.
     assert not aside.exists() or all(path.name.startswith(".") for path in aside.iterdir())
-
-
-def test_an_expected_version_that_holds_is_written(spark: SparkSession, data: Path) -> None:
-    url = fill(data, [("shop", "s-0", counted(2))])
-    version = f.when(f.col("stream") == "s-0", 3).otherwise(1)
-    write(numbers(spark, 9).drop("at").withColumn("expected_version", version), url)
-    assert [e.sequence for e in history(data) if e.stream == "s-0"] == [1, 2, 3, 4, 5]
 
 
 def test_a_conflict_fails_the_job_and_nothing_is_shown(spark: SparkSession, data: Path) -> None:
@@ -178,72 +147,35 @@ def test_a_conflict_fails_the_job_and_nothing_is_shown(spark: SparkSession, data
     assert not (data / "staging").exists()
 
 
-def test_a_job_with_a_number_is_written_once(spark: SparkSession, data: Path) -> None:
-    for batch in (1, 1, 2, 2):
-        write(numbers(spark, 10).drop("at"), store_url(data), producer="nightly", batch=batch)
-    assert len(history(data)) == 20
-    message = why(lambda: write(numbers(spark, 10).drop("at"), store_url(data), producer="nightly", batch=1))
-    assert "nightly" in message
-    assert len(history(data)) == 20
-
-
 def test_a_server_takes_what_is_written(spark: SparkSession, data: Path) -> None:
     with server(data) as served:
-        write(numbers(spark, 5000), served.url, orderBy="at")
+        write(numbers(spark, 500), served.url, orderBy="at")
         write(numbers(spark, 10).drop("at"), served.url, producer="p", batch=1)
         write(numbers(spark, 10).drop("at"), served.url, producer="p", batch=1)
         rows = numbers(spark, 9).drop("at").withColumn("expected_version", f.lit(1))
         assert "expected version 1 of stream" in why(lambda: write(rows, served.url))
-    assert len(history(data)) == 5010
-    assert bodies(data, "s-1")[:1667] == list(range(1, 5000, 3))
+    assert len(history(data)) == 510
+    assert bodies(data, "s-1")[:167] == list(range(1, 500, 3))
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"orderby": "nothing"}, "option orderBy names 'nothing', which is no column of the table"),
-        ({"badRows": "hide"}, "option badRows is 'hide': it must be one of fail, divert"),
-        ({"badRows": "divert"}, "option badRowsPath belongs to badRows=divert"),
-        ({"badRows": "divert", "badRowsPath": "s3://b/x"}, "option badRowsPath is 's3://b/x'"),
-        ({"batch": "1"}, "option batch is a number of a producer's"),
-        ({"producer": "p"}, "option producer is for tables with a number"),
-        ({"producer": "p", "batch": "-1"}, "option batch is '-1'"),
-        ({"ordreBy": "at"}, "did you mean orderBy?"),
-    ],
-)
-def test_options_are_checked(spark: SparkSession, data: Path, options: dict[str, str], reason: str) -> None:
-    assert reason in why(lambda: write(numbers(spark, 1).drop("at"), store_url(data), **options))
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda rows: rows.drop("stream"), "column stream is missing"),
-        (lambda rows: rows.drop("text"), "column body is missing, and so is text"),
-        (lambda rows: rows.withColumn("more", f.lit(1)), "column more is not known"),
-        (lambda rows: rows.withColumn("type", f.lit(1)), "column type is of type int; it must be string"),
-    ],
-)
-def test_the_table_is_checked(
-    spark: SparkSession, data: Path, change: Callable[[DataFrame], DataFrame], reason: str
+def test_what_is_wrong_with_a_table_or_its_options_is_told_before_anything_is_run(
+    spark: SparkSession, data: Path
 ) -> None:
-    assert reason in why(lambda: write(change(numbers(spark, 1).drop("at")), store_url(data)))
-
-
-def test_a_history_is_never_overwritten(spark: SparkSession, data: Path) -> None:
     rows = numbers(spark, 1).drop("at")
+    assert "did you mean orderBy?" in why(lambda: write(rows, store_url(data), ordreBy="at"))
+    assert "column stream is missing" in why(lambda: write(rows.drop("stream"), store_url(data)))
     writer = rows.write.format("penstock").mode("overwrite").option("url", store_url(data))
     assert "a history is only added to" in why(writer.save)
 
 
 def test_postgres_takes_what_is_written(spark: SparkSession, schemas: Schemas, tmp_path: Path) -> None:
     url = schemas.url(tmp_path)
-    write(numbers(spark, 3000), url, orderBy="at")
+    write(numbers(spark, 300), url, orderBy="at")
     for _ in range(2):
         write(numbers(spark, 9).drop("at"), url, producer="p", batch=1)
     rows = numbers(spark, 9).drop("at").withColumn("expected_version", f.lit(1))
     assert "expected version 1 of stream s-0" in why(lambda: write(rows, url))
     with closing(open_reader(url)) as reader:
-        assert reader.head() == 3009
+        assert reader.head() == 309
         page = reader.read_stream("shop", "s-1", 1, None, ReadLimits())
-    assert [int(event.body) for event in page.events] == [*range(1, 3000, 3), 1, 4, 7]
+    assert [int(event.body) for event in page.events] == [*range(1, 300, 3), 1, 4, 7]

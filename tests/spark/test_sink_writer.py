@@ -5,17 +5,23 @@ import os
 import pickle
 import shutil
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
-from penstock.errors import InvalidRequest, LimitExceeded, StageLost, StoreInUse
+from penstock.errors import InvalidRequest, LimitExceeded, PenstockError, StageLost, StoreInUse
 from penstock.spark import rows, sink, stages
+from penstock.spark.ddl import schema_of
 from penstock.spark.sink import PenstockStreamWriter, PenstockWriter
+from penstock.spark.source import PenstockSource
 from penstock.spark.writing import WriteOptions
 from penstock.store import open_store, store_url
 from penstock.store.sqlite import SqliteStore
@@ -25,12 +31,12 @@ from tests.spark.sink_targets import SQLITE, Target
 from tests.spark.support import PATIENCE_S, counted, fill, history, until
 
 TICKS = 638_500_000_000_000_123
+ROW = {"context": "shop", "stream": "s", "type": "T", "text": "{}"}
 
 
 def table(texts: Any, **more: Any) -> pa.RecordBatch:
     """Rows of one stream."""
-    names = {"context": "shop", "stream": "s", "type": "T"}
-    columns = {name: pa.array([value] * len(texts)) for name, value in names.items()}
+    columns = {name: pa.array([value] * len(texts)) for name, value in ROW.items() if name != "text"}
     return pa.RecordBatch.from_pydict({**columns, "text": texts, **more})
 
 
@@ -151,7 +157,118 @@ def test_a_producers_name_leaves_room_for_those_of_its_jobs(data: Path) -> None:
         options(data, producer="p" * 401)
 
 
+def test_a_job_with_a_number_is_written_once(data: Path) -> None:
+    for batch in (1, 1, 2, 2):
+        save(options(data, producer="nightly", batch=batch), table([f"{batch}"] * 10))
+    assert len(history(data)) == 20
+    with pytest.raises(PenstockError, match="nightly"):
+        save(options(data, producer="nightly", batch=1), table(["1"] * 10))
+    assert len(history(data)) == 20
+
+
+def test_an_expected_version_that_holds_is_written(data: Path) -> None:
+    fill(data, [("shop", "s", counted(2))])
+    save(options(data), table(["a", "b"], expected_version=[3, 3]))
+    assert [event.sequence for event in history(data)] == [1, 2, 3, 4]
+
+
+# -- options, columns and the order
+
+
+SCHEMA = "context string, stream string, type string, text string"
+
+
+def writer_of(
+    data: Path, schema: str, given: Mapping[str, str] | None = None, *, overwrite: bool = False
+) -> PenstockWriter:
+    """What Spark gets that wants to write a table."""
+    columns = StructType.fromJson(schema_of(schema))
+    return PenstockSource({"url": store_url(data), **(given or {})}).writer(columns, overwrite)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"orderby": "nothing"}, "option orderBy names 'nothing', which is no column of the table"),
+        ({"badRows": "hide"}, "option badRows is 'hide': it must be one of fail, divert"),
+        ({"badRows": "divert"}, "option badRowsPath belongs to badRows=divert"),
+        ({"badRows": "divert", "badRowsPath": "s3://b/x"}, "option badRowsPath is 's3://b/x'"),
+        ({"batch": "1"}, "option batch is a number of a producer's"),
+        ({"producer": "p"}, "option producer is for tables with a number"),
+        ({"producer": "p", "batch": "-1"}, "option batch is '-1'"),
+        ({"ordreBy": "at"}, "did you mean orderBy?"),
+    ],
+)
+def test_options_are_checked(data: Path, given: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        writer_of(data, SCHEMA, given)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (SCHEMA.replace("stream string, ", ""), "column stream is missing"),
+        (SCHEMA.replace(", text string", ""), "column body is missing, and so is text"),
+        (f"{SCHEMA}, more int", "column more is not known"),
+        (SCHEMA.replace("type string", "type int"), "column type is of type int; it must be string"),
+    ],
+)
+def test_the_table_is_checked(data: Path, schema: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        writer_of(data, schema)
+    assert reason in str(caught.value)
+
+
+def test_a_history_is_never_overwritten(data: Path) -> None:
+    with pytest.raises(InvalidRequest, match="a history is only added to"):
+        writer_of(data, SCHEMA, overwrite=True)
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ORDERS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
+    "bigint": (pa.int64(), lambda number: number),
+    "double": (pa.float64(), lambda number: number / 3),
+    "timestamp": (pa.timestamp("us", "UTC"), lambda number: EPOCH + timedelta(microseconds=number)),
+    "date": (pa.date32(), lambda number: (EPOCH + timedelta(days=number)).date()),
+    "string": (pa.string(), lambda number: f"{number + 250:06d}"),
+    "binary": (pa.binary(), lambda number: b"%06d" % (number + 250)),
+}
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+def test_a_column_of_any_of_these_types_gives_the_order(data: Path, kind: str) -> None:
+    (type, made), numbers = ORDERS[kind], [*range(-250, 250)]
+    Random(7).shuffle(numbers)
+    halves = [numbers[:200], numbers[200:]]
+    save(
+        options(data, orderBy="at"),
+        *(table([f"{at}" for at in half], at=pa.array(map(made, half), type)) for half in halves),
+    )
+    assert [int(body) for body in bodies(data)] == [*range(-250, 250)]
+
+
 # -- bad rows
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("context", "", "column context"),
+        ("context", "remits", "column context is remits"),
+        ("stream", None, "column stream is null"),
+        ("type", None, "column type is null"),
+        ("text", None, "column text is null"),
+        ("event_id", "no uuid", "column event_id is 'no uuid', which is no UUID"),
+        ("expected_version", 0, "column expected_version is 0"),
+    ],
+)
+def test_what_is_bad_is_named(data: Path, column: str, value: Any, reason: str) -> None:
+    kind = pa.int64() if column == "expected_version" else pa.string()
+    columns = {name: pa.array([each], pa.string()) for name, each in ROW.items()}
+    with pytest.raises(InvalidRequest) as caught:
+        save(options(data), pa.RecordBatch.from_pydict({**columns, column: pa.array([value], kind)}))
+    assert reason in str(caught.value)
 
 
 def test_a_job_whose_bad_rows_the_driver_does_not_see_adds_nothing(data: Path, tmp_path: Path) -> None:

@@ -163,6 +163,13 @@ def test_progress_tells_how_many_events_it_is_behind(spark: SparkSession, data: 
     assert {report["position"] for report in latest if report} == {25}
 
 
+# -- offsets, without Spark
+
+
+def reader(url: str, **options: str) -> PenstockStreamReader:
+    return PenstockStreamReader(ReadOptions.of({"url": url, **options}), arrow_schema(TABLE))
+
+
 OPTIONS: dict[str, tuple[dict[str, Any], list[int]]] = {
     "startPosition": ({"startPosition": 4}, [4, 5, 6]),
     "endPosition": ({"endPosition": 2}, [1, 2]),
@@ -175,9 +182,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], list[int]]] = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_of_a_stream_lets_through_what_it_says(
-    spark: SparkSession, data: Path, sink: Sink, name: str
-) -> None:
+def test_an_option_of_a_stream_lets_through_what_it_says(data: Path, name: str) -> None:
     options, expected = OPTIONS[name]
     minutes = (1, 5, 2, 4, 6)
     commits = [
@@ -185,15 +190,12 @@ def test_an_option_of_a_stream_lets_through_what_it_says(
         for number, minute in enumerate(minutes)
     ]
     url = fill(data, [*commits, ("other", "s", [new_event("Late", b"{}", time=NOON)])])
-    sink.run(stream(spark, url, partitionBytes=1, **options))
-    assert sink.positions == expected
-
-
-# -- offsets, without Spark
-
-
-def reader(url: str, **options: str) -> PenstockStreamReader:
-    return PenstockStreamReader(ReadOptions.of({"url": url, **options}), arrow_schema(TABLE))
+    stream = reader(url, partitionBytes="1", **{key: str(value) for key, value in options.items()})
+    start = stream.initialOffset()
+    parts = stream.partitions(start, stream.latestOffset(start, ReadAllAvailable()))
+    found = [at for part in parts for batch in stream.read(part) for at in batch["position"].to_pylist()]
+    stream.stop()
+    assert found == expected
 
 
 def test_an_offset_never_goes_back_nor_beyond_what_is_wanted(data: Path) -> None:

@@ -190,6 +190,11 @@ class _Jvm:
             return str(port), told[8 : 8 + length].decode()
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it was started here, and not by somebody else before."""
+        return self._process is not None
+
+    @property
     def has_ended(self) -> bool:
         """Whether there was one, and is no more."""
         return self._process is not None and self._process.poll() is not None
@@ -289,12 +294,26 @@ def _trouble_with(address: str) -> str | None:
     return None
 
 
+def _hush(context: Any) -> None:
+    """Spark's server of accumulators prints a traceback when the JVM is gone, of which others are told by an error."""
+    server = context._accumulatorServer
+    told = server.handle_error
+
+    def handle_error(*request: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            told(*request)
+
+    server.handle_error = handle_error
+
+
 def _started(name: str, master: str, conf: Mapping[str, str], jvm: _Jvm) -> "SparkSession":
     builder, options = _configured(name, master, conf)
     with tempfile.TemporaryFile() as said:
         try:
             with _to(said), jvm.offered(options):
                 spark: SparkSession = apart(builder.getOrCreate, jvm.end)
+                if jvm.is_ours:
+                    _hush(spark.sparkContext)
                 apart(lambda: _try_settings(spark, conf), jvm.end)
         except Exception as error:  # noqa: BLE001 - see below
             # Py4J has no better name for what the JVM says of a master or an option; and it asks the JVM for it.
