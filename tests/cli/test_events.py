@@ -10,8 +10,8 @@ import pytest
 import penstock
 from penstock.model.ticks import TICKS_PER_SECOND, now_ticks
 from penstock.testing import Server
-from tests.cli.support import run, shell, variables
-from tests.test_cli import penstock as command
+from tests.cli.support import called as command
+from tests.cli.support import run, run_process, shell, variables
 
 
 def test_the_lines_of_the_first_five_minutes_work_as_they_stand(served: Server) -> None:
@@ -207,9 +207,9 @@ def test_a_line_that_the_server_refuses_is_named_and_those_before_it_are_written
 def test_what_a_terminal_or_file_cannot_print_is_escaped(served: Server, client: penstock.Client, context: str) -> None:
     client.append(context, "s", [penstock.event("T", {"name": "Zoë"})])
     ascii_only = variables(served.url, PYTHONIOENCODING="ascii")
-    (event,) = run("read", context, "--json", env=ascii_only).lines
+    (event,) = run_process("read", context, "--json", env=ascii_only).lines
     assert event["body"] == {"name": "Zoë"}
-    done = run("read", context, env=ascii_only)
+    done = run_process("read", context, env=ascii_only)
     assert (done.code, done.err) == (0, "")
     assert r'{"name":"Zo\xeb"}' in done.out
 

@@ -9,8 +9,7 @@ import pytest
 
 import penstock
 from penstock.testing import Server
-from tests.cli.support import run, shell, variables
-from tests.cli.test_import import called
+from tests.cli.support import called, run, shell, variables
 from tests.test_server import PATIENCE_S, PENSTOCK, until
 
 _numbers = itertools.count(1)
