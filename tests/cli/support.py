@@ -120,7 +120,8 @@ def opened(number: int) -> Iterator[TextIOWrapper]:
 @contextmanager
 def written_to(found: list[str]) -> Iterator[TextIOWrapper]:
     """A file; what was written to it is found in the end, also if a command has put another one in its place."""
-    with TextIOWrapper(TemporaryFile(), "utf-8") as text, os.fdopen(os.dup(text.fileno()), "rb") as whole:
+    encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
+    with TextIOWrapper(TemporaryFile(), encoding) as text, os.fdopen(os.dup(text.fileno()), "rb") as whole:
         yield text
         text.flush()
         whole.seek(0)

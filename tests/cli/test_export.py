@@ -338,16 +338,16 @@ def test_an_export_of_another_store_is_not_gone_on_with(served: Server, few: int
 def test_a_history_that_is_sealed_meanwhile_is_exported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sealing merges records: one that holds where a page begins may hold what the page before had too."""
     with server(tmp_path / "data", seal=False) as own, penstock.connect(own.url) as client:
-        client.append_many(("shop", "s", [penstock.event("T", number)]) for number in range(9000))
+        client.append_many(("shop", "s", [penstock.event("T", number)]) for number in range(5000))
     monkeypatch.setattr("penstock.history.histories.STEP_EVENTS_MAX", 1000)
     history = open_history(store_url(tmp_path / "data"))
     with closing(history):
-        found = pages(history, Selection(), 1, 9000)
+        found = pages(history, Selection(), 1, 5000)
         positions = [event.position for event in next(found)[0]]
         with server(tmp_path / "data") as own, penstock.connect(own.url) as client:
-            until(lambda: client.stats().sealed > 8000)
+            until(lambda: client.stats().sealed > 4000)
         positions += [event.position for events, _ in found for event in events]
-    assert positions == list(range(1, 9001))
+    assert positions == list(range(1, 5001))
 
 
 def test_a_store_on_postgresql_is_exported_and_filled_without_a_server(schemas: Schemas, tmp_path: Path) -> None:
