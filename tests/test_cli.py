@@ -4,19 +4,20 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
 import pytest
-from typer.testing import CliRunner
 
 from penstock import __version__
-from penstock.cli import app
 from penstock.cli.serve import one_store
 from penstock.settings import resolve
-from tests.test_server import PATIENCE_S, PENSTOCK, Served, environment, fill
+from penstock.testing import server
+from tests.cli.support import called, run, terminal_output, variables
+from tests.test_server import PATIENCE_S, PENSTOCK, environment, fill
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +28,9 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(healthy: Path, tmp_path: Path) -> Path:
     """A store that a test may damage."""
-    fill(tmp_path / "data")
-    return tmp_path / "data"
+    return shutil.copytree(healthy, tmp_path / "data")
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +40,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def penstock(*arguments: object) -> tuple[int, str, str]:
-    """Run a command; exit code, standard output, standard error."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    return result.exit_code, result.stdout, result.stderr
+penstock = called
 
 
 def change(data: Path, sql: str) -> None:
@@ -110,9 +106,8 @@ def test_verify_reports_to_programs_in_json(healthy: Path) -> None:
 
 
 def test_verify_works_beside_a_server(store: Path) -> None:
-    with Served(store) as server:
+    with server(store):
         assert penstock("verify", "--data", store)[:2] == (0, "6 events, nothing wrong\n")
-        assert server.stop() == 0
 
 
 @pytest.mark.parametrize(
@@ -268,34 +263,35 @@ def test_without_a_command_the_help_is_shown() -> None:
 # ---------------------------------------------------------------- pipes and colours
 
 
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """The end of a pipe whose other end is closed."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["stats"], ["stats", "--json"], ["verify"], ["settings"], ["settings", "--json"], ["--help"]],
     ids=" ".join,
 )
-def test_a_pipe_that_closes_early_ends_it_quietly(healthy: Path, arguments: list[str]) -> None:
-    where = ["--data", str(healthy)] if arguments[0] in ("stats", "verify") else []
-    reading, writing = os.pipe()
-    os.close(reading)
-    result = subprocess.run(
-        [*PENSTOCK, *arguments, *where], stdout=writing, stderr=subprocess.PIPE, env=environment(), timeout=PATIENCE_S
-    )
-    os.close(writing)
+def test_a_pipe_that_closes_early_ends_it_quietly(healthy: Path, arguments: list[str], unread: int) -> None:
+    where = ["--data", healthy] if arguments[0] in ("stats", "verify") else []
+    assert penstock(*arguments, *where, stdout=unread) == (1, "", "")
+
+
+@pytest.mark.parametrize("name", ["stats", "verify"])
+def test_a_pipe_that_closes_early_ends_a_process_quietly(healthy: Path, name: str, unread: int) -> None:
+    command = [*PENSTOCK, name, "--data", str(healthy)]
+    result = subprocess.run(command, stdout=unread, stderr=subprocess.PIPE, env=environment(), timeout=PATIENCE_S)
     assert (result.returncode, result.stderr) == (1, b"")
 
 
 def test_no_color_is_respected(healthy: Path) -> None:
-    ours, theirs = pty.openpty()
-    result = subprocess.run(
-        [*PENSTOCK, "stats", "--data", str(healthy)],
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        env=environment() | {"TERM": "xterm-256color", "NO_COLOR": "1"},
-        timeout=PATIENCE_S,
-    )
-    os.close(theirs)
-    shown = os.read(ours, 65536)
-    os.close(ours)
-    assert (result.returncode, result.stderr) == (0, b"")
-    assert b"shop" in shown
-    assert not re.search(rb"\x1b\[[0-9;]*[34]\d", shown)
+    with terminal_output() as (number, shown):
+        assert run("stats", "--data", healthy, env=variables(NO_COLOR="1"), stdout=number) == (0, "", "")
+        text = shown()
+    assert "shop" in text
+    assert not re.search(r"\x1b\[[0-9;]*[34]\d", text)

@@ -13,9 +13,9 @@ import pytest
 import penstock as client
 from penstock.store.contract import ReadLimits
 from penstock.store.postgres import PostgresReader, PostgresStore, holding
+from tests.cli.support import called as penstock
 from tests.postgres import Postgres, Schemas
 from tests.store.kit import append, findings, some
-from tests.test_cli import penstock
 from tests.test_server import PATIENCE_S, PENSTOCK, environment
 
 pytestmark = pytest.mark.usefixtures("no_settings")

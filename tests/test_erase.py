@@ -14,9 +14,9 @@ import typer
 
 import penstock
 from penstock.cli.erase import erase_command
+from tests.cli.support import called as run
 from tests.gates.serving import Served
 from tests.test_cli import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself
-from tests.test_cli import penstock as run
 from tests.test_server import PATIENCE_S, PENSTOCK, environment
 
 SECRET = "top-secret"

@@ -32,6 +32,9 @@ def run(name: str, *arguments: str, folder: Path) -> str:
 def test_the_shop_sells_ships_and_counts_each_order_once(tmp_path: Path, where: str) -> None:
     with server() as served:
         said = run("shop.py", *URLS[where](served), folder=tmp_path)
+        if where == "mq":
+            # It can be run again on the same server.
+            assert "shipped 30 orders" in run("shop.py", *URLS[where](served), folder=tmp_path)
     assert said.count("sold 15 orders: 30 clicks, 15 payments") == 2
     assert "counted 30 events of orders\n" in said
     assert "counted 30 more\n" in said
@@ -43,9 +46,3 @@ def test_the_shop_sells_ships_and_counts_each_order_once(tmp_path: Path, where: 
 
 
 CUSTOMERS = ("Ada", "Grace", "Linus")
-
-
-def test_the_shop_can_be_run_again_on_the_same_server(tmp_path: Path) -> None:
-    with server() as served:
-        for _ in range(2):
-            assert "shipped 30 orders" in run("shop.py", "--url", served.url, folder=tmp_path)

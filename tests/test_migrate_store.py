@@ -28,9 +28,9 @@ from penstock.store.postgres.connecting import Target
 from penstock.store.record import Record
 from penstock.store.sqlite import SqliteImport, SqliteStore
 from tests.backup.support import check_same, fill, furnish, no_stage, ones, seal_all, writing
+from tests.cli.support import called as penstock
 from tests.postgres import Postgres, Schemas
 from tests.store.kit import Clock, append, attempt, commit, do_one, everything, findings, some
-from tests.test_cli import penstock
 from tests.test_server import PATIENCE_S
 
 Way = tuple[str, str]

@@ -11,9 +11,9 @@ import pytest
 from penstock.errors import StorageFailure
 from penstock.store.contract import AddLog, Erase, HideStream
 from penstock.store.postgres import PostgresReader, PostgresStore, connecting
+from tests.cli.support import called as penstock
 from tests.postgres import Postgres
 from tests.store.kit import append, do_one, findings, some
-from tests.test_cli import penstock
 from tests.test_server import fill
 
 PAGE = (Path(__file__).parent.parent / "docs" / "postgresql.md").read_text(encoding="utf-8")

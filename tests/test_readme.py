@@ -1,13 +1,16 @@
 """Every Python example in the README and the docs runs as it stands."""
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from inspect import isfunction
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 
@@ -20,9 +23,12 @@ DEFAULT_RES = "tcp://127.0.0.1:8471"
 DEFAULT_MQ = '"127.0.0.1", 8472'
 DEFAULT_URL = "penstock://127.0.0.1:8472"
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SESSIONS = [ROOT / "docs" / name for name in ("client.md", "quickstart.md")]
-"""Pages whose examples are one session: each goes on where the one before it ended."""
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+CLIENT = ROOT / "docs" / "client.md"
+"""Its examples are one session: each goes on where the one before it ended."""
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+"""Run by test_quickstart.py, between the commands of the page."""
 SPARK = ROOT / "docs" / "spark.md"
 """Run by tests/spark, in the session that all its tests share."""
 LAKE = ROOT / "docs" / "lake.md"
@@ -40,7 +46,7 @@ def blocks(page: Path) -> list[str]:
 EXAMPLES = [
     pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
-    if page not in (*SESSIONS, SPARK, LAKE, PIPELINES)
+    if page not in (README, CLIENT, QUICKSTART, SPARK, LAKE, PIPELINES)
     for number, code in enumerate(blocks(page), 1)
 ]
 
@@ -72,20 +78,24 @@ def addresses(tmp_path: Path) -> Iterator[Addresses]:
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
-def test_the_example_runs(code: str, tmp_path: Path, addresses: Addresses) -> None:
-    run(addresses.put_into(code), tmp_path)
-
-
-@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
-def test_the_examples_of_a_session_run_and_print_what_the_page_says(
-    page: Path, tmp_path: Path, addresses: Addresses
+def test_the_example_runs(
+    code: str, tmp_path: Path, addresses: Addresses, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printed = "".join(PRINTED.findall(page.read_text(encoding="utf-8")))
-    assert run(addresses.put_into("\n".join(blocks(page))), tmp_path) == printed
+    # As a module, and not as a process, which takes longer than most examples do.
+    example = ModuleType("example")
+    monkeypatch.setitem(sys.modules, "example", example)
+    with chdir(tmp_path), patch.dict(os.environ, environment(), clear=True):
+        exec(compile(addresses.put_into(code), "example", "exec"), vars(example))
+    assert not capsys.readouterr().err
+
+
+def test_the_examples_of_the_guide_run_in_turn_and_print_what_it_says(tmp_path: Path, addresses: Addresses) -> None:
+    printed = "".join(PRINTED.findall(GUIDE))
+    assert run(addresses.put_into("\n".join(blocks(CLIENT))), tmp_path) == printed
 
 
 def test_the_examples_of_the_readme_print_what_they_say(tmp_path: Path, addresses: Addresses) -> None:
-    client, served, over_tcp = blocks(PAGES[0])
+    client, served, over_tcp = blocks(README)
     assert DEFAULT_URL in client
     assert run(addresses.put_into(client), tmp_path) == "1 1 OrderPlaced 42\n"
     assert DEFAULT_RES in served
@@ -96,7 +106,7 @@ def test_the_examples_of_the_readme_print_what_they_say(tmp_path: Path, addresse
     assert "OrderPlaced" in answer
 
 
-GUIDE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+GUIDE = CLIENT.read_text(encoding="utf-8")
 CALLED = [Client, Delivery, Log, LogIterator, Queue, Subscription, Transaction, Server]
 NOT_CALLED = {"inner", "is_running"}
 

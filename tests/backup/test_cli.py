@@ -3,16 +3,17 @@
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from penstock import connect
 from penstock.backup import open_place
+from penstock.testing import server
 from tests.backup.support import reading
+from tests.cli.support import called as penstock
 from tests.store.kit import everything
-from tests.test_cli import penstock
-from tests.test_server import PATIENCE_S, PENSTOCK, Served, environment, fill
+from tests.test_server import fill
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -30,18 +31,11 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def run(*arguments: object) -> tuple[int, str, str]:
-    """A command as somebody at a terminal runs it."""
-    command = [*PENSTOCK, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S)
-    return done.returncode, done.stdout, done.stderr
-
-
 def test_a_backup_and_a_restore_by_command(data: Path, tmp_path: Path) -> None:
-    code, out, err = run("backup", tmp_path / "place", "--data", data)
+    code, out, err = penstock("backup", tmp_path / "place", "--data", data)
     assert (code, err) == (0, "")
     assert re.fullmatch(r"backup 1: 6 new of 6 events, \S+ \w+ written\n", out)
-    code, out, err = run("restore", tmp_path / "place", "--data", tmp_path / "copy")
+    code, out, err = penstock("restore", tmp_path / "place", "--data", tmp_path / "copy")
     assert (code, err) == (0, "")
     assert out == "restored backup 1: 6 events, now on timeline 2, 0 erasures replayed\n"
     assert penstock("verify", "--data", tmp_path / "copy") == (0, "6 events, nothing wrong\n", "")
@@ -50,17 +44,15 @@ def test_a_backup_and_a_restore_by_command(data: Path, tmp_path: Path) -> None:
 
 
 def test_the_drill_on_a_store_that_is_lost(data: Path, tmp_path: Path) -> None:
-    with Served(data) as server:
-        assert run("backup", tmp_path / "place.tar", "--data", data)[0] == 0
-        code, _, err = run("restore", tmp_path / "place.tar", "--data", data, "--replace")
+    with server(data):
+        assert penstock("backup", tmp_path / "place.tar", "--data", data)[0] == 0
+        code, _, err = penstock("restore", tmp_path / "place.tar", "--data", data, "--replace")
         assert (code, err.count("\n")) == (1, 1)
         assert "is in use by process" in err
-        server.stop()
     shutil.rmtree(data)
-    assert run("restore", tmp_path / "place.tar", "--data", data)[0] == 0
-    with Served(data) as server:
-        assert server.get("/health").status_code == 200
-        server.stop()
+    assert penstock("restore", tmp_path / "place.tar", "--data", data)[0] == 0
+    with server(data) as own, connect(own.url) as client:
+        assert len(list(client.read_all())) == 6
 
 
 def test_reports_for_programs(data: Path, tmp_path: Path) -> None:

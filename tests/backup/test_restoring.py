@@ -9,12 +9,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from penstock.engine import Engine
 from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreInUse, StoreTooNew, StoreUnfinished
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from penstock.store.sqlite.replacing import REPLACED, Replacement
+from penstock.testing.threads import ThreadedEngine
 from tests.backup.support import back_up_directory, backed_up, files_of, reading, restored, writing
 from tests.engine.caller import Caller, bodies
 from tests.engine.caller import events as made
@@ -200,7 +200,7 @@ def test_a_failed_restore_leaves_the_old_store_as_it_was(
 
 
 async def test_a_server_goes_on_with_a_restored_store(tmp_path: Path) -> None:
-    async with Engine(store_url(tmp_path / "data"), Settings()) as engine:
+    async with ThreadedEngine(store_url(tmp_path / "data"), Settings(lua_workers=1)) as engine:
         caller, remits = Caller(engine), Remits(engine)
         await caller.append("s", made("1", "2", "3", "4"))
         taken = await caller.subscribe("one", 2)
@@ -211,7 +211,7 @@ async def test_a_server_goes_on_with_a_restored_store(tmp_path: Path) -> None:
         assert await remits.everything("sums") == [2, 6, 12]
     back_up_directory(tmp_path / "data", tmp_path / "place.tar")
     restored(tmp_path / "place.tar", tmp_path / "copy")
-    async with Engine(store_url(tmp_path / "copy"), Settings()) as engine:
+    async with ThreadedEngine(store_url(tmp_path / "copy"), Settings(lua_workers=1)) as engine:
         caller, remits = Caller(engine), Remits(engine)
         assert await remits.everything("sums") == [2, 6, 12]
         assert await caller.fetched(reader) == ["1", "2", "3", "4"]

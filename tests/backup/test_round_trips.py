@@ -29,8 +29,7 @@ from tests.store.kit import Clock, append, do_one, everything, findings, some
 PLACES = ["place", "place.tar"]
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("commits", [300, 9000])
+@pytest.mark.parametrize(("place", "commits"), [("place", 300), ("place.tar", 5000)])
 def test_a_store_with_everything_in_it_comes_back(tmp_path: Path, stores: Stores, place: str, commits: int) -> None:
     clock = Clock()
     with stores.writing("data", clock) as store:

@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from penstock.testing import Server, server
+from penstock.testing.threads import ThreadedEngine
 
 _numbers = itertools.count(1)
 
@@ -28,6 +29,12 @@ def client(served: Server) -> Iterator[penstock.Client]:
 def context() -> str:
     """A context that nobody else uses."""
     return f"shop{next(_numbers)}"
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands on a store without a server read in threads: a worker process takes longer than a whole test."""
+    monkeypatch.setattr("penstock.client.local.Engine", ThreadedEngine)
 
 
 @pytest.fixture(autouse=True)

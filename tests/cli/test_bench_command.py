@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import penstock
 from penstock.cli.loading import BUCKET, Latencies
 from penstock.testing import Server
-from tests.cli.support import run, variables
-from tests.cli.test_import import called, events_in
+from tests.cli.support import called, run, variables
+from tests.cli.test_import import events_in
 from tests.test_server import PATIENCE_S, PENSTOCK, until
 
 

@@ -9,8 +9,8 @@ import typer
 from penstock.cli.connecting import address_of, connected, default_url
 from penstock.cli.options import moment
 from penstock.testing import Server
-from tests.cli.support import run, variables
-from tests.test_cli import penstock as command
+from tests.cli.support import called as command
+from tests.cli.support import run, run_process, variables
 
 NOBODY = "penstock://127.0.0.1:1"
 REFUSED = (
@@ -40,7 +40,7 @@ def test_a_server_that_is_down_is_told_in_a_line(arguments: tuple[str, ...]) -> 
 
 
 def test_a_server_that_is_down_is_told_to_a_process_too() -> None:
-    assert run("read", "shop", url=NOBODY) == (1, "", REFUSED)
+    assert run_process("read", "shop", url=NOBODY) == (1, "", REFUSED)
     done = run("append", "-", url=NOBODY, stdin='{"context": "shop", "stream": "s", "type": "T"}\n')
     assert done == (1, "", REFUSED)
 

@@ -11,8 +11,8 @@ import penstock
 from penstock.cli.queue import Consumer
 from penstock.client.sync import Queue
 from penstock.testing import Server
+from tests.cli.support import called as command
 from tests.cli.support import run, shell, variables
-from tests.test_cli import penstock as command
 from tests.test_server import PATIENCE_S, PENSTOCK
 
 

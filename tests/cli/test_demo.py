@@ -18,8 +18,8 @@ from penstock.cli.demo import print_snapshot, snapshot_table
 from penstock.demo import Snapshot
 from penstock.store import open_reader, store_url
 from penstock.testing import server
+from tests.cli.support import called as penstock
 from tests.cli.support import shell, variables
-from tests.test_cli import penstock
 from tests.test_server import PATIENCE_S, PENSTOCK, children, is_alive, until
 
 SECONDS = 1

@@ -17,6 +17,7 @@ from penstock.settings import Settings
 from penstock.spark import java
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import Server
+from tests.cli.support import called as penstock
 from tests.postgres import Schemas
 from tests.store.kit import append, some
 from tests.test_cli import (
@@ -25,7 +26,6 @@ from tests.test_cli import (
     flip_a_byte,
     lose_a_commit,
     overwrite_everything,
-    penstock,
     put_text_for_bytes,
 )
 from tests.test_server import fill

@@ -7,8 +7,7 @@ import pytest
 
 import penstock
 from penstock.testing import Server
-from tests.cli.support import run
-from tests.cli.test_import import called
+from tests.cli.support import called, run
 
 LOG = "readings"
 MESSAGES = [{"celsius": value} for value in (4, 17, -3, "cold", 21)]
@@ -133,12 +132,9 @@ def test_a_function_is_tried_on_a_stream_and_on_another_iterator(
     ("function", "shown", "reason"),
     [
         ("local c = msg.celsius\nreturn c * 2", 3, ":2: at message 3: attempt to mul a 'string' with a 'number'"),
-        ("return msg.a.b", 0, ":1: at message 0: attempt to index a nil value (field 'a')"),
         ("\n\nretur msg", 0, ":3: syntax error near 'msg'"),
-        ("while true do end", 0, ": at message 0: ran for more than 1000 ms"),
         ("return (('a'):rep(9999)):find(('.-'):rep(99) .. 'x')", 0, ": at message 0: ran for more than 1000 ms"),
         ("local t = {} while true do t[#t + 1] = ('x'):rep(9999) end", 0, ": at message 0: "),
-        ("return function() end", 0, ": at message 0: "),
     ],
 )
 def test_what_a_function_does_wrong_is_told_with_its_line(

@@ -9,8 +9,7 @@ import pytest
 
 import penstock
 from penstock.testing import Server
-from tests.cli.support import run, shell, variables
-from tests.cli.test_import import called
+from tests.cli.support import called, run, shell, variables
 from tests.test_server import PATIENCE_S, PENSTOCK, until
 
 _numbers = itertools.count(1)
@@ -37,12 +36,11 @@ def test_a_log_is_made_filled_read_and_deleted(served: Server, log: str) -> None
     assert called("log", "show", log, "--url", served.url).err == f"penstock: no log {log}\n"
 
 
-def test_json_lines_come_and_go_through_pipes(served: Server, log: str) -> None:
-    line = (
-        f"penstock log add {log} > /dev/null && seq 0 2999 | penstock log append {log} && "
-        f"penstock log read {log} --all | tail -1 && penstock log read {log} --all | head -1"
-    )
-    assert shell(line, served.url).out == "appended 3,000 messages\n2999\n0\n"
+def test_json_lines_come_and_go_through_pipes(served: Server, client: penstock.Client, log: str) -> None:
+    client.log(log).create()
+    line = f"seq 0 2999 | penstock log append {log} && penstock log read {log} --all | head -1"
+    assert shell(line, served.url).out == "appended 3,000 messages\n0\n"
+    assert run("log", "read", log, "--all", url=served.url).lines == list(range(3000))
 
 
 def test_messages_are_numbered_from_0_also_in_a_log_that_was_made_again(

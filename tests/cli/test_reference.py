@@ -12,8 +12,8 @@ import pytest
 from penstock.cli import COMMANDS
 from penstock.cli.reference import cli_page, described, man_page
 from penstock.cli.root import loaded
+from tests.cli.support import called as command
 from tests.cli.support import variables
-from tests.test_cli import penstock as command
 from tests.test_server import PATIENCE_S
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

@@ -18,8 +18,8 @@ from penstock.cli.replay import STALLED_S, Shown, signals
 from penstock.model import stamp_of, ticks_of_datetime
 from penstock.store import store_url
 from penstock.testing import Server, server
-from tests.cli.support import Done, variables
-from tests.cli.test_import import called, history
+from tests.cli.support import Done, called, variables
+from tests.cli.test_import import history
 from tests.cli.test_terminal import ended, terminal
 from tests.postgres import Schemas
 from tests.test_cli import flip_a_byte

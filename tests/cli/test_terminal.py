@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.cli import COMMANDS
 from penstock.testing import Server, server
-from tests.cli.support import run, variables
+from tests.cli.support import run, terminal_output, variables
 from tests.test_server import PATIENCE_S, PENSTOCK
 
 
@@ -122,11 +122,12 @@ def test_colours_are_for_terminals_that_want_them(
     served: Server, client: penstock.Client, context: str, more: dict[str, str], coloured: bool
 ) -> None:
     client.append(context, "s", [penstock.event("T", "\x1b[41m" + "x" * 200)])
-    with terminal("read", context, url=served.url, **more) as child:
-        assert ended(child) == 0
-    assert bool(re.search(r"\x1b\[", child.before)) == coloured
+    with terminal_output() as (number, shown):
+        assert run("read", context, env=variables(served.url, **more), stdout=number).code == 0
+        text = shown()
+    assert bool(re.search(r"\x1b\[", text)) == coloured
     # Nothing of a long body is lost; the terminal breaks its line.
-    assert r"\x1b[41m" + "x" * 200 in child.before
+    assert r"\x1b[41m" + "x" * 200 in text
 
 
 def test_a_table_fits_the_terminal_and_is_whole_in_a_pipe(

@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from penstock.integrations.eventsourcing import PenstockDatastore
+from penstock.testing.threads import ThreadedEngine
 
 Opener = Callable[[], PenstockDatastore]
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have engines in this process read in threads: a worker process takes longer to start than a whole test."""
+    monkeypatch.setattr("penstock.client.local.Engine", ThreadedEngine)
 
 
 @pytest.fixture

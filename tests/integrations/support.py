@@ -3,20 +3,19 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import ClassVar
 from unittest import TestCase
 from uuid import uuid4
 
 from penstock.integrations.eventsourcing import PenstockDatastore
-from tests.gates.serving import Served
+from penstock.testing import server
 
 
 @contextmanager
 def served() -> Iterator[str]:
     """A server with an empty store; its URL."""
-    with tempfile.TemporaryDirectory() as folder, Served(Path(folder) / "data") as server:
-        yield f"penstock://{server.mq}"
+    with server() as own:
+        yield own.url
 
 
 class InProcess(TestCase):

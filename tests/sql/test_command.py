@@ -4,26 +4,25 @@ import csv
 import io
 import json
 import os
-import pty
 import resource
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from penstock.cli import app
 from penstock.files import is_replaceable
 from penstock.model import new_event
 from penstock.store import store_url
 from penstock.testing import server
+from tests.cli.support import Done, called, terminal_output
 from tests.lake.support import archive, rows_of, store_table
 from tests.spark.support import counted, fill, until
 from tests.sql.support import awkward
-from tests.test_server import PATIENCE_S, PENSTOCK, Served, environment
+from tests.test_server import PATIENCE_S, PENSTOCK, environment
 
 ALL = "FROM events ORDER BY position"
 
@@ -42,11 +41,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def sql(*arguments: object, stdin: str | None = None) -> tuple[int, str, str]:
-    """Run the command; exit code, standard output, standard error."""
-    result = CliRunner().invoke(app, ["sql", *map(str, arguments)], input=stdin)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    return result.exit_code, result.stdout, result.stderr
+def sql(*arguments: object, stdin: str | bytes = b"") -> Done:
+    """Run the command to its end, in this process."""
+    return called("sql", *arguments, stdin=stdin)
 
 
 def started(*arguments: object, **more: Any) -> subprocess.Popen[bytes]:
@@ -55,8 +52,7 @@ def started(*arguments: object, **more: Any) -> subprocess.Popen[bytes]:
 
 
 def test_the_line_of_the_readme_works_beside_a_running_server(data: Path) -> None:
-    with Served(data) as running:
-        assert running.address
+    with server(data):
         process = started("select type, count(*) from events group by 1", "--data", data)
         out, err = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, err) == (0, b"")
@@ -192,13 +188,10 @@ def test_parquet_goes_through_a_pipe_and_not_to_a_terminal(data: Path) -> None:
     process = started(ALL, "--data", data, "--output", "parquet")
     out, _ = process.communicate(timeout=PATIENCE_S)
     assert pq.read_table(io.BytesIO(out)).num_rows == 316
-    ours, theirs = pty.openpty()
-    command = [*PENSTOCK, "sql", ALL, "--data", str(data), "--output", "parquet"]
-    done = subprocess.run(command, env=environment(), stdout=theirs, stderr=subprocess.PIPE, timeout=PATIENCE_S)
-    os.close(theirs)
-    os.close(ours)
-    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
-    assert b"--file PATH" in done.stderr
+    with terminal_output() as (number, _):
+        done = called("sql", ALL, "--data", data, "--output", "parquet", stdout=number)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "--file PATH" in done.err
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
@@ -209,7 +202,7 @@ def test_a_disk_that_runs_full_leaves_no_half_file(data: Path, tmp_path: Path, n
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
-    statement = "SELECT position, n, hash(event_id, n) AS h FROM events, range(2000) r(n)"
+    statement = "SELECT position, n, hash(event_id, n) AS h FROM events, range(300) r(n)"
     process = started(statement, "--data", data, "--file", tmp_path / name, preexec_fn=limit)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err.count(b"\n")) == (1, 1), err
@@ -220,9 +213,11 @@ def test_a_disk_that_runs_full_leaves_no_half_file(data: Path, tmp_path: Path, n
 def test_what_is_no_file_is_written_into_as_it_is(data: Path, tmp_path: Path) -> None:
     pipe, statement = tmp_path / "pipe", "SELECT position FROM events ORDER BY 1 LIMIT 2"
     os.mkfifo(pipe)
-    process = started(statement, "--data", data, "--output", "csv", "--file", pipe)
-    assert pipe.read_text() == '"position"\n1\n2\n'
-    assert process.communicate(timeout=PATIENCE_S) == (b"", f"penstock: 2 rows in {pipe}\n".encode())
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        piped = sql(statement, "--data", data, "--output", "csv", "--file", pipe)
+        assert piped == (0, "", f"penstock: 2 rows in {pipe}\n")
+        assert read.result() == '"position"\n1\n2\n'
     assert pipe.is_fifo()
     full = sql(statement, "--data", data, "--output", "json", "--file", "/dev/full")
     assert full == (1, "", "penstock: /dev/full: no space left on device\n")
@@ -270,9 +265,8 @@ def test_the_largest_and_smallest_numbers_are_compared(data: Path, column: str) 
 def test_the_statement_may_come_by_standard_input(data: Path) -> None:
     out = sql("-", "--data", data, "--output", "json", stdin="SELECT count(*) AS n\nFROM events\n")[1]
     assert json.loads(out) == {"n": 316}
-    result = CliRunner().invoke(app, ["sql", "-", "--data", str(data)], input=b"SELECT '\xff'")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "penstock: the statement on standard input is not UTF-8 (byte 9)\n"
+    done = sql("-", "--data", data, stdin=b"SELECT '\xff'")
+    assert done == (2, "", "penstock: the statement on standard input is not UTF-8 (byte 9)\n")
     code, out, err = sql("-", "--data", data, stdin="-" * 2_000_000)
     assert (code, out) == (2, "")
     assert err == "penstock: the statement on standard input is longer than 1,048,576 bytes\n"
