@@ -17,6 +17,8 @@ import pytest
 
 from tests.test_server import PATIENCE_S, PENSTOCK, Served, environment
 
+pytestmark = pytest.mark.long
+
 PAGE = (Path(__file__).parent.parent / "docs" / "operations.md").read_text(encoding="utf-8")
 SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPT = re.compile(r"^```python (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

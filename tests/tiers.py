@@ -1,10 +1,11 @@
-"""The tiers of the tests, which of them are long, and which share a process of a parallel run.
+"""The tiers of the tests, and which tests share a process of a parallel run.
 
-- unit: no process is started, and no JVM. The default; a unit test that starts a process fails.
+- unit: starts no process and no JVM. The default; a unit test that starts a process fails.
 - integration: real servers, worker processes, PostgreSQL or Spark, shared by as many tests as possible.
 - system: servers, workers, databases and clusters that are killed, cut off or fail.
 
-`make test` runs all tiers without the long tests, `make test-all` everything. `make test TIER=unit` runs one tier.
+A test of any tier can be long (`@pytest.mark.long`): many kills, many random steps, much data, whole stories, or the
+same as another test on one more backend. `make test` runs all tiers without the long tests, `make test-all` everything. `make test TIER=unit` runs one tier.
 The tables below name tests by the beginning of their node ids; the longest that fits counts.
 """
 
@@ -23,12 +24,70 @@ from tests.seeds import run_seed
 
 ORDER: Final = ("system", "integration", "unit")
 
-INTEGRATION: Final = ("tests/",)
+INTEGRATION: Final = (
+    *(f"tests/{name}/" for name in ("backup", "cli", "client", "engine", "gates", "history", "integrations", "lake")),
+    *(f"tests/{name}/" for name in ("pipelines", "shared", "spark", "sql")),
+    "tests/interchange/test_replay",
+    "tests/lua/test_isolation.py",
+    "tests/lua/test_watchdog.py",
+    "tests/mq/test_examples.py",
+    "tests/mq/test_mq_docs.py",
+    "tests/saved/test_copies.py",
+    "tests/saved/test_postgres.py",
+    "tests/store/test_postgres",
+    "tests/store/test_sqlite.py::test_an_opener_in_another_process",
+    "tests/test_",
+)
 
-SYSTEM: Final = ("tests/cluster/",)
+SYSTEM: Final = (
+    "tests/client/test_faults.py",
+    "tests/cluster/",
+    "tests/engine/test_seals_killed.py",
+    "tests/faults/",
+    "tests/gates/test_kills.py",
+    "tests/gates/test_mq_restarts.py",
+    "tests/gates/test_remits_hostile.py",
+    "tests/gates/test_remits_restarts.py",
+    "tests/gates/test_res_hostile.py",
+    "tests/gates/test_res_restarts.py",
+    "tests/history/test_restarts.py",
+    "tests/lake/test_interrupts.py",
+    "tests/lake/test_kills.py",
+    "tests/lake/test_remote_kills.py",
+    "tests/lake/test_spark_kills.py",
+    "tests/mq/test_vanished.py",
+    "tests/pipelines/test_kills.py",
+    "tests/shared/test_servers.py",
+    "tests/spark/test_builds_killed.py",
+    "tests/spark/test_sink_cluster.py",
+    "tests/spark/test_sink_failures.py",
+    "tests/store/test_postgres_faults.py",
+)
 
-LONG: Final = ()
-"""Many kills, many random steps, large data, whole stories: tests for `make test-all`."""
+UNIT: Final = (
+    "tests/backup/test_damage.py",
+    "tests/backup/test_importing.py",
+    "tests/backup/test_incremental.py",
+    "tests/backup/test_ledger.py",
+    "tests/backup/test_round_trips.py",
+    "tests/cli/test_json.py",
+    "tests/engine/test_running.py",
+    "tests/engine/test_searching.py",
+    "tests/gates/test_carrying.py",
+    "tests/history/test_texts.py",
+    "tests/lake/test_digests.py",
+    "tests/pipelines/test_bodies.py",
+    "tests/pipelines/test_changes.py",
+    "tests/pipelines/test_init.py",
+    "tests/pipelines/test_projects.py",
+    "tests/spark/test_columns.py",
+    "tests/spark/test_options.py",
+    "tests/spark/test_pushing.py",
+    "tests/sql/test_pushing.py",
+    "tests/test_cloudevents.py",
+    "tests/test_settings.py",
+)
+"""Parts of packages above, and everything that no table names."""
 
 TOGETHER: Final[dict[str, tuple[str, ...]]] = {
     "spark": (
@@ -39,7 +98,6 @@ TOGETHER: Final[dict[str, tuple[str, ...]]] = {
         "tests/lake/test_spreading.py",
         "tests/pipelines/test_page.py",
     ),
-    "pipelines": ("tests/pipelines/test_runs.py", "tests/pipelines/test_shop.py"),
     "cluster": ("tests/cluster/",),
 }
 """Files that share a JVM or a cluster, and so a process of a parallel run."""
@@ -47,6 +105,7 @@ TOGETHER: Final[dict[str, tuple[str, ...]]] = {
 TIERS: Final = {
     **dict.fromkeys(INTEGRATION, "integration"),
     **dict.fromkeys(SYSTEM, "system"),
+    **dict.fromkeys(UNIT, "unit"),
 }
 STARTS: Final = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"})
 """Audit events of Python that tell of a new process."""
@@ -78,8 +137,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(tier_of(item.nodeid))
-        if item.nodeid.startswith(LONG):
-            item.add_marker("long")
     # Groups and slow tiers first: a parallel run should end with small files.
     groups = list(TOGETHER)
     items.sort(

@@ -17,6 +17,8 @@ from tests.gates.retries import Mortal, Worker, reached
 from tests.gates.serving import Served
 from tests.seeds import rng
 
+pytestmark = pytest.mark.long
+
 EVENTS = 200
 SCHEMES = ("penstock", "zmq+tcp")
 

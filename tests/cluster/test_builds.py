@@ -11,6 +11,8 @@ from tests.lake.killing import until
 from tests.spark.build_kit import Held, Place, held
 from tests.spark.sink_targets import PENSTOCK, Target
 
+pytestmark = pytest.mark.long
+
 __all__ = ["held"]
 
 MESSAGES = 20_000

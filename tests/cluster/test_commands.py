@@ -33,6 +33,7 @@ def has_written(lake: Path) -> bool:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_an_archive_whose_worker_is_killed_in_the_middle_is_exact(cluster: Cluster, tmp_path: Path) -> None:
     data, lake = tmp_path / "data", tmp_path / "lake"
     fill(data, numbers(60, 1000))
@@ -83,6 +84,7 @@ def test_a_wrong_master_or_option_is_told_in_a_line(wrong: tuple[str, str], told
     assert told in err
 
 
+@pytest.mark.long
 def test_an_option_that_spark_looks_at_later_is_told_in_a_line_at_once(tmp_path: Path) -> None:
     url, lake = fill(tmp_path / "data", numbers(1)), tmp_path / "lake"
     wrong = ("--conf", "spark.sql.shuffle.partitions=abc", "--master", "local[1]")

@@ -45,6 +45,7 @@ def test_the_page_starts_a_cluster_as_the_tests_do() -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_the_first_commands_run_on_a_cluster(cluster: Cluster, held: Held, tmp_path: Path) -> None:
     lake, data = tmp_path / "lake", tmp_path / "data"
     held("NAME")

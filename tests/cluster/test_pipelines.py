@@ -13,6 +13,8 @@ from tests.pipelines.support import in_batches_of, positions, sell
 from tests.pipelines.test_kills import committed
 from tests.test_server import Served
 
+pytestmark = pytest.mark.long
+
 EVENTS, MISFITS, BATCH = 400, 20, 100
 
 

@@ -20,6 +20,8 @@ from tests.cluster.commands import PENSTOCK, ended, options, run, started
 from tests.cluster.standalone import Cluster
 from tests.lake.support import fill, is_same, numbers
 
+pytestmark = pytest.mark.long
+
 PYTHON: Final = "spark.pyspark.python"
 ARCHIVED: Final = "30 new of 30 events archived, 1 new file\n"
 

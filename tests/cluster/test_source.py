@@ -20,6 +20,8 @@ from tests.lake.killing import until
 from tests.postgres import Schemas
 from tests.spark.support import counted, fill, history
 
+pytestmark = pytest.mark.long
+
 EVENTS = 20_000
 PARTS = 5
 """A partition ends where a block of 4,096 positions does."""

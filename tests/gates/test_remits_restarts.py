@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import cbor2
+import pytest
 
 from tests.gates.remits_client import (
     INFO,
@@ -18,6 +19,8 @@ from tests.gates.remits_client import (
     request,
 )
 from tests.gates.serving import Served, until
+
+pytestmark = pytest.mark.long
 
 MESSAGES = 100_000
 PER_REQUEST = 10_000

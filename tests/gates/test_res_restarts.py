@@ -19,6 +19,8 @@ from tests.gates.res_frames import LONG_AGO, NewEvent, StoredEvent, an_event
 from tests.gates.retries import Steady, free_port
 from tests.gates.serving import ANY_PORT, Served, environment, until
 
+pytestmark = pytest.mark.long
+
 EVENTS = 300
 
 

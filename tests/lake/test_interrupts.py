@@ -60,7 +60,9 @@ def interrupt(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_an_archive_that_is_interrupted_as_spark_starts_ends_with_its_jvm_in_a_line(
     number: signal.Signals, code: int, data: Path, tmp_path: Path
 ) -> None:
@@ -74,6 +76,7 @@ def test_an_archive_that_is_interrupted_as_spark_starts_ends_with_its_jvm_in_a_l
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_an_archive_that_is_interrupted_in_a_job_ends_with_its_workers_in_a_line(data: Path, tmp_path: Path) -> None:
     url, lake = fill(data, numbers(3)), tmp_path / "lake"
     with Served(data) as served, archiving(url_of(served), lake) as process:

@@ -26,6 +26,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_a_lake_follows_its_store_until_it_is_told_to_stop_and_is_then_the_same(data: Path, lake: Path) -> None:
     url, said, complained = fill(data, numbers(3)), lake.parent / "said", lake.parent / "complained"
     command = [*PENSTOCK, "lake", "archive", "--url", url, "--lake", str(lake)]

@@ -25,6 +25,7 @@ def test_an_archive_that_is_killed_once_is_finished_by_the_next(data: Path, tmp_
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_an_archive_whose_driver_and_workers_are_killed_is_exact(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from tests.pipelines.driver import MASTER, QUICK
 from tests.pipelines.support import ENDING_S, penstock, positions, sell, until
 from tests.test_server import environment
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def run(folder: Path, *words: str) -> "subprocess.Popen[str]":

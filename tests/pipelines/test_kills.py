@@ -13,6 +13,8 @@ from tests.pipelines.support import ENDING_S, in_batches_of, penstock, positions
 from tests.pipelines.test_follow import run
 from tests.pipelines.test_runs import BROKEN
 
+pytestmark = pytest.mark.long
+
 EVENTS = 400
 MISFITS = 20
 BATCH = 25

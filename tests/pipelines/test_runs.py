@@ -145,6 +145,7 @@ def check_status(project: Project) -> None:
     assert all(flow.last_run is not None and flow.error is None for flow in found.flows)
 
 
+@pytest.mark.long
 def test_tables_are_made_anew_when_columns_checkpoints_or_tables_are_others(running: Running, tmp_path: Path) -> None:
     good = list(range(1, 26))
     running.add("picky.py", BROKEN.replace("== 25", "== -1"))
@@ -207,6 +208,7 @@ def test_tables_are_made_anew_when_columns_checkpoints_or_tables_are_others(runn
     assert positions(running.folder, "bronze") == list(range(1, 33))
 
 
+@pytest.mark.long
 def test_what_is_wrong_in_the_files_is_named_and_nothing_is_run(running: Running) -> None:
     def check() -> dict[str, Any]:
         return running.rounds.do(check=True)

@@ -73,6 +73,7 @@ def test_every_table_is_what_plain_python_computes(running: Running) -> None:
     )
 
 
+@pytest.mark.long
 def test_whatever_happens_between_rounds_no_event_is_lost_and_none_comes_twice(running: Running) -> None:
     running.shop.sell(200)
     running.round()

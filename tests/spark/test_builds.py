@@ -29,6 +29,8 @@ FUNCTIONS = {
     "reduce": "return (acc or 0) + msg",
 }
 MESSAGES = 40
+LONG_WAYS = [pytest.param(way, marks=pytest.mark.long) for way in WAYS if way != PENSTOCK]
+ONE_WAY_FIRST = pytest.mark.parametrize("place", [PENSTOCK, *LONG_WAYS], indirect=True)
 _numbers = count(1)
 
 
@@ -77,6 +79,7 @@ def make(client: penstock.Client, log: str, kind: str, function: str, values: It
 # --- as a server does -----------------------------------------------------------------------------------------
 
 
+@ONE_WAY_FIRST
 def test_all_kinds_are_built_as_a_server_builds_them_which_then_goes_on(
     spark: SparkSession, place: Place, name: str, held: Held
 ) -> None:
@@ -111,6 +114,7 @@ def test_all_kinds_are_built_as_a_server_builds_them_which_then_goes_on(
             assert answers(client, each, 45) == answers(client, f"{each}-too", 45)
 
 
+@ONE_WAY_FIRST
 def test_a_message_that_fails_stops_a_filter_and_a_reduce_and_what_came_before_is_installed(
     spark: SparkSession, place: Place, name: str, held: Held
 ) -> None:
@@ -234,6 +238,7 @@ def test_a_server_on_postgresql_sees_what_executors_have_written(
         assert client.iterator("below").next(-1, 1) == [sum(range(41))]
 
 
+@ONE_WAY_FIRST
 def test_an_iterator_that_is_deleted_meanwhile_gets_nothing(
     spark: SparkSession, place: Place, name: str, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +282,7 @@ def test_an_iterator_that_begins_anew_because_of_an_erasure_gets_nothing(
         assert client.iterator(f"{name}-it").next(0, 20) == [*range(9), *[None] * 6, *range(15, 20)]
 
 
+@ONE_WAY_FIRST
 def test_of_several_attempts_only_the_one_that_is_named_is_installed(
     spark: SparkSession, place: Place, name: str, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def found(process: "subprocess.Popen[str]", sign: str) -> set[int]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_a_build_whose_processes_are_killed_is_tried_again_and_is_exact(place: Place, held: Held) -> None:
     held("killed-it")
     with place.client() as client:
@@ -77,6 +78,7 @@ def test_a_build_whose_processes_are_killed_is_tried_again_and_is_exact(place: P
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_a_build_whose_command_is_killed_leaves_no_process_and_the_next_one_is_exact(place: Place, held: Held) -> None:
     held("gone-it")
     with place.client() as client:
@@ -97,6 +99,7 @@ def test_a_build_whose_command_is_killed_leaves_no_process_and_the_next_one_is_e
 
 
 @pytest.mark.parametrize("way", [SQLITE, POSTGRESQL])
+@pytest.mark.long
 def test_a_function_that_is_stuck_in_c_fails_its_message_in_any_store(
     tmp_path: Path, schemas: Schemas, held: Held, way: str
 ) -> None:
@@ -119,6 +122,7 @@ def parent_of(pid: int) -> int:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.long
 def test_a_build_that_is_interrupted_ends_with_all_its_processes_in_a_line_and_leaves_nothing(
     place: Place, held: Held, number: signal.Signals, code: int
 ) -> None:

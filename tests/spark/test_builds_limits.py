@@ -56,7 +56,14 @@ def test_a_map_goes_on_behind_messages_that_break_its_limits(spark: SparkSession
         assert place.output(made) == place.output("limits-too")
 
 
-@pytest.mark.parametrize(("kind", "what"), [("filter", "stuck"), ("reduce", "stuck"), ("reduce", "memory")])
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("filter", "stuck"),
+        pytest.param("reduce", "stuck", marks=pytest.mark.long),
+        pytest.param("reduce", "memory", marks=pytest.mark.long),
+    ],
+)
 def test_a_filter_and_a_reduce_stop_before_it(
     spark: SparkSession, place: Place, held: Held, kind: str, what: str
 ) -> None:

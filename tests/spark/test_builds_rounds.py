@@ -16,8 +16,10 @@ from tests.spark.sink_targets import PENSTOCK, SQLITE, Target
 from tests.spark.support import fill
 from tests.spark.test_builds import FUNCTIONS, MESSAGES, make
 
+KINDS = ["map", "reduce", pytest.param("filter", marks=pytest.mark.long)]
 
-@pytest.mark.parametrize("kind", FUNCTIONS)
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_more_than_may_be_staged_at_once_is_built_and_installed_in_rounds(
     spark: SparkSession, tmp_path: Path, held: Held, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -98,7 +100,7 @@ def test_a_build_in_rounds_does_not_go_on_with_another_iterator_of_the_same_name
         run()
 
 
-@pytest.mark.parametrize("kind", FUNCTIONS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_task_that_takes_long_is_back_before_its_end_and_another_goes_on(
     spark: SparkSession, tmp_path: Path, held: Held, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

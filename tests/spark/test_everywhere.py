@@ -55,6 +55,7 @@ def test_contexts_may_have_any_name(place: Place) -> None:
         assert len(wanted) == 3
 
 
+@pytest.mark.long
 def test_a_stream_from_postgresql_takes_what_comes_under_load(
     spark: SparkSession, schemas: Schemas, tmp_path: Path
 ) -> None:

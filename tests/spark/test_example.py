@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "spark_shop.py"
 PATIENCE_S = 280
 

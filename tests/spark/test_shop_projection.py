@@ -80,6 +80,7 @@ def test_a_batch_that_comes_again_changes_nothing_and_more_events_are_added(proj
     assert projected.table() == totals(projected.shop.events())
 
 
+@pytest.mark.long
 def test_a_batch_that_fails_half_way_leaves_nothing_and_is_done_later(projected: Projected) -> None:
     projected.shop.sell(20)
     done, projected.module.DONE = projected.module.DONE, "SELECT %s / (%s * 0)"
@@ -91,6 +92,7 @@ def test_a_batch_that_fails_half_way_leaves_nothing_and_is_done_later(projected:
     assert projected.table() == totals(projected.shop.events())
 
 
+@pytest.mark.long
 def test_names_that_postgresql_does_not_take_do_not_stop_it(projected: Projected) -> None:
     projected.shop.add(b'{"customer": "A\\u0000da", "amount": 1}', b'{"customer": "%s", "amount": 2}' % (b"x" * 9000))
     projected.shop.add(b'{"customer": 7, "amount": 1}', b'{"customer": "", "amount": 1e9999}')

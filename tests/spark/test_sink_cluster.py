@@ -24,6 +24,8 @@ from tests.spark.sink_driver import FAILING, HANGING, PARTS, ROWS, Plan, copied
 from tests.spark.sink_targets import PENSTOCK, POSTGRESQL, SQLITE, WAYS, Target
 from tests.spark.support import PATIENCE_S, counted, fill, history
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

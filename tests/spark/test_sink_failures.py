@@ -17,6 +17,8 @@ from tests.spark.sink_driver import copied
 from tests.spark.sink_targets import PENSTOCK, SQLITE, WAYS, Target
 from tests.spark.support import PATIENCE_S, counted, fill, history, load, until
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:

@@ -91,6 +91,7 @@ def test_what_is_available_now_comes_in_batches_of_at_most_so_many(spark: SparkS
     assert sink.offsets() == [10, 20, 25, 28]
 
 
+@pytest.mark.long
 def test_a_stream_takes_what_comes_from_a_server_under_load(spark: SparkSession, data: Path, sink: Sink) -> None:
     with server(data) as served, penstock.connect(served.url) as client:
         query = sink.start(stream(spark, served.url, context="shop"))
@@ -103,6 +104,7 @@ def test_a_stream_takes_what_comes_from_a_server_under_load(spark: SparkSession,
     assert sink.positions == expected
 
 
+@pytest.mark.long
 def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(spark: SparkSession, data: Path, sink: Sink) -> None:
     url = fill(data, [("shop", "s", counted(30))])
     sink.fails_at = 1
@@ -118,6 +120,7 @@ def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(spark: SparkSe
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_driver_that_is_killed_is_resumed_without_loss_or_repetition(spark: SparkSession, tmp_path: Path) -> None:
     url = fill(tmp_path / "data", [("shop", "s", counted(7 * 40))])
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
@@ -143,6 +146,7 @@ def committed(checkpoint: Path) -> int:
     return len(list((checkpoint / "commits").glob("[0-9]*")))
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_store_is_refused(spark: SparkSession, tmp_path: Path, sink: Sink) -> None:
     one, other = (fill(tmp_path / name, [("shop", "s", counted(5))]) for name in ("one", "other"))
     sink.run(stream(spark, one))
@@ -153,6 +157,7 @@ def test_a_checkpoint_of_another_store_is_refused(spark: SparkSession, tmp_path:
     assert sink.positions == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 def test_progress_tells_how_many_events_it_is_behind(spark: SparkSession, data: Path, sink: Sink) -> None:
     url = fill(data, [("shop", "s", counted(25))])
     query = sink.start(stream(spark, url, maxEventsPerTrigger=10), available_now=True)
