@@ -173,9 +173,7 @@ def test_completion_knows_commands_options_and_what_is_below() -> None:
             "COMP_WORDS": line,
             "COMP_CWORD": str(len(line.split(" ")) - 1),
         }
-        command = [sys.executable, "-c", "from penstock.cli import main; main()"]
-        done = subprocess.run(command, capture_output=True, env=variables() | variable, timeout=PATIENCE_S, text=True)
-        return done.stdout.split()
+        return run(env=variables() | variable).out.split()
 
     assert set(completed("penstock ")) >= set(COMMANDS)
     assert completed("penstock queue re") == ["reset", "requeue"]

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,9 +15,8 @@ import typer
 
 import penstock
 from penstock.cli.erase import erase_command
+from penstock.testing import Server, server
 from tests.cli.support import called as run
-from tests.gates.serving import Served
-from tests.test_cli import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself
 from tests.test_server import PATIENCE_S, PENSTOCK, environment
 
 SECRET = "top-secret"
@@ -30,19 +30,22 @@ def fill(url: str) -> None:
         client.append("bank", "people", about)
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    directory = tmp_path / "data"
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("filled") / "data"
     fill(f"sqlite:///{directory}")
     return directory
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with Served(tmp_path / "data") as server:
-        fill(f"penstock://{server.mq}")
-        yield server
-    assert "Traceback" not in server.said()
+def data(filled: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(filled, tmp_path / "data")
+
+
+@pytest.fixture
+def served(data: Path) -> Iterator[Server]:
+    with server(data) as own:
+        yield own
 
 
 def read(data: Path) -> list[tuple[str, str, int]]:
@@ -71,10 +74,10 @@ def test_a_subject_is_erased_in_one_context_or_all(data: Path) -> None:
     assert read(data) == [("shop", "a/b", 1), ("shop", "a/b", 2), ("shop", "people", 2), ("bank", "people", 2)]
 
 
-def test_a_server_erases_for_whoever_asks_it(served: Served) -> None:
-    url = f"penstock://{served.mq}"
+def test_a_server_erases_for_whoever_asks_it(served: Server) -> None:
+    url = served.url
     assert run("erase", "--subject", "ann", "--url", url, "--yes")[1].startswith("erased 4 events;")
-    assert run("erase", "--stream", "shop/a/b", "--url", f"zmq+{served.res}", "--yes")[1].startswith("erased 2 events;")
+    assert run("erase", "--stream", "shop/a/b", "--url", served.zmq_url, "--yes")[1].startswith("erased 2 events;")
     with penstock.connect(url) as client:
         assert [(event.context, event.sequence) for event in client.read_all()] == [("shop", 2), ("bank", 2)]
     beside, through = (run("erasures", *where, "--json") for where in (("--data", served.data), ("--url", url)))
@@ -147,7 +150,7 @@ def test_wrong_use_is_told_in_a_line(arguments: tuple[str, ...], complaint: str)
     assert err.count("\n") == 1
 
 
-def test_a_store_that_is_served_is_left_to_its_server(served: Served) -> None:
+def test_a_store_that_is_served_is_left_to_its_server(served: Server) -> None:
     code, out, err = run("erase", "--stream", "shop/a/b", "--data", served.data, "--yes")
     assert (code, out) == (1, "")
     assert "is in use by" in err
