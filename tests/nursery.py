@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import NoReturn
 
 import pytest
@@ -90,6 +91,9 @@ def fast_workers(nursery: Nursery) -> Iterator[None]:
 
 def main(descriptor: int) -> None:
     """Fork a worker for each message, with the socket that comes with it."""
+    # What jobs need, whatever they are.
+    for module in ("penstock.engine.engine", "penstock.store.postgres"):
+        import_module(module)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s worker %(process)d %(levelname)s %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: _reap())
