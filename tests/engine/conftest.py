@@ -10,12 +10,15 @@ from penstock.settings import Settings
 from penstock.store import store_url
 from tests.engine.caller import Caller
 from tests.engine.logs import Remits
+from tests.nursery import fast_workers, nursery
+
+__all__ = ["fast_workers", "nursery"]
 
 
 @pytest.fixture
 def settings() -> Settings:
-    """What the engine is started with; a test module may override it."""
-    return Settings()
+    """What the engine is started with; a test module may override it. Turns come late on a busy machine."""
+    return Settings(reader_wait_ms_max=60_000)
 
 
 @pytest.fixture

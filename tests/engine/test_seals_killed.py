@@ -14,9 +14,10 @@ from penstock.errors import PenstockError
 from penstock.store.sqlite import SqliteReader
 from tests.faults.support import findings
 from tests.gates.serving import Served
+from tests.seeds import rng
 from tests.test_server import until
 
-CYCLES = 3
+CYCLES = 2
 STREAMS = 50
 
 
@@ -68,7 +69,7 @@ def history(url: str) -> dict[bytes, Event]:
 
 
 def test_a_server_that_is_killed_while_it_seals_loses_nothing(tmp_path: Path) -> None:
-    data, dice = tmp_path / "data", random.Random(7)
+    data, dice = tmp_path / "data", rng("seals killed")
     acknowledged: dict[bytes, Appended] = {}
     for cycle in range(CYCLES):
         acknowledged |= killed_while_sealing(data, cycle, dice)

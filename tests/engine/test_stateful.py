@@ -11,9 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from penstock.engine import Engine
 from penstock.errors import InvalidRequest, PenstockError, SubscriptionMoved, VersionConflict
@@ -368,8 +369,10 @@ def operation(request: Append) -> Commit:
     return Commit(request.context, request.stream, request.expected, columns_of(request.events))
 
 
-TestEngineAgainstTheReference = EngineMachine.TestCase
-# Every step is a real one, with real fsyncs: without shrinking, a failure is told in seconds.
-TestEngineAgainstTheReference.settings = settings(
-    max_examples=15, stateful_step_count=40, deadline=None, phases=[Phase.reuse, Phase.generate]
-)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("examples", "steps"), [(8, 30), pytest.param(15, 40, marks=pytest.mark.long)])
+def test_the_engine_does_what_the_reference_does(examples: int, steps: int) -> None:
+    # Every step is a real one, with real fsyncs: without shrinking, a failure is told in seconds.
+    phases = [Phase.reuse, Phase.generate]
+    tried = settings(max_examples=examples, stateful_step_count=steps, deadline=None, phases=phases)
+    run_state_machine_as_test(EngineMachine, settings=tried)

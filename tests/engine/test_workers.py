@@ -27,6 +27,11 @@ def process(_store: Store) -> int:
     return os.getpid()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fast_workers() -> None:
+    """Here they are started as a server does."""
+
+
 @pytest.fixture
 def settings() -> Settings:
     return Settings(workers=1, reader_queue_max=3)

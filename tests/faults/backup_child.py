@@ -1,13 +1,14 @@
 """A backup or a restore in a process of its own, which says when it begins, to be killed in the middle of it.
 
 `backup DIR PLACE`, `restore PLACE DIR`, or `crash N PLACE DIR`: a restore that ends as in a crash when it syncs a
-directory for the Nth time.
+directory for the Nth time. With `wait` before it all, it goes only some way and waits there.
 """
 
 import os
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, nullcontext
+from itertools import count
 from pathlib import Path
 
 from penstock.backup import back_up, open_place, restore, writing
@@ -17,10 +18,16 @@ from penstock.store.sqlite import replacing
 
 CRASHED = 99
 """The exit code of a crash."""
+STEPS = 3
+"""How far one goes that waits to be killed."""
 
 
 def main(what: str, *arguments: str) -> None:
     """Carry out what was asked for."""
+    step: Progressed = _quiet
+    if what == "wait":
+        step = _waiting()
+        what, arguments = arguments[0], arguments[1:]
     if what == "crash":
         _crash_at(int(arguments[0]))
         arguments = arguments[1:]
@@ -30,19 +37,25 @@ def main(what: str, *arguments: str) -> None:
     print("begins", flush=True)
     if what == "backup":
         with closing(open_reader(store_url(source))) as store, open_place(target, write=True) as place:
-            back_up(store, place, _quiet)
+            back_up(store, place, step)
     else:
         with open_place(source, write=False) as place:
-            restore(place, store_url(target), _stage, replace=True)
+            restore(place, store_url(target), lambda _what: nullcontext(step), replace=True)
 
 
 def _quiet(_done: int, _total: int) -> None:
     """Nobody looks at it."""
 
 
-@contextmanager
-def _stage(_what: str) -> Iterator[Progressed]:
-    yield _quiet
+def _waiting() -> Progressed:
+    numbers = count(1)
+
+    def step(_done: int, _total: int) -> None:
+        if next(numbers) == STEPS:
+            print("waits", flush=True)
+            signal.pause()
+
+    return step
 
 
 def _crash_at(number: int) -> None:

@@ -35,8 +35,8 @@ def run(scenario: Coroutine[Any, Any, T]) -> T:
 
 
 def engine_on(directory: Path, **limits: Any) -> Engine:
-    """An engine on a directory, with one worker unless more are asked for."""
-    return Engine(store_url(directory), Settings(**{"workers": 1, **limits}))
+    """An engine on a directory, with one worker unless more are asked for. Turns come late on a busy machine."""
+    return Engine(store_url(directory), Settings(**{"workers": 1, "reader_wait_ms_max": 60_000, **limits}))
 
 
 async def until(condition: Callable[[], bool]) -> None:

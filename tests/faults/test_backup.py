@@ -1,6 +1,5 @@
 """Backups under full load, and backups and restores that are killed."""
 
-import random
 import re
 import shutil
 import subprocess
@@ -20,11 +19,11 @@ from penstock.errors import StoreUnfinished
 from penstock.model import Appended, Event
 from tests.backup.support import back_up_directory, check_same, ones, reading, restored, seal_all, writing
 from tests.faults.backup_child import CRASHED
+from tests.seeds import rng
 from tests.store.kit import append, everything, findings, some
 from tests.test_server import PATIENCE_S, PENSTOCK, Served, environment, until
 
-KILLS = 6
-PLACES = ["place", "place.tar"]
+LONG = pytest.mark.long
 
 
 # ---------------------------------------------------------------- under load
@@ -50,7 +49,7 @@ class Load:
             self.errors.append(error)
 
     def _write(self) -> None:
-        chance = random.Random(next(self._numbers))
+        chance = rng(f"load {next(self._numbers)}")
         with penstock.connect(self._url) as client:
             while not self._over.is_set():
                 stream, body = f"s{chance.randrange(50)}", b"%d" % chance.randrange(1 << 60)
@@ -93,15 +92,24 @@ def _command(*arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_backup_under_full_load_has_all_that_was_acknowledged_before_it_began(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "sizes"),
+    [
+        ("place", (200,)),
+        pytest.param("place", (200, 600, 1000), marks=LONG),
+        pytest.param("place.tar", (200, 600, 1000), marks=LONG),
+    ],
+)
+def test_a_backup_under_full_load_has_all_that_was_acknowledged_before_it_began(
+    tmp_path: Path, place: str, sizes: tuple[int, ...]
+) -> None:
     data, at = tmp_path / "data", tmp_path / place
     with Served(data) as server:
         address = re.search(r" mq=(\S+)", server.ready)
         assert address
         with Load(f"penstock://{address[1]}") as load:
             known: list[list[tuple[Appended, str, bytes]]] = []
-            for size in (200, 600, 1000):
+            for size in sizes:
                 load.wait_for(size)
                 known.append(list(load.acknowledged))
                 _command("backup", at, "--data", data)
@@ -143,10 +151,14 @@ def _child(*arguments: object) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-def _killed(after_s: float, *arguments: object) -> bool:
-    """Kill a process some time after it has begun; whether it had not ended by itself."""
-    with _child(*arguments) as child:
-        time.sleep(after_s)
+def _killed(number: int, after_s: float, *arguments: object) -> bool:
+    """Kill a process some time after it has begun; whether it had not ended by itself. The first one surely has not."""
+    with _child(*(() if number else ("wait",)), *arguments) as child:
+        if number:
+            time.sleep(after_s)
+        else:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "waits\n"
         child.kill()
         return child.wait(PATIENCE_S) != 0
 
@@ -159,15 +171,18 @@ def _seconds(*arguments: object) -> float:
         return time.monotonic() - start
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_killed_backup_does_no_harm_and_the_next_one_is_good(tmp_path: Path, place: str) -> None:
-    data, at, chance = tmp_path / "data", tmp_path / place, random.Random(place)
+@pytest.mark.parametrize(
+    ("place", "kills_max"),
+    [("place", 3), ("place.tar", 3), *(pytest.param(place, 6, marks=LONG) for place in ("place", "place.tar"))],
+)
+def test_a_killed_backup_does_no_harm_and_the_next_one_is_good(tmp_path: Path, place: str, kills_max: int) -> None:
+    data, at, chance = tmp_path / "data", tmp_path / place, rng(f"killed backups in {place}")
     with writing(data) as store:
         ones(store, 8000)
     usual = _seconds("backup", data, tmp_path / f"trial-{place}")
     kills = 0
-    for number in range(KILLS):
-        kills += _killed(chance.uniform(0, usual), "backup", data, at)
+    for number in range(kills_max):
+        kills += _killed(number, chance.uniform(0, usual), "backup", data, at)
         if number % 3 == 2:
             back_up_directory(data, at)
             with open_place(at, write=False) as opened:
@@ -183,9 +198,15 @@ def test_a_killed_backup_does_no_harm_and_the_next_one_is_good(tmp_path: Path, p
         check_same(store, copy)
 
 
-@pytest.mark.parametrize("old", ["no store", "a store"])
-def test_a_killed_restore_leaves_the_old_store_or_says_that_it_is_not_finished(tmp_path: Path, old: str) -> None:
-    data, at, target, chance = tmp_path / "data", tmp_path / "place", tmp_path / "target", random.Random(old)
+@pytest.mark.parametrize(
+    ("old", "kills_max"),
+    [("no store", 2), ("a store", 2), *(pytest.param(old, 6, marks=LONG) for old in ("no store", "a store"))],
+)
+def test_a_killed_restore_leaves_the_old_store_or_says_that_it_is_not_finished(
+    tmp_path: Path, old: str, kills_max: int
+) -> None:
+    data, at, target = tmp_path / "data", tmp_path / "place", tmp_path / "target"
+    chance = rng(f"killed restores over {old}")
     with writing(data) as store:
         ones(store, 3000)
     back_up_directory(data, at)
@@ -193,18 +214,20 @@ def test_a_killed_restore_leaves_the_old_store_or_says_that_it_is_not_finished(t
         append(store, "s", some(3))
     usual = _seconds("restore", at, tmp_path / "trial")
     kills = 0
-    for _ in range(KILLS):
+    for number in range(kills_max):
         shutil.rmtree(target, ignore_errors=True)
         if old == "a store":
             shutil.copytree(data, target)
-        kills += _killed(chance.uniform(0, usual), "restore", at, target)
+        kills += _killed(number, chance.uniform(0, usual), "restore", at, target)
         _check_left(target, {3000, 3003} if old == "a store" else {3000})
         restored(at, target, replace=True)
         assert _head(target) == 3000
     assert kills > 0
 
 
-@pytest.mark.parametrize("old", ["no store", "a store", "a damaged store"])
+@pytest.mark.parametrize(
+    "old", ["a store", pytest.param("no store", marks=LONG), pytest.param("a damaged store", marks=LONG)]
+)
 def test_a_crash_at_any_step_of_the_swap_leaves_one_store_or_says_so(tmp_path: Path, old: str) -> None:
     data, at, target = tmp_path / "data", tmp_path / "place", tmp_path / "target"
     with writing(data) as store:

@@ -1,13 +1,14 @@
 """The writer under stress: a full queue, requests that are too old, and one that breaks a batch."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.engine import Engine
+from penstock.engine import Engine, writer
 from penstock.errors import PenstockError, WriterBusy, WriterTimeout
 from penstock.model import Appended
 from penstock.store.sqlite import SqliteStore
@@ -53,15 +54,28 @@ def test_many_bytes_that_wait_answer_busy_too(tmp_path: Path, monkeypatch: pytes
     run(scenario())
 
 
+class Later:
+    """The module `time`, some time later."""
+
+    perf_counter, sleep = staticmethod(time.perf_counter), staticmethod(time.sleep)
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._seconds
+
+
 def test_a_write_that_waited_too_long_is_told_and_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = SlowStore(monkeypatch)
 
     async def scenario() -> None:
-        async with engine_on(tmp_path, writer_wait_ms_max=500) as engine:
+        async with engine_on(tmp_path) as engine:
             first = asyncio.ensure_future(append(engine))
             await slow.taken()
             late = [asyncio.ensure_future(append_or_error(engine, "late")) for _ in range(3)]
-            await asyncio.sleep(1.0)  # Longer than a request may wait.
+            await until(lambda: engine._writer.waiting == 4)
+            monkeypatch.setattr(writer, "time", Later(engine.settings.writer_wait_ms_max / 1000))
             slow.gate.set()
             assert (await first).position == 1
             assert [type(answer) for answer in await asyncio.gather(*late)] == [WriterTimeout] * 3

@@ -96,10 +96,12 @@ def _load_s_max(url: str) -> float:
     return 0.5 if url.startswith("sqlite:") else 5.0
 
 
-def kill_one(url: str, seed: str, cycle: int, ledger: Ledger) -> tuple[list[dict[str, Any]], str]:
-    """Start a child, kill it, and give what it told and when it died."""
+def kill_one(
+    url: str, seed: str, cycle: int, ledger: Ledger, after: str | None = None
+) -> tuple[list[dict[str, Any]], str]:
+    """Start a child, kill it, and give what it told and when it died. It lives until it has told `after`, if given."""
     rng = random.Random(f"{seed}/{cycle}/death")
-    early = rng.random() < 0.1
+    early = after is None and rng.random() < 0.1
     delay_s = rng.uniform(0.05, 1.0) if early else rng.uniform(0.0, _load_s_max(url))
     again = {name: ledger.produced.get(name, 0) == number for name, number in ledger.acknowledged.items()}
     reading, writing = os.pipe()
@@ -114,9 +116,9 @@ def kill_one(url: str, seed: str, cycle: int, ledger: Ledger) -> tuple[list[dict
     os.close(writing)
     told = _Lines(reading)
     try:
-        told.read_until(time.monotonic() + delay_s if early else time.monotonic() + STARTING_S_MAX, ready=not early)
         if not early:
-            told.read_until(time.monotonic() + delay_s, ready=False)
+            told.read_until(time.monotonic() + STARTING_S_MAX, after or "ready")
+        told.read_until(time.monotonic() + delay_s)
     finally:
         ended = child.poll()
         child.send_signal(signal.SIGKILL)
@@ -137,15 +139,15 @@ class _Lines:
         self._rest = b""
         self.lines: list[dict[str, Any]] = []
 
-    def read_until(self, deadline: float, *, ready: bool) -> None:
-        """Read until a time; with `ready` only until the child has said so."""
+    def read_until(self, deadline: float, wanted: str | None = None) -> None:
+        """Read until a time, or only until the child has told what is wanted, which must come by then."""
         while (left := deadline - time.monotonic()) > 0:
-            if ready and self.lines:
+            if wanted is not None and any(line["k"] == wanted for line in self.lines):
                 return
             if select.select([self._descriptor], [], [], left)[0] and not self._read():
                 return
-        if ready and not self.lines:
-            raise Violation(f"the server did not start within {STARTING_S_MAX} s")
+        if wanted is not None:
+            raise Violation(f"the server did not tell {wanted!r} within {STARTING_S_MAX} s")
 
     def read_to_end(self) -> None:
         while self._read():
@@ -338,9 +340,9 @@ def _told(stream: str, line: dict[str, Any]) -> Commit:
 # --- cycles ---------------------------------------------------------------------------------------------------
 
 
-def run_cycle(url: str, seed: str, cycle: int, ledger: Ledger, *, verify: bool) -> str:
+def run_cycle(url: str, seed: str, cycle: int, ledger: Ledger, *, verify: bool, after: str | None = None) -> str:
     """One life and death of a server; what happened, in a line. Raises Violation."""
-    told, death = kill_one(url, seed, cycle, ledger)
+    told, death = kill_one(url, seed, cycle, ledger, after)
     store = open_store(url, stream_cache_max=STREAMS, wal_bytes_max=WAL_BYTES)
     try:
         # A database may still be at the last commit that the killed server sent. After a turn of one's own it is not.

@@ -1,6 +1,5 @@
 """The shared store: the contract, and what only PostgreSQL brings with it."""
 
-import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -39,7 +38,8 @@ from penstock.store.postgres import PostgresReader, PostgresStore, consumers
 from penstock.store.postgres.connecting import Target
 from penstock.store.record import columns_of
 from tests.postgres import Postgres, Schemas
-from tests.store.contract import StoreContract
+from tests.store.contract import ReadingContract, StoreContract, WritingContract
+from tests.store.contract.case import StoreCase
 from tests.store.contract.queues import declare, marker_of, take
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, everything, findings, some, stream_of
 
@@ -66,7 +66,9 @@ class Alternating:
         return getattr(self._stores[1], name)
 
 
-class OnPostgres(StoreContract):
+class OnPostgres(StoreCase):
+    """One server alone."""
+
     @pytest.fixture(autouse=True)
     def _schemas(self, schemas: Schemas) -> None:
         self.schemas = schemas
@@ -78,17 +80,25 @@ class OnPostgres(StoreContract):
         return PostgresReader(self.schemas.url(path), clock=clock)
 
 
-class TestPostgres(OnPostgres):
-    """One server alone."""
-
-
-@pytest.mark.skipif("PENSTOCK_TEST_TWO" not in os.environ, reason="`make soak-postgres` runs it: two take turns")
-class TestTwoOnPostgres(OnPostgres):
+class TwoOnPostgres(OnPostgres):
     """Two servers, of which neither may trust what it remembers."""
 
     def open(self, path: Path, clock: Clock) -> Store:
         url = self.schemas.url(path)
         return cast("Store", Alternating(PostgresStore(url, clock=clock), PostgresStore(url, clock=clock)))
+
+
+class TestPostgres(OnPostgres, StoreContract):
+    """Every promise, by one server."""
+
+
+class TestTwoOnPostgres(TwoOnPostgres, WritingContract):
+    """What either writes is right whatever the other has written meanwhile."""
+
+
+@pytest.mark.long
+class TestTwoOnPostgresRead(TwoOnPostgres, ReadingContract):
+    """What both have written is read as if one had."""
 
 
 # --- what it cannot hold --------------------------------------------------------------------------------------

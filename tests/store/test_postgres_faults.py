@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from itertools import count
-from random import Random
 from typing import Final
 
 import psycopg
@@ -19,6 +18,7 @@ from penstock.store.postgres import PostgresReader, PostgresStore, connecting, d
 from penstock.store.postgres.connecting import Target
 from tests.postgres import Postgres, Schemas, postgres
 from tests.proxy import ANSWERED, ASKED, Proxy
+from tests.seeds import rng
 from tests.store.kit import append, commit, do_one, everything, findings, some, stream_of
 
 PATIENCE_S: Final = 30.0
@@ -83,8 +83,8 @@ def test_a_follower_skips_nothing_while_a_commit_is_held_open(schemas: Schemas) 
             assert followed == list(range(1, len(followed) + 1))
 
         written = 0
-        for seed in range(INTERLEAVINGS):
-            chance = Random(seed)
+        for number in range(INTERLEAVINGS):
+            chance = rng(f"interleaving {number}")
             chance.shuffle(stores)
             sizes = [chance.randint(1, 4) for _ in stores]
             held = Held(stores[0])

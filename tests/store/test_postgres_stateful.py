@@ -5,6 +5,7 @@ from typing import cast
 
 import pytest
 from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from penstock.store.contract import Store
 from penstock.store.postgres import PostgresStore
@@ -32,15 +33,9 @@ class PostgresMachine(StoreMachine):
             self.schemas.give_back()
 
 
-TestPostgresStore = PostgresMachine.TestCase
-TestPostgresStore.settings = settings(stateful_step_count=30, max_examples=20)
 # A thorough run, or a busy machine, may take longer than other tests are allowed to.
-TestPostgresStore.pytestmark = [  # type: ignore[attr-defined]
-    pytest.mark.timeout(1800),
-    pytest.mark.usefixtures("machine_schemas"),
-]
-
-
-@pytest.fixture
-def machine_schemas(schemas: Schemas) -> None:
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("examples", "steps"), [(12, 25), pytest.param(20, 30, marks=pytest.mark.long)])
+def test_the_shared_store_does_what_the_reference_does(schemas: Schemas, examples: int, steps: int) -> None:
     PostgresMachine.schemas = schemas
+    run_state_machine_as_test(PostgresMachine, settings=settings(max_examples=examples, stateful_step_count=steps))

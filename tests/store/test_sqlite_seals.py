@@ -1,7 +1,8 @@
 """Seals in SQLite: which rows come of them, and what they do about damage, which `verify` still names."""
 
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,8 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def test_a_sealed_record_names_its_context_and_stream_if_it_has_but_one(store: SqliteStore) -> None:
     append_singly(store, ["a"], BLOCK - 1)
     append_singly(store, ["a", "b"], BLOCK)
-    for number in range(BLOCK):
-        store.write([Transaction((commit("a", some(1), context=("shop", "other")[number % 2]),))])
+    contexts = [("shop", "other")[number % 2] for number in range(BLOCK)]
+    store.write([Transaction((commit("a", some(1), context=context),)) for context in contexts])
     seal_all(store)
     columns = "SELECT position, count, context_id, stream_id FROM records WHERE position < ? ORDER BY position"
     rows = store.db.connection.execute(columns, (3 * BLOCK,)).fetchall()
@@ -93,10 +94,36 @@ def spans_of(store: SqliteStore) -> list[tuple[int, int]]:
     return [(position, position + count - 1) for position, count, _ in rows]
 
 
-@pytest.mark.parametrize("missing", [(1, 5), (300, 400), (BLOCK - 3, BLOCK + 3), (2, BLOCK - 1), (1, 2 * BLOCK + 9)])
-def test_missing_records_do_not_stop_seals(tmp_path: Path, missing: tuple[int, int]) -> None:
-    with closing(SqliteStore(tmp_path)) as store:
+@pytest.fixture(scope="module")
+def three_blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with three blocks of one stream that are not sealed, for tests that copy it."""
+    path = tmp_path_factory.mktemp("three-blocks")
+    with closing(SqliteStore(path)) as store:
         append_singly(store, ["a"], 3 * BLOCK)
+    return path
+
+
+@pytest.fixture(scope="module")
+def two_sealed_blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with two sealed blocks of two streams, for tests that copy it."""
+    path = tmp_path_factory.mktemp("two-sealed-blocks")
+    with closing(SqliteStore(path)) as store:
+        append_singly(store, ["a", "b"], 2 * BLOCK)
+        seal_all(store)
+        assert findings(store) == []
+    return path
+
+
+@contextmanager
+def copied(template: Path, path: Path) -> Iterator[SqliteStore]:
+    shutil.copytree(template, path / "copy")
+    with closing(SqliteStore(path / "copy")) as store:
+        yield store
+
+
+@pytest.mark.parametrize("missing", [(1, 5), (300, 400), (BLOCK - 3, BLOCK + 3), (2, BLOCK - 1), (1, 2 * BLOCK + 9)])
+def test_missing_records_do_not_stop_seals(tmp_path: Path, three_blocks: Path, missing: tuple[int, int]) -> None:
+    with copied(three_blocks, tmp_path) as store:
         store.db.connection.execute("DELETE FROM records WHERE position BETWEEN ? AND ?", missing)
         seal_all(store)
         assert store.sealed() == 3 * BLOCK
@@ -106,12 +133,11 @@ def test_missing_records_do_not_stop_seals(tmp_path: Path, missing: tuple[int, i
 
 
 @pytest.mark.parametrize("count", [-1, 0, 1 << 40])
-def test_a_damaged_count_does_not_lead_the_mark_astray(tmp_path: Path, count: int) -> None:
-    with closing(SqliteStore(tmp_path)) as store:
-        append_singly(store, ["a"], 2 * BLOCK)
+def test_a_damaged_count_does_not_lead_the_mark_astray(tmp_path: Path, three_blocks: Path, count: int) -> None:
+    with copied(three_blocks, tmp_path) as store:
         store.db.connection.execute("UPDATE records SET count = ? WHERE position IN (7, ?)", (count, BLOCK - 1))
         seal_all(store)
-        assert store.sealed() == 2 * BLOCK
+        assert store.sealed() == 3 * BLOCK
 
 
 INDEX_DAMAGES = {
@@ -125,11 +151,10 @@ INDEX_DAMAGES = {
 
 
 @pytest.mark.parametrize("kind", INDEX_DAMAGES)
-def test_verify_names_what_is_wrong_with_the_index_of_sealed_records(tmp_path: Path, kind: str) -> None:
-    with closing(SqliteStore(tmp_path)) as store:
-        append_singly(store, ["a", "b"], 2 * BLOCK)
-        seal_all(store)
-        assert findings(store) == []
+def test_verify_names_what_is_wrong_with_the_index_of_sealed_records(
+    tmp_path: Path, two_sealed_blocks: Path, kind: str
+) -> None:
+    with copied(two_sealed_blocks, tmp_path) as store:
         statement, where = INDEX_DAMAGES[kind]
         store.db.connection.execute(statement)
         assert store.db.connection.changes() == 1

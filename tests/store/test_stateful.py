@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from penstock.errors import MarkSuperseded, PenstockError, VersionConflict
 from penstock.model import EventFilter, NewEvent, ProducerMark, StreamInfo, stamp_of
@@ -79,6 +79,11 @@ limits = st.builds(
     ReadLimits, st.sampled_from([1, 2, 5, 4096]), st.sampled_from([1, 300, 1 << 20]), st.sampled_from([0, 250])
 )
 marks = st.none() | st.none() | st.builds(ProducerMark, st.sampled_from(["p", "q"]), st.integers(0, 6))
+
+FEW_OR_MANY = [
+    pytest.param(settings(max_examples=30, stateful_step_count=25), id="few"),
+    pytest.param(settings(stateful_step_count=30), id="many", marks=pytest.mark.long),
+]
 
 
 class StoreMachine(StagingRules, BuildRules):
@@ -396,7 +401,8 @@ class StoreMachine(StagingRules, BuildRules):
             self.folder.cleanup()
 
 
-TestStore = StoreMachine.TestCase
-TestStore.settings = settings(stateful_step_count=30)
 # A thorough run, or a busy machine, may take longer than other tests are allowed to.
-TestStore.pytestmark = [pytest.mark.timeout(1800)]  # type: ignore[attr-defined]
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("tried", FEW_OR_MANY)
+def test_the_store_does_what_the_reference_does(tried: settings) -> None:
+    run_state_machine_as_test(StoreMachine, settings=tried)

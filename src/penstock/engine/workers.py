@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from penstock.engine.frames import Unframer, frame
 from penstock.engine.metrics import PoolCounts
@@ -46,6 +46,26 @@ class _Waiting(NamedTuple):
     message: bytes
     since: float
     answer: asyncio.Future[Any]
+
+
+class Process(Protocol):
+    """What the pool asks of a worker's process."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+
+    def kill(self) -> None:
+        """End it, if it still runs."""
+
+
+def start_process(descriptor: int, niceness: int) -> Process:
+    """Start a worker on its end of a socket pair. This takes a millisecond or two, and only when a worker starts."""
+    command = [sys.executable, "-m", "penstock.engine.worker", str(descriptor), str(niceness)]
+    return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL)  # noqa: S603
 
 
 class WorkerPool:
@@ -132,11 +152,7 @@ class WorkerPool:
         ours, theirs = socket.socketpair()
         try:
             with theirs, _signals_held():
-                command = [sys.executable, "-m", "penstock.engine.worker", str(theirs.fileno()), str(self._niceness)]
-                # Starting takes a millisecond or two, and only when a worker starts.
-                process = subprocess.Popen(  # noqa: ASYNC220, S603
-                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-                )
+                process = start_process(theirs.fileno(), self._niceness)
         except BaseException:
             ours.close()
             raise
@@ -241,7 +257,7 @@ def _signals_held() -> Iterator[None]:
 class _Worker(asyncio.BufferedProtocol):
     """One worker process and the job it does."""
 
-    def __init__(self, pool: WorkerPool, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, pool: WorkerPool, process: Process) -> None:
         self._pool = pool
         self.process = process
         self._unframer = Unframer()

@@ -28,26 +28,29 @@ from tests.store.contract.staging import StagingContract
 from tests.store.contract.subscriptions import SubscriptionContract
 from tests.store.contract.transactions import TransactionContract
 
-__all__ = ["StoreContract"]
+__all__ = ["ReadingContract", "StoreContract", "WritingContract"]
 
 
-class StoreContract(
+class WritingContract(
     CommitContract,
     TransactionContract,
     MarkContract,
-    ReadContract,
-    RecordContract,
-    SearchContract,
     SubscriptionContract,
     QueueContract,
     ReofferContract,
     DeadLetterContract,
     LogContract,
     IteratorContract,
-    SealContract,
     ErasureContract,
     StagingContract,
     BuildContract,
-    KeepingContract,
 ):
+    """What becomes of each operation: where it matters what a writer remembers from one batch to the next."""
+
+
+class ReadingContract(ReadContract, RecordContract, SearchContract, SealContract, KeepingContract):
+    """How what was written is found again, sealed or not: plain appends to begin with, then many reads."""
+
+
+class StoreContract(WritingContract, ReadingContract):
     """Every promise of `penstock.store.contract`."""

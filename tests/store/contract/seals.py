@@ -1,6 +1,7 @@
 """Seals: many small records become one, and nobody can tell but by the records themselves."""
 
 from collections.abc import Sequence
+from itertools import cycle
 
 import pytest
 
@@ -88,10 +89,10 @@ class SealContract(StoreCase):
         assert seal_all(store) > 1
         assert picture(store) == before
         assert len(spans(store)) < records / 10
-        for limits in LIMITS:
-            for wanted in FILTERS:
-                found = everything(store, wanted, limits._replace(events_max=max(limits.events_max, 50)))
-                assert found == [one for one in history if passes(wanted, one)]
+        # All filters with all limits are for histories that are short.
+        for wanted, limits in zip(FILTERS, cycle(LIMITS), strict=False):
+            found = everything(store, wanted, limits._replace(events_max=max(limits.events_max, 50)))
+            assert found == [one for one in history if passes(wanted, one)]
 
     def test_positions_stay_dense_and_records_begin_in_their_blocks(self, store: Store, history: list[Event]) -> None:
         seal_all(store)
