@@ -5,8 +5,9 @@
 - system: servers, workers, databases and clusters that are killed, cut off or fail.
 
 A test of any tier can be long (`@pytest.mark.long`): many kills, many random steps, much data, whole stories, or the
-same as another test on one more backend. `make test` runs all tiers without the long tests, `make test-all` everything. `make test TIER=unit` runs one tier.
-The tables below name tests by the beginning of their node ids; the longest that fits counts.
+same as another test on one more backend. `make test` runs all tiers without the long tests, `make test-all` runs
+everything, `make test TIER=unit` one tier. The tables name tests by the beginning of their node ids; the longest that
+fits counts.
 """
 
 import sys
