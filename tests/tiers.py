@@ -72,8 +72,6 @@ UNIT: Final = (
     "tests/backup/test_ledger.py",
     "tests/backup/test_round_trips.py",
     "tests/cli/test_json.py",
-    "tests/engine/test_running.py",
-    "tests/engine/test_searching.py",
     "tests/gates/test_carrying.py",
     "tests/history/test_texts.py",
     "tests/lake/test_digests.py",
