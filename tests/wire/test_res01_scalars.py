@@ -18,6 +18,7 @@ from penstock.wire.res01.scalars import (
     TEXT_SCALARS,
     read_guid,
     read_guids,
+    read_texts,
     stamp_of_binary,
     swap_guid,
     swap_guids,
@@ -182,6 +183,12 @@ def test_a_guid_of_another_length_is_refused(length: int, others: int) -> None:
     frames = [*[bytes(16)] * others, bytes(length)]
     with pytest.raises(InvalidRequest, match=f"EventId of event {others + 1} has {length} bytes; a guid has 16"):
         read_guids(frames, "EventId")
+
+
+@pytest.mark.parametrize("others", [0, 1, 40])
+def test_a_text_that_is_not_utf_8_is_refused_by_its_place(others: int) -> None:
+    with pytest.raises(InvalidRequest, match=rf"TypeKey of event {others + 1} is not UTF-8 \(byte 1\)"):
+        read_texts([*[b"Placed"] * others, b"x\xff"], "TypeKey")
 
 
 # --- numbers --------------------------------------------------------------------------------------------------
