@@ -2,18 +2,21 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import pytest
 
+from penstock.testing import server
+from tests.cli.support import run
 from tests.test_readme import DEFAULT_URL, ROOT
 from tests.test_server import PATIENCE_S, environment, until
 
@@ -168,11 +171,11 @@ def in_python(clone: Path, url: str, rest: list[Step]) -> None:
 
 
 def test_the_commands_at_the_beginning_of_the_readme_work(tmp_path: Path) -> None:
-    from penstock.testing import server
-
     (step,) = [step for step in steps(ROOT / "README.md") if step.language == "sh"]
-    with server(tmp_path / "penstock-data") as own, Terminal(tmp_path, tmp_path / "log", PENSTOCK_URL=own.url) as typed:
-        typed.run(f'export PATH="{Path(sys.executable).parent}:$PATH"')
+    with server(tmp_path / "penstock-data") as own, chdir(tmp_path):
         for line in step.lines:
+            program, *arguments = shlex.split(line)
+            assert program == "penstock"
             if FOLLOWING not in line:
-                assert typed.run(line)
+                done = run(*arguments, url=own.url)
+                assert (done.code, done.err, bool(done.out)) == (0, "", True), line

@@ -45,6 +45,10 @@ def environment() -> dict[str, str]:
     return {**ours, "PENSTOCK_RES": "tcp://127.0.0.1:0", "PENSTOCK_MQ": "127.0.0.1:0", "PENSTOCK_REMITS": "127.0.0.1:0"}
 
 
+ONE_WORKER = ("--workers", "1")
+"""For servers whose reads are no matter of the test: each worker takes a third of a second to start."""
+
+
 class Served:
     """A `penstock serve` process. Leaving it stops the process and reaps it."""
 
@@ -158,7 +162,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("shared") / "data") as served:
+    with Served(tmp_path_factory.mktemp("shared") / "data", *ONE_WORKER) as served:
         yield served
 
 
@@ -228,7 +232,7 @@ def connected(server: Served) -> Iterator[socket.socket]:
 
 
 def test_hostile_clients_do_not_disturb_others(tmp_path: Path) -> None:
-    with Served(tmp_path / "data") as server, contextlib.ExitStack() as stack:
+    with Served(tmp_path / "data", *ONE_WORKER) as server, contextlib.ExitStack() as stack:
         openings = [
             b"",
             b"GET /health HTTP/1.1\r\nX-Slow: ",
@@ -370,7 +374,7 @@ async def test_an_address_without_a_port_cannot_be_listened_on() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_promptly_and_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    with Served(tmp_path / "data") as server, connected(server) as idle, connected(server) as slow:
+    with Served(tmp_path / "data", *ONE_WORKER) as server, connected(server) as idle, connected(server) as slow:
         # Neither holds it up.
         idle.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert idle.recv(100)
@@ -394,7 +398,7 @@ def hanging(what: str) -> list[str]:
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    with Served(tmp_path / "data", command=hanging("print('stopping', flush=True)")) as server:
+    with Served(tmp_path / "data", *ONE_WORKER, command=hanging("print('stopping', flush=True)")) as server:
         workers = children(server.process.pid)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.stdout is not None
@@ -405,14 +409,14 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 
 def test_a_stop_that_takes_too_long_is_cut_short(tmp_path: Path) -> None:
-    with Served(tmp_path / "data", "--shutdown-ms-max", "0", command=hanging("pass")) as server:
+    with Served(tmp_path / "data", *ONE_WORKER, "--shutdown-ms-max", "0", command=hanging("pass")) as server:
         assert server.stop() == 1
         assert "penstock: could not finish within 2000 ms; ended with work unfinished" in server.said()
 
 
 def test_a_killed_server_leaves_a_store_that_opens_again(tmp_path: Path) -> None:
     fill(tmp_path / "data")
-    with Served(tmp_path / "data") as first:
+    with Served(tmp_path / "data", *ONE_WORKER) as first:
         store = first.get("/health").json()["store_id"]
         assert first.stop(signal.SIGKILL) == -signal.SIGKILL
     with contextlib.closing(SqliteStore(tmp_path / "data")) as second:

@@ -18,7 +18,7 @@ from penstock.history.histories import History, StoredHistory, open_history
 from penstock.history.options import ReadOptions
 from penstock.model import ANY, EventFilter, NewEvent, new_event
 from penstock.model.ticks import TICKS_MAX, stamp_of, ticks_of_datetime
-from penstock.sql import open_session
+from penstock.sql import Session, open_session
 from penstock.sql.extents import EVERYTHING, Span, extent_of, narrowed, recorded_times
 from penstock.sql.recorded import recorded_between
 from penstock.sql.substrait import Other, columns_of, tree
@@ -217,10 +217,15 @@ PREDICATES = [
 
 
 @pytest.fixture(scope="module")
-def copied(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def session(store: Path) -> Iterator[Session]:
+    with open_session(f"sqlite:///{store}") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def copied(session: Session) -> Iterator[duckdb.DuckDBPyConnection]:
     """All rows in a table of DuckDB's own."""
-    with open_session(f"sqlite:///{store}") as session:
-        rows = pa.Table.from_batches(list(session.query("FROM events").batches())).cast(TABLE)
+    rows = pa.Table.from_batches(list(session.query("FROM events").batches())).cast(TABLE)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("rows", rows)
@@ -230,12 +235,10 @@ def copied(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @pytest.mark.parametrize("predicate", PREDICATES)
 def test_a_filter_lets_the_same_rows_through_as_without_any_pushing(
-    store: Path, copied: duckdb.DuckDBPyConnection, predicate: str
+    session: Session, copied: duckdb.DuckDBPyConnection, predicate: str
 ) -> None:
     statement = f"SELECT position, type, stream FROM events WHERE {predicate} ORDER BY position"
-    with open_session(f"sqlite:///{store}") as session:
-        found = plain_rows(session.query(statement))
-    assert found == copied.execute(statement).fetchall()
+    assert plain_rows(session.query(statement)) == copied.execute(statement).fetchall()
 
 
 class Reads:
