@@ -15,13 +15,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import pytest
 
 from penstock.engine import worker, workers
 
 log = logging.getLogger(__name__)
+
+START_PROCESS: Final = workers.start_process
+"""As a server does it."""
 
 
 class Forked:
@@ -84,9 +87,15 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture(scope="module", autouse=True)
 def fast_workers(nursery: Nursery) -> Iterator[None]:
-    """For a conftest to import; a module whose subject are workers overrides it."""
+    """For a conftest to import."""
     with forking(nursery):
         yield
+
+
+@pytest.fixture
+def real_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test whose subject is how workers start, or what is left of them in this process."""
+    monkeypatch.setattr(workers, "start_process", START_PROCESS)
 
 
 def main(descriptor: int) -> None:

@@ -10,9 +10,9 @@ from penstock.settings import Settings
 from penstock.store import store_url
 from tests.engine.caller import Caller
 from tests.engine.logs import Remits
-from tests.nursery import fast_workers, nursery
+from tests.nursery import fast_workers, nursery, real_workers
 
-__all__ = ["fast_workers", "nursery"]
+__all__ = ["fast_workers", "nursery", "real_workers"]
 
 
 @pytest.fixture

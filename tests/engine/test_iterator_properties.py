@@ -141,7 +141,7 @@ def test_plain_and_indexed_give_what_the_reference_gives(
                     await _check(remits, name, reference(kind, right, there), ordinal, size)
         await remits.drop()
 
-    @settings(max_examples=25)
+    @settings(max_examples=15)
     @given(rounds)
     def examples(history: list[tuple[list[int], list[tuple[int, int]]]]) -> None:
         runner.run(example(history))

@@ -16,6 +16,8 @@ from penstock.settings import Settings
 from penstock.store import Store
 from tests.engine.logs import until
 
+pytestmark = pytest.mark.usefixtures("real_workers")
+
 
 def hold(_store: Store, until_gone: str) -> None:
     """Go on until a file is gone."""
@@ -25,11 +27,6 @@ def hold(_store: Store, until_gone: str) -> None:
 
 def process(_store: Store) -> int:
     return os.getpid()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fast_workers() -> None:
-    """Here they are started as a server does."""
 
 
 @pytest.fixture

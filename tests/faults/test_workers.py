@@ -89,6 +89,7 @@ def _refused(engine: Engine, reason: str) -> float | None:
 # --- workers that die -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_a_worker_killed_in_the_middle_of_a_read_is_told_and_replaced(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with engine_on(tmp_path / "store", workers=2) as engine:
@@ -174,6 +175,7 @@ def test_a_stuck_worker_is_killed_replaced_and_its_caller_told(tmp_path: Path) -
     run(scenario())
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_a_pool_that_cannot_start_a_process_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failures = iter([OSError("too many processes")] * 3)
     start = subprocess.Popen
@@ -194,6 +196,7 @@ def test_a_pool_that_cannot_start_a_process_tries_again(tmp_path: Path, monkeypa
     run(scenario())
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_an_engine_whose_workers_cannot_start_leaves_the_store_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +297,7 @@ def test_abandoned_requests_leave_nothing_behind(tmp_path: Path, monkeypatch: py
     gc.collect()
 
 
+@pytest.mark.usefixtures("real_workers")
 def test_a_stop_finishes_what_was_accepted_and_leaves_no_process_or_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +332,7 @@ def test_a_stop_finishes_what_was_accepted_and_leaves_no_process_or_thread(
 
 
 # The replacement is yet to come, on its way, or there.
+@pytest.mark.usefixtures("real_workers")
 @pytest.mark.parametrize("pause_s", [0.0, 0.201, 0.25])
 def test_a_stop_right_after_a_worker_died_leaves_no_process(tmp_path: Path, pause_s: float) -> None:
     async def scenario() -> None:

@@ -9,10 +9,10 @@ from penstock.engine import Engine
 from penstock.settings import Settings
 from tests.engine.caller import Caller
 from tests.engine.logs import Remits
-from tests.nursery import fast_workers, nursery
+from tests.nursery import fast_workers, nursery, real_workers
 from tests.postgres import Schemas
 
-__all__ = ["fast_workers", "nursery"]
+__all__ = ["fast_workers", "nursery", "real_workers"]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from penstock.store.arrow import record_batch
 from penstock.store.contract import ReadLimits, Store
 from penstock.store.record import Record
 from tests.store.contract.case import StoreCase
-from tests.store.contract.reads import FILTERS, LIMITS, fill
+from tests.store.contract.reads import LIMITS, fill, filters_with
 from tests.store.kit import append, passes, some
 
 
@@ -27,7 +27,7 @@ class RecordContract(StoreCase):
     @pytest.mark.parametrize("limits", LIMITS)
     def test_records_hold_what_a_filter_wants(self, store: Store, limits: ReadLimits) -> None:
         history = fill(store)
-        for wanted in FILTERS:
+        for wanted in filters_with(limits):
             right = [one for one in history if passes(wanted, one)]
             records = records_of(store, wanted, limits)
             assert [one for record in records for one in record.events(wanted)] == right
