@@ -252,8 +252,8 @@ class ExpireProducers:
 class HideStream:
     """Enter all events that a stream has now in the ledger of erasures, if it has any. Answers Hid.
 
-    Nobody can read them from then on, and iterators over them begin anew; `Erase` steps do the rest. With `last`, events
-    after that sequence stay. A log's stream is refused with InvalidRequest: logs are deleted, not erased.
+    Nobody can read them from then on, and iterators over them begin anew; `Erase` steps do the rest. With `last`, what
+    comes after that sequence stays. A log's stream is refused with InvalidRequest: logs are deleted, not erased.
     """
 
     context: str
@@ -385,8 +385,9 @@ Operation = (
 class Transaction(NamedTuple):
     """Operations that happen together or not at all.
 
-    With a mark that was used before, nothing is written and the first results of its commits are answered. A transaction
-    with a refusal fails with it, unless the store recognises it, by its mark or its commits: then it was written before.
+    With a mark that was used before, nothing is written and the first results of its commits are answered. One with a
+    refusal fails with it, unless the store recognises the mark or the commits: then it was written before, and is
+    answered so.
     """
 
     operations: tuple[Operation, ...]
