@@ -21,6 +21,20 @@ def test_an_erased_stream_is_empty_and_goes_on(client: Client, context: str) -> 
     assert numbers(client.read_stream(context, "s")) == [4]
 
 
+@pytest.mark.over("penstock", "sqlite")
+def test_only_the_stream_of_that_very_name_is_erased(client: Client, context: str) -> None:
+    names = ("*", "s", "s*", "s-1")
+    for name in names:
+        client.append(context, f"{name}+", some(1))
+        client.append(context, name, some(2))
+    for name in names:
+        assert client.erase_stream(context, name) == 2
+        assert client.erase_stream(context, name) == 0
+    assert client.erase_stream(context, "none") == 0
+    assert client.erase_stream("no such context", "s") == 0
+    assert [event.stream for event in client.read_all(context=context)] == [f"{name}+" for name in names]
+
+
 def test_a_subject_is_erased_in_one_context_or_in_all(client: Client, context: str) -> None:
     subject, other = f"ann of {context}", f"{context}-other"
     for where in (context, other):

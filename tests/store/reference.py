@@ -194,7 +194,9 @@ class ReferenceStore(BuildReference):
             self.state = before
             return error
 
-    def _transact(self, operations: Sequence[Operation], mark: ProducerMark | None) -> list[Result]:
+    def _transact(
+        self, operations: Sequence[Operation], mark: ProducerMark | None, refusal: PenstockError | None
+    ) -> list[Result]:
         if mark is not None and mark.producer in self.state.producers:
             number, results, _ = self.state.producers[mark.producer]
             if mark.number < number:
@@ -214,9 +216,11 @@ class ReferenceStore(BuildReference):
             for op in operations:
                 if isinstance(op, contract.Acknowledge | contract.Progress):
                     self._apply(replace(op, strict=False))
+        elif refusal is not None:
+            raise refusal
         else:
             answers = [self._apply(op) for op in operations]
-        if mark is not None:
+        if mark is not None and refusal is None:
             first = [answer for answer in answers if isinstance(answer, Appended | Placed)]
             self.state.producers[mark.producer] = (mark.number, first, self.recorded)
         return answers
@@ -385,9 +389,10 @@ class ReferenceStore(BuildReference):
         return True
 
     def _do_deletelog(self, op: contract.DeleteLog) -> bool:
-        log = self.state.logs.pop(op.name, None)
-        if log is None:
+        log = self.state.logs.get(op.name)
+        if log is None or op.created not in (None, log.created):
             return False
+        del self.state.logs[op.name]
         self.state.to_erase |= {one.position for one in self.stream(LOG_CONTEXT, op.name)[log.base :]}
         self._drop_below(op.name, Over.LOG)
         return True
@@ -400,9 +405,9 @@ class ReferenceStore(BuildReference):
     def _do_hidestream(self, op: contract.HideStream) -> Hid:
         if op.context == LOG_CONTEXT:
             raise InvalidRequest("context", "is that of logs")
-        place, events = (op.context, op.stream), self.stream(op.context, op.stream)
+        place, events = (op.context, op.stream), self.stream(op.context, op.stream)[: op.last]
         before = self.state.erased_up_to.get(place, 0)
-        if before == len(events):
+        if before >= len(events):
             return Hid(0, [])
         self.state.erased_up_to[place] = len(events)
         self.state.to_erase |= {one.position for one in events}

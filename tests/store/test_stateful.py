@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from penstock.errors import MarkSuperseded, PenstockError, VersionConflict
+from penstock.errors import MarkSuperseded, PenstockError, StorageFull, VersionConflict
 from penstock.model import EventFilter, NewEvent, ProducerMark, StreamInfo, stamp_of
 from penstock.store.contract import (
     LOG_CONTEXT,
@@ -79,6 +79,7 @@ limits = st.builds(
     ReadLimits, st.sampled_from([1, 2, 5, 4096]), st.sampled_from([1, 300, 1 << 20]), st.sampled_from([0, 250])
 )
 marks = st.none() | st.none() | st.builds(ProducerMark, st.sampled_from(["p", "q"]), st.integers(0, 6))
+refusals = st.sampled_from([None, None, None, StorageFull("no room")])
 
 FEW_OR_MANY = [
     pytest.param(settings(max_examples=30, stateful_step_count=25), id="few"),
@@ -111,7 +112,7 @@ class StoreMachine(StagingRules, BuildRules):
     def write(self, *transactions: Transaction) -> None:
         """The same batch to both; both must say the same."""
         right = self.reference.write(transactions)
-        real = self.store.write([Transaction(tuple(map(self.names.real, ops)), mark) for ops, mark in transactions])
+        real = self.store.write([one._replace(operations=(*map(self.names.real, one[0]),)) for one in transactions])
         assert len(real) == len(right)
         for one, two in zip(real, right, strict=True):
             if isinstance(two, PenstockError):
@@ -212,6 +213,9 @@ class StoreMachine(StagingRules, BuildRules):
         choices: list[Operation] = [
             AddLog(name),
             DeleteLog(name),
+            DeleteLog(
+                name, data.draw(st.sampled_from([0, *(log.created for log in self.reference.state.logs.values())]))
+            ),
             RequireLog(name),
             AddIterator(it, source, "filter", data.draw(st.sampled_from(["f", "g"])), data.draw(st.booleans())),
             DeleteIterator(source, it),
@@ -227,7 +231,7 @@ class StoreMachine(StagingRules, BuildRules):
     def hide(self, data: st.DataObject) -> Operation:
         """Erase a stream, or events here and there."""
         if data.draw(st.booleans()):
-            return HideStream(data.draw(contexts), data.draw(streams))
+            return HideStream(data.draw(contexts), data.draw(streams), data.draw(st.none() | st.integers(0, 9)))
         bounds = sorted(self.position(data) for _ in range(2 * data.draw(st.integers(0, 2))))
         ranges = tuple(zip(bounds[::2], bounds[1::2], strict=True))
         hit = [one for one in self.reference.state.history if any(a <= one.position <= b for a, b in ranges)]
@@ -235,7 +239,8 @@ class StoreMachine(StagingRules, BuildRules):
 
     @rule(data=st.data())
     def append(self, data: st.DataObject) -> None:
-        self.write(Transaction((data.draw(st.sampled_from([self.commit, self.again]))(data),), data.draw(marks)))
+        operation = data.draw(st.sampled_from([self.commit, self.again]))(data)
+        self.write(Transaction((operation,), data.draw(marks), data.draw(refusals)))
 
     @initialize(size=st.sampled_from([0, 4040, 4085]))
     def begin(self, size: int) -> None:
@@ -255,7 +260,7 @@ class StoreMachine(StagingRules, BuildRules):
 
     @rule(data=st.data(), size=st.integers(2, 4), mark=marks)
     def do_several_things_together(self, data: st.DataObject, size: int, mark: ProducerMark | None) -> None:
-        self.write(Transaction(tuple(self.operation(data) for _ in range(size)), mark))
+        self.write(Transaction(tuple(self.operation(data) for _ in range(size)), mark, data.draw(refusals)))
 
     @rule(data=st.data(), sizes=st.lists(st.integers(1, 3), min_size=2, max_size=5))
     def do_a_batch_of_things(self, data: st.DataObject, sizes: list[int]) -> None:

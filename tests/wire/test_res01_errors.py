@@ -96,8 +96,18 @@ def test_a_frame_too_few_is_malformed(sample: Sample) -> None:
         assert details(sample, answer)[0] == b"1"
 
 
-OPTIONAL = {"RK": [b"1"], "RT": [b"7"]}
+OPTIONAL = {"RK": [b"1"], "RT": [b"7"], "XL": [b"7"], "ES": [b"7"], "EJ": [b"7"]}
 """Frames that a command may have, and its sample has not."""
+
+
+@pytest.mark.parametrize(("command", "field"), [("RT", "position"), ("XL", "created"), ("ES", "last"), ("EJ", "last")])
+def test_a_last_frame_may_be_left_out_or_empty_and_is_malformed_if_it_is_no_number(command: str, field: str) -> None:
+    message = sample(command).message()
+    for end, value in (([], None), ([b""], None), ([b"7"], 7)):
+        (request,) = decode([*message, *end]).requests
+        assert getattr(request, field) == value
+    (answer,) = decode([*message, b"x"]).answers([])
+    assert details(sample(command), answer)[0] == b"1"
 
 
 @every_sample

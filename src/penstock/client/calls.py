@@ -1,7 +1,11 @@
 """Calls with a deadline: connected, sent, answered, and where that is safe tried again until the time is up.
 
-What only reads, or gives the same result when it is done twice, is asked again when a connection was lost. An append
-without an expected version is marked by its producer, so that the store recognises it when it comes again.
+Each request declares whether a repeat is harmless (`penstock.model.Repeat`). After a lost connection the client resends
+only those requests. It puts a producer's mark on an append without an expected version, so that the store recognises a
+repeat.
+
+A call is in doubt once the connection was lost before its answer came. A refusal of the next attempt settles nothing:
+the first attempt may be on disk. So the caller gets an error with an unknown outcome, and the refusal as its cause.
 """
 
 import asyncio
@@ -14,27 +18,19 @@ from penstock.client.lanes import Lanes
 from penstock.client.transport import Answer, Transport
 from penstock.errors import (
     AnswerMalformed,
+    CannotConnect,
     ClientClosed,
     ConnectionLost,
     DeadlinePassed,
     EventNotFound,
     InvalidRequest,
+    MarkSuperseded,
     PenstockError,
     Retry,
     StorageFull,
+    VersionConflict,
 )
-from penstock.model import (
-    ANY,
-    AddMessages,
-    Append,
-    Appended,
-    DropIterator,
-    ReplayQueue,
-    Reply,
-    Request,
-    Right,
-    Transact,
-)
+from penstock.model import ANY, Append, Appended, Repeat, ReplayQueue, Reply, Request, Transact
 
 PAUSE_S_MIN: Final = 0.01
 PAUSE_S_MAX: Final = 1.0
@@ -115,10 +111,20 @@ class Calls:
 
     # -- calls
 
-    async def ask(self, request: Request, kind: type[R], timeout: float | None = None, wait: float = 0.0) -> R:
-        """The reply to a request. `wait` is how long the server itself may wait before it answers."""
+    async def ask(
+        self,
+        request: Request,
+        kind: type[R],
+        timeout: float | None = None,
+        wait: float = 0.0,
+        lost: ConnectionLost | None = None,
+    ) -> R:
+        """The reply to a request. `wait` is how long the server itself may wait before it answers.
+
+        `lost` is how an attempt ended that was made before: the call is in doubt from the beginning.
+        """
         seconds = self.timeout if timeout is None else timeout
-        reply = await _Attempts(self, request, self._at_home().time(), seconds + wait).run()
+        reply = await _Attempts(self, request, self._at_home().time(), seconds + wait, lost).run()
         if not isinstance(reply, kind):
             raise AnswerMalformed(f"it is {type(reply).__name__}, where {kind.__name__} was asked for")
         return reply
@@ -142,29 +148,20 @@ class Calls:
         if not self.retries:
             return False
         if isinstance(error, ConnectionLost):
-            return may_repeat(request)
+            return request.may_repeat()
         return error.retry is Retry.SAFE and not isinstance(error, LASTING)
-
-
-def may_repeat(request: Request) -> bool:
-    """Whether this may be asked again when nobody knows whether it was done."""
-    if isinstance(request, Append):
-        return request.expected != ANY or request.mark is not None
-    if isinstance(request, Transact | ReplayQueue):
-        return request.mark is not None
-    return not isinstance(request, AddMessages | DropIterator)
 
 
 class _Attempts:
     """One call, attempt by attempt."""
 
-    def __init__(self, calls: Calls, request: Request, now: float, seconds: float) -> None:
+    def __init__(self, calls: Calls, request: Request, now: float, seconds: float, lost: ConnectionLost | None) -> None:
         self._calls = calls
         self._request = request
         self._seconds = seconds
         self._until = now + seconds
-        self._in_doubt = False
-        """Whether it was sent and nobody knows what came of it."""
+        self._lost = lost
+        """How an attempt ended that was sent and not answered: the call is in doubt."""
         self._reason = ""
 
     async def run(self) -> Reply:
@@ -193,10 +190,9 @@ class _Attempts:
             # Not `wait_for`: under Python 3.11 it forgets a cancellation that comes together with the answer.
             return await within(answer, self._until)
         except TimeoutError:
-            self._in_doubt = True
-            raise self._passed() from None
-        except ConnectionLost:
-            self._in_doubt = True
+            raise self._passed(was_sent=True) from None
+        except ConnectionLost as lost:
+            self._lost = lost
             raise
         finally:
             if answer.cancelled():
@@ -206,26 +202,55 @@ class _Attempts:
         """Raise what cannot be mended by another attempt."""
         if isinstance(error, ClientClosed):
             self._closed(error)
-        if isinstance(error, DeadlinePassed) or not self._calls.may_ask_again(self._request, error):
+        if isinstance(error, DeadlinePassed):
             raise error
-        self._reason = str(error)
+        self._reason = self._why(error)
+        if not self._calls.may_ask_again(self._request, error):
+            if self._leaves_doubt(error):
+                raise ConnectionLost(self._calls.transport.url, self._reason) from error
+            raise error
+
+    def _leaves_doubt(self, error: PenstockError) -> bool:
+        """Whether an error says less than it seems to: an attempt before may have been carried out all the same."""
+        if self._lost is None or self._request.repeat is Repeat.READS or error.retry is Retry.UNKNOWN:
+            return False
+        if isinstance(error, VersionConflict):
+            # Other events are where these belong: neither attempt was written, or ever will be.
+            return error.actual < error.expected
+        # The mark's result is no longer kept: the error itself says no more than that.
+        return not isinstance(error, MarkSuperseded)
+
+    def _why(self, error: PenstockError) -> str:
+        """The reason for an error message. In doubt, without the refusal's sentence: it may say "nothing was done"."""
+        if self._lost is None:
+            return str(error)
+        if error is self._lost:
+            return error.reason
+        return f"{self._lost.reason}; then {error.reason if isinstance(error, CannotConnect) else type(error).__name__}"
 
     def _check_time(self, error: PenstockError, pause: float = 0.0) -> None:
         """Raise how the last attempt ended if there is no time for another one after a pause."""
         if self._left() - pause < ATTEMPT_S_MIN:
-            raise self._passed() if self._in_doubt else error
+            if self._lost is None:
+                raise error
+            raise self._passed() from error
 
     def _closed(self, error: ClientClosed) -> NoReturn:
         """The client was closed meanwhile. What may have been written is said to be in doubt."""
-        if self._in_doubt and Right.APPEND in self._request.needs():
+        if self._leaves_doubt(error):
             raise ConnectionLost(self._calls.transport.url, "the client was closed")
         raise error
 
     def _left(self) -> float:
         return self._until - asyncio.get_running_loop().time()
 
-    def _passed(self) -> DeadlinePassed:
-        return DeadlinePassed(self._seconds, self._in_doubt, self._reason)
+    def _passed(self, *, was_sent: bool = False) -> DeadlinePassed:
+        return DeadlinePassed(self._seconds, was_sent or self._lost is not None, self._reason)
+
+
+def refusal_of(error: PenstockError) -> PenstockError:
+    """The last thing that the server said: what left a call in doubt has it as its cause."""
+    return error.__cause__ if isinstance(error.__cause__, PenstockError) else error
 
 
 async def within(answer: Answer, until: float) -> Reply:

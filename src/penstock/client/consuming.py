@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
-from penstock.client.calls import Calls
+from penstock.client.calls import Calls, refusal_of
 from penstock.client.commits import append_of
 from penstock.client.reading import WAIT_S_MAX
 from penstock.errors import InvalidRequest, PenstockError, SubscriptionMoved
@@ -110,7 +110,9 @@ class AsyncSubscription:
         while batch:
             try:
                 await self._calls.transact(Transact(progress=(batch.receipt,)), Transacted)
-            except SubscriptionMoved:
+            except PenstockError as error:
+                if not isinstance(refusal_of(error), SubscriptionMoved):
+                    raise
                 if await self.comes_again(batch):
                     continue
             return
@@ -273,7 +275,10 @@ class AsyncQueue:
                 return found
 
     async def put_back(self, first: int) -> None:
-        """Give what was set aside, by its first position, to the next consumer. Raises DeadLetterNotFound."""
+        """Give what was set aside, by its first position, to the next consumer, unless it is back already.
+
+        Raises DeadLetterNotFound if the queue has nothing that begins there.
+        """
         await self._calls.ask(PutBack(self._context, self._name, first), Done)
 
     async def replay(self, first: int, last: int, *, mark: ProducerMark | None = None) -> Replayed:
@@ -361,8 +366,9 @@ class AsyncTransaction:
             try:
                 self.result = list((await self._calls.transact(request, Transacted, self._timeout)).commits)
                 break
-            except SubscriptionMoved:
-                if not await self._come_again():
+            except PenstockError as error:
+                # Also in doubt: if the first attempt is carried out after all, the next one is refused.
+                if not isinstance(refusal_of(error), SubscriptionMoved) or not await self._come_again():
                     raise
         for batch in self._queued:
             batch.is_settled = True

@@ -1,11 +1,25 @@
-"""Erasing events for good, and waiting until no file of the store has anything of them."""
+"""Erasing events for good, and waiting until no file of the store has anything of them.
+
+An erasure says where it ends, which is looked up first: sent twice, it does not erase what has come meanwhile.
+"""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
 from penstock.client.calls import Calls
-from penstock.model import Erased, EraseStream, EraseSubject, ErasureInfo, ErasurePage, ListErasures
+from penstock.model import (
+    Erased,
+    EraseStream,
+    EraseSubject,
+    ErasureInfo,
+    ErasurePage,
+    GetStats,
+    ListErasures,
+    ListStreams,
+    StoreStats,
+    StreamPage,
+)
 
 PAUSE_S_MIN: Final = 0.02
 PAUSE_S_MAX: Final = 1.0
@@ -14,14 +28,29 @@ PAUSE_S_MAX: Final = 1.0
 
 async def erase_stream(calls: Calls, context: str, stream: str) -> int:
     """Erase a stream's events; how many."""
-    return (await calls.ask(EraseStream(context, stream), Erased)).events
+    last = await _last_sequence(calls, context, stream)
+    return (await calls.ask(EraseStream(context, stream, last), Erased)).events
+
+
+async def _last_sequence(calls: Calls, context: str, stream: str) -> int:
+    """A stream's last sequence; 0 if there is no such stream."""
+    # Streams come by name, so the one of just this name is the first. But the filter `*` is every stream.
+    after, limit = "", None if stream == "*" else 1
+    while True:
+        page = await calls.ask(ListStreams(context, stream, after, limit), StreamPage)
+        for info in page.streams:
+            if info.name == stream:
+                return info.events
+        if page.end or limit:
+            return 0
+        after = page.streams[-1].name
 
 
 async def subject_steps(calls: Calls, subject: str, context: str | None) -> AsyncGenerator[Erased, None]:
     """Erase what names a subject, step by step up to the end of the history."""
-    position = 1
+    position, head = 1, (await calls.ask(GetStats(), StoreStats)).head
     while True:
-        erased = await calls.ask(EraseSubject(subject, context, position), Erased)
+        erased = await calls.ask(EraseSubject(subject, context, position, head), Erased)
         yield erased
         if erased.end:
             return

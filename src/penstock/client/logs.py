@@ -7,7 +7,7 @@ from typing import Any
 import cbor2
 
 from penstock.client.calls import Calls
-from penstock.errors import InvalidRequest, NotCbor
+from penstock.errors import InvalidRequest, LogNotFound, NotCbor
 from penstock.model import (
     ANY,
     Append,
@@ -44,7 +44,12 @@ class AsyncLog:
 
     async def delete(self) -> None:
         """Delete it with its messages and its iterators, if it is there."""
-        await self._calls.ask(DropLog(self.name), Done)
+        try:
+            created = (await self.show()).created
+        except LogNotFound:
+            return
+        # A repeat must not delete a log of the same name that another client made in between.
+        await self._calls.ask(DropLog(self.name, created), Done)
 
     async def show(self) -> LogSummary:
         """What is known of it."""

@@ -14,7 +14,7 @@ from penstock.client.calls import Calls, within
 from penstock.client.commits import append_of
 from penstock.client.lanes import Lane
 from penstock.client.transport import Answer
-from penstock.errors import CannotConnect, DeadlinePassed, InvalidRequest, NotAppended, PenstockError
+from penstock.errors import CannotConnect, ConnectionLost, DeadlinePassed, InvalidRequest, NotAppended, PenstockError
 from penstock.model import ANY, Append, Appended, NewEvent
 
 Commit = tuple[str, str, Sequence[NewEvent]] | tuple[str, str, Sequence[NewEvent], int]
@@ -160,13 +160,15 @@ class Many:
         self._done(flight, appended)
 
     async def _outcome(self, flight: _Flight) -> Appended:
+        lost: ConnectionLost | None = None
         if flight.answer is not None:
             try:
                 return await self._answer(flight, flight.answer)
             except PenstockError as error:
                 if not self._calls.may_ask_again(flight.request, error) or await self._is_overtaken(flight):
                     raise
-        return await self._calls.ask(flight.request, Appended, self._seconds)
+                lost = error if isinstance(error, ConnectionLost) else None
+        return await self._calls.ask(flight.request, Appended, self._seconds, lost=lost)
 
     async def _answer(self, flight: _Flight, answer: Answer) -> Appended:
         try:

@@ -56,14 +56,13 @@ class DiskWatch:
             self._task.cancel()
 
     def check(self) -> None:
-        """Raise StorageFull if appends are refused. On the way of every append: most often it is one look."""
-        if self.is_refusing and (refusal := self.refusal()) is not None:
+        """Raise StorageFull if appends are refused."""
+        if (refusal := self.refusal()) is not None:
             raise refusal
 
     def refusal(self) -> StorageFull | None:
-        """Why appends are refused, if they are."""
-        free = self._metrics.disk_free_bytes
-        if not self.is_refusing or free is None:
+        """Why appends are refused, if they are. On the way of every append: most often it is one look."""
+        if not self.is_refusing or (free := self._metrics.disk_free_bytes) is None:
             return None
         least = shown("disk_refuse_bytes", self._refuse_bytes)
         more = "" if free < self._refuse_bytes else f"; {-(-_back(self._refuse_bytes) // MIB):,} MiB must be free again"

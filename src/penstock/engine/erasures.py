@@ -30,11 +30,12 @@ class Erasures:
         self._eraser = eraser
 
     async def erase_stream(self, request: EraseStream) -> Erased:
-        """Hide all that a stream has now."""
+        """Hide all that a stream has now, or up to a sequence."""
         check_names(context=request.context)
         if reason := check_stream(request.stream):
             raise InvalidRequest("stream", reason)
-        return Erased(await self._hide(HideStream(request.context, request.stream)), 0, True)
+        _check_last(request.last)
+        return Erased(await self._hide(HideStream(request.context, request.stream, request.last)), 0, True)
 
     async def erase_subject(self, request: EraseSubject) -> Erased:
         """Search for some time from a position on, and hide what was found."""
@@ -42,8 +43,9 @@ class Erasures:
             check_names(context=request.context)
         if request.position < 1:
             raise InvalidRequest("position", f"is {request.position}; positions begin at 1")
+        _check_last(request.last)
         _check_subject(request.subject)
-        asked = (request.subject, request.context, request.position)
+        asked = (request.subject, request.context, request.position, request.last)
         found: Matches = await self._parts.run(searching.find_subject, *asked)
         events = await self._hide(HideEvents(found.ranges, found.streams)) if found.ranges else 0
         return Erased(events, found.next, found.end)
@@ -60,6 +62,11 @@ class Erasures:
         assert isinstance(hid, Hid)
         self._iterators.rebuilt(hid.rebuilt)
         self._eraser.ring()
+
+
+def _check_last(last: int | None) -> None:
+    if last is not None and last < 0:
+        raise InvalidRequest("last", f"is {last}; it must be 0 (nothing) or more")
 
 
 def _check_subject(subject: str) -> None:

@@ -375,6 +375,11 @@ def lookup_queue(store: Store, name: str, context: str | None) -> QueueState:
     return found[0]
 
 
+def is_allocated(store: Store, queue: int, first: int) -> bool:
+    """Whether an allocation of a queue begins at a marker: one that waits, is held or is set aside."""
+    return any(one.first == first for one in store.allocations(queue, first - 1, 1))
+
+
 def propose(
     store: Store,
     name: str,

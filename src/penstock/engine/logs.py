@@ -99,7 +99,7 @@ class Logs:
                 self._iterators.log_dropped(request.log)
                 self._eraser.ring()
 
-        await self._parts.write(Transaction((DeleteLog(request.log),)), written=gone)
+        await self._parts.write(Transaction((DeleteLog(request.log, request.created),)), written=gone)
         return DONE
 
     async def show(self, request: ShowLog) -> LogSummary:

@@ -12,9 +12,9 @@ from penstock.engine.waiters import Waiter, Waiters
 from penstock.engine.workers import Job, WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest, PenstockError, ReaderBusy
-from penstock.model import EventFilter, Reply, Request, check_context, check_job, check_name, check_stream
+from penstock.model import EventFilter, ProducerMark, Reply, Request, check_context, check_job, check_name, check_stream
 from penstock.settings import Settings
-from penstock.store.contract import Outcome, ReadLimits, Result, Search, Transaction
+from penstock.store.contract import Operation, Outcome, ReadLimits, Result, Search, Transaction
 
 OPERATION_BYTES: Final = 256
 """What an operation without events counts for in the writer's queue."""
@@ -78,6 +78,15 @@ class Parts:
 
         self.submit(transaction, size, told)
         return await answer
+
+    async def refuse(self, refusal: PenstockError, mark: ProducerMark | None, *operations: Operation) -> list[Result]:
+        """Raise a refusal, unless the store has the mark of these operations: then their first results.
+
+        A refusal says that nothing was written, which would be wrong for a repeat.
+        """
+        if mark is None:
+            raise refusal
+        return await self.write(Transaction(operations, mark, refusal))
 
     def submit(self, transaction: Transaction, size: int, answer: Callable[[Outcome], None]) -> None:
         """Have a transaction written; `answer` is called with what came of it. Raises if it cannot be taken."""

@@ -157,10 +157,10 @@ class Queues:
         return Done()
 
     async def put_back(self, request: PutBack) -> Done:
-        """Give what was set aside to the next consumer."""
+        """Give what was set aside to the next consumer. If it is back already, all is well."""
         queue = await self._lookup(request.queue, request.context)
         (done,) = await self._parts.write(Transaction((Requeue(queue.id, request.first),)))
-        if not done:
+        if not done and not await self._parts.run(jobs.is_allocated, queue.id, request.first):
             raise DeadLetterNotFound(queue.name, request.first)
         self._parts.waiters.ring_all(queue.context)
         return Done()

@@ -76,7 +76,7 @@ class Replays:
         found = await self._find(request)
         allocations, waiting = found.waiting
         if allocations >= WAITING_ALLOCATIONS_MAX:
-            return Replayed(0, 0, waiting, is_full=True)
+            return await self._full(request, found)
         shared = await self._parts.run(find_shared, found.queue.id, request.first, request.last)
         runs = runs_of(found.events, shared, self._parts.limits.bytes_max)
         if not runs and request.mark is None:
@@ -102,14 +102,27 @@ class Replays:
                 return found._replace(events=events)
             position = found.next
 
+    async def _full(self, request: ReplayQueue, found: Found) -> Replayed:
+        """Too much waits. Perhaps the first attempt of this very request put it there."""
+        waiting = found.waiting[1]
+        try:
+            await self._parts.refuse(QueueContended(request.queue), request.mark, Reoffer(found.queue.id, ()))
+        except QueueContended:
+            return Replayed(0, 0, waiting, is_full=True)
+        return _repeated(found)
+
     async def _put_back(self, request: ReplayQueue, found: Found, runs: tuple[Run, ...]) -> Replayed:
         (done,) = await self._parts.write(Transaction((Reoffer(found.queue.id, runs),), request.mark))
         events, waiting = sum(count for _, _, count in runs), found.waiting[1]
         if done is None:
-            # Of what was done under the mark before, the store knows only that.
-            return Replayed(len(found.events), 0, waiting, repeated=True)
+            return _repeated(found)
         self._parts.waiters.ring_all(found.queue.context)
         return Replayed(events, len(found.events) - events, waiting + events)
+
+
+def _repeated(found: Found) -> Replayed:
+    """Of what was done under a mark before, the store knows only that."""
+    return Replayed(len(found.events), 0, found.waiting[1], repeated=True)
 
 
 def runs_of(events: list[tuple[int, int]], shared: list[Allocation], bytes_max: int) -> tuple[Run, ...]:

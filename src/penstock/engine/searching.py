@@ -39,8 +39,8 @@ class Matches(NamedTuple):
     end: bool
 
 
-def find_subject(store: Store, subject: str, context: str | None, position: int) -> Matches:
-    """Search from a position on, for a second or until there is enough for one transaction."""
+def find_subject(store: Store, subject: str, context: str | None, position: int, last: int | None = None) -> Matches:
+    """Search from one position to another, for a second or until there is enough for one transaction."""
     wanted = EventFilter(context)
     names, might_name = naming(subject), mentioning(subject)
     found = _Found()
@@ -49,11 +49,14 @@ def find_subject(store: Store, subject: str, context: str | None, position: int)
         span = store.read_records(position, wanted, LIMITS)
         for record in span.records:
             for event in _candidates(record, wanted, might_name):
+                if last is not None and event.position > last:
+                    return found.until(last + 1, end=True)
                 if event.position >= position and names(event.headers) and not found.add(event):
                     return found.until(event.position, end=False)
         position = span.next
-        if span.end or time.monotonic() > deadline:
-            return found.until(position, end=span.end)
+        is_end = span.end or (last is not None and position > last)
+        if is_end or time.monotonic() > deadline:
+            return found.until(position, end=is_end)
 
 
 def naming(subject: str) -> Callable[[str | None], bool]:

@@ -61,13 +61,12 @@ class Staging:
 
     async def publish(self, request: PublishStages) -> Published:
         """Make history of what the winners have staged."""
-        self._disk.check()
         check_names(job=request.job)
         check_winners(request.winners)
         if request.origin:
             check_names(origin=request.origin)
         publish = Publish(request.job, request.winners, request.origin)
-        (placed,) = await self._parts.write(Transaction((publish,), request.mark))
+        (placed,) = await self._parts.write(Transaction((publish,), request.mark, self._disk.refusal()))
         assert isinstance(placed, Placed)
         return placed.published
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from penstock.client.blocking import Portal
-from penstock.client.calls import Calls
+from penstock.client.calls import Calls, refusal_of
 from penstock.client.urls import transport_to
-from penstock.errors import MarkSuperseded, VersionConflict
+from penstock.errors import MarkSuperseded, PenstockError, VersionConflict
 from penstock.model import Append, CreateLog, Done, ProducerMark, Reply, Request, Transact, Transacted, new_event
 from penstock.store.contract import LOG_CONTEXT
 
@@ -52,10 +52,13 @@ class Sender:
         nothing = Append("marks", "highest", (new_event("Asked", b""),), NEVER)
         try:
             self.ask(Transact((nothing,), mark=ProducerMark(producer, 0)), Transacted)
-        except MarkSuperseded as error:
-            return error.highest
-        except VersionConflict:
-            return None
+        except PenstockError as error:
+            refusal = refusal_of(error)
+            if isinstance(refusal, MarkSuperseded):
+                return refusal.highest
+            if isinstance(refusal, VersionConflict):
+                return None
+            raise
         raise AssertionError("a stream is where none can be")
 
     def create_logs(self, names: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from penstock.model.logs import IteratorKind, Over
 from penstock.model.principals import Right
 from penstock.model.replies import Reply
-from penstock.model.requests import Request
+from penstock.model.requests import Repeat, Request
 from penstock.model.staging import Winner
 
 
@@ -18,6 +18,7 @@ from penstock.model.staging import Winner
 class BeginBuild(Request):
     """Where the build of an indexed iterator begins, and what it needs: a BuildStart."""
 
+    repeat = Repeat.READS
     iterator: str
 
 
@@ -51,6 +52,7 @@ class ReadMessages(Request):
     Fails with IteratorNotFound if the iterator of that name has another id by now.
     """
 
+    repeat = Repeat.READS
     iterator: str
     id: int
     ordinal: int
@@ -71,6 +73,7 @@ class FindMessage(Request):
     Fails as ReadMessages does.
     """
 
+    repeat = Repeat.READS
     iterator: str
     id: int
     ordinal: int
@@ -85,6 +88,7 @@ class StageOutput(Request):
     """
 
     right = Right.APPEND
+    repeat = Repeat.HARMLESS
     id: int
     part: int
     attempt: str
@@ -102,6 +106,7 @@ class InstallOutput(Request):
     """
 
     right = Right.APPEND
+    repeat = Repeat.HARMLESS
     iterator: str
     id: int
     source: int
@@ -125,4 +130,5 @@ class DropOutput(Request):
     """Drop what is staged as the output of an iterator. Answered with Done."""
 
     right = Right.APPEND
+    repeat = Repeat.HARMLESS
     id: int

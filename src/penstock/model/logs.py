@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from penstock.model.principals import Right
 from penstock.model.replies import Encoded, Reply
-from penstock.model.requests import Request
+from penstock.model.requests import Repeat, Request
 
 
 class IteratorKind(StrEnum):
@@ -33,21 +33,33 @@ class CreateLog(Request):
     """Make a log unless it is there. Answered with Done."""
 
     right = Right.APPEND
+    repeat = Repeat.HARMLESS
     log: str
 
 
 @dataclass(frozen=True, slots=True)
 class DropLog(Request):
-    """Delete a log, its contents and its iterators, if it is there. Answered with Done."""
+    """Delete a log, its contents and its iterators, if it is there. Answered with Done.
+
+    With `created` (ticks, as its LogSummary has them) only the log that was made then is deleted, and no later one of
+    the same name.
+    """
 
     right = Right.APPEND
+    repeat = Repeat.MARKED
     log: str
+    created: int | None = None
+
+    def is_marked(self) -> bool:
+        """By when the log was made."""
+        return self.created is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ShowLog(Request):
     """What is known of a log: a LogSummary."""
 
+    repeat = Repeat.READS
     log: str
 
 
@@ -55,12 +67,15 @@ class ShowLog(Request):
 class ListLogs(Request):
     """The names of all logs, in order: Names."""
 
+    repeat = Repeat.READS
+
 
 @dataclass(frozen=True, slots=True)
 class AddMessages(Request):
     """Append messages to a log, each one CBOR item: all of them or none. Answered with Done."""
 
     right = Right.APPEND
+    repeat = Repeat.NEVER
     log: str
     messages: tuple[bytes, ...]
 
@@ -70,6 +85,7 @@ class CreateIterator(Request):
     """Make an iterator unless the same is there. Answered with Done."""
 
     right = Right.APPEND
+    repeat = Repeat.HARMLESS
     name: str
     log: str
     kind: IteratorKind
@@ -82,6 +98,7 @@ class DropIterator(Request):
     """Delete an iterator of a log, with its output. Answered with Done."""
 
     right = Right.APPEND
+    repeat = Repeat.NEVER
     log: str
     name: str
 
@@ -90,6 +107,7 @@ class DropIterator(Request):
 class ListIterators(Request):
     """The names of the iterators of a log, or of all, in order: Names."""
 
+    repeat = Repeat.READS
     log: str | None
 
 
@@ -97,6 +115,7 @@ class ListIterators(Request):
 class ShowIterator(Request):
     """What is known of an iterator: an IteratorSummary."""
 
+    repeat = Repeat.READS
     name: str
 
 
@@ -104,6 +123,7 @@ class ShowIterator(Request):
 class NextItems(Request):
     """Up to `count` items of an iterator's output from an ordinal on; -1 is the last one. An ItemPage."""
 
+    repeat = Repeat.READS
     iterator: str
     ordinal: int
     count: int

@@ -6,21 +6,44 @@ Times are ticks. A `filter` is a stream prefix; `*` and the empty string mean ev
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar
 
-from penstock.model.events import NewEvent
+from penstock.model.events import ANY, NewEvent
 from penstock.model.principals import Right
 
 
+class Repeat(StrEnum):
+    """Whether a client may resend a request whose outcome is unknown."""
+
+    READS = "reads"
+    """Yes: the request only reads."""
+    HARMLESS = "harmless"
+    """Yes: a repeat changes nothing, or nothing that matters."""
+    MARKED = "marked"
+    """Yes, if the request identifies itself, so that a repeat differs from a new request; see `Request.is_marked`."""
+    NEVER = "never"
+    """No: a repeat may do harm, and only the caller can decide."""
+
+
 class Request:
-    """The base of all requests; says which right each of them needs."""
+    """The base of all requests; each says which right it needs, and whether a repeat is harmless."""
 
     __slots__ = ()
     right: ClassVar[Right] = Right.READ
+    repeat: ClassVar[Repeat] = Repeat.NEVER
 
     def needs(self) -> Right:
         """The right that carrying this out needs."""
         return self.right
+
+    def is_marked(self) -> bool:
+        """Whether this identifies itself, so that a repeat of it differs from a new request."""
+        return False
+
+    def may_repeat(self) -> bool:
+        """Whether a client may resend this when its outcome is unknown."""
+        return self.repeat in (Repeat.READS, Repeat.HARMLESS) or (self.repeat is Repeat.MARKED and self.is_marked())
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +59,16 @@ class Append(Request):
     """One commit: all of these events or none. `expected` is the sequence the first one must get, or ANY."""
 
     right = Right.APPEND
+    repeat = Repeat.MARKED
     context: str
     stream: str
     events: tuple[NewEvent, ...] | list[NewEvent]
     expected: int
     mark: ProducerMark | None = None
+
+    def is_marked(self) -> bool:
+        """By its mark; or by its version, where the store knows the same events again."""
+        return self.mark is not None or self.expected != ANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +95,7 @@ class Transact(Request):
     """Several commits together with what they were made from: all or nothing."""
 
     right = Right.APPEND
+    repeat = Repeat.MARKED
     commits: tuple[Append, ...] = ()
     acknowledge: tuple[QueueReceipt, ...] = ()
     progress: tuple[SubscriptionReceipt, ...] = ()
@@ -76,11 +105,16 @@ class Transact(Request):
         """To append; with receipts, also to consume."""
         return Right.APPEND | Right.CONSUME if self.acknowledge or self.progress else Right.APPEND
 
+    def is_marked(self) -> bool:
+        """By its mark."""
+        return self.mark is not None
+
 
 @dataclass(frozen=True, slots=True)
 class ReadStream(Request):
     """Events of one stream from a sequence on, or with `backward` from it down. Sequence 0 backward: the last."""
 
+    repeat = Repeat.READS
     context: str
     stream: str
     from_sequence: int = 1
@@ -93,6 +127,7 @@ class ReadStream(Request):
 class ReadEvent(Request):
     """One event of one stream."""
 
+    repeat = Repeat.READS
     context: str
     stream: str
     sequence: int
@@ -102,6 +137,7 @@ class ReadEvent(Request):
 class ReadAll(Request):
     """Events of the whole history from a position on."""
 
+    repeat = Repeat.READS
     position: int = 1
     context: str | None = None
     filter: str = ""
@@ -114,6 +150,7 @@ class ReadAll(Request):
 class ReadRecords(Request):
     """Stored records, as they are, that hold events of a context and filter from a position on."""
 
+    repeat = Repeat.READS
     position: int = 1
     context: str | None = None
     filter: str = ""
@@ -124,6 +161,7 @@ class ReadRecords(Request):
 class FindPosition(Request):
     """The first position of a context and filter whose event time is at or after `ticks`."""
 
+    repeat = Repeat.READS
     context: str
     filter: str
     ticks: int
@@ -133,6 +171,7 @@ class FindPosition(Request):
 class ListContexts(Request):
     """Contexts by name, after one."""
 
+    repeat = Repeat.READS
     after: str = ""
     limit: int | None = None
 
@@ -141,6 +180,7 @@ class ListContexts(Request):
 class ListStreams(Request):
     """Streams of a context by name, after one."""
 
+    repeat = Repeat.READS
     context: str
     filter: str = ""
     after: str = ""
@@ -161,15 +201,20 @@ class RegisterSubscriptions(Request):
     """Make or find durable subscriptions of a subscriber."""
 
     right = Right.CONSUME
+    repeat = Repeat.HARMLESS
     subscriber: str
     subscriptions: tuple[SubscriptionStart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSubscription(Request):
-    """The subscription's next batch; the same one again until it is progressed or set."""
+    """The subscription's next batch; the same one again until it is progressed or set.
+
+    To fetch is to read: what the server remembers of it, it would give again.
+    """
 
     right = Right.CONSUME
+    repeat = Repeat.READS
     subscription: int
     count: int
     wait_ms: int = 0
@@ -180,15 +225,17 @@ class ProgressSubscription(Request):
     """Done with the fetched batch whose last event has this time. Anything else does nothing."""
 
     right = Right.CONSUME
+    repeat = Repeat.NEVER
     subscription: int
     last_ticks: int
 
 
 @dataclass(frozen=True, slots=True)
 class SetSubscription(Request):
-    """Move a subscription to a time."""
+    """Move a subscription to a time. A repeat would move it back over what was progressed since."""
 
     right = Right.CONSUME
+    repeat = Repeat.NEVER
     subscriber: str
     context: str
     filter: str
@@ -199,6 +246,7 @@ class SetSubscription(Request):
 class ListSubscriptions(Request):
     """Subscriptions by id, after one."""
 
+    repeat = Repeat.READS
     after: int = 0
     limit: int | None = None
 
@@ -208,6 +256,7 @@ class SubscribeQueue(Request):
     """Declare a queue if it is new, and allocate events of it. `ttl_ms` of −1 allocates nothing."""
 
     right = Right.CONSUME
+    repeat = Repeat.HARMLESS
     context: str
     queue: str
     subscriber: str
@@ -227,6 +276,7 @@ class AcknowledgeQueue(Request):
     """
 
     right = Right.CONSUME
+    repeat = Repeat.HARMLESS
     context: str | None
     queue: str
     subscriber: str
@@ -245,6 +295,7 @@ class ReleaseQueue(Request):
     """
 
     right = Right.CONSUME
+    repeat = Repeat.HARMLESS
     context: str | None
     queue: str
     subscriber: str
@@ -255,9 +306,13 @@ class ReleaseQueue(Request):
 
 @dataclass(frozen=True, slots=True)
 class ResetQueue(Request):
-    """Drop a queue's allocations and move its marker to a time, or to a position if there is one."""
+    """Drop a queue's allocations and move its marker to a time, or to a position if there is one.
+
+    A repeat would drop what consumers were given since.
+    """
 
     right = Right.CONSUME
+    repeat = Repeat.NEVER
     context: str | None
     queue: str
     ticks: int
@@ -269,6 +324,7 @@ class SetDeadLetterRule(Request):
     """Set allocations of a queue aside once so many holders have let them expire; None: never."""
 
     right = Right.CONSUME
+    repeat = Repeat.HARMLESS
     context: str | None
     queue: str
     dead_after: int | None
@@ -278,6 +334,7 @@ class SetDeadLetterRule(Request):
 class ListDeadLetters(Request):
     """Allocations of a queue that were set aside, by first marker, after one."""
 
+    repeat = Repeat.READS
     context: str | None
     queue: str
     after: int = 0
@@ -286,9 +343,13 @@ class ListDeadLetters(Request):
 
 @dataclass(frozen=True, slots=True)
 class PutBack(Request):
-    """Give an allocation that was set aside to the queue's next consumer, its deliveries counted anew."""
+    """Give an allocation that was set aside to the queue's next consumer, its deliveries counted anew.
+
+    One that is back already, also in a consumer's hands, stays as it is.
+    """
 
     right = Right.CONSUME
+    repeat = Repeat.HARMLESS
     context: str | None
     queue: str
     first: int
@@ -303,17 +364,23 @@ class ReplayQueue(Request):
     """
 
     right = Right.CONSUME
+    repeat = Repeat.MARKED
     context: str | None
     queue: str
     first: int
     last: int
     mark: ProducerMark | None = None
 
+    def is_marked(self) -> bool:
+        """By its mark."""
+        return self.mark is not None
+
 
 @dataclass(frozen=True, slots=True)
 class ListQueues(Request):
     """Queues with their state, by number, after one."""
 
+    repeat = Repeat.READS
     after: int = 0
     limit: int | None = None
 
@@ -321,3 +388,5 @@ class ListQueues(Request):
 @dataclass(frozen=True, slots=True)
 class GetStats(Request):
     """Counts of the whole store."""
+
+    repeat = Repeat.READS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.model.principals import Right
 from penstock.model.replies import Reply
-from penstock.model.requests import ProducerMark, Request
+from penstock.model.requests import ProducerMark, Repeat, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class StageEvents(Request):
     """
 
     right = Right.APPEND
+    repeat = Repeat.HARMLESS
     job: str
     part: int
     attempt: str
@@ -59,10 +60,15 @@ class PublishStages(Request):
     """
 
     right = Right.APPEND
+    repeat = Repeat.MARKED
     job: str
     winners: tuple[Winner, ...]
     mark: ProducerMark
     origin: str = ""
+
+    def is_marked(self) -> bool:
+        """Always: it has a mark."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,7 @@ class DropStages(Request):
     """Drop what a job has staged. Answered with Done."""
 
     right = Right.APPEND
+    repeat = Repeat.HARMLESS
     job: str
 
 

@@ -4,29 +4,44 @@ from dataclasses import dataclass
 
 from penstock.model.principals import Right
 from penstock.model.replies import Reply
-from penstock.model.requests import Request
+from penstock.model.requests import Repeat, Request
 
 
 @dataclass(frozen=True, slots=True)
 class EraseStream(Request):
-    """Erase all events that a stream has now: they keep id, sequence, position and time. Answered with Erased."""
+    """Erase all events that a stream has now: they keep id, sequence, position and time. Answered with Erased.
+
+    With `last`, a sequence, what comes after it stays.
+    """
 
     right = Right.ADMIN
+    repeat = Repeat.MARKED
     context: str
     stream: str
+    last: int | None = None
+
+    def is_marked(self) -> bool:
+        """By its last sequence."""
+        return self.last is not None
 
 
 @dataclass(frozen=True, slots=True)
 class EraseSubject(Request):
     """Erase events whose headers name a subject, in one context or all, from a position on, as far as one step goes.
 
-    Answered with Erased, which says where to go on.
+    Answered with Erased, which says where to go on. With `last`, a position, what comes after it stays.
     """
 
     right = Right.ADMIN
+    repeat = Repeat.MARKED
     subject: str
     context: str | None = None
     position: int = 1
+    last: int | None = None
+
+    def is_marked(self) -> bool:
+        """By its last position."""
+        return self.last is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +49,7 @@ class ListErasures(Request):
     """A page of the ledger of erasures, by id, after one: ErasurePage."""
 
     right = Right.ADMIN
+    repeat = Repeat.READS
     after: int = 0
     limit: int | None = None
 

@@ -7,6 +7,7 @@ writers can share one store.
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
+from penstock.errors import PenstockError
 from penstock.model import ProducerMark, StagedUnit, Winner
 from penstock.store.record import Columns
 
@@ -182,10 +183,11 @@ class DeleteLog:
     """Delete a log with its iterators, iterators over those, and their output. Answers whether it was there.
 
     Nobody can read its events or that output from then on. They are entered in the ledger of erasures and leave the
-    file in `Erase` steps.
+    file in `Erase` steps. With `created` (ticks), only the log that was made then is deleted, and not a later one.
     """
 
     name: str
+    created: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +252,13 @@ class ExpireProducers:
 class HideStream:
     """Enter all events that a stream has now in the ledger of erasures, if it has any. Answers Hid.
 
-    Nobody can read them from then on, and iterators over them begin anew; `Erase` steps do the rest. A log's stream is
-    refused with InvalidRequest: logs are deleted, not erased.
+    Nobody can read them from then on, and iterators over them begin anew; `Erase` steps do the rest. With `last`, what
+    comes after that sequence stays. A log's stream is refused with InvalidRequest: logs are deleted, not erased.
     """
 
     context: str
     stream: str
+    last: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,8 +385,11 @@ Operation = (
 class Transaction(NamedTuple):
     """Operations that happen together or not at all.
 
-    With a mark that was used before, nothing is written and the first results of its commits are answered.
+    With a mark that was used before, nothing is written and the first results of its commits are answered. One with a
+    refusal fails with it, unless the store recognises the mark or the commits: then it was written before, and is
+    answered so.
     """
 
     operations: tuple[Operation, ...]
     mark: ProducerMark | None = None
+    refusal: PenstockError | None = None

@@ -64,6 +64,10 @@ class Columns(NamedTuple):
     size: int
 
 
+NO_COLUMNS: Final = Columns(0, (), b"", b"", b"", 0, 0)
+"""Of no events at all: what is never stored."""
+
+
 class Run(NamedTuple):
     """The events of one commit, as a record names them."""
 

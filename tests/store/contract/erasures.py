@@ -73,6 +73,22 @@ class ErasureContract(StoreCase):
         assert store.erasures(0, 9) == []
         assert store.open_erasures() == 0
 
+    @pytest.mark.parametrize("last", [0, 1, 2, 3, 4, 5, 9])
+    def test_a_stream_is_erased_up_to_a_sequence_also_inside_a_commit(self, store: Store, last: int) -> None:
+        for size in (2, 3):
+            append(store, "a", some(size))
+        events = stream_of(store, "a")
+        assert hide(store, HideStream("shop", "a", last)) == Hid(min(last, 5), [])
+        # The same again, after more has come, finds nothing more to do.
+        append(store, "a", some(1))
+        assert hide(store, HideStream("shop", "a", min(last, 5))) == Hid(0, [])
+        for _ in range(2):
+            assert [one.id for one in stream_of(store, "a")][:-1] == [one.id for one in events[last:]]
+            erase_all(store)
+        assert hide(store, HideStream("shop", "a")) == Hid(6 - min(last, 5), [])
+        erase_all(store)
+        assert stream_of(store, "a") == []
+
     @pytest.mark.parametrize("place", [("", "a"), ("shop", ""), ("shop", "x" * 2000)])
     def test_what_can_be_no_stream_is_refused(self, store: Store, place: tuple[str, str]) -> None:
         assert isinstance(attempt(store, HideStream(*place)), InvalidRequest)

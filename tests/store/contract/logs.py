@@ -62,6 +62,22 @@ class LogContract(StoreCase):
         assert do_one(store, DeleteLog("log")) is False
         assert do_one(store, Erase(10)) == 0
 
+    def test_a_log_is_deleted_only_if_it_is_the_one_that_was_meant(self, store: Store, clock: Clock) -> None:
+        do_one(store, AddLog("log"))
+        first = store.log("log")
+        assert first is not None
+        assert do_one(store, DeleteLog("log", first.created)) is True
+        assert do_one(store, DeleteLog("log", first.created)) is False
+        clock.advance(1)
+        do_one(store, AddLog("log"))
+        append(store, "log", some(2), context=LOG_CONTEXT)
+        assert do_one(store, DeleteLog("log", first.created)) is False
+        second = store.log("log")
+        assert second is not None
+        assert len(stream_of(store, "log", LOG_CONTEXT)) == 2
+        assert do_one(store, DeleteLog("log", second.created)) is True
+        assert stream_of(store, "log", LOG_CONTEXT) == []
+
     def test_a_log_added_again_starts_at_ordinal_0(self, store: Store) -> None:
         do_one(store, AddLog("log"))
         append(store, "log", some(3), context=LOG_CONTEXT)

@@ -1,12 +1,17 @@
 """Producer marks: the same number again is answered, not written again."""
 
+from dataclasses import replace
+from typing import Final
+
 import pytest
 
-from penstock.errors import InvalidRequest, MarkSuperseded, VersionConflict
-from penstock.model import NEW, Appended, ProducerMark
+from penstock.errors import InvalidRequest, MarkSuperseded, StorageFull, VersionConflict
+from penstock.model import ANY, NEW, Appended, ProducerMark
 from penstock.store.contract import ExpireProducers, Progress, Register, Store, Transaction
 from tests.store.contract.case import StoreCase
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, event, some
+
+FULL: Final = StorageFull("no room")
 
 
 class MarkContract(StoreCase):
@@ -103,3 +108,45 @@ class MarkContract(StoreCase):
         assert isinstance(bad, InvalidRequest)
         assert isinstance(good, list)
         assert store.head() == 1
+
+    # -- transactions that are refused unless they were written before
+
+    def test_a_refused_transaction_is_answered_if_its_mark_was_used(self, store: Store) -> None:
+        mark = ProducerMark("p", 1)
+        operations = (commit("orders", some(2)), commit("mails", some(1)))
+        first = do(store, *operations, mark=mark)
+        (again,) = store.write([Transaction(operations, mark, FULL)])
+        assert isinstance(again, list)
+        assert again == [replace(one, repeated=True) for one in first if isinstance(one, Appended)]
+        assert store.head() == 3
+
+    @pytest.mark.parametrize("more", [0, 1])
+    def test_a_refused_transaction_is_answered_if_its_commits_are_there(self, store: Store, more: int) -> None:
+        operations = (commit("orders", some(2), NEW), *([commit("mails", some(1), NEW)] * more))
+        first = do(store, *operations)
+        (again,) = store.write([Transaction(operations, ProducerMark("p", 1), FULL)])
+        assert again == [replace(one, repeated=True) for one in first if isinstance(one, Appended)]
+        assert not append(store, "orders", some(1), mark=ProducerMark("p", 1)).repeated
+
+    @pytest.mark.parametrize("mark", [None, ProducerMark("p", 1)])
+    @pytest.mark.parametrize("expected", [ANY, 2, 3])
+    def test_a_refused_transaction_that_is_new_is_refused_and_writes_nothing(
+        self, store: Store, mark: ProducerMark | None, expected: int
+    ) -> None:
+        append(store, "orders", some(1))
+        operations = (commit("orders", some(1), expected), commit("mails", some(1)))
+        refused, taken = store.write([Transaction(operations, mark, FULL), Transaction((commit("b", some(1)),))])
+        assert refused is FULL
+        assert isinstance(taken, list)
+        assert store.head() == 2
+        assert not append(store, "orders", some(1), mark=mark).repeated
+
+    def test_a_refused_transaction_whose_place_is_taken_is_a_conflict(self, store: Store) -> None:
+        append(store, "orders", some(1))
+        (outcome,) = store.write([Transaction((commit("orders", some(1), NEW),), None, FULL)])
+        assert isinstance(outcome, VersionConflict)
+
+    def test_a_refused_transaction_below_the_highest_number_is_superseded(self, store: Store) -> None:
+        append(store, "orders", some(1), mark=ProducerMark("p", 2))
+        (outcome,) = store.write([Transaction((commit("orders", some(1)),), ProducerMark("p", 1), FULL)])
+        assert isinstance(outcome, MarkSuperseded)

@@ -111,10 +111,13 @@ class Batch:
 
     def judge(self, transaction: Transaction) -> Judged:
         """Carry out a transaction as far as that goes without waiting, or say why it cannot be."""
-        ops, mark = transaction
+        ops, mark, refusal = transaction
         try:
             if mark is not None and (before := self._marked(mark)) is not None:
                 return Judged([*judging.first_results(ops, before, mark)], is_whole=False)
+            if refusal is not None:
+                # Not raised: StorageFull would look as if the database itself had failed.
+                return Judged(self._again(ops) if self._is_behind(ops) else refusal, is_whole=False)
             results = self._carry_out(ops)
             if mark is not None:
                 self.producers.save(mark, judging.kept(ops, results))
@@ -136,19 +139,24 @@ class Batch:
         """Operations in order, all or nothing. If its commits were made before, all was done before."""
         if len(ops) == 1 and isinstance(ops[0], _IN_MEMORY):
             return [self._apply(ops[0])]
-        commits = [op for op in ops if isinstance(op, Commit)]
-        if len(ops) > 1 and commits and all(map(self._appender.is_behind, commits)):
-            return self._again(ops, commits)
+        if len(ops) > 1 and self._is_behind(ops):
+            return self._again(ops)
         if self._careful and not all(isinstance(op, _IN_MEMORY) for op in ops):
             return self._carefully(ops)
         return self._hopefully(ops)
 
-    def _again(self, ops: Sequence[Operation], commits: list[Commit]) -> list[Result | Later]:
+    def _is_behind(self, ops: Sequence[Operation]) -> bool:
+        """Whether all streams have gone on from where the commits want to be: they are repeats or conflicts."""
+        commits = [op for op in ops if isinstance(op, Commit)]
+        return bool(commits) and all(map(self._appender.is_behind, commits))
+
+    def _again(self, ops: Sequence[Operation]) -> list[Result | Later]:
+        """The first results of commits that were made before; a conflict if they were not."""
         # What went into a log that is gone is gone with it: who repeats it must not believe that it is there.
         for op in ops:
             if isinstance(op, RequireLog):
                 self._apply(op)
-        placed = [self._appender.place(commit) for commit in commits]
+        placed = [self._appender.place(op) for op in ops if isinstance(op, Commit)]
         for op in judging.receipts(ops):
             self._apply(op)
         return [*judging.first_results(ops, placed)]

@@ -212,10 +212,13 @@ class SqliteStore(SqliteReader):
         self._emptied = cleared if cleared and self._checkpointer.empty(self._wal_pages, self.db) else []
 
     def _outcome(self, transaction: Transaction) -> Outcome:
-        operations, mark = transaction
+        operations, mark, refusal = transaction
         try:
             if mark is not None and (before := self._marked(mark)) is not None:
                 return [*judging.first_results(operations, before, mark)]
+            if refusal is not None:
+                # Not raised: StorageFull would look as if the database itself had failed.
+                return self._again(operations) if self._is_behind(operations) else refusal
             # These fail in their middle as several operations do.
             is_small = len(operations) == 1 and not isinstance(operations[0], Publish | Install)
             results = [self._apply(operations[0])] if is_small else self._together(operations)
@@ -229,16 +232,8 @@ class SqliteStore(SqliteReader):
 
     def _together(self, operations: Sequence[operations.Operation]) -> list[Result]:
         """Several operations in order, all or nothing. If its commits were made before, all was done before."""
-        commits = [op for op in operations if isinstance(op, Commit)]
-        if commits and all(map(self._appender.is_behind, commits)):
-            # What went into a log that is gone is gone with it: who repeats it must not believe that it is there.
-            for op in operations:
-                if isinstance(op, RequireLog):
-                    self._apply(op)
-            placed = [self._appender.place(commit) for commit in commits]
-            for op in judging.receipts(operations):
-                self._apply(op)
-            return [*judging.first_results(operations, placed)]
+        if self._is_behind(operations):
+            return self._again(operations)
         if len(operations) == 2 and isinstance(operations[0], RequireLog):
             # The way of every message: the first writes nothing, so there is nothing to take back if the other fails.
             return [self._apply(op) for op in operations]
@@ -258,6 +253,22 @@ class SqliteStore(SqliteReader):
             self._appender.keep()
         self.db.command("RELEASE transaction_")
         return results
+
+    def _is_behind(self, operations: Sequence[operations.Operation]) -> bool:
+        """Whether all streams have gone on from where the commits want to be: they are repeats or conflicts."""
+        commits = [op for op in operations if isinstance(op, Commit)]
+        return bool(commits) and all(map(self._appender.is_behind, commits))
+
+    def _again(self, operations: Sequence[operations.Operation]) -> list[Result]:
+        """The first results of commits that were made before; a conflict if they were not."""
+        # What went into a log that is gone is gone with it: who repeats it must not believe that it is there.
+        for op in operations:
+            if isinstance(op, RequireLog):
+                self._apply(op)
+        placed = [self._appender.place(op) for op in operations if isinstance(op, Commit)]
+        for op in judging.receipts(operations):
+            self._apply(op)
+        return [*judging.first_results(operations, placed)]
 
     def _apply_once(self, op: operations.Operation) -> Result:
         result = self._apply(op)

@@ -54,14 +54,16 @@ class Ledger(Store, Generic[AnyQueries]):
 
 
 def hide_stream(db: Statements, op: HideStream, heads: Heads, now: int) -> Hid:
-    """Enter what a stream has now and what is not erased already."""
+    """Enter what a stream has now, up to a sequence if there is one, and what is not erased already."""
     if op.context == LOG_CONTEXT:
         raise InvalidRequest("context", f"{LOG_CONTEXT} is that of logs; delete the log instead")
     place = {"context": op.context, "stream": op.stream}
     head = heads.stream_head(op.context, op.stream)
     heads.flush()
-    done = min(head, db.value("erased_up_to", place) or 0)
-    if done == head:
+    if op.last is not None:
+        head = min(head, op.last)
+    done = db.value("erased_up_to", place) or 0
+    if done >= head:
         return Hid(0, [])
     enter(db, now, **place, last=head, done=done, events=head - done)
     return Hid(head - done, _begin_anew(db, [(op.context, op.stream)], now))

@@ -126,7 +126,7 @@ def add_log(db: Statements, op: AddLog, heads: Heads, now: int) -> bool:
 def delete_log(db: Statements, op: DeleteLog, heads: Heads, now: int) -> bool:
     """Delete a log with all that is made from it, and enter what that held in the ledger of erasures."""
     row = db.row("log", {"name": op.name})
-    if row is None:
+    if row is None or op.created not in (None, row[1]):
         return False
     head = heads.stream_head(LOG_CONTEXT, op.name)
     heads.flush()

@@ -95,7 +95,7 @@ ASKED: Final[dict[type[Request], Asking]] = {
     model.ListStreams: Asking(b"LS", writing.list_streams, b"SL", reading.streams),
     model.GetStats: Asking(b"GS", writing.nothing, b"SG", reading.stats),
     model.CreateLog: Asking(b"NL", writing.log, b"OK", reading.done),
-    model.DropLog: Asking(b"XL", writing.log, b"OK", reading.done),
+    model.DropLog: Asking(b"XL", writing.drop_log, b"OK", reading.done),
     model.ShowLog: Asking(b"GL", writing.log, b"LG", reading.log_summary),
     model.ListLogs: Asking(b"LL", writing.nothing, b"LN", reading.names),
     model.AddMessages: Asking(b"ML", writing.add_messages, b"OK", reading.done),

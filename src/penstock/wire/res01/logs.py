@@ -39,7 +39,8 @@ def create_log(fields: Fields, _dialect: Dialect) -> Asked:
 
 def drop_log(fields: Fields, _dialect: Dialect) -> Asked:
     """XL."""
-    return (DropLog(fields.text("Log")),), _DONE
+    log = fields.text("Log")
+    return (DropLog(log, fields.ticks_or_none("Created") if fields.left else None),), _DONE
 
 
 def show_log(fields: Fields, _dialect: Dialect) -> Asked:

@@ -11,13 +11,15 @@ from penstock.wire.res01.fields import Fields
 
 def erase_stream(fields: Fields, _dialect: Dialect) -> Asked:
     """ES."""
-    return (EraseStream(fields.text("Context"), fields.text("Stream")),), _ERASED
+    context, stream = fields.text("Context"), fields.text("Stream")
+    return (EraseStream(context, stream, fields.number_or_none("Last") if fields.left else None),), _ERASED
 
 
 def erase_subject(fields: Fields, _dialect: Dialect) -> Asked:
     """EJ."""
-    request = EraseSubject(fields.text("Subject"), fields.text_or_none("Context"), fields.number("Position"))
-    return (request,), _ERASED
+    subject, context, position = fields.text("Subject"), fields.text_or_none("Context"), fields.number("Position")
+    last = fields.number_or_none("Last") if fields.left else None
+    return (EraseSubject(subject, context, position, last),), _ERASED
 
 
 def list_erasures(fields: Fields, _dialect: Dialect) -> Asked:

@@ -208,8 +208,12 @@ def release_queue(request: ReleaseQueue) -> Frames:
 
 def reset_queue(request: ResetQueue) -> Frames:
     """RT."""
-    place = () if request.position is None else (request.position,)
-    return texts(request.queue, request.context, text_time(request.ticks), *place)
+    return texts(request.queue, request.context, text_time(request.ticks), *_last(request.position))
+
+
+def _last(field: int | None) -> tuple[int, ...]:
+    """An optional last field."""
+    return () if field is None else (field,)
 
 
 def set_dead_letter_rule(request: SetDeadLetterRule) -> Frames:
@@ -253,9 +257,14 @@ def nothing(_request: Request) -> Frames:
 # --- logs and iterators ---------------------------------------------------------------------------------------
 
 
-def log(request: CreateLog | DropLog | ShowLog) -> Frames:
-    """NL, XL and GL."""
+def log(request: CreateLog | ShowLog) -> Frames:
+    """NL and GL."""
     return texts(request.log)
+
+
+def drop_log(request: DropLog) -> Frames:
+    """XL."""
+    return texts(request.log) if request.created is None else texts(request.log, text_time(request.created))
 
 
 def add_messages(request: AddMessages) -> Frames:
@@ -293,12 +302,12 @@ def next_items(request: NextItems) -> Frames:
 
 def erase_stream(request: EraseStream) -> Frames:
     """ES."""
-    return texts(request.context, request.stream)
+    return texts(request.context, request.stream, *_last(request.last))
 
 
 def erase_subject(request: EraseSubject) -> Frames:
     """EJ."""
-    return texts(request.subject, request.context, request.position)
+    return texts(request.subject, request.context, request.position, *_last(request.last))
 
 
 # --- staging --------------------------------------------------------------------------------------------------
