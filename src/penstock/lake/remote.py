@@ -216,7 +216,8 @@ class RemotePlace(LakePlace):
 
     def _renew(self, mine: Mapping[str, Any]) -> None:
         began = time.monotonic()
-        lease = json.dumps({**mine, "until": time.time() + LEASE_S}).encode()
+        # Whole seconds: who reads while it is renewed may get as many bytes as the lease before had.
+        lease = json.dumps({**mine, "until": math.ceil(time.time() + LEASE_S)}).encode()
         self._set(LOCK, lease, f"{LOCK}.{mine['token']}{STAGED}")
         self._until = began + LEASE_S
 
