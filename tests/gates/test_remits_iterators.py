@@ -1,7 +1,9 @@
 """Iterators against a real server: what they are, what they give page by page, and how they fail at a message."""
 
 import math
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cbor2
@@ -21,6 +23,7 @@ from tests.gates.remits_client import (
 )
 from tests.gates.serving import Served
 
+PAGE = (Path(__file__).parents[2] / "docs" / "protocols" / "remits.md").read_text(encoding="utf-8")
 PAGE_ITEMS = 100
 PAGE_BYTES = 65_536
 SERVER_FLAGS = (
@@ -102,6 +105,30 @@ def test_a_function_that_does_not_compile_makes_no_iterator(remits: Remits, log:
     assert caught.value.code == 4
     assert "2" in caught.value.detail
     assert remits.iterator_list(log) == []
+
+
+@both
+def test_an_expression_is_a_function_as_in_the_original(remits: Remits, log: str, indexed: bool) -> None:
+    iterator = remits.iterator_add(log, "map", "msg.number", indexed=indexed)
+    remits.add(log, {"number": 1}, {"number": 2})
+    assert remits.all(iterator) == [1, 2]
+
+
+def test_the_go_client_gets_byte_strings_as_it_knows_them(remits: Remits, log: str) -> None:
+    (recipe,) = re.findall(r"`(local s, m = .*?)`", PAGE)
+    iterator = remits.iterator_add(log, "map", recipe)
+    remits.add(log, b"\x00\xffA", b"")
+    assert remits.next_items(iterator, 0, 2) == [bytes.fromhex("a301000218ff031841"), b"\xa0"]
+
+
+def test_what_differs_from_the_original_is_as_the_page_says(remits: Remits, log: str) -> None:
+    missing = {"log_name": fresh(), "iterator_name": fresh(), "iterator_type": "map", "iterator_func": "msg"}
+    assert remits.ask(ITERATOR_ADD, missing).failure().code == 0
+    iterator = remits.iterator_add(log, "map", "error('no')")
+    remits.add(log, 1)
+    fields = {"iterator_name": iterator, "message_id": 0, "count": 1}
+    failure = remits.ask(ITERATOR_NEXT, fields).failure()
+    assert (failure.code, failure.detail) == (4, "at message 0: function:1: no")
 
 
 # ---------------------------------------------------------------- pages

@@ -49,6 +49,16 @@ ENDLESS = {
     "__pairs": "for _ in pairs(setmetatable({}, {__pairs = function() while true do end end})) do end",
     "__len": "return #setmetatable({}, {__len = function() while true do end end})",
     "comparator": "table.sort({3, 2, 1}, function() while true do end end)",
+    "sort of long equal text": """
+        local list, text = {}, ("x"):rep(1000000)
+        for index = 1, 100000 do list[index] = text end
+        table.sort(list)
+    """,
+    "sort of many numbers": """
+        local list = {}
+        for index = 1, 500000 do list[index] = index * 7919 % 500009 end
+        while true do table.sort(list) end
+    """,
     "__lt in sort": """
         local hostile = {__lt = function() while true do end end}
         table.sort({setmetatable({}, hostile), setmetatable({}, hostile)})

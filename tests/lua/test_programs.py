@@ -6,7 +6,7 @@ from lupa.lua54 import LuaMemoryError  # type: ignore[import-untyped]
 
 from penstock.errors import FunctionFailed, FunctionTimedOut
 from penstock.lua import LuaLimits, Program, Ran
-from tests.lua.support import FILTER, MAP, QUICK, REDUCE, failure
+from tests.lua.support import FILTER, MAP, QUICK, REDUCE, failure, mapped
 
 ONE, TWO, THREE = (cbor2.dumps(number) for number in (1, 2, 3))
 
@@ -23,7 +23,7 @@ def test_a_reduce_starts_from_nil_and_from_a_given_state() -> None:
 
 
 def test_an_accumulator_of_nil_is_written_as_null_and_stays_nil() -> None:
-    assert Program(REDUCE, "assert(acc == nil)").run([ONE, TWO]) == Ran([b"\xf6", b"\xf6"], None, None)
+    assert Program(REDUCE, "assert(acc == nil) return nil").run([ONE, TWO]) == Ran([b"\xf6", b"\xf6"], None, None)
     assert Program(REDUCE, "assert(acc == nil or acc == null) return null").run([ONE, TWO]).state == b"\xf6"
     assert Program(REDUCE, "assert(not acc) return false").run([ONE, TWO]).state == b"\xf4"
 
@@ -49,6 +49,32 @@ def test_a_function_that_does_not_compile_is_refused_with_its_line() -> None:
         Program(MAP, "local x = 1\nreturn x +")
     assert str(caught.value) == "function:2: unexpected symbol near <eof>"
     assert caught.value.message is None
+
+
+@pytest.mark.parametrize(
+    ("function", "result"),
+    [
+        ("msg.number", 7),
+        ("msg.number * 2 -- doubled", 14),
+        ("-- doubled\nmsg.number * 2", 14),
+        ("{msg.number}", [7]),
+        ("tostring(msg.number)", "7"),
+        ("(function() local x = msg.number return x end)()", 7),
+        ("msg.number, 1", 7),
+        ("number = 1 return number", 1),
+        ("local x = msg.number; return x", 7),
+        ("return msg.number;", 7),
+        ("", None),
+        ("-- nothing", None),
+    ],
+)
+def test_an_expression_is_returned(function: str, result: object) -> None:
+    assert mapped(function, {"number": 7}) == result
+
+
+def test_an_expression_works_for_every_kind() -> None:
+    assert Program(FILTER, "msg > 1").run([ONE, TWO]).outputs == [None, TWO]
+    assert Program(REDUCE, "(acc or 0) + msg").run([ONE, TWO]).outputs == [ONE, THREE]
 
 
 @pytest.mark.parametrize("function", ["return \udc80", "return 1 -- " + "x" * (1 << 20)])

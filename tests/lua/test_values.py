@@ -136,8 +136,96 @@ def test_sort_keeps_equal_elements_in_their_order() -> None:
     assert mapped(function, message) == sorted(message, key=lambda pair: pair[0])
 
 
-def test_sort_without_a_comparator_is_luas_own() -> None:
-    assert mapped("table.sort(msg) return msg", [3, 1, 2]) == [1, 2, 3]
+@pytest.mark.parametrize(
+    "message",
+    [
+        [],
+        [3, 1, 2],
+        [2.5, -1.5, 0.0, -0.0, 7.25],
+        ["b", "a", "", "ä", "Z", "b"],
+        ["x" * 1000 + str(number) for number in range(50, 0, -1)],
+        [number * 7919 % 100_003 for number in range(100_000)],
+        [number * 7919 % 100_003 / 7 + 1 for number in range(40_000)],
+        [str(number * 7919 % 100_003) for number in range(40_000)],
+    ],
+)
+def test_sort_without_a_comparator_goes_by_less_than(message: list[Any]) -> None:
+    def by_bytes(value: Any) -> Any:
+        return value.encode() if isinstance(value, str) else value
+
+    assert mapped("table.sort(msg) return msg", message) == sorted(message, key=by_bytes)
+
+
+def test_sort_without_a_comparator_keeps_equal_numbers_in_their_order() -> None:
+    message = [kind(number % 3) for number in range(500) for kind in (int, float)]
+    result = mapped("table.sort(msg) return msg", message)
+    assert [(value, type(value)) for value in result] == [(value, type(value)) for value in sorted(message)]
+
+
+def test_sort_goes_by_metamethods() -> None:
+    function = """
+        local order = {__lt = function(a, b) return a.n < b.n end}
+        local list = {}
+        for index, n in ipairs(msg) do list[index] = setmetatable({n = n, index = index}, order) end
+        local seen = setmetatable({}, {
+            __len = function() return #list end,
+            __index = function(_, index) return list[index] end,
+            __newindex = function(_, index, item) list[index] = item end,
+        })
+        table.sort(seen)
+        local result = {}
+        for index, item in ipairs(list) do result[index] = {item.n, item.index} end
+        return result
+    """
+    message = [number * 7 % 5 for number in range(200)]
+    assert mapped(function, message) == [list(pair) for pair in sorted(zip(message, range(1, 201), strict=True))]
+
+
+def test_an_order_that_contradicts_itself_sorts_somehow_and_loses_nothing() -> None:
+    message = list(range(300))
+    result = mapped("table.sort(msg, function(a, b) return true end) return msg", message)
+    assert sorted(result) == message
+    mixed = [float("nan") if number % 3 == 0 else number for number in range(300)]
+    result = mapped("table.sort(msg) return msg", mixed)
+    assert sorted(map(str, result)) == sorted(map(str, mixed))
+
+
+def test_what_cannot_be_compared_is_told_and_the_table_stays_as_it_was() -> None:
+    function = "local ok, problem = pcall(table.sort, msg) return {ok, problem, msg}"
+    assert mapped(function, [3, 2, "x", 1]) == [False, "attempt to compare number with string", [3, 2, "x", 1]]
+    assert failure("table.sort({{}, {}})").reason == "attempt to compare two table values"
+
+
+@pytest.mark.parametrize("made", ["{}", "function() end", "coroutine.create(print)"])
+def test_two_keys_that_have_no_order_are_refused(made: str) -> None:
+    made = made.replace("print", "error")
+    function = f"""
+        local t = {{[{made}] = 1, a = 2, [1] = 3}}
+        local count = 0
+        for _ in pairs(t) do count = count + 1 end
+        t[{made}] = 4
+        return {{count, next(t) == 1, next(t, 1) == "a", select(2, pcall(pairs, t)), select(2, pcall(next, t, "a"))}}
+    """
+    kind = made.split("(")[0].replace("{}", "table").replace("coroutine.create", "thread")
+    reason = f" has no order for two keys of type {kind}; use numbers or text as keys"
+    assert mapped(function) == [3, True, True, f"pairs{reason}", f"next{reason}"]
+
+
+def test_one_key_of_each_type_that_has_no_order_is_fine() -> None:
+    function = """
+        local t, seen = {[{}] = 1, [function() end] = 2, [coroutine.create(error)] = 3, x = 0}, {}
+        for _, value in pairs(t) do seen[#seen + 1] = value end
+        return seen
+    """
+    assert mapped(function) == [0, 1, 2, 3]
+
+
+def test_errors_do_not_name_lines_of_the_library() -> None:
+    assert (
+        mapped("return {pcall(string.format, '%d', 'x')}")[1]
+        == "bad argument #2 to 'format' (number expected, got string)"
+    )
+    assert mapped("return {pcall(function() local x = pairs(1) end)}")[1].startswith("function:1: bad argument #1")
 
 
 @pytest.mark.parametrize("value", [None, False])
@@ -214,6 +302,8 @@ def test_a_message_that_cannot_be_read_fails_alone(data: bytes, reason: str) -> 
         ("local x = setmetatable(1, {})", "function:1: bad argument #1 to 'setmetatable' (table expected, got number)"),
         ("local x = setmetatable({}, 1)", "function:1: bad argument #2 to 'setmetatable' (nil or table expected)"),
         ("table.sort({}, 1)", "function:1: bad argument #2 to 'sort' (function expected)"),
+        ("table.sort(1)", "function:1: bad argument #1 to 'sort' (table expected, got number)"),
+        ("table.sort(bytes('x'))", "function:1: bad argument #1 to 'sort' (table expected, got bytes)"),
         ("local x = coroutine.create(1)", "function:1: bad argument #1 to 'create' (function expected, got number)"),
         ("local x = coroutine.wrap(1)", "function:1: bad argument #1 to 'wrap' (function expected, got number)"),
         ("local x = coroutine.resume(1)", "function:1: bad argument #1 to 'resume' (coroutine expected, got number)"),

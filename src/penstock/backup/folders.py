@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.backup.places import SIGN, SIGN_NAME, Place, lock, sync_directory, told
 from penstock.errors import PlaceRefused
+from penstock.files import inside
 
 FOLDERS: Final = ("history", "states", "backups")
 _UNFINISHED: Final = ".tmp"
@@ -23,7 +24,7 @@ class Folder(Place):
             if write:
                 path.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
-            self._sign = os.open(path / SIGN_NAME, flags | os.O_CLOEXEC, 0o644)
+            self._sign = os.open(self._at(SIGN_NAME), flags | os.O_CLOEXEC, 0o644)
         try:
             with told(path):
                 lock(path, self._sign, write=write)
@@ -43,28 +44,35 @@ class Folder(Place):
             sync_directory(self.path.resolve().parent)
         if write:
             for folder in FOLDERS:
-                (self.path / folder).mkdir(exist_ok=True)
+                self._at(folder).mkdir(exist_ok=True)
             sync_directory(self.path)
+
+    def _at(self, name: str) -> Path:
+        """Where a file is; raises BackupDamaged if that is not inside the folder."""
+        try:
+            return inside(self.path, name)
+        except ValueError as error:
+            raise self.damaged(name if name.isprintable() else repr(name), str(error)) from None
 
     def sizes(self) -> dict[str, int]:
         with told(self.path):
             return {
-                f"{folder}/{entry.name}": entry.stat().st_size
+                f"{folder}/{entry.name}": entry.lstat().st_size
                 for folder in FOLDERS
-                for entry in sorted((self.path / folder).glob("*"))
+                for entry in sorted(self._at(folder).glob("*"))
                 if not entry.name.endswith(_UNFINISHED)
             }
 
     def read(self, name: str) -> bytes:
         try:
-            return (self.path / name).read_bytes()
+            return self._at(name).read_bytes()
         except OSError as error:
             raise self.damaged(name, f"cannot be read: {error.strerror}") from error
 
     def add(self, name: str, data: bytes) -> None:
-        path = self.path / name
+        path = self._at(name)
         with told(self.path):
-            unfinished = path.with_name(path.name + _UNFINISHED)
+            unfinished = self._at(name + _UNFINISHED)
             _write(unfinished, data)
             unfinished.replace(path)
         self._fresh.add(path.parent)
@@ -79,7 +87,7 @@ class Folder(Place):
         wanted = set(names)
         with told(self.path):
             for folder in FOLDERS:
-                for entry in (self.path / folder).iterdir():
+                for entry in self._at(folder).iterdir():
                     if f"{folder}/{entry.name}" not in wanted:
                         entry.unlink()
 

@@ -1,19 +1,24 @@
 """The list of contents of a backup: what it is of, and every file that belongs to it, with size and checksum.
 
 It is the last that is written: a backup without its manifest does not exist. Each names the checksum of the one before
-it, and carries its own, so that not a byte of it can change unnoticed.
+it, and carries its own, so that not a byte of it can change unnoticed. Whoever can write to the place can make a
+checksum too, so every path that a manifest names is checked before anything is done with it.
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 
 from penstock.errors import BackupDamaged, PlaceRefused
+from penstock.files import flaw_of
 
 FORMAT_VERSION: Final = 1
 """Of the layout of backups and of all their files but the records, which have versions of their own."""
+
+_HISTORY: Final = re.compile(r"history/\d{20}-\d{20}\.records", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +118,21 @@ def decode(place: str, path: str, data: bytes) -> Manifest:
         fields = {name: document[name] for name in Manifest.__slots__ if name in document}
         fields["timelines"] = tuple(tuple(row) for row in document["timelines"])
         manifest = Manifest(**fields, state=state, history=tuple(history))
+        if type(manifest.number) is not int:
+            raise TypeError("its number is none")
     except (ValueError, TypeError, KeyError) as error:
         raise BackupDamaged(place, path, f"cannot be read: {error}") from error
+    for member in manifest.files:
+        flaw = flaw_of(member.path) or _foreign(manifest, member)
+        if flaw is not None:
+            raise BackupDamaged(place, path, f"names {member.path!r}, which {flaw}")
     if encode(manifest) != data:
         raise BackupDamaged(place, path, "does not have the checksum that it says")
     return manifest
+
+
+def _foreign(manifest: Manifest, member: Member) -> str | None:
+    """Why a file cannot belong to a backup, by its name."""
+    if member is manifest.state:
+        return None if member.path == state_path(manifest.number) else "is not the state of this backup"
+    return None if _HISTORY.fullmatch(member.path) else "is not a file of records"

@@ -16,7 +16,7 @@ from penstock.store.record import Record
 
 LENGTH: Final = Struct("<I")
 """Before each record of a file of history: how many bytes it has."""
-_MANIFEST: Final = re.compile(r"backups/(\d{8})\.json")
+_MANIFEST: Final = re.compile(r"backups/(\d{8})\.json", re.ASCII)
 
 
 class Chosen(NamedTuple):

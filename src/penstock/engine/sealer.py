@@ -7,6 +7,7 @@ stops in the middle: the mark says where to go on.
 
 import asyncio
 import logging
+from importlib import import_module
 from typing import Final
 
 from penstock.engine.chores import Chore
@@ -100,6 +101,8 @@ class Sealer(Chore):
         return True
 
     async def _carry_out(self, seal: Seal) -> None:
+        # The writer compares with NumPy, and appends do not wait until that is loaded.
+        await asyncio.to_thread(import_module, "penstock.store.joining")
         began = self._loop.time()
         (done,) = await self._parts.write(Transaction((seal,)), len(seal.data or b""))
         ended = self._loop.time()

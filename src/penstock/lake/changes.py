@@ -6,22 +6,36 @@ often as that takes. Who only reads goes by `read_manifest`, and needs nobody to
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Final
 
 from penstock.errors import LakeDamaged, PenstockError, PlaceRefused
+from penstock.files import flaw_of
 from penstock.lake.iceberg import update_iceberg
-from penstock.lake.layout import MANIFEST, PENDING, is_passed_over, named
-from penstock.lake.manifests import FORMAT_VERSION, LakeFile, Manifest, decode, encode, opened, sealed
+from penstock.lake.layout import MANIFEST, PENDING, is_aside, is_passed_over, named
+from penstock.lake.manifests import (
+    FORMAT_VERSION,
+    LakeFile,
+    Manifest,
+    check,
+    check_numbers,
+    decode,
+    encode,
+    event_path,
+    file_of,
+    opened,
+    sealed,
+)
 from penstock.lake.places import LakePlace
 from penstock.lake.reading import Span
 
 ARCHIVE: Final = "archive"
 REWRITE: Final = "rewrite"
 COMPACT: Final = "compact"
+KINDS: Final = (ARCHIVE, REWRITE, COMPACT)
 STRAYS_TOLD_MAX: Final = 3
 AWAY_LOOKS_MAX: Final = 25
 AWAY_LOOK_S: Final = 0.02
@@ -153,6 +167,7 @@ def recover(place: LakePlace, followed: Followed = update_iceberg) -> Manifest:
     """Finish what was interrupted, or take it back; the manifest after it. Who calls this has the lake alone."""
     manifest, pending = _manifest(place), pending_of(place)
     if isinstance(pending, Change):
+        _check_change(place, manifest, pending)
         manifest = _carry_out(place, manifest, pending, followed)
     finish(place)
     return manifest
@@ -167,12 +182,48 @@ def pending_of(place: LakePlace) -> Plan | Change | None:
     try:
         if "plan" in document:
             plan = document["plan"]
-            return Plan(plan["kind"], tuple(Span(*span) for span in plan["spans"]))
+            return Plan(_kind(plan), tuple(Span(*span) for span in plan["spans"]))
         change = document["change"]
-        added = tuple(LakeFile(**file) for file in change.pop("added"))
-        return Change(**{**change, "removed": tuple(change["removed"])}, added=added)
-    except (TypeError, KeyError, ValueError) as error:
+        added = tuple(file_of(place.shown, PENDING, file) for file in change.pop("added"))
+        removed, staged = tuple(change.pop("removed")), dict(change.pop("staged"))
+        _check_paths(place, added, removed, staged)
+        check_numbers(change, "number", "head", "erasures")
+        return Change(**{**change, "kind": _kind(change)}, added=added, removed=removed, staged=staged)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise LakeDamaged(place.shown, PENDING, f"cannot be read: {error}") from error
+
+
+def _kind(document: dict[str, str]) -> str:
+    if document["kind"] not in KINDS:
+        raise ValueError(f"it has the kind {document['kind']!r}")
+    return document["kind"]
+
+
+def _check_paths(
+    place: LakePlace, added: Sequence[LakeFile], removed: Sequence[object], staged: Mapping[str, object]
+) -> None:
+    """A change places files of events that were written aside, and removes files of events: nothing else."""
+    for path in (*removed, *staged):
+        event_path(place.shown, PENDING, path)
+    for aside in staged.values():
+        reason = flaw_of(aside) or (None if is_aside(str(aside)) else "is not a file that was written aside")
+        if reason is not None:
+            raise LakeDamaged(place.shown, PENDING, f"names {aside!r}, which {reason}")
+    if {file.path for file in added} != set(staged):
+        raise LakeDamaged(place.shown, PENDING, "is not sound: it places other files than it adds")
+
+
+def _check_change(place: LakePlace, manifest: Manifest, change: Change) -> None:
+    """A change follows its manifest, leaves no position out, and removes no file that is needed after it."""
+    if manifest.number < change.number:
+        if change.number != manifest.number + 1:
+            reason = f"is not sound: it is for manifest {change.number}, and the last one is {manifest.number}"
+            raise LakeDamaged(place.shown, PENDING, reason)
+        manifest = _changed(manifest, change)
+        check(place.shown, PENDING, manifest)
+    for path in sorted({file.path for file in manifest.files}.intersection(change.removed)):
+        raise LakeDamaged(place.shown, PENDING, f"is not sound: it removes {path}, which the manifest names")
+    place.check_inside((*change.removed, *change.staged, *change.staged.values()))
 
 
 def check_new(place: LakePlace) -> None:

@@ -23,6 +23,7 @@ TABLE_FOLDER: Final = f"{OWN}/iceberg"
 """What engines are given as the table's path."""
 METADATA: Final = f"{TABLE_FOLDER}/metadata"
 HINT: Final = f"{METADATA}/version-hint.text"
+VERSION_DIGITS_MAX: Final = 18
 NUMBER: Final = "penstock.manifest"
 HEAD: Final = "penstock.head"
 """What a snapshot says of the manifest that it follows: its number, and the last position."""
@@ -69,7 +70,7 @@ def metadata_path(version: int) -> str:
 def _version(place: LakePlace) -> int:
     """The last version of the table; 0 if there is none. The hint is written last, and may be behind."""
     text = (place.find(HINT) or b"0").strip()
-    version = int(text) if text.isdigit() else 0
+    version = int(text) if text.isdigit() and len(text) <= VERSION_DIGITS_MAX else 0
     while place.find(metadata_path(version + 1)) is not None:
         version += 1
     return version

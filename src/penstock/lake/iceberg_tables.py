@@ -22,7 +22,7 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import BinaryType, IcebergType, LongType, NestedField, StringType, TimestamptzType
 
-from penstock.errors import PenstockError
+from penstock.errors import LakeDamaged, PenstockError
 from penstock.history.columns import TABLE
 from penstock.lake.iceberg import HINT, METADATA, TABLE_FOLDER, location, metadata_path
 from penstock.lake.layout import DAY
@@ -57,7 +57,7 @@ class IcebergTable:
 
     def __init__(self, place: LakePlace, version: int) -> None:
         if isinstance(place, LocalPlace):
-            (place.path / METADATA).mkdir(parents=True, exist_ok=True)
+            place.at(METADATA).mkdir(parents=True, exist_ok=True)
         self._place = place
         self._io = _PlaceIO(place)
         metadata = _read(place, self._io, version) or _made(place)
@@ -202,7 +202,12 @@ class _PlaceIO(FileIO):
         self._root = len(location(place, ""))
 
     def path(self, where: str) -> str:
-        return where[self._root :]
+        """The path of a file of the table. What the metadata names elsewhere is not touched."""
+        path = where[self._root :]
+        if where != location(self._place, path) or not path.startswith(f"{METADATA}/"):
+            reason = f"names {where!r}, which is not in it; remove the folder {TABLE_FOLDER}, and it is made anew"
+            raise LakeDamaged(self._place.shown, METADATA, reason)
+        return path
 
     def new_input(self, location: str) -> "_Input":
         return _Input(self._place, self.path(location), location)

@@ -1,6 +1,7 @@
 """Where things are in a lake."""
 
 import re
+from datetime import date
 from typing import Final, NamedTuple
 
 DAY: Final = "recorded_day"
@@ -13,7 +14,8 @@ LOCK: Final = f"{OWN}/lock"
 ASIDE: Final = f"{OWN}/aside"
 STAGED: Final = ".new"
 """How the names of files end that are being written: not in .parquet, so that nobody takes them for events."""
-_PATH: Final = re.compile(rf"{DAY}=(\d{{4}}-\d\d-\d\d)/(\d{{20}})-(\d{{20}})\.parquet")
+_PATH: Final = re.compile(rf"{DAY}=(\d{{4}}-\d\d-\d\d)/(\d{{20}})-(\d{{20}})\.parquet", re.ASCII)
+_ASIDE: Final = re.compile(rf"{ASIDE}/[0-9a-f]{{32}}\{STAGED}")
 
 
 class Named(NamedTuple):
@@ -37,7 +39,20 @@ def path_of(day: str, first: int, last: int) -> str:
 def named(path: str) -> Named | None:
     """What a path says, if it is one of ours."""
     found = _PATH.fullmatch(path)
-    return Named(found[1], int(found[2]), int(found[3])) if found else None
+    return Named(found[1], int(found[2]), int(found[3])) if found and _is_day(found[1]) else None
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_aside(path: str) -> bool:
+    """Whether a path is that of a file that a task has written aside."""
+    return _ASIDE.fullmatch(path) is not None
 
 
 def is_passed_over(path: str) -> bool:

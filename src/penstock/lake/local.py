@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from penstock.backup.places import sync_directory
-from penstock.errors import LakeInUse, PlaceRefused
+from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused
+from penstock.files import inside
 from penstock.lake.layout import ASIDE, LOCK, OWN, folder_of, is_passed_over
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
@@ -52,13 +53,25 @@ class LocalPlace(LakePlace):
             raise PlaceRefused(repr(path), "no path has a zero in it")
         self.path = Path(path)
 
+    def at(self, path: str) -> Path:
+        """Where a path of the lake is; raises LakeDamaged if that is not inside it."""
+        try:
+            return inside(self.path, path)
+        except ValueError as error:
+            raise LakeDamaged(self.shown, path if path.isprintable() else repr(path), str(error)) from None
+
+    def check_inside(self, paths: Iterable[str]) -> None:
+        """See LakePlace."""
+        for path in paths:
+            self.at(path)
+
     # -- reading
 
     def find(self, path: str) -> bytes | None:
         """See LakePlace."""
         with self.told():
             try:
-                return (self.path / path).read_bytes()
+                return self.at(path).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -67,7 +80,7 @@ class LocalPlace(LakePlace):
         with self.told():
             try:
                 # It is mapped, and so is not in memory twice. An empty file cannot be.
-                return pa.memory_map(str(self.path / path)).read_buffer() if self._size(path) else pa.py_buffer(b"")
+                return pa.memory_map(str(self.at(path))).read_buffer() if self._size(path) else pa.py_buffer(b"")
             except (FileNotFoundError, NotADirectoryError):
                 raise self.missing(path) from None
 
@@ -76,14 +89,14 @@ class LocalPlace(LakePlace):
         """See LakePlace."""
         with self.told():
             try:
-                file = pa.OSFile(str(self.path / path))
+                file = pa.OSFile(str(self.at(path)))
             except FileNotFoundError:
                 raise self.missing(path) from None
             with file:
                 yield file
 
     def _size(self, path: str) -> int:
-        return (self.path / path).stat().st_size
+        return self.at(path).stat().st_size
 
     def files(self) -> dict[str, int]:
         """See LakePlace."""
@@ -97,8 +110,8 @@ class LocalPlace(LakePlace):
     def replace(self, path: str, data: bytes) -> None:
         """See LakePlace."""
         with self.told():
-            target = self.path / path
-            aside = self.path / aside_name()
+            target = self.at(path)
+            aside = self.at(aside_name())
             self._write(aside, data)
             aside.replace(target)
             sync_directory(target.parent)
@@ -107,9 +120,9 @@ class LocalPlace(LakePlace):
         """See LakePlace."""
         with self.told():
             aside = aside_name()
-            self._write(self.path / aside, data)
+            self._write(self.at(aside), data)
             # Its name must be safe before a change is recorded that relies on it.
-            sync_directory((self.path / aside).parent)
+            sync_directory(self.at(aside).parent)
             return aside
 
     def _write(self, path: Path, data: Any) -> None:
@@ -128,23 +141,23 @@ class LocalPlace(LakePlace):
         """See LakePlace."""
         with self.told():
             for path, aside in staged.items():
-                (self.path / path).parent.mkdir(exist_ok=True)
-                if (self.path / aside).exists():
-                    (self.path / aside).replace(self.path / path)
-                elif not (self.path / path).exists():
+                self.at(path).parent.mkdir(exist_ok=True)
+                if self.at(aside).exists():
+                    self.at(aside).replace(self.at(path))
+                elif not self.at(path).exists():
                     raise self.missing(aside)
-            for folder in {(self.path / path).parent for path in staged}:
+            for folder in {self.at(path).parent for path in staged}:
                 sync_directory(folder)
             sync_directory(self.path)
 
     def swap(self, day: str, removed: set[str], staged: Mapping[str, str]) -> None:
         """See LakePlace. What was there before is aside then, until `clear`."""
-        folder = self.path / folder_of(day)
+        folder = self.at(folder_of(day))
         with self.told():
-            for aside in (self._outside(), self.path / ASIDE):
+            for aside in (self._outside(), self.at(ASIDE)):
                 if _before(aside / folder.name).exists() and not folder.exists():
                     _before(aside / folder.name).rename(folder)
-            if not all((self.path / path).exists() for path in staged):
+            if not all(self.at(path).exists() for path in staged):
                 built = self._beside() / folder.name
                 self._build(folder, built, removed, staged)
                 _exchange(built, folder)
@@ -156,10 +169,10 @@ class LocalPlace(LakePlace):
         _remove(_before(built))
         built.mkdir(parents=True)
         for entry in folder.iterdir():
-            if f"{folder.name}/{entry.name}" not in removed:
-                _link(entry, built / entry.name)
+            if (path := f"{folder.name}/{entry.name}") not in removed:
+                _link(self.at(path), built / entry.name)
         for path, aside in staged.items():
-            _link(self.path / aside, built / Path(path).name)
+            _link(self.at(aside), built / Path(path).name)
         sync_directory(built)
 
     def _beside(self) -> Path:
@@ -167,14 +180,14 @@ class LocalPlace(LakePlace):
 
         If that is not possible, because the lake is a file system or a mount of its own for example, it is inside.
         """
-        outside, inside = self._outside(), self.path / ASIDE
-        tried = inside / uuid.uuid4().hex
+        outside, within = self._outside(), self.at(ASIDE)
+        tried = within / uuid.uuid4().hex
         tried.mkdir(parents=True)
         try:
             outside.mkdir(exist_ok=True)
             tried.rename(outside / tried.name)
         except OSError:
-            return inside
+            return within
         return outside
 
     def _outside(self) -> Path:
@@ -184,15 +197,15 @@ class LocalPlace(LakePlace):
     def remove(self, path: str) -> None:
         """See LakePlace."""
         with self.told():
-            (self.path / path).unlink(missing_ok=True)
+            self.at(path).unlink(missing_ok=True)
             # Nobody needs the folder of a day without events.
             with suppress(OSError):
-                (self.path / path).parent.rmdir()
+                self.at(path).parent.rmdir()
 
     def clear(self) -> None:
         """See LakePlace."""
         with self.told():
-            _remove(self.path / ASIDE)
+            _remove(self.at(ASIDE))
             _remove(self._outside())
 
     # -- having it alone
@@ -201,8 +214,8 @@ class LocalPlace(LakePlace):
     def locked(self, what: str) -> Iterator[None]:
         """See LakePlace."""
         with self.told():
-            (self.path / OWN).mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.at(OWN).mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.at(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if not _is_taken(descriptor):
                 raise LakeInUse(self.shown, shown_owner(os.pread(descriptor, 4096, 0)))
@@ -216,7 +229,7 @@ class LocalPlace(LakePlace):
     def holder(self) -> str | None:
         """See LakePlace."""
         try:
-            descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.at(LOCK), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
         try:
@@ -244,13 +257,14 @@ def _files(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
             path = f"{prefix}{entry.name}"
             if path == OWN:
                 continue
-            if entry.is_dir() and not is_passed_over(entry.name):
+            # Links are not followed: what they lead to is elsewhere, or is listed anyway.
+            if entry.is_dir(follow_symlinks=False) and not is_passed_over(entry.name):
                 # Nobody but root knows what is in that of the system, and nobody else needs to.
                 with suppress(*(PermissionError,) if path == _LOST else ()):
                     yield from _files(folder / entry.name, f"{path}/")
             else:
                 with suppress(FileNotFoundError):
-                    yield path, entry.stat().st_size
+                    yield path, entry.stat(follow_symlinks=False).st_size
 
 
 def _remove(folder: Path) -> None:

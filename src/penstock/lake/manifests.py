@@ -1,7 +1,8 @@
 """The manifest: which files a lake has, what is in each, and of which store and timeline they are.
 
 It is the last that is written, in one step. A file that it does not name is not part of the lake. It carries its own
-checksum, so that not a byte of it can change unnoticed.
+checksum, so that not a byte of it can change unnoticed. But whoever can write to a lake can make a checksum too: every
+path that a document names is checked before anything is done with it.
 """
 
 import json
@@ -13,7 +14,8 @@ from xxhash import xxh3_128_hexdigest
 
 from penstock import __version__
 from penstock.errors import LakeDamaged, PlaceRefused
-from penstock.lake.layout import MANIFEST, named
+from penstock.files import flaw_of
+from penstock.lake.layout import MANIFEST, Named, named
 from penstock.store.contract import StoreIdentity
 
 FORMAT_VERSION: Final = 1
@@ -126,21 +128,49 @@ def decode(lake: str, data: bytes) -> Manifest:
     """A manifest from its bytes; raises LakeDamaged, or PlaceRefused if a newer Penstock wrote it."""
     document = opened(lake, MANIFEST, data)
     try:
-        files = tuple(LakeFile(**file) for file in document.pop("files"))
+        files = tuple(file_of(lake, MANIFEST, entry) for entry in document.pop("files"))
         timelines = tuple((row[0], row[1], row[2]) for row in document.pop("timelines"))
+        check_numbers(document, "number", "head", "erasures", "timeline")
         manifest = Manifest(**document, files=files, timelines=timelines)
     except (ValueError, TypeError, KeyError) as error:
         raise LakeDamaged(lake, MANIFEST, f"cannot be read: {error}") from error
-    _check(lake, manifest)
+    check(lake, MANIFEST, manifest)
     return manifest
 
 
-def _check(lake: str, manifest: Manifest) -> None:
-    """Files leave nothing out and have nothing twice."""
+def check_numbers(document: dict[str, Any], *names: str) -> None:
+    """Raise TypeError unless these are numbers."""
+    for name in names:
+        if type(document[name]) is not int:
+            raise TypeError(f"its {name} is {document[name]!r}")
+
+
+def file_of(lake: str, document: str, entry: Any) -> LakeFile:
+    """A file that a document names; raises LakeDamaged, or TypeError if it is not even that."""
+    file = LakeFile(**entry)
+    found = event_path(lake, document, file.path)
+    if type(file.first) is not int or type(file.last) is not int or found[1:] != (file.first, file.last):
+        reason = f"names {file.path} for the positions {file.first!r} to {file.last!r}"
+        raise LakeDamaged(lake, document, f"is not sound: it {reason}")
+    return file
+
+
+def event_path(lake: str, document: str, path: Any) -> Named:
+    """What the path of a file of events says; raises LakeDamaged, with the document and the path, if it is not one."""
+    reason, found = flaw_of(path), None
+    if reason is None:
+        reason, found = "is not a file of events", named(path)
+    if found is None:
+        raise LakeDamaged(lake, document, f"names {path!r}, which {reason}")
+    return found
+
+
+def check(lake: str, document: str, manifest: Manifest) -> None:
+    """Files leave nothing out and have nothing twice; raises LakeDamaged."""
     following = 1
     for file in manifest.files:
-        if file.first != following or file.last < file.first or named(file.path) is None:
-            raise LakeDamaged(lake, MANIFEST, f"is not sound: {file.path} does not begin at {following}")
+        if file.first != following or file.last < file.first:
+            raise LakeDamaged(lake, document, f"is not sound: {file.path} does not begin at {following}")
         following = file.last + 1
     if manifest.head != following - 1:
-        raise LakeDamaged(lake, MANIFEST, f"is not sound: its files end at {following - 1}, not at {manifest.head}")
+        raise LakeDamaged(lake, document, f"is not sound: its files end at {following - 1}, not at {manifest.head}")

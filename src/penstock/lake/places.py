@@ -12,7 +12,7 @@ import socket
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,13 @@ class LakePlace(ABC):
 
     def __init__(self, shown: str) -> None:
         self.shown = shown
+
+    @abstractmethod
+    def check_inside(self, paths: Iterable[str]) -> None:
+        """Raise LakeDamaged if a path is not inside the lake, or is a link that leads out of it.
+
+        Every other method does so too, for the paths that it gets.
+        """
 
     @abstractmethod
     def find(self, path: str) -> bytes | None:

@@ -81,7 +81,7 @@ def _add_files(session: Session, place: LakePlace, manifest: Manifest) -> None:
     if not manifest.files:
         return
     if isinstance(place, LocalPlace):
-        paths = ", ".join(_quoted(str(place.path / file.path)) for file in manifest.files)
+        paths = ", ".join(_quoted(str(place.at(file.path))) for file in manifest.files)
         session.add_view(_FILES, f"FROM read_parquet([{paths}], hive_partitioning = false) SELECT {', '.join(COLUMNS)}")
     else:
         session.add(_FILES, FilesDataset(place, manifest.files, session.failures))

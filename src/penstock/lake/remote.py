@@ -13,14 +13,15 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import fs
 
-from penstock.errors import LakeInUse, PenstockError, PlaceRefused, StoreError
+from penstock.errors import LakeDamaged, LakeInUse, PenstockError, PlaceRefused, StoreError
+from penstock.files import flaw_of
 from penstock.lake.layout import ASIDE, LOCK, OWN, STAGED
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
@@ -48,7 +49,15 @@ class RemotePlace(LakePlace):
         """Until when (by this machine's clock that never goes back) the lease holds, if there is one."""
 
     def _at(self, path: str) -> str:
+        """The address of a path of the lake; raises LakeDamaged if that is not inside it."""
+        if (reason := flaw_of(path)) is not None:
+            raise LakeDamaged(self.shown, repr(path), reason)
         return f"{self._root}/{path}"
+
+    def check_inside(self, paths: Iterable[str]) -> None:
+        """See LakePlace."""
+        for path in paths:
+            self._at(path)
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -94,7 +103,8 @@ class RemotePlace(LakePlace):
         return {path: size for path, size in found.items() if not path.startswith(f"{OWN}/")}
 
     def _files_in(self, folder: str) -> dict[str, int]:
-        selector = fs.FileSelector(self._at(folder).rstrip("/"), recursive=True, allow_not_found=True)
+        at = self._at(folder) if folder else self._root
+        selector = fs.FileSelector(at, recursive=True, allow_not_found=True)
         with self.told():
             found = self._fs.get_file_info(selector)
         start = len(self._root) + 1
@@ -206,7 +216,8 @@ class RemotePlace(LakePlace):
 
     def _renew(self, mine: Mapping[str, Any]) -> None:
         began = time.monotonic()
-        lease = json.dumps({**mine, "until": time.time() + LEASE_S}).encode()
+        # Whole seconds: who reads while it is renewed may get as many bytes as the lease before had.
+        lease = json.dumps({**mine, "until": math.ceil(time.time() + LEASE_S)}).encode()
         self._set(LOCK, lease, f"{LOCK}.{mine['token']}{STAGED}")
         self._until = began + LEASE_S
 

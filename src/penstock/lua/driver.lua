@@ -103,11 +103,23 @@ local function stepper(run_kind)
     end
 end
 
+local function compiled(source)
+    return load(PREFIX .. source, "=function", "t", {})
+end
+
+-- The value of an expression is returned, as the `eval` of the original Remits does it. That is tried first, because a
+-- call is a statement as well; in parentheses, because an error in a tail call has no line.
+local function chunk_of(source)
+    local expression = compiled("return " .. source)
+    if expression then return compiled("return (" .. source .. "\n)") or expression end
+    return compiled(source)
+end
+
 -- Compiles the function. Gives the step, or nil after an error.
 local function compile(kind, source)
     renew_globals()
     local problem
-    chunk, problem = load(PREFIX .. source, "=function", "t", {})
+    chunk, problem = chunk_of(source)
     if chunk then return stepper(RUNS[kind]) end
     reason = describe(problem)
     return nil

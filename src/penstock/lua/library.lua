@@ -14,7 +14,8 @@ local raw_type, raw_tostring, raw_next, raw_set, raw_get = type, tostring, next,
 local raw_setmetatable, raw_getmetatable = setmetatable, debug.getmetatable
 local raw_create, raw_resume = coroutine.create, coroutine.resume
 local find, gsub = string.find, string.gsub
-local error, select, table_pack, table_unpack = error, select, table.pack, table.unpack
+local error, select, table_pack, table_unpack, move = error, select, table.pack, table.unpack, table.move
+local math_type = math.type
 
 -- Lua names them in its errors as they are called here.
 local raw = {pcall = pcall, format = string.format, sort = table.sort}
@@ -35,9 +36,13 @@ end
 
 -- ------------------------------------------------------------------------------------------- errors and coroutines
 
+-- Errors that this code raises name its lines, which change from version to version.
 local function settle(ok, ...)
-    if not ok and is_final(...) then error(..., 0) end
-    return ok, ...
+    if ok then return ok, ... end
+    local problem = ...
+    if is_final(problem) then error(problem, 0) end
+    if raw_type(problem) == "string" then problem = gsub(problem, "^penstock:%d+: ", "") end
+    return ok, problem
 end
 
 local function pcall(...)
@@ -90,7 +95,13 @@ local function pairs(value)
         local iterate, subject, first = own(value)
         return iterate, subject, first
     end
-    local keys, index = sorted_keys(value), 0
+    local keys, count, texts = sorted_keys(value)
+    local index = 0
+    -- Those that have no order are the last ones, each type by itself.
+    for at = texts and 0 or count, 2, -1 do
+        if values.is_ordered(keys[at]) then break end
+        if not before(keys[at - 1], keys[at]) then values.refuse_unordered("pairs", keys[at]) end
+    end
     return function()
         local item
         repeat
@@ -107,12 +118,17 @@ local function next(value, after)
     if after ~= nil and not values.is_ordered(after) then
         error("next cannot go on from a " .. type(after) .. "; use pairs", 2)
     end
-    local nearest
+    local nearest, is_one = nil, true
     for key in raw_next, value do
-        if key ~= KIND and (after == nil or before(after, key)) and (nearest == nil or before(key, nearest)) then
-            nearest = key
+        if key ~= KIND and (after == nil or before(after, key)) then
+            if nearest == nil or before(key, nearest) then
+                nearest, is_one = key, true
+            elseif not before(nearest, key) then
+                is_one = false
+            end
         end
     end
+    if not is_one then values.refuse_unordered("next", nearest) end
     if nearest ~= nil then return nearest, raw_get(value, nearest) end
     return nil
 end
@@ -154,6 +170,49 @@ local function rawset(value, key, item)
     return raw_set(value, key, item)
 end
 
+-- How many elements are sorted at one go where no hook can stop it, and the longest text that is compared there.
+local RUN_ITEMS_MAX, RUN_BYTES_MAX = 32768, 256
+
+-- Whether equal elements cannot be told apart, as 1 and 1.0 or the two zeros can be, and are compared in no time to
+-- speak of.
+local function is_plain(list, length)
+    local kind = raw_type(list[1])
+    if kind == "string" then
+        for index = 1, length do
+            local item = list[index]
+            if raw_type(item) ~= "string" or #item > RUN_BYTES_MAX then return false end
+        end
+        return true
+    end
+    kind = math_type(list[1])
+    for index = 1, length do
+        local item = list[index]
+        if math_type(item) ~= kind or kind == "float" and (item == 0 or item ~= item) then return false end
+    end
+    return kind ~= nil
+end
+
+-- Sorts plain elements in runs. However Lua does that, the same comes out.
+local function sort_runs(list, length)
+    for low = 1, length, RUN_ITEMS_MAX do
+        local high = low + RUN_ITEMS_MAX - 1
+        local run = move(list, low, high < length and high or length, 1, {})
+        raw.sort(run)
+        move(run, 1, #run, low, list)
+    end
+end
+
+local function merge_plain(from, to, low, middle, high)
+    local left, right = low, middle + 1
+    for index = low, high do
+        if left <= middle and (right > high or not (from[right] < from[left])) then
+            to[index], left = from[left], left + 1
+        else
+            to[index], right = from[right], right + 1
+        end
+    end
+end
+
 local function merge(from, to, low, middle, high, less)
     local left, right = low, middle + 1
     for index = low, high do
@@ -165,13 +224,19 @@ local function merge(from, to, low, middle, high, less)
     end
 end
 
--- A stable sort. Lua's own picks its pivots by the clock, which shows where elements compare as equal.
+-- A stable merge sort. Lua's own picks its pivots by the clock, which shows where elements compare as equal, where an
+-- order contradicts itself, and in what order metamethods run.
 local function sort(list, less)
-    if less == nil then return raw.sort(list) end
-    if raw_type(less) ~= "function" then error("bad argument #2 to 'sort' (function expected)", 2) end
+    if type(list) ~= "table" then bad_argument("sort", "table", list) end
+    if less ~= nil and raw_type(less) ~= "function" then error("bad argument #2 to 'sort' (function expected)", 2) end
     local length, width = #list, 1
     local from, to = {}, {}
     for index = 1, length do from[index] = list[index] end
+    if less == nil and is_plain(from, length) then
+        sort_runs(from, length)
+        width = RUN_ITEMS_MAX
+    end
+    local merge = less and merge or merge_plain
     while width < length do
         for low = 1, length, 2 * width do
             local high = low + 2 * width - 1

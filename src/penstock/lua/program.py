@@ -21,6 +21,7 @@ from lupa.lua54 import LuaError  # type: ignore[import-untyped]
 
 from penstock.errors import FunctionFailed
 from penstock.lua.limits import LuaLimits
+from penstock.lua.locales import plain_locale
 from penstock.lua.ran import Ran, Work
 from penstock.lua.sandbox import Sandbox, Step
 from penstock.lua.watchdog import WATCHDOG, Watch
@@ -63,7 +64,8 @@ class Program:
         if not self._sandbox.usable:
             self._sandbox = Sandbox(self._kind, self._source, self._limits)
         try:
-            failure = _LOOPS[self._kind](self._sandbox.step, messages, work, self._limits)
+            with plain_locale():
+                failure = _LOOPS[self._kind](self._sandbox.step, messages, work, self._limits)
         except LuaError:
             # Steps catch everything but a lack of memory for the catching itself.
             error: FunctionFailed | None = self._sandbox.exhausted()

@@ -43,27 +43,35 @@ local function sealed_kind(value)
     return kind and kind ~= ARRAY and kind ~= MAP and kind
 end
 
-local RANKS = {number = 1, string = 2, boolean = 3, [NULL] = 4, [BYTES] = 5, [OPAQUE] = 6}
+local RANKS = {
+    number = 1, string = 2, boolean = 3, [NULL] = 4, [BYTES] = 5, [OPAQUE] = 6, table = 7, ["function"] = 8, thread = 9,
+}
 local UNORDERED = 7
 
 local function rank(key)
-    return RANKS[sealed_kind(key) or type(key)] or UNORDERED
+    return RANKS[sealed_kind(key) or type(key)]
 end
 
 local function is_ordered(key)
-    return rank(key) ~= UNORDERED
+    return rank(key) < UNORDERED
 end
 
--- The order of keys: numbers, text, false and true, null, bytes, opaque items, then what has no order.
+-- The order of keys: numbers, text, false and true, null, bytes, opaque items, then tables, functions and coroutines,
+-- which have no order among themselves: Lua knows them by their addresses.
 local function before(a, b)
     local first, second = rank(a), rank(b)
     if first ~= second then return first < second end
     if first <= 2 then return a < b end
     if first == 3 then return b and not a end
-    return first ~= UNORDERED and a[RAW] < b[RAW]
+    return first < UNORDERED and a[RAW] < b[RAW]
 end
 
--- The keys of a table in their order. Lua's own order differs from process to process.
+local function refuse_unordered(name, key)
+    error(name .. " has no order for two keys of type " .. type(key) .. "; use numbers or text as keys", 3)
+end
+
+-- The keys of a table in their order, how many there are, and whether all are text. Lua's own order differs from
+-- process to process.
 local function sorted_keys(value)
     local keys, count, texts = {}, 0, true
     for key in next, value do
@@ -74,7 +82,7 @@ local function sorted_keys(value)
         end
     end
     if texts then sort(keys) else sort(keys, before) end
-    return keys, count
+    return keys, count, texts
 end
 
 -- How many keys a table has and the highest of them, if all are integers from 1 on; otherwise nil.
@@ -93,5 +101,6 @@ end
 return {
     KIND = KIND, RAW = RAW, ARRAY = ARRAY, MAP = MAP, NULL = NULL, BYTES = BYTES, OPAQUE = OPAQUE,
     null = null, bytes = maker(BYTES), opaque = maker(OPAQUE),
-    sealed_kind = sealed_kind, before = before, is_ordered = is_ordered, sorted_keys = sorted_keys, indices = indices,
+    sealed_kind = sealed_kind, before = before, is_ordered = is_ordered, refuse_unordered = refuse_unordered,
+    sorted_keys = sorted_keys, indices = indices,
 }

@@ -13,6 +13,9 @@ from penstock.store.dtypes import HEADER_TYPE, ONE_TYPE, RUN_TYPE
 from penstock.store.picking import Ints
 from penstock.store.record import CHECKSUM_BYTES, HEADER, VERSION, Record, with_checksum
 
+_ONE_WITH_LENGTHS: Final = np.dtype([("one", ONE_TYPE), ("lengths", "<u2", (3,))])
+"""The record of a commit of one event up to its texts: context, stream and type."""
+_ONE_HEADER: Final = {"version": VERSION, "flags": 0, "types": 1, "events": 1, "runs": 1, "names": 2}
 _CONTINUED: Final = 0x80
 """The top two bits of a byte of UTF-8 that is not a character's first."""
 
@@ -209,6 +212,45 @@ class Parts(NamedTuple):
         )
         lengths: Any = np.array(list(map(len, texts)), "<u2")
         return with_checksum(b"".join((header, *fixed, lengths, text, self.headers, self.bodies)))
+
+
+def is_merge_of_ones(merged: Record, datas: Sequence[bytes]) -> bool:
+    """Whether a record has the events of others, one each, as appends write them; False if one of them is otherwise."""
+    whole = Joined([merged])
+    size = _ONE_WITH_LENGTHS.itemsize
+    try:
+        ones: Any = np.frombuffer(b"".join([data[:size] for data in datas]), _ONE_WITH_LENGTHS)
+    except ValueError:
+        return False
+    if len(ones) != len(datas) or len(whole.runs) != len(datas) or whole.heads["flags"].any():
+        return False
+    one, head, run, lengths = ones["one"], ones["one"]["header"], ones["one"]["run"], ones["lengths"]
+    names, types = list(whole.names.index), list(whole.types.index)
+    name_lengths, type_lengths = (np.array(list(map(len, texts)), "<u2") for texts in (names, types))
+    text_bytes = lengths.sum(axis=1, dtype=np.int64)
+    columns = (
+        *((head[name], value) for name, value in _ONE_HEADER.items()),
+        *((head["position"], whole.positions()), (head["text_bytes"], text_bytes)),
+        *((head["header_bytes"], one["header_length"]), (one["header_length"], whole.header_lengths)),
+        *((one["body_length"], whole.body_lengths), (one["id"], whole.ids), (one["stamp"], whole.stamps)),
+        *((run[name], whole.runs[name]) for name in ("commit", "sequence", "recorded", "count")),
+        *((run["context"], 0), (run["stream"], 1), (one["type"], 0)),
+        *((lengths[:, 0], name_lengths[whole.contexts]), (lengths[:, 1], name_lengths[whole.streams])),
+        (lengths[:, 2], type_lengths[whole.codes]),
+    )
+    if not all(np.all(ours == theirs) for ours, theirs in columns):
+        return False
+    headers = size + text_bytes
+    bodies = headers + whole.header_lengths
+    starts, ends = headers.tolist(), bodies.tolist()
+    pairs = zip(whole.contexts.tolist(), whole.streams.tolist(), whole.codes.tolist(), strict=True)
+    texts = b"".join([names[context] + names[stream] + types[code] for context, stream, code in pairs])
+    return (
+        np.array_equal(np.fromiter(map(len, datas), np.int64, len(datas)), bodies + whole.body_lengths)
+        and b"".join([data[size:start] for data, start in zip(datas, starts, strict=True)]) == texts
+        and b"".join([data[start:end] for data, start, end in zip(datas, starts, ends, strict=True)]) == whole.headers
+        and b"".join([data[end:] for data, end in zip(datas, ends, strict=True)]) == whole.bodies
+    )
 
 
 def starts_of(lengths: Ints) -> Ints:

@@ -1,10 +1,12 @@
 """Seals: many small records become one, and nobody can tell but by the records themselves."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import cycle
 
 import pytest
 
+from penstock.errors import DamagedRecord
 from penstock.model import Appended, Event, EventFilter
 from penstock.store.contract import (
     LOG_CONTEXT,
@@ -17,6 +19,7 @@ from penstock.store.contract import (
     Store,
     Transaction,
 )
+from penstock.store.record import CHECKSUM_BYTES, with_checksum
 from penstock.store.sealing import BLOCK_BITS, next_seal
 from tests.store.contract.case import StoreCase
 from tests.store.contract.logs import erase_all
@@ -130,6 +133,28 @@ class SealContract(StoreCase):
             assert (again.commit, again.position) == (answer[0].commit, answer[0].position)
             assert again.repeated
         assert append(store, "a", some(1), 3 * len(commits) + 1).position == store.head()
+
+    @pytest.mark.parametrize("events", [1, 3], ids=["commits of one event", "commits of three"])
+    def test_a_seal_that_has_other_events_than_it_replaces_is_refused(self, store: Store, events: int) -> None:
+        for number in range(12):
+            made = [event(number, f"t{number % 2}", "{}" if number % 3 else None, b"%d" % number), *some(events - 1)]
+            append(store, f"s{number % 4}", made, context=f"c{number % 2}")
+        close_block(store)
+        seal = next_seal(store)
+        assert seal is not None
+        assert seal.data is not None
+        before, records = everything(store), spans(store)
+        rest = seal.data[CHECKSUM_BYTES:]
+        for at in (*range(0, len(rest), 11), len(rest) - 1):
+            other = rest[:at] + bytes([rest[at] ^ 0x01]) + rest[at + 1 :]
+            (outcome,) = store.write([Transaction((replace(seal, data=with_checksum(other)),))])
+            assert outcome == [False] or isinstance(outcome, DamagedRecord), at
+            # The last byte is one of a body.
+            assert at < len(rest) - 1 or "other events" in str(outcome)
+        assert (everything(store), spans(store), store.sealed()) == (before, records, 1)
+        assert do_one(store, seal) is True
+        assert everything(store) == before
+        assert len(spans(store)) < len(records)
 
     def test_a_commit_that_reaches_into_the_next_block_is_sealed_with_its_own(self, store: Store) -> None:
         append_singly(store, ["a"], BLOCK - 10)

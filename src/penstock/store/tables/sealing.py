@@ -6,9 +6,10 @@ a record is found by any position in it; so does the index of blocks, because on
 
 from typing import Any, Generic
 
+from penstock.errors import DamagedRecord
 from penstock.store.contract import Seal, Store
 from penstock.store.record import Record
-from penstock.store.sealing import BLOCK_BITS, checked, group
+from penstock.store.sealing import BLOCK_BITS, checked, group, is_merge
 from penstock.store.tables.queries import AnyQueries, Queries
 
 
@@ -39,9 +40,14 @@ class Sealing(Store, Generic[AnyQueries]):
 
 
 def seal_place(db: Queries, op: Seal, data: bytes) -> dict[str, Any] | None:
-    """The row of a sealed record, without its data; None if it is not what it shall take the place of."""
+    """The row of a sealed record, without its data; None if there are other records than it was made of.
+
+    Raises DamagedRecord if it does not have exactly what is in them: they stay.
+    """
     first, count, context_id, stream_id = db.row("seal_place", {"first": op.first, "last": op.last})
-    # The record is checked once more: it takes the place of others.
-    if first != op.first or not count == op.last - op.first + 1 == Record(data, op.first).count:
+    sealed = Record(data, op.first)
+    if first != op.first or not count == op.last - op.first + 1 == sealed.count:
         return None
+    if not is_merge(sealed, db.rows("unsealed_records", {"low": op.first, "high": op.last})):
+        raise DamagedRecord(op.first, "it was to take the place of records that have other events")
     return {"position": op.first, "count": count, "context_id": context_id, "stream_id": stream_id}

@@ -1,0 +1,180 @@
+"""Backups that somebody has crafted: whatever their manifests name, nothing outside is read, removed or placed."""
+
+import json
+import shutil
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.backup import open_place
+from penstock.backup.reading import check_all
+from penstock.backup.tars import END, Tar, _member
+from penstock.errors import BackupDamaged, PlaceRefused
+from tests.backup.support import back_up_directory, backed_up, files_of, restored, writing
+from tests.store.kit import append, some
+
+MANIFEST = "backups/00000002.json"
+ELSEWHERE = [
+    "../data/penstock.db",
+    "history/../../data/penstock.db",
+    "/etc/passwd",
+    "history//00000000000000000001-00000000000000000003.records",
+    "./history/00000000000000000001-00000000000000000003.records",
+    "a\0b",
+    "\ud800",
+    "backups/00000001.json",
+    "penstock-backup.txt",
+    "history/٠0000000000000000001-00000000000000000003.records",
+    7,
+    None,
+    ["../x"],
+]
+
+
+@pytest.fixture(params=["folder", "place.tar"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Two backups of a store."""
+    with writing(tmp_path / "data") as store:
+        for _ in range(2):
+            append(store, "s", some(3))
+            backed_up(store, tmp_path / request.param)
+    return tmp_path / str(request.param)
+
+
+def crafted(document: dict[str, Any]) -> bytes:
+    """A manifest with the checksum that belongs to it."""
+    del document["checksum"]
+    text = (json.dumps(document, indent=1) + "\n").encode()
+    return (json.dumps({**document, "checksum": sha256(text).hexdigest()}, indent=1) + "\n").encode()
+
+
+def put(place: Path, manifest: bytes) -> None:
+    """Put a manifest in the place of the second one."""
+    if place.is_dir():
+        (place / MANIFEST).write_bytes(manifest)
+        return
+    whole = place.read_bytes()
+    start = whole.rindex(MANIFEST.encode()) // 512 * 512
+    place.write_bytes(whole[:start] + _member(MANIFEST, manifest, 0) + END)
+
+
+def read(place: Path) -> dict[str, Any]:
+    with open_place(place, write=False) as opened:
+        return dict(json.loads(opened.read(MANIFEST)))
+
+
+@pytest.mark.parametrize("index", [0, -1], ids=["records", "state"])
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_a_manifest_names_nothing_outside(place: Path, tmp_path: Path, path: object, index: int) -> None:
+    document = read(place)
+    document["files"][index]["path"] = path
+    put(place, crafted(document))
+    before = {name: data for name, data in files_of(tmp_path).items() if not name.endswith(("-shm", "-wal"))}
+    for attempt in (
+        lambda: restored(place, tmp_path / "new"),
+        lambda: restored(place, tmp_path / "data", replace=True),
+        lambda: restored(place, tmp_path / "new", number=1),
+        lambda: back_up_directory(tmp_path / "data", place),
+        lambda: check(place),
+    ):
+        with pytest.raises(BackupDamaged, match=rf"{MANIFEST} names ") as caught:
+            attempt()
+        assert repr(path) in str(caught.value)
+    after = files_of(tmp_path)
+    assert {name: data for name, data in after.items() if not name.endswith(("-shm", "-wal"))} == before
+
+
+def check(place: Path) -> None:
+    with open_place(place, write=False) as opened:
+        check_all(opened, lambda done, total: None)
+
+
+def test_a_backup_has_the_state_of_its_own_number(place: Path, tmp_path: Path) -> None:
+    document = read(place)
+    document["files"][-1]["path"] = "states/00000001.cbor"
+    put(place, crafted(document))
+    with pytest.raises(BackupDamaged, match="is not the state of this backup"):
+        restored(place, tmp_path / "new")
+
+
+@pytest.mark.parametrize("number", ["2", 2.0, None])
+def test_the_number_of_a_backup_is_a_number(place: Path, tmp_path: Path, number: object) -> None:
+    put(place, crafted({**read(place), "number": number}))
+    with pytest.raises(BackupDamaged, match=MANIFEST):
+        restored(place, tmp_path / "new")
+
+
+def test_members_of_a_tar_are_never_files_of_this_machine(tmp_path: Path) -> None:
+    with writing(tmp_path / "data") as store:
+        append(store, "s", some(3))
+        backed_up(store, tmp_path / "place.tar")
+    whole = (tmp_path / "place.tar").read_bytes()
+    planted = _member("../planted", b"planted", 0)
+    (tmp_path / "place.tar").write_bytes(whole[: -len(END)] + planted + END)
+    restored(tmp_path / "place.tar", tmp_path / "new")
+    with open_place(tmp_path / "place.tar", write=False) as place:
+        assert isinstance(place, Tar)
+        with pytest.raises(BackupDamaged, match="is not there"):
+            place.read("../data/penstock.db")
+    back_up_directory(tmp_path / "data", tmp_path / "place.tar")
+    assert not (tmp_path / "planted").exists()
+    assert b"../planted" not in (tmp_path / "place.tar").read_bytes()
+
+
+# --- links in a folder ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two backups in a folder, and a store that has grown since."""
+    with writing(tmp_path / "data") as store:
+        for _ in range(2):
+            append(store, "s", some(3))
+            backed_up(store, tmp_path / "folder")
+        append(store, "s", some(3))
+    return tmp_path / "folder"
+
+
+@pytest.mark.parametrize("name", ["history", "states", "backups"])
+def test_a_folder_that_is_a_link_out_of_the_place_is_neither_emptied_nor_filled(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    shutil.move(folder / name, tmp_path / "moved")
+    (tmp_path / "moved" / "precious").write_bytes(b"precious")
+    (folder / name).symlink_to(tmp_path / "moved")
+    before = files_of(tmp_path / "moved")
+    for attempt in (lambda: back_up_directory(tmp_path / "data", folder), lambda: restored(folder, tmp_path / "new")):
+        with pytest.raises(BackupDamaged, match=f"{name} is a link that leads out of the folder"):
+            attempt()
+    assert files_of(tmp_path / "moved") == before
+
+
+def test_a_file_that_is_a_link_out_of_the_place_is_not_read(folder: Path, tmp_path: Path) -> None:
+    records = min((folder / "history").iterdir())
+    shutil.move(records, tmp_path / "moved")
+    records.symlink_to(tmp_path / "moved")
+    with pytest.raises(BackupDamaged, match="is a link that leads out of the folder"):
+        restored(folder, tmp_path / "new")
+    with pytest.raises(BackupDamaged, match="is missing or has another length"):
+        back_up_directory(tmp_path / "data", folder)
+
+
+def test_the_sign_is_not_written_through_a_link(tmp_path: Path) -> None:
+    with writing(tmp_path / "data") as store:
+        append(store, "s", some(3))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "precious").touch()
+    (tmp_path / "folder" / "penstock-backup.txt").symlink_to(tmp_path / "precious")
+    with pytest.raises(BackupDamaged, match="is a link that leads out of the folder"):
+        back_up_directory(tmp_path / "data", tmp_path / "folder")
+    assert (tmp_path / "precious").read_bytes() == b""
+
+
+def test_a_place_behind_a_link_is_a_place(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    back_up_directory(tmp_path / "data", tmp_path / "link")
+    assert restored(tmp_path / "link", tmp_path / "new").events == 9
+    with pytest.raises(PlaceRefused):
+        restored(tmp_path / "link" / "history", tmp_path / "other")
