@@ -30,6 +30,7 @@ INTEGRATION: Final = (
     *(f"tests/{name}/" for name in ("pipelines", "shared", "spark", "sql")),
     "tests/interchange/test_replay",
     "tests/lua/test_isolation.py",
+    "tests/lua/test_repeats.py",
     "tests/lua/test_watchdog.py",
     "tests/mq/test_examples.py",
     "tests/mq/test_mq_docs.py",
@@ -38,6 +39,8 @@ INTEGRATION: Final = (
     "tests/store/test_postgres",
     "tests/store/test_sqlite.py::test_an_opener_in_another_process",
     "tests/test_",
+    "tests/test_cloudevents.py::test_the_cloudevents_package_is_not_needed",
+    "tests/wire/test_remits_cbor.py::test_bombs_are_judged_by_a_process",
 )
 
 SYSTEM: Final = (
@@ -63,6 +66,7 @@ SYSTEM: Final = (
     "tests/spark/test_sink_cluster.py",
     "tests/spark/test_sink_failures.py",
     "tests/store/test_postgres_faults.py",
+    "tests/store/test_sqlite_builds.py::test_one_that_dies_while_it_installs",
 )
 
 UNIT: Final = (

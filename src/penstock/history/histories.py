@@ -144,9 +144,9 @@ class StoredHistory:
         """See History."""
         self._store.close()
 
-    def _patiently(self, read: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    def _patiently(self, read: Callable[[], T], patience_s: float | None = None) -> T:
         """Retry a read while the database is away: a restart takes a moment."""
-        deadline = time.monotonic() + (0 if self._is_local else patience_s)
+        deadline = time.monotonic() + (0 if self._is_local else PATIENCE_S if patience_s is None else patience_s)
         while True:
             try:
                 return read()
