@@ -7,7 +7,8 @@ CODE := $(wildcard src tests bench examples)
 ARGS ?=
 
 # What the caller's shell has activated or configured must not leak into ours.
-unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+# Without bytecode every server and command that a test starts would compile all modules again.
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_REQUIRE_VIRTUALENV := 1
 export PIP_USER := 0
@@ -36,7 +37,7 @@ test: $(VENV)/.dev ## all tiers of tests, without the long ones (TIER=unit for o
 
 test-all: $(VENV)/.dev ## all tests, the long ones too
 	@scripts/java
-	$(PYTEST) $(ARGS)
+	$(PYTEST) --hypothesis-profile=more $(ARGS)
 
 coverage: ## all tests, and which branches they take
 	@$(MAKE) --no-print-directory test-all ARGS="--cov --cov-branch --cov-report=term $(ARGS)"

@@ -1,7 +1,7 @@
 """What all tests share: how hard Hypothesis tries, and one PostgreSQL for each process of a test run.
 
-The tiers of the tests are in `tests.tiers`, the seed of a run in `tests.seeds`. To have Hypothesis look further:
-`make test ARGS=--hypothesis-profile=thorough`.
+The tiers of the tests are in `tests.tiers`, the seed of a run in `tests.seeds`. `make test-all` has
+Hypothesis try more examples; `make test ARGS=--hypothesis-profile=thorough` has it try very many.
 """
 
 import signal
@@ -17,8 +17,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background so, and whatever the tests start would be deaf to Ctrl-C as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A busy machine is no reason to fail. `print_blob`: a failure that CI has found can be had here again.
-settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+# Every run has a new seed, so a few examples each time are many in a week. A busy machine is no reason to fail.
+# `print_blob`: what CI has found can be had here again.
+settings.register_profile(
+    "penstock", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("more", settings.get_profile("penstock"), max_examples=100)
 settings.register_profile("thorough", settings.get_profile("penstock"), max_examples=1000)
 
 if settings.get_current_profile_name() in {"default", "ci"}:

@@ -108,7 +108,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps, place=st.sampled_from(PLACES), seed=st.integers(0, 1 << 20))
 def test_every_backup_of_a_place_can_be_restored_without_what_was_erased_since(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], place: str, seed: int

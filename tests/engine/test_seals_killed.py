@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import pytest
+
 import penstock
 from penstock import Appended, Event
 from penstock.client.many import Commit
@@ -68,6 +70,7 @@ def history(url: str) -> dict[bytes, Event]:
         return {event.body: event for event in client.read_all()}
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_while_it_seals_loses_nothing(tmp_path: Path) -> None:
     data, dice = tmp_path / "data", rng("seals killed")
     acknowledged: dict[bytes, Appended] = {}

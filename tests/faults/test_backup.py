@@ -100,6 +100,7 @@ def _command(*arguments: object) -> str:
         pytest.param("place.tar", (200, 600, 1000), marks=LONG),
     ],
 )
+@pytest.mark.long
 def test_a_backup_under_full_load_has_all_that_was_acknowledged_before_it_began(
     tmp_path: Path, place: str, sizes: tuple[int, ...]
 ) -> None:

@@ -30,6 +30,11 @@ CASES: list[tuple[str, bytes, str | None]] = [
     ("cbor", cbor2.dumps(42), "42"),
     ("cbor", b"hello, not one item", "hello, not one item"),
     ("cbor", b"\xff\xff", None),
+    # Tags of big numbers on what is no number, and on one that is too long to be written out.
+    ("Made", b"\xc2\x00", "0"),
+    ("cbor", b"\xc3\x61a", '"a"'),
+    ("cbor", b"\xc3\x41\x05", "-6"),
+    ("cbor", b"\xc2\x59\x08\x00" + b"\xff" * 2048, '"' + "_" * 2730 + '8"'),
 ]
 
 

@@ -59,10 +59,9 @@ def interrupt(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple
     return process.returncode, out, complaints
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_archive_that_is_interrupted_as_spark_starts_ends_with_its_jvm_in_a_line(
     number: signal.Signals, code: int, data: Path, tmp_path: Path
 ) -> None:

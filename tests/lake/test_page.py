@@ -14,6 +14,7 @@ from tests.test_readme import LAKE, PRINTED, blocks
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_the_recipes_run_and_agree(spark: SparkSession, tmp_path: Path) -> None:
     data, lake = tmp_path / "data", tmp_path / "lake"
     with penstock.connect(f"sqlite:///{data}") as client:

@@ -23,6 +23,9 @@ from tests.lake.support import archive, compact, erase, fill, manifest_of, numbe
 from tests.lake.test_kills import Killed, Steps
 from tests.lake.test_places import positions
 
+pytestmark = pytest.mark.long
+"""`test_kills` does the same on this machine's disk, in every run."""
+
 KEPT = "memory://lakes/kept"
 STEPS = ("_put", "_take", "_delete")
 """What changes anything."""

@@ -15,6 +15,7 @@ from tests.test_readme import PIPELINES, blocks
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.long
 def test_the_examples_run(spark: SparkSession, tmp_path: Path) -> None:
     with penstock.connect(f"sqlite:///{tmp_path}") as client:
         for number in range(1, 7):

@@ -75,8 +75,11 @@ def running(tmp_path: Path) -> Iterator[Running]:
         yield Running(tmp_path / "shop", data, started)
 
 
-def test_a_project_is_run_takes_what_comes_and_goes_on_behind_a_flow_that_fails(running: Running) -> None:
-    # A new project runs as it is, and what does not fit is kept with the reason.
+def test_a_new_project_runs_as_it_is_and_keeps_what_does_not_fit_with_the_reason(running: Running) -> None:
+    run_as_it_is(running)
+
+
+def run_as_it_is(running: Running) -> None:
     done = running.rounds.do()
     assert done == {"states": dict.fromkeys(FLOWS, "COMPLETED"), "failures": []}
     assert positions(running.folder, "bronze") == list(range(1, 33))
@@ -100,6 +103,11 @@ def test_a_project_is_run_takes_what_comes_and_goes_on_behind_a_flow_that_fails(
     # Status knows how far each flow is, also while Spark is there.
     sell(running.data, 33, 3)
     check_status(running.project)
+
+
+@pytest.mark.long
+def test_a_project_takes_what_comes_and_goes_on_behind_a_flow_that_fails(running: Running) -> None:
+    run_as_it_is(running)
 
     # A flow that fails is named, and the others go on; each round leaves what it has defined.
     running.add("picky.py", BROKEN)

@@ -62,6 +62,7 @@ def check(running: Running) -> None:
     assert told(events) == suspected(events)
 
 
+@pytest.mark.long
 def test_every_table_is_what_plain_python_computes(running: Running) -> None:
     running.round()
     check(running)

@@ -38,6 +38,7 @@ def fragile() -> Iterator[Postgres]:
         yield started
 
 
+@pytest.mark.long
 def test_two_servers_serve_one_history_and_show_no_password(servers: tuple[SharedServer, SharedServer]) -> None:
     one, two = servers
     with penstock.connect(one.url) as first, penstock.connect(two.url) as second:
@@ -52,6 +53,7 @@ def test_two_servers_serve_one_history_and_show_no_password(servers: tuple[Share
     assert all(server.get("/health").status_code == 200 for server in servers)
 
 
+@pytest.mark.long
 def test_an_iterator_is_taken_over_from_a_server_that_was_killed(servers: tuple[SharedServer, SharedServer]) -> None:
     one, two = servers
     numbers = list(range(200))

@@ -17,7 +17,7 @@ from tests.spark.build_kit import held as held  # noqa: PLC0414 - a fixture
 from tests.spark.sink_targets import PENSTOCK, Target
 from tests.spark.test_builds import numbers
 
-EXAMPLES = 20
+EXAMPLES = 8
 _numbers = count(1)
 values = st.lists(st.integers(0, 100), max_size=30)
 

@@ -31,6 +31,10 @@ BEYOND: Final = {
 }
 
 
+pytestmark = pytest.mark.long
+"""The same limits are tested where they live, in tests/lua and tests/engine."""
+
+
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
     limits: dict[str, Any] = {"iterator_call_ms_max": CALL_MS_MAX, "iterator_memory_bytes_max": MEMORY}
@@ -56,14 +60,7 @@ def test_a_map_goes_on_behind_messages_that_break_its_limits(spark: SparkSession
         assert place.output(made) == place.output("limits-too")
 
 
-@pytest.mark.parametrize(
-    ("kind", "what"),
-    [
-        ("filter", "stuck"),
-        pytest.param("reduce", "stuck", marks=pytest.mark.long),
-        pytest.param("reduce", "memory", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("kind", "what"), [("filter", "stuck"), ("reduce", "stuck"), ("reduce", "memory")])
 def test_a_filter_and_a_reduce_stop_before_it(
     spark: SparkSession, place: Place, held: Held, kind: str, what: str
 ) -> None:

@@ -16,7 +16,7 @@ from tests.spark.sink_targets import PENSTOCK, SQLITE, Target
 from tests.spark.support import fill
 from tests.spark.test_builds import FUNCTIONS, MESSAGES, make
 
-KINDS = ["map", "reduce", pytest.param("filter", marks=pytest.mark.long)]
+KINDS = ["map", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("reduce", "filter"))]
 
 
 @pytest.mark.parametrize("kind", KINDS)

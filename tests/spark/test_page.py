@@ -14,6 +14,7 @@ from tests.test_readme import DEFAULT_URL, PRINTED, SPARK, blocks
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_the_examples_run_and_print_what_the_page_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

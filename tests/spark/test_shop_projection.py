@@ -60,6 +60,7 @@ def projected(tmp_path: Path, spark: SparkSession, target: str) -> Projected:
     return Projected(tmp_path, spark, target)
 
 
+@pytest.mark.long
 def test_a_batch_that_comes_again_changes_nothing_and_more_events_are_added(projected: Projected) -> None:
     projected.module.BATCH_EVENTS = 200
     projected.shop.sell(60)

@@ -38,7 +38,7 @@ from penstock.store.postgres import PostgresReader, PostgresStore, consumers
 from penstock.store.postgres.connecting import Target
 from penstock.store.record import columns_of
 from tests.postgres import Postgres, Schemas
-from tests.store.contract import ReadingContract, StoreContract, WritingContract
+from tests.store.contract import LookingContract, ReadingContract, RememberingContract, StoreContract
 from tests.store.contract.case import StoreCase
 from tests.store.contract.queues import declare, marker_of, take
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, everything, findings, some, stream_of
@@ -92,13 +92,13 @@ class TestPostgres(OnPostgres, StoreContract):
     """Every promise, by one server."""
 
 
-class TestTwoOnPostgres(TwoOnPostgres, WritingContract):
+class TestTwoOnPostgres(TwoOnPostgres, RememberingContract):
     """What either writes is right whatever the other has written meanwhile."""
 
 
 @pytest.mark.long
-class TestTwoOnPostgresRead(TwoOnPostgres, ReadingContract):
-    """What both have written is read as if one had."""
+class TestTwoOnPostgresAndAllElse(TwoOnPostgres, LookingContract, ReadingContract):
+    """What both have written is found as if one had."""
 
 
 # --- what it cannot hold --------------------------------------------------------------------------------------

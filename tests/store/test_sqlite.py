@@ -30,7 +30,7 @@ from penstock.store.sqlite import SqliteReader, SqliteStore, checkpointer, consu
 from penstock.store.sqlite.schema import SCHEMA_VERSION
 from penstock.store.tables import logs
 from tests.seeds import rng
-from tests.store.contract import StoreContract, WritingContract
+from tests.store.contract import RememberingContract, StoreContract
 from tests.store.contract.queues import declare, marker_of, take
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, everything, findings, some, stream_of
 
@@ -53,7 +53,7 @@ class TestSqlite(StoreContract):
         return SqliteReader(path, clock=clock)
 
 
-class TestSqliteThatForgets(WritingContract):
+class TestSqliteThatForgets(RememberingContract):
     """Caches so small that almost nothing is remembered between two batches. Readers have none."""
 
     def open(self, path: Path, clock: Clock) -> Store:

@@ -85,7 +85,10 @@ class Load:
 
 
 # Without guards, 8 is one of the few that find something.
-@pytest.mark.parametrize(("seed", "size"), [(8, 40), (None, 40), (None, 300), (None, 1500), (None, 9000)])
+@pytest.mark.parametrize(
+    ("seed", "size"),
+    [(8, 40), (None, 300), *(pytest.param(None, size, marks=pytest.mark.long) for size in (40, 1500, 9000))],
+)
 def test_jobs_that_end_among_others_leave_nothing_behind(
     tmp_path: Path, store: SqliteStore, seed: int | None, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,7 +114,7 @@ class Load:
 
 
 @pytest.mark.parametrize("time", [0, *(pytest.param(time, marks=pytest.mark.long) for time in range(1, 6))])
-@pytest.mark.parametrize("size", [20, 250, 1500, 6000])
+@pytest.mark.parametrize("size", [20, 250, *(pytest.param(size, marks=pytest.mark.long) for size in (1500, 6000))])
 def test_streams_erased_among_seals_leave_nothing_behind(
     tmp_path: Path, store: SqliteStore, size: int, time: int
 ) -> None:

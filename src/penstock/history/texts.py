@@ -6,7 +6,7 @@
 
 A body is CBOR if it is exactly one valid item, as the Remits gate has it. JSON has less than CBOR: bytes become base64
 in the alphabet for URLs without padding, `undefined`, other simple values and numbers that are not finite become null,
-tags are left out but for those of big numbers, and keys become text.
+tags are left out but for those of big numbers (of up to 1,024 bytes), and keys become text.
 """
 
 import json
@@ -64,13 +64,25 @@ def _untagged(value: Any, _immutable: bool) -> Any:
     return value.value if isinstance(value, cbor2.CBORTag) else value
 
 
+def _big(value: Any, _immutable: bool) -> Any:
+    """What tag 2 means: the number that bytes are. On anything else, and on very many bytes, it means nothing."""
+    return int.from_bytes(value) if isinstance(value, bytes) and len(value) <= BIG_BYTES_MAX else value
+
+
+def _big_negative(value: Any, immutable: bool) -> Any:
+    big = _big(value, immutable)
+    return big if big is value else -1 - big
+
+
+BIG_BYTES_MAX: Final = 1024
+"""Bytes of a big number that is shown as one. Python writes out no number of more than 4,300 digits."""
 _INTERPRETED: Final = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
-"""The tags that cbor2 would interpret by itself, but for big numbers."""
+"""The tags that cbor2 would interpret by itself, but for big numbers; on a value that does not fit it would fail."""
 _loads = partial(
     cbor2.loads,
     max_depth=DEPTH_MAX + 1,
     tag_hook=_untagged,
-    semantic_decoders=dict.fromkeys(_INTERPRETED, _untagged),
+    semantic_decoders={**dict.fromkeys(_INTERPRETED, _untagged), 2: _big, 3: _big_negative},
 )
 _dumps = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 

@@ -28,24 +28,23 @@ from tests.store.contract.staging import StagingContract
 from tests.store.contract.subscriptions import SubscriptionContract
 from tests.store.contract.transactions import TransactionContract
 
-__all__ = ["ReadingContract", "StoreContract", "WritingContract"]
+__all__ = ["LookingContract", "ReadingContract", "RememberingContract", "StoreContract"]
 
 
-class WritingContract(
-    CommitContract,
-    TransactionContract,
-    MarkContract,
-    SubscriptionContract,
-    QueueContract,
-    ReofferContract,
-    DeadLetterContract,
-    LogContract,
-    IteratorContract,
-    ErasureContract,
-    StagingContract,
-    BuildContract,
+class RememberingContract(
+    CommitContract, TransactionContract, MarkContract, SubscriptionContract, QueueContract, LogContract
 ):
-    """What becomes of each operation: where it matters what a writer remembers from one batch to the next."""
+    """Operations that go by what a writer remembers from one batch to the next: heads, marks, queues, logs."""
+
+
+class LookingContract(
+    ReofferContract, DeadLetterContract, IteratorContract, ErasureContract, StagingContract, BuildContract
+):
+    """Operations that look in the database each time."""
+
+
+class WritingContract(RememberingContract, LookingContract):
+    """What becomes of each operation."""
 
 
 class ReadingContract(ReadContract, RecordContract, SearchContract, SealContract, KeepingContract):
