@@ -57,7 +57,11 @@ def _copied(folder: Path) -> Path:
     place = Path(tempfile.mkdtemp(prefix="penstock-pg-programs-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     place.chmod(0o755)
-    return Path(shutil.copytree(folder, place / FOLDER, symlinks=True))
+    # The programs find their libraries in a folder beside the package.
+    packages = folder.parent.parent
+    for part in (packages / f"{WHEEL}.libs", folder):
+        shutil.copytree(part, place / part.relative_to(packages), symlinks=True)
+    return place / folder.relative_to(packages)
 
 
 class Postgres:
