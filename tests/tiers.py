@@ -74,7 +74,6 @@ UNIT: Final = (
     "tests/backup/test_importing.py",
     "tests/backup/test_incremental.py",
     "tests/backup/test_ledger.py",
-    "tests/backup/test_round_trips.py",
     "tests/cli/test_json.py",
     "tests/gates/test_carrying.py",
     "tests/history/test_texts.py",
