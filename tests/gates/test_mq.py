@@ -306,7 +306,8 @@ def test_who_sends_nothing_more_gets_all_answers_of_several_subscriptions(
         answers = [client.receive() for _ in range(4 + behind)]
         assert [answer.command for answer in answers if answer.request_id == fetch] == [b"EF", b"ER", b"ER", b"ER"]
         assert sorted(answer.request_id for answer in answers if answer.command == b"QR") == sorted(reads)
-        assert client.connection.reason() == SERVER_CLOSING
+        # A server that had answered everything before it saw our end has nothing more to say.
+        assert client.connection.reason() in (SERVER_CLOSING, None)
         assert client.connection.socket.recv(1) == b""
 
 
