@@ -14,8 +14,8 @@ import zmq
 from penstock.client.blocking import Portal
 from penstock.errors import PenstockError
 from penstock.mq import Message, MqLimits, MqServer, MqSession
-from penstock.wire.res01.exchange import error_payload
-from penstock.wire.res01.framed import LARGE_TAG, join_fields, split_fields
+from penstock.wire.res01.dialects import OWN
+from penstock.wire.res01.framed import OWN_LARGE_TAG, join_fields, split_fields
 
 Fields = list[bytes]
 Answering = Callable[[Fields], Fields | PenstockError | None]
@@ -49,15 +49,17 @@ class FakeMq:
 
     def _received(self, session: MqSession, message: Message) -> None:
         tag, *rest = message
-        fields = split_fields(b"".join(rest)) if tag == LARGE_TAG else rest
+        fields = split_fields(b"".join(rest)) if tag == OWN_LARGE_TAG else rest
+        if fields[0] == b"HI":
+            return
         self.asked.append(fields)
         self.came.set()
         answer = self.answering(fields)
         if isinstance(answer, PenstockError):
-            answer = error_payload(answer)
+            answer = OWN.failed(answer)
         if answer is not None:
             whole = [fields[1], *answer]
-            session.send([tag, join_fields(whole)] if tag == LARGE_TAG else [tag, *whole])
+            session.send([tag, join_fields(whole)] if tag == OWN_LARGE_TAG else [tag, *whole])
 
     @property
     def sessions(self) -> int:

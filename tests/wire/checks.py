@@ -94,7 +94,7 @@ from penstock.wire.res01 import CODES, TEXT_COMMANDS, Exchange, Presenter, Unans
 from tests.wire.samples import APPENDED, DELIVERY, EVENT, NOW, STATS
 from tests.wire.samples_builds import START
 
-ANSWERS: Final = {command.answer for command in TEXT_COMMANDS.values()} | {b"ER"}
+ANSWERS: Final = {command.answer.code for command in TEXT_COMMANDS.values()} | {b"ER"}
 ERROR_CODES: Final = {b"%d" % code for code in CODES.values()} | {b"2", b"3"}
 FAILURES: Final[tuple[PenstockError, ...]] = (
     errors.WriterBusy(3),

@@ -97,7 +97,7 @@ def test_there_is_a_sample_of_every_command_in_every_dialect() -> None:
 def test_the_tables_say_what_answers_a_command() -> None:
     for each in SAMPLES:
         table = BINARY_COMMANDS if each.dialect == BINARY else TEXT_COMMANDS
-        assert each.answers[0][0] == table[each.command.encode()].answer
+        assert each.answers[0][0] == table[each.command.encode()].answer.code
 
 
 def test_decoding_leaves_the_frames_as_they_were() -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from penstock import model
 from penstock.errors import AnswerMalformed, EventNotFound, InvalidRequest, PenstockError, SubscriptionNotFound
 from penstock.model import Append, NewEvent, ProducerMark, ReadAll, Reply, Request, Transact
-from penstock.wire.res01 import TEXT_COMMANDS, decode, fields_of, full_frames, message_of, reply_of
-from penstock.wire.res01.asking import ASKED
+from penstock.wire.res01 import OURS, TEXT_COMMANDS, decode, fields_of, full_frames, message_of, reply_of
 from penstock.wire.res01.events import full_events
+from penstock.wire.res01.hello import Hello
 from tests.wire.checks import encoded, few_examples, reply_to
 from tests.wire.res01_strategies import REPLIES, REQUESTS, event_lists
 from tests.wire.samples import EVENT, NEW_EVENT, NOTHING, REQUEST_ID, SAMPLES, TEXT, TICKS, sample
@@ -30,7 +30,7 @@ def answered(request: Request, reply: Reply | PenstockError, *, by_worker: bool 
     if by_worker and not isinstance(reply, PenstockError):
         reply = encoded(reply, exchange.present)
     (answer,) = exchange.answers([reply])
-    assert answer[:3] == [b"", b"Res01", REQUEST_ID]
+    assert answer[:3] == [b"", b"PEN1", REQUEST_ID]
     return answer[3:]
 
 
@@ -39,12 +39,12 @@ def answered(request: Request, reply: Reply | PenstockError, *, by_worker: bool 
 
 def test_every_request_can_be_asked() -> None:
     requests = {kind for kind in vars(model).values() if isinstance(kind, type) and issubclass(kind, Request)}
-    assert set(ASKED) == requests - {Request} == set(REQUESTS) == set(REPLIES)
+    assert set(OURS) - {Hello} == requests - {Request} == set(REQUESTS) == set(REPLIES)
 
 
-def test_a_client_asks_and_is_answered_with_commands_of_the_protocol() -> None:
-    for asking in ASKED.values():
-        assert TEXT_COMMANDS[asking.command].answer == asking.answer
+def test_of_several_commands_for_a_request_the_client_takes_the_one_that_tells_most() -> None:
+    others = {command.code for command in TEXT_COMMANDS.values()} - {command.code for command in OURS.values()}
+    assert others == {b"AC", b"QS", b"FE", b"SQ", b"AQ", b"RQ", b"GE", b"FW", b"SW", b"AW"}
 
 
 @every_kind
@@ -53,7 +53,7 @@ def test_a_client_asks_and_is_answered_with_commands_of_the_protocol() -> None:
 def test_the_server_understands_what_a_client_asks(kind: type[Request], data: st.DataObject) -> None:
     request = data.draw(REQUESTS[kind])
     message = message_of(request, REQUEST_ID)
-    assert message == [b"Res01", fields_of(request)[0], REQUEST_ID, *fields_of(request)[1:]]
+    assert message == [b"PEN1", fields_of(request)[0], REQUEST_ID, *fields_of(request)[1:]]
     assert decode([b"", *message]).requests == (request,)
 
 
@@ -170,7 +170,7 @@ frames = st.one_of(
 @few_examples
 @given(st.data(), st.lists(frames, max_size=25))
 def test_garbage_is_read_or_malformed(kind: type[Request], data: st.DataObject, garbage: list[bytes]) -> None:
-    name = data.draw(st.sampled_from([[], [ASKED[kind].answer], [b"ER"]]))
+    name = data.draw(st.sampled_from([[], [OURS[kind].answer.code], [b"ER"]]))
     assert isinstance(reply_of(EXAMPLES[kind], [*name, *garbage]), Reply | PenstockError)
 
 
@@ -197,7 +197,7 @@ def test_an_answer_cut_short_or_too_long_is_malformed(kind: type[Request]) -> No
 def test_an_answer_to_something_else_is_malformed(kind: type[Request]) -> None:
     read = reply_of(EXAMPLES[kind], [b"ZZ", b"1"])
     assert isinstance(read, AnswerMalformed)
-    assert read.reason == f"Command is 'ZZ' in answer to '{ASKED[kind].command.decode()}'"
+    assert read.reason == f"Command is 'ZZ' in answer to '{OURS[kind].code.decode()}'"
 
 
 def test_a_flag_is_0_or_1() -> None:

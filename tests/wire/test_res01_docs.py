@@ -129,7 +129,7 @@ def heading(command: str) -> str:
 @pytest.mark.parametrize("command", sorted(TEXT_COMMANDS))
 def test_every_command_has_its_section_with_its_answer_and_an_example(command: bytes) -> None:
     section = heading(command.decode())
-    answer = TEXT_COMMANDS[command].answer.decode()
+    answer = TEXT_COMMANDS[command].answer.code.decode()
     assert f"**{answer}**" in section or f"`{answer}`" in section
     assert f"```frames {command.decode()}\n" in section
     assert (f"```frames {command.decode()} binary\n" in section) == (command in BINARY_COMMANDS)
@@ -139,7 +139,7 @@ def test_every_command_and_answer_is_in_the_table_at_the_top() -> None:
     table = "".join(re.findall(r"^\| `\w\w`.*\n", PAGE.split("## The envelope")[0], re.MULTILINE))
     named = set(re.findall(r"`(\w\w)`", table))
     assert named == {name.decode() for name in TEXT_COMMANDS} | {
-        command.answer.decode() for command in TEXT_COMMANDS.values()
+        command.answer.code.decode() for command in TEXT_COMMANDS.values()
     }
 
 

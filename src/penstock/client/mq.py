@@ -16,9 +16,8 @@ from penstock.errors import (
 from penstock.mq import Ending, FrameTooLong, Message, MqClient, MqLimits, MqSession, Reason
 from penstock.wire.mqframe import cut
 from penstock.wire.res01.codes import MALFORMED
-from penstock.wire.res01.decoding import TEXT_TAG
-from penstock.wire.res01.exchange import Frames
-from penstock.wire.res01.framed import LARGE_TAG, join_fields, split_fields
+from penstock.wire.res01.dialects import OWN_TAG, Frames
+from penstock.wire.res01.framed import OWN_LARGE_TAG, join_fields, split_fields
 
 SMALL: Final = frozenset((b"AF", b"TX"))
 """Commands whose answers fit into frames, whatever the store holds."""
@@ -72,7 +71,7 @@ class MqLink(Link):
         """In frames if they fit, and the answer is sure to; in one long string otherwise."""
         if fields[0] in SMALL:
             try:
-                self.session.send([TEXT_TAG, *fields])
+                self.session.send([OWN_TAG, *fields])
             except FrameTooLong:
                 pass
             else:
@@ -80,7 +79,7 @@ class MqLink(Link):
         content = join_fields(fields)
         if len(content) > MESSAGE_BYTES_MAX:
             raise LimitExceeded("mq_message_bytes_max", len(content), MESSAGE_BYTES_MAX)
-        self.session.send([LARGE_TAG, *cut(content, self.session.frame_bytes_max)])
+        self.session.send([OWN_LARGE_TAG, *cut(content, self.session.frame_bytes_max)])
 
     async def close(self) -> None:
         """Say goodbye."""
@@ -123,8 +122,8 @@ class MqLink(Link):
 def _fields(message: Message) -> Frames:
     """The RequestId and what follows it."""
     tag, *rest = message
-    if tag == LARGE_TAG:
+    if tag == OWN_LARGE_TAG:
         return split_fields(b"".join(rest))
-    if tag != TEXT_TAG:
-        raise InvalidRequest("protocol", f"is {tag[:16]!r}, not {TEXT_TAG.decode()}")
+    if tag != OWN_TAG:
+        raise InvalidRequest("protocol", f"is {tag[:16]!r}, not {OWN_TAG.decode()}")
     return rest

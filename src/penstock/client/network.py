@@ -4,11 +4,13 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Final
 
+from penstock import __version__
 from penstock.client.transport import Answer, Transport, abandon
 from penstock.client.waiting import Waiting
 from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, PenstockError
 from penstock.model import Request
-from penstock.wire.res01.exchange import Frames
+from penstock.wire.res01.dialects import Frames
+from penstock.wire.res01.hello import VERSION, Hello
 
 CONNECT_S_MAX: Final = 10.0
 """How long one attempt to connect may take; another one follows while there is time."""
@@ -20,6 +22,13 @@ class Link(ABC):
     def __init__(self, url: str) -> None:
         self.url = url
         self.waiting = Waiting()
+        self.welcome: Answer | None = None
+        """What the server says of itself: nobody has to wait for it."""
+
+    def greet(self) -> None:
+        """Say hello, before anything else is sent."""
+        self.welcome = self.waiting.send(Hello(VERSION, f"penstock {__version__}"), self.send)
+        self.welcome.add_done_callback(abandon)
 
     @property
     @abstractmethod
@@ -88,8 +97,10 @@ class NetworkTransport(Transport):
                 # It is about to be closed. Its answers must not be awaited while others are sent elsewhere.
                 self.lost(self._link)
             async with asyncio.timeout(CONNECT_S_MAX):
-                link = self._link = await self.connect()
+                link = await self.connect()
             self._links.add(link)
+            link.greet()
+            self._link = link
             return link
         except TimeoutError:
             return CannotConnect(self.url, "nobody answers")

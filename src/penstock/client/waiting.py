@@ -9,7 +9,7 @@ from penstock.client.transport import Answer, settle
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.model import Request
 from penstock.wire.res01.asking import fields_of, reply_of
-from penstock.wire.res01.exchange import Frames
+from penstock.wire.res01.dialects import Frames
 
 
 class Waiting:

@@ -13,8 +13,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from penstock.client.network import Link, NetworkTransport
 from penstock.errors import CannotConnect, ConnectionLost, LimitExceeded, PenstockError
-from penstock.wire.res01.decoding import TEXT_TAG
-from penstock.wire.res01.exchange import Frames
+from penstock.wire.res01.dialects import OWN_TAG, Frames
 
 MESSAGES_PER_TURN_MAX: Final = 256
 """Answers taken before others on the event loop have their turn."""
@@ -136,7 +135,7 @@ class ZeromqLink(Link):
         if longest > FRAME_BYTES_MAX:
             raise LimitExceeded("res_frame_bytes_max", longest, FRAME_BYTES_MAX)
         try:
-            self._socket.send_multipart([b"", TEXT_TAG, *fields], zmq.NOBLOCK)
+            self._socket.send_multipart([b"", OWN_TAG, *fields], zmq.NOBLOCK)
         except zmq.Again:
             raise CannotConnect(self.url, "there is no connection") from None
         self._soon()

@@ -8,7 +8,6 @@ from penstock.engine import Engine
 from penstock.errors import PenstockError, Unexpected
 from penstock.model import ANONYMOUS, Reply
 from penstock.wire.res01 import Exchange, Frames, Presenter
-from penstock.wire.res01.exchange import error_payload
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +99,7 @@ class Carrying:
             answers = self.exchange.answers(replies)
         except Exception as error:
             log.exception("an answer could not be composed")
-            answers = [self.exchange.envelope.around(error_payload(Unexpected(repr(error))))]
+            answers = [self.exchange.failed(Unexpected(repr(error)))]
         self.deliver(answers, not self._left)
 
 

@@ -19,7 +19,6 @@ from penstock.errors import CannotListen, LimitExceeded
 from penstock.gates.addresses import check_loopback
 from penstock.gates.carrying import Carrying
 from penstock.wire.res01 import Exchange, Frames, Unanswerable, decode
-from penstock.wire.res01.exchange import error_payload
 
 log = logging.getLogger(__name__)
 
@@ -172,8 +171,7 @@ class ZeromqGate:
         except Unanswerable:
             self._metrics.gate_dropped[self.name, "unanswerable"] += 1
             return
-        error = LimitExceeded("message_frames_max", length, MESSAGE_FRAMES_MAX)
-        self._outbox.append(exchange.envelope.around(error_payload(error)))
+        self._outbox.append(exchange.failed(LimitExceeded("message_frames_max", length, MESSAGE_FRAMES_MAX)))
         self._soon()
 
     def _begin(self, frames: list[bytes]) -> None:

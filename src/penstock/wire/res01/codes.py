@@ -99,5 +99,7 @@ RETRIES: Final[dict[int, errors.Retry]] = {
 
 def code_of(error: errors.PenstockError) -> int:
     """The code of an error."""
+    if isinstance(error, errors.Refused):
+        return error.code
     # One that the table lacks has the code of its nearest base, at the last that of PenstockError.
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)

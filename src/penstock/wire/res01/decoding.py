@@ -6,56 +6,29 @@ sentence that names the field.
 
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.errors import LimitExceeded, PenstockError
 from penstock.model import TICKS_MAX, Append
 from penstock.model.ticks import TICKS_MASK
-from penstock.wire.res01 import commands, encoding
-from penstock.wire.res01.builds import BUILDS
 from penstock.wire.res01.codes import MALFORMED, UNSUPPORTED_COMMAND, UNSUPPORTED_PROTOCOL
-from penstock.wire.res01.commands import Command
-from penstock.wire.res01.encoding import Dialect
-from penstock.wire.res01.events import binary_frames, text_frames
-from penstock.wire.res01.exchange import Envelope, Exchange, Frames, error_payload, refusal_payload
-from penstock.wire.res01.extensions import EXTENSIONS
-from penstock.wire.res01.fields import Fields, new_event_of
-from penstock.wire.res01.full import FULL
-from penstock.wire.res01.logs import LOGS
-from penstock.wire.res01.scalars import (
-    BINARY_SCALARS,
-    GUID_BYTES,
-    INT64_MAX,
-    LONG_DIGITS,
-    TEXT_SCALARS,
-    shown,
-    swap_guid,
+from penstock.wire.res01.commands import BINARY_COMMANDS, OWN_COMMANDS, TEXT_COMMANDS, Command
+from penstock.wire.res01.dialects import (
+    BINARY,
+    LEGACY,
+    ORIGINAL_TAG,
+    OWN,
+    OWN_TAG,
+    TEXT,
+    TEXT_ID_BYTES,
+    TEXT_TAG,
+    Dialect,
+    Frames,
 )
-from penstock.wire.res01.staging import STAGING
-from penstock.wire.res01.upkeep import UPKEEP
+from penstock.wire.res01.exchange import Envelope, Exchange
+from penstock.wire.res01.fields import Fields, new_event_of
+from penstock.wire.res01.scalars import GUID_BYTES, INT64_MAX, LONG_DIGITS, shown, swap_guid
 
-TEXT_TAG: Final = b"Res01"
-ORIGINAL_TAG: Final = b"RC0.1"
-"""The tag of all original clients, text and binary. The length of the RequestId tells the dialect."""
-TEXT_ID_BYTES: Final = 36
-"""Original text clients write the RequestId as 36 characters of guid, original binary clients as 16 bytes."""
-
-TEXT: Final = Dialect(TEXT_SCALARS, text_frames)
-LEGACY: Final = Dialect(TEXT_SCALARS, text_frames, legacy=True)
-BINARY: Final = Dialect(BINARY_SCALARS, binary_frames)
-
-TEXT_COMMANDS: Final[dict[bytes, Command]] = {
-    **commands.TEXT,
-    **EXTENSIONS,
-    **FULL,
-    **LOGS,
-    **UPKEEP,
-    **STAGING,
-    **BUILDS,
-}
-BINARY_COMMANDS: Final[dict[bytes, Command]] = commands.BINARY
 ONE_EVENT_FRAMES: Final = 13
 """Frames of an append of one event, the empty one that leads it included."""
-ONE_EACH: Final = {b"EF", b"BF"}
-"""Answers that come one for each request of a message, as they are ready."""
 INTERNAL: Final = b"RR"
 """Response Ready. The original sends it to itself; from outside it is no command."""
 
@@ -72,22 +45,30 @@ def decode(frames: Frames, *, legacy: bool = False) -> Exchange:
         raise Unanswerable from None
     tag, name, request_id = _head(frames, border)
     envelope = Envelope(frames[:border], TEXT_TAG if tag is None else tag, request_id or b"")
-    if envelope.tag == TEXT_TAG or (envelope.tag == ORIGINAL_TAG and len(envelope.request_id) == TEXT_ID_BYTES):
-        dialect, known = (LEGACY if legacy else TEXT), TEXT_COMMANDS
-    elif envelope.tag == ORIGINAL_TAG:
-        dialect, known = BINARY, BINARY_COMMANDS
-    else:
-        return _refused(envelope, UNSUPPORTED_PROTOCOL, f"protocol {shown(envelope.tag)} is not spoken here")
+    found = _dialect(envelope, legacy=legacy)
+    if found is None:
+        sentence = f"protocol {shown(envelope.tag)} is not spoken here"
+        return Exchange(envelope, TEXT, settled=TEXT.refused(UNSUPPORTED_PROTOCOL, sentence))
+    dialect, known = found
     if name == b"AC" and len(frames) == border + ONE_EVENT_FRAMES and dialect is TEXT:
         exchange = _one_event(envelope, frames, border)
         if exchange is not None:
             return exchange
     if name is None or request_id is None:
-        return _refused(envelope, MALFORMED, "RequestId is missing: the message has too few frames")
+        sentence = "RequestId is missing: the message has too few frames"
+        return Exchange(envelope, dialect, settled=dialect.refused(MALFORMED, sentence))
     command = known.get(name)
     if command is None:
-        return _refused(envelope, UNSUPPORTED_COMMAND, _unknown(name))
-    return _asked(envelope, name, command, dialect, Fields(frames, border + 4, dialect.scalars))
+        return Exchange(envelope, dialect, settled=dialect.refused(UNSUPPORTED_COMMAND, _unknown(name)))
+    return _asked(envelope, command, dialect, frames, border + 4)
+
+
+def _dialect(envelope: Envelope, *, legacy: bool) -> tuple[Dialect, dict[bytes, Command]] | None:
+    if envelope.tag == OWN_TAG:
+        return OWN, OWN_COMMANDS
+    if envelope.tag == TEXT_TAG or (envelope.tag == ORIGINAL_TAG and len(envelope.request_id) == TEXT_ID_BYTES):
+        return (LEGACY if legacy else TEXT), TEXT_COMMANDS
+    return (BINARY, BINARY_COMMANDS) if envelope.tag == ORIGINAL_TAG else None
 
 
 def _one_event(envelope: Envelope, frames: Frames, border: int) -> Exchange | None:
@@ -105,7 +86,7 @@ def _one_event(envelope: Envelope, frames: Frames, border: int) -> Exchange | No
         append = Append(context.decode(), stream.decode(), (new_event_of(row),), int(version))
     except UnicodeDecodeError:
         return None
-    return Exchange(envelope, (append,), encoding.commit_answer(TEXT), text_frames)
+    return Exchange(envelope, TEXT, TEXT_COMMANDS[b"AC"], (append,))
 
 
 def _head(frames: Frames, border: int) -> tuple[bytes | None, bytes | None, bytes | None]:
@@ -114,18 +95,22 @@ def _head(frames: Frames, border: int) -> tuple[bytes | None, bytes | None, byte
     return tag, name, request_id
 
 
-def _asked(envelope: Envelope, name: bytes, command: Command, dialect: Dialect, fields: Fields) -> Exchange:
+def _asked(envelope: Envelope, command: Command, dialect: Dialect, frames: Frames, at: int) -> Exchange:
+    fields = Fields(frames, at, dialect.scalars)
     try:
-        requests, compose = command.decode(fields, dialect)
+        _weigh(command, frames)
+        requests = command.read(fields)
         fields.end()
     except PenstockError as error:
-        failed = encoding.legacy_commit_error if dialect.legacy and name == b"AC" else error_payload
-        return Exchange(envelope, (), encoding.always(failed(error)), dialect.present)
-    return Exchange(envelope, requests, compose, command.present or dialect.present, command.answer in ONE_EACH)
+        return Exchange(envelope, dialect, command, settled=command.answer.failed(error, dialect))
+    if command.settled is not None and (payload := command.settled(requests[0])) is not None:
+        return Exchange(envelope, dialect, command, settled=payload)
+    return Exchange(envelope, dialect, command, requests)
 
 
-def _refused(envelope: Envelope, code: int, sentence: str) -> Exchange:
-    return Exchange(envelope, (), encoding.always(refusal_payload(code, sentence)), text_frames)
+def _weigh(command: Command, frames: Frames) -> None:
+    if command.bytes_max is not None and (size := sum(map(len, frames))) > command.bytes_max:
+        raise LimitExceeded("command_bytes_max", size, command.bytes_max)
 
 
 def _unknown(name: bytes) -> str:

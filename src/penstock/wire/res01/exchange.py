@@ -1,18 +1,14 @@
 """One message in, its answers out: the requests that a message makes, and how their replies are put into frames."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.model import Event, Reply, Request
-from penstock.wire.res01.codes import code_of
+from penstock.model import Reply, Request
+from penstock.wire.res01.commands import Command
+from penstock.wire.res01.dialects import Dialect, Frames, Presenter
 
-Frames = list[bytes]
 Replies = Sequence[Reply | PenstockError]
-Compose = Callable[[Replies], list[Frames]]
-"""Makes the payloads of a message's answers, in order, from the replies to its requests, in order."""
-Presenter = Callable[[list[Event]], Frames]
-"""Turns events into frames; a function of a module, so that workers can be told to call it."""
 
 
 class Envelope(NamedTuple):
@@ -36,26 +32,29 @@ class Exchange(NamedTuple):
     """
 
     envelope: Envelope
-    requests: tuple[Request, ...]
-    compose: Compose
-    present: Presenter
-    one_each: bool = False
+    dialect: Dialect
+    command: Command | None = None
+    requests: tuple[Request, ...] = ()
+    settled: Frames | None = None
+    """The answer, where no request is needed for it."""
+
+    @property
+    def present(self) -> Presenter:
+        """How a worker turns what it has read into frames."""
+        return self.dialect.present if self.command is None or self.command.present is None else self.command.present
+
+    @property
+    def one_each(self) -> bool:
+        """Whether answers come one for each request, as they are ready."""
+        return self.command is not None and self.command.answer.each
 
     def answers(self, replies: Replies) -> list[Frames]:
         """The finished messages."""
-        return [self.envelope.around(payload) for payload in self.compose(replies)]
+        if self.settled is not None or self.command is None:
+            return [self.envelope.around(self.settled or [])]
+        payloads = self.command.answer.payloads(self.requests, replies, self.dialect)
+        return [self.envelope.around(payload) for payload in payloads]
 
-
-def error_payload(error: PenstockError) -> Frames:
-    """ER with its code and sentence."""
-    return refusal_payload(code_of(error), sentence_of(error))
-
-
-def refusal_payload(code: int, sentence: str) -> Frames:
-    """ER with a code and a sentence."""
-    return [b"ER", b"%d" % code, sentence.encode(errors="replace")]
-
-
-def sentence_of(error: PenstockError) -> str:
-    """What happened. Never empty: in some answers an empty reason means success."""
-    return str(error) or type(error).__name__
+    def failed(self, error: PenstockError) -> Frames:
+        """The finished message that tells an error in place of an answer."""
+        return self.envelope.around(self.dialect.failed(error))

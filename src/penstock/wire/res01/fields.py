@@ -85,27 +85,27 @@ class Fields:
         """The next frame as a guid."""
         return read_guid(self.frame(field), field)
 
-    def wait_ms(self) -> int:
+    def wait_ms(self, field: str) -> int:
         """The next frame as the time that a long poll may wait."""
-        wait_ms = self.number("WaitMs")
+        wait_ms = self.number(field)
         if wait_ms < 0:
-            raise InvalidRequest("WaitMs", f"is {wait_ms}; it must be 0 (do not wait) or more")
+            raise InvalidRequest(field, f"is {wait_ms}; it must be 0 (do not wait) or more")
         return wait_ms
 
-    def count(self, field: str, frames_each: int) -> int:
+    def count(self, field: str, frames_each: int, most: int | None = None) -> int:
         """A count of items that each take so many of the frames that are left, or more."""
         count = self.number(field)
         if count < 0 or count * frames_each > self.left:
             raise InvalidRequest(field, f"is {count}, but {self.left} frames follow ({frames_each} for each)")
+        if most is not None and count > most:
+            raise InvalidRequest(field, f"is {count}; at most {most} at once")
         return count
 
     def count_to_end(self, field: str, frames_each: int, most: int | None = None) -> int:
         """A count of items that take all the frames that are left."""
-        count = self.count(field, frames_each)
+        count = self.count(field, frames_each, most)
         if count * frames_each != self.left:
             raise InvalidRequest(field, f"is {count}, but {self.left} frames follow ({frames_each} for each)")
-        if most is not None and count > most:
-            raise InvalidRequest(field, f"is {count}; at most {most} at once")
         return count
 
     def take(self, count: int) -> list[bytes]:

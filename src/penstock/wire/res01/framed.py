@@ -1,8 +1,9 @@
 """Res01 inside messages whose frames are short: MqFrames.
 
 A message's frames are what a DEALER would send, with the leading empty frame or without; the answer does as the
-message did. A field that is longer than a frame needs the tag `Res01L`: then all frames behind the tag, joined, are
-one byte string with the number of fields, their lengths and the fields themselves, cut into frames anywhere.
+message did. A field that is longer than a frame needs the tag `Res01L`, or `PEN1L` in the dialect of our own: then all
+frames behind the tag, joined, are one byte string with the number of fields, their lengths and the fields themselves,
+cut into frames anywhere.
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,14 @@ from typing import Final, NamedTuple
 from penstock.errors import DoesNotFit, InvalidRequest, LimitExceeded, PenstockError
 from penstock.model import Event
 from penstock.wire.mqframe import cut
-from penstock.wire.res01 import encoding
-from penstock.wire.res01.decoding import TEXT_TAG, decode
-from penstock.wire.res01.events import text_frames
-from penstock.wire.res01.exchange import Envelope, Exchange, Frames, Presenter, error_payload
+from penstock.wire.res01.decoding import decode
+from penstock.wire.res01.dialects import OWN, OWN_TAG, TEXT, TEXT_TAG, Frames, Presenter
+from penstock.wire.res01.exchange import Envelope, Exchange
 
 LARGE_TAG: Final = b"Res01L"
+OWN_LARGE_TAG: Final = b"PEN1L"
+LARGE: Final = {LARGE_TAG: TEXT_TAG, OWN_LARGE_TAG: OWN_TAG}
+"""The tags of messages in one byte string, and the tags that their fields would have in frames."""
 FIELDS_MAX: Final = 250_000
 """Fields of one Res01L message: empty ones cost little to send, but much to take apart."""
 _COUNT: Final = Struct("<I")
@@ -31,25 +34,24 @@ class Framed(NamedTuple):
     exchange: Exchange
     frame_bytes_max: int
     bare: bool
-    large: bool
+    large_tag: bytes | None = None
 
     @property
     def present(self) -> Presenter:
         """How events are turned into frames; what does not fit is said in the worker."""
         present = self.exchange.present
-        return present if self.large else partial(fitting, present, self.frame_bytes_max)
+        return present if self.large_tag else partial(fitting, present, self.frame_bytes_max)
 
     def wrap(self, answer: Frames) -> Frames:
         """An answer of the exchange as frames that fit."""
-        if self.large:
+        if self.large_tag:
             # Behind the empty frame and the tag come the fields.
-            answer = [b"", LARGE_TAG, *cut(join_fields(answer[2:]), self.frame_bytes_max)]
+            answer = [b"", self.large_tag, *cut(join_fields(answer[2:]), self.frame_bytes_max)]
         return answer[1:] if self.bare else answer
 
     def refusal(self, size: int) -> Frames:
         """The answer in place of one that does not fit."""
-        error = DoesNotFit(size, self.frame_bytes_max)
-        return self.wrap(self.exchange.envelope.around(error_payload(error)))
+        return self.wrap(self.exchange.failed(DoesNotFit(size, self.frame_bytes_max)))
 
 
 def decode_framed(frames: Frames, frame_bytes_max: int) -> Framed:
@@ -57,17 +59,19 @@ def decode_framed(frames: Frames, frame_bytes_max: int) -> Framed:
     bare = frames[0] != b""
     if bare:
         frames = [b"", *frames]
-    if len(frames) > 1 and frames[1] == LARGE_TAG:
-        return Framed(_decode_large(frames), frame_bytes_max, bare, True)
-    return Framed(decode(frames), frame_bytes_max, bare, False)
+    tag = frames[1] if len(frames) > 1 else b""
+    if tag in LARGE:
+        return Framed(_decode_large(frames, LARGE[tag]), frame_bytes_max, bare, tag)
+    return Framed(decode(frames), frame_bytes_max, bare)
 
 
-def _decode_large(frames: Frames) -> Exchange:
+def _decode_large(frames: Frames, tag: bytes) -> Exchange:
     try:
         fields = split_fields(b"".join(frames[2:]))
     except PenstockError as error:
-        return Exchange(Envelope([], TEXT_TAG, b""), (), encoding.always(error_payload(error)), text_frames)
-    return decode([b"", TEXT_TAG, *fields])
+        dialect = OWN if tag == OWN_TAG else TEXT
+        return Exchange(Envelope([], tag, b""), dialect, settled=dialect.failed(error))
+    return decode([b"", tag, *fields])
 
 
 def fitting(present: Presenter, frame_bytes_max: int, events: list[Event]) -> Frames:
