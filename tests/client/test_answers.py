@@ -62,10 +62,13 @@ def test_bytes_that_are_no_answer_end_the_connection(connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def junk() -> None:
-            for what in (b"\x99", b"\x03\x05\x00Res01", b"\x02\x06\x00Res01L\x03\x01\x00x", b"\x03\x01\x00?"):
+            for what in (b"\x99", b"\x03\x04\x00PEN1", b"\x02\x05\x00PEN1L\x03\x01\x00x", b"\x03\x01\x00?"):
                 accepted, _ = listener.accept()
                 with accepted:
-                    accepted.recv(1000)
+                    asked = b""
+                    # A hello comes first.
+                    while b"GS" not in asked:
+                        asked += accepted.recv(1000)
                     accepted.sendall(what)
                     while accepted.recv(1000):
                         pass

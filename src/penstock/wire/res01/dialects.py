@@ -20,6 +20,8 @@ TEXT_ID_BYTES: Final = 36
 OWN_TAG: Final = b"PEN1"
 """The tag of our own clients: the text dialect, but for errors, which come with class and fields."""
 LEGACY_WRITER_BUSY: Final = b"0x1"
+CLIENTS_OWN: Final = {"AnswerMalformed", "CannotConnect", "ClientClosed", "ConnectionLost", "DeadlinePassed"}
+"""Errors that say what became of a client's own attempt."""
 
 Frames = list[bytes]
 Presenter = Callable[[list[Event]], Frames]
@@ -93,13 +95,17 @@ def _own_payload(error: PenstockError) -> Frames:
 
 
 def error_of(frame: bytes) -> PenstockError:
-    """The error that a server had. One whose class this client does not know is Refused, with the same message."""
+    """The error that a server had. One whose class this client does not know is Refused, with the same message.
+
+    So is one that only a client can have: it would say something about this client's connection, which is not so.
+    """
     try:
         told = json.loads(frame)
         kind, given = told["class"], told["fields"]
         if (known := _errors().get(kind)) is not None and known.takes(given):
             return known.make(given)
-        return Refused(int(told["code"]), str(told["message"]), Retry(told["retry"]))
+        retry = Retry.UNKNOWN if kind in CLIENTS_OWN else Retry(told["retry"])
+        return Refused(int(told["code"]), str(told["message"]), retry)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest("Error", f"is not an error of this protocol: {error!r}") from None
 
@@ -130,7 +136,8 @@ _IN_JSON: Final[dict[Any, Any]] = {Retry: str, float: int | float}
 @cache
 def _errors() -> dict[str, _Known]:
     """The classes of errors by name."""
-    return {kind.__name__: _Known(kind, {field.name: field.type for field in fields(kind)}) for kind in CODES}
+    told = (kind for kind in CODES if kind.__name__ not in CLIENTS_OWN)
+    return {kind.__name__: _Known(kind, {field.name: field.type for field in fields(kind)}) for kind in told}
 
 
 # --- the dialects ------------------------------------------------------------------------------------------------
