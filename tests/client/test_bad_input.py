@@ -192,7 +192,7 @@ def test_a_deadline_leaves_the_outcome_unknown_once_it_was_sent(way: Way, connec
         assert isinstance(failed.value.__cause__, DeadlinePassed)
         assert failed.value.written == 0
         calls = calls_of(client)
-        assert len(calls.transport._link.waiting) == 0
+        assert len(calls.transport._link.waiting) <= 1  # the hello, if this server does not answer it
         end(client)
 
 

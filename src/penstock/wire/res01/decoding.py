@@ -4,10 +4,11 @@ Nothing that arrives makes this raise, but `Unanswerable`: every mistake becomes
 sentence that names the field.
 """
 
+from contextlib import suppress
 from typing import Final
 
 from penstock.errors import LimitExceeded, PenstockError
-from penstock.model import TICKS_MAX, Append
+from penstock.model import TICKS_MAX, Append, ProducerMark
 from penstock.model.ticks import TICKS_MASK
 from penstock.wire.res01.codes import MALFORMED, UNSUPPORTED_COMMAND, UNSUPPORTED_PROTOCOL
 from penstock.wire.res01.commands import BINARY_COMMANDS, OWN_COMMANDS, TEXT_COMMANDS, Command
@@ -27,7 +28,8 @@ from penstock.wire.res01.exchange import Envelope, Exchange
 from penstock.wire.res01.fields import Fields, new_event_of
 from penstock.wire.res01.scalars import GUID_BYTES, INT64_MAX, LONG_DIGITS, shown, swap_guid
 
-ONE_EVENT_FRAMES: Final = 13
+MARK_FRAMES: Final = 2
+ONE_EVENT_FRAMES: Final = {b"AC": 13, b"AF": 13 + MARK_FRAMES}
 """Frames of an append of one event, the empty one that leads it included."""
 INTERNAL: Final = b"RR"
 """Response Ready. The original sends it to itself; from outside it is no command."""
@@ -50,16 +52,17 @@ def decode(frames: Frames, *, legacy: bool = False) -> Exchange:
         sentence = f"protocol {shown(envelope.tag)} is not spoken here"
         return Exchange(envelope, TEXT, settled=TEXT.refused(UNSUPPORTED_PROTOCOL, sentence))
     dialect, known = found
-    if name == b"AC" and len(frames) == border + ONE_EVENT_FRAMES and dialect is TEXT:
-        exchange = _one_event(envelope, frames, border)
-        if exchange is not None:
-            return exchange
     if name is None or request_id is None:
         sentence = "RequestId is missing: the message has too few frames"
         return Exchange(envelope, dialect, settled=dialect.refused(MALFORMED, sentence))
     command = known.get(name)
     if command is None:
         return Exchange(envelope, dialect, settled=dialect.refused(UNSUPPORTED_COMMAND, _unknown(name)))
+    if len(frames) == border + ONE_EVENT_FRAMES.get(name, 0) and not dialect.is_binary:
+        with suppress(UnicodeDecodeError):
+            append = _one_event(command, frames, border + 4)
+            if append is not None:
+                return Exchange(envelope, dialect, command, (append,))
     return _asked(envelope, command, dialect, frames, border + 4)
 
 
@@ -71,9 +74,17 @@ def _dialect(envelope: Envelope, *, legacy: bool) -> tuple[Dialect, dict[bytes, 
     return (BINARY, BINARY_COMMANDS) if envelope.tag == ORIGINAL_TAG else None
 
 
-def _one_event(envelope: Envelope, frames: Frames, border: int) -> Exchange | None:
+def _one_event(command: Command, frames: Frames, at: int) -> Append | None:
     """The most common message of all, an append of one event, in half the time; None leaves it to the general way."""
-    context, stream, version, count, number, stamp, kind, headers, body = frames[border + 4 :]
+    mark = None
+    if command.code == b"AF":
+        producer, mark_number = frames[at : at + MARK_FRAMES]
+        at += MARK_FRAMES
+        if producer or mark_number:
+            if not producer or not mark_number.isdigit() or len(mark_number) >= LONG_DIGITS:
+                return None
+            mark = ProducerMark(producer.decode(), int(mark_number))
+    context, stream, version, count, number, stamp, kind, headers, body = frames[at:]
     if count != b"1" or len(number) != GUID_BYTES or not stamp.isdigit() or len(stamp) > LONG_DIGITS:
         return None
     if version != b"-1" and not (version.isdigit() and len(version) < LONG_DIGITS):
@@ -81,12 +92,8 @@ def _one_event(envelope: Envelope, frames: Frames, border: int) -> Exchange | No
     value = int(stamp)
     if value & TICKS_MASK > TICKS_MAX or value > INT64_MAX:
         return None
-    try:
-        row = swap_guid(number), value, kind.decode(), headers.decode() or None, body
-        append = Append(context.decode(), stream.decode(), (new_event_of(row),), int(version))
-    except UnicodeDecodeError:
-        return None
-    return Exchange(envelope, TEXT, TEXT_COMMANDS[b"AC"], (append,))
+    row = swap_guid(number), value, kind.decode(), headers.decode() or None, body
+    return Append(context.decode(), stream.decode(), (new_event_of(row),), int(version), mark)
 
 
 def _head(frames: Frames, border: int) -> tuple[bytes | None, bytes | None, bytes | None]:

@@ -40,6 +40,7 @@ class Dialect:
     reason: Callable[[PenstockError], bytes]
     """An error in one frame, where an answer has a place for it."""
     legacy: bool = False
+    is_binary: bool = False
 
     def refused(self, code: int, sentence: str) -> Frames:
         """The answer to a message that no class of errors is about."""
@@ -144,5 +145,5 @@ def _errors() -> dict[str, _Known]:
 
 TEXT: Final = Dialect("text", TEXT_SCALARS, text_frames, error_payload, _sentence)
 LEGACY: Final = Dialect("text", TEXT_SCALARS, text_frames, error_payload, _sentence, legacy=True)
-BINARY: Final = Dialect("binary", BINARY_SCALARS, binary_frames, error_payload, _sentence)
+BINARY: Final = Dialect("binary", BINARY_SCALARS, binary_frames, error_payload, _sentence, is_binary=True)
 OWN: Final = Dialect("own", TEXT_SCALARS, text_frames, _own_payload, error_frame)
