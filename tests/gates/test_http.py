@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 import penstock
 from penstock import testing
+from penstock.gates import http
 from penstock.gates.guard import SECURITY_HEADERS, Guard, is_same_origin
 from penstock.gates.http import HttpGate, application
 from penstock.settings import Settings
@@ -296,6 +297,18 @@ async def test_a_page_may_have_a_policy_of_its_own() -> None:
     assert (b"x-frame-options", b"DENY") in headers
 
 
+async def test_a_websocket_of_another_site_is_refused() -> None:
+    sent: list[dict[str, object]] = []
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost:8470"), (b"origin", b"http://evil.example")]
+    scope = {"type": "websocket", "path": "/", "raw_path": b"/", "headers": headers}
+    await Guard(None)(scope, None, send)  # type: ignore[arg-type]
+    assert (sent[0]["type"], sent[0]["status"]) == ("websocket.http.response.start", 403)
+
+
 # ---------------------------------------------------------------- connections of one address
 
 
@@ -421,3 +434,17 @@ async def test_what_is_no_http_has_one_line_in_the_log_that_names_its_peer_and_n
         assert lines[0] == f"http ended the connection of {peers[0]}: what came was no HTTP"
         assert len(lines) == LINES_PER_ADDRESS_MAX
     assert caplog.records[-1].getMessage().startswith("http ended 5 more connections, the last one from 127.0.0.1;")
+
+
+async def test_a_connection_on_which_nothing_comes_is_ended_with_a_line_that_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(http, "REQUEST_S_MAX", 0.05)
+    async with gate_with(tmp_path) as gate:
+        silent = await opened(gate)
+        assert await is_cut_off(silent)
+        silent[1].close()
+        ours = [each for each in caplog.records if each.name == http.__name__]
+        line = f"http ended the connection of {peer_of(silent)}: no answer was complete within 0.05 s"
+        assert [(each.levelname, each.getMessage()) for each in ours] == [("INFO", line)]

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from penstock.mq import MqClient, Reason
-from penstock.tcp import PeerLog, network_of, shown_peer
+from penstock.tcp import PeerLog, Why, network_of, shown_peer
 from penstock.tcp.peers import LINES_MAX, LINES_PER_ADDRESS_MAX, WINDOW_S
 from tests.mq.support import HOST, Raw, Serving, disconnect, serving, until
 
@@ -115,15 +115,17 @@ async def still_works(clients: list[MqClient]) -> None:
         (b"\x00", "WARNING", "protocol error: there is no frame type 0"),
         (b"", "INFO", "no byte came for too long (idle_ms_max is 200)"),
         (b"\x03\x05", "WARNING", "a message took too long (message_ms_max is 100)"),
+        (b"\x03\xff\x3f" + bytes(2000), "WARNING", f"{Why.HOARDED} (pending_bytes_total_max is 1000)"),
     ],
 )
 async def test_the_log_names_whom_the_server_has_cut_off(
     sent: bytes, level: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with serving(idle_ms_max=200, message_ms_max=100) as served, await served.raw() as raw:
+    limits = {"idle_ms_max": 200, "message_ms_max": 100, "pending_bytes_total_max": 1000}
+    async with serving(**limits) as served, await served.raw() as raw:
         await raw.send(sent)
-        await raw.rest()
+        await until(raw.has_ended)
         peer = shown_peer(raw.socket.getsockname())
         raw.socket.close()
         await until(lambda: served.endings)

@@ -62,18 +62,19 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         authorities = headers.getlist("host")
         # A target may name a host, as in requests to proxies. It then goes before Host (RFC 9112).
-        if found := ABSOLUTE.fullmatch(scope["raw_path"]):
+        if found := ABSOLUTE.fullmatch(scope.get("raw_path") or b""):
             path = found[2] or b"/"
             scope = {**scope, "raw_path": path, "path": unquote(path.decode("latin-1"))}
             authorities.append(found[1].decode("latin-1"))
         refusal = self._name_refusal(authorities)
-        if refusal is None and scope["method"] not in SAFE_METHODS:
+        # A WebSocket has no method, and is not safe.
+        if refusal is None and scope.get("method") not in SAFE_METHODS:
             refusal = self._origin_refusal(headers, authorities[-1] if authorities else "")
         await protected(refusal or self._app)(scope, receive, send)
 

@@ -299,18 +299,18 @@ class BoundedProtocol(H11Protocol):
         self.since = self.loop.time()
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = self.loop.call_later(
-            REQUEST_S_MAX, self.abandon, f"no answer was complete within {REQUEST_S_MAX:g} s"
-        )
+        # Not a warning: browsers open connections that they may need, and then do not.
+        why = f"no answer was complete within {REQUEST_S_MAX:g} s"
+        self._alarm = self.loop.call_later(REQUEST_S_MAX, self.abandon, why, logging.INFO)
 
-    def abandon(self, why: str) -> None:
+    def abandon(self, why: str, level: int = logging.WARNING) -> None:
         """Cut the connection off, whatever is under way."""
-        self._tell("ended the connection of", why)
+        self._tell("ended the connection of", why, level)
         self.connections.discard(self)
         self.transport.abort()
 
-    def _tell(self, what: str, why: str) -> None:
+    def _tell(self, what: str, why: str, level: int = logging.WARNING) -> None:
         """Say in the log what was done to the peer, once."""
         if not self._is_told:
             self._is_told = True
-            self.bounds.peer_log.write(logging.WARNING, self.network, "http %s %s: %s", what, self.peer, why)
+            self.bounds.peer_log.write(level, self.network, "http %s %s: %s", what, self.peer, why)
