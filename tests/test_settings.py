@@ -55,18 +55,24 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "data": None,
         "store": None,
         "http": "127.0.0.1:8470",
+        "http_hosts": (),
+        "http_origins": (),
+        "http_connections_max": 128,
+        "http_connections_per_address_max": 32,
         "res": "tcp://127.0.0.1:8471",
         "res_legacy": None,
         "res_frame_bytes_max": 16 * MIB,
         "res_unread_max": 1000,
         "mq": "127.0.0.1:8472",
         "mq_connections_max": 1000,
+        "mq_connections_per_address_max": 250,
         "mq_idle_ms_max": 60_000,
         "mq_message_bytes_max": 64 * MIB,
         "mq_unsent_bytes_max": 64 * MIB,
         "remits": "127.0.0.1:4242",
         "remits_connections_max": 1000,
-        "remits_idle_ms_max": 3_600_000,
+        "remits_connections_per_address_max": 250,
+        "remits_idle_ms_max": 600_000,
         "remits_frame_bytes_max": 16 * 1024 * 1024,
         "insecure": False,
         "workers": 2,
@@ -216,6 +222,20 @@ def test_an_address_has_a_host_and_a_port(address: str, parts: tuple[str, int]) 
     assert load({"http": address}, {}).http == address
 
 
+@pytest.mark.parametrize(
+    ("raw", "names"),
+    [
+        ("Penstock.Example.com.", ("penstock.example.com",)),
+        (" a , b-1.c_2,", ("a", "b-1.c_2")),
+        (["a", "B"], ("a", "b")),
+        ("", ()),
+        ([], ()),
+    ],
+)
+def test_several_names_have_commas_between_or_are_a_list(raw: object, names: tuple[str, ...]) -> None:
+    assert load({"http_hosts": raw}, {}).http_hosts == names
+
+
 def test_toml_gives_typed_values(tmp_path: Path) -> None:
     text = 'data = "d"\ninsecure = true\nwriter_queue_max = 20_000\n'
     text += 'page_bytes_max = "4MiB"\nwal_bytes_max = 65536\n'
@@ -244,6 +264,8 @@ WHOLE = "must be a whole number"
 SIZE = "must be a number of bytes such as 1048576 or 64MiB"
 ADDRESS = "must be HOST:PORT, an IPv6 host in brackets"
 PORT = "must end in a port from 0 to 65535"
+NAMES = "must be host names without scheme and port, such as penstock.example.com, with commas between"
+ORIGINS = "must be origins such as https://console.example.com:8443, with commas between"
 SCHEME = "must begin with sqlite:/// or postgresql://"
 
 
@@ -281,6 +303,15 @@ SCHEME = "must begin with sqlite:/// or postgresql://"
         ("http", "localhost:http", PORT),
         ("http", "localhost:65536", PORT),
         ("http", "localhost:", PORT),
+        ("http_hosts", "penstock.example.com:8470", NAMES),
+        ("http_hosts", "http://penstock.example.com", NAMES),
+        ("http_hosts", "*.example.com", NAMES),
+        ("http_hosts", "a b", NAMES),
+        ("http_hosts", [8470], "must be a list of strings"),
+        ("http_hosts", 8470, "must be a list of strings"),
+        ("http_origins", "console.example.com", ORIGINS),
+        ("http_origins", "https://console.example.com/", ORIGINS),
+        ("http_origins", "null", ORIGINS),
         ("store", "mysql://h/db", SCHEME),
         ("store", "sqlite://relative", SCHEME),
         ("data", "", "must not be empty"),
@@ -405,6 +436,8 @@ EXAMPLES: dict[str, object] = {
     "data": Path("d"),
     "store": "sqlite:///d",
     "http": "[::1]:0",
+    "http_hosts": ("penstock.example.com", "events"),
+    "http_origins": ("https://console.example.com", "http://[::1]:3000"),
     "res": "ipc://some/place",
     "res_legacy": "tcp://[::1]:0",
     "mq": "[::1]:1",

@@ -137,6 +137,7 @@ def test_one_connection_too_many_is_refused(narrow: Served) -> None:
             client.log_list()
         for _ in range(3):
             with Remits(narrow.remits) as refused:
+                assert refused.receive().failure().code == 33
                 assert refused.is_closed()
         assert all(client.log_list() == [] for client in clients)
         clients.pop().close()

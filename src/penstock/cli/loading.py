@@ -49,7 +49,13 @@ EVENT_TYPE: Final = "Benched"
 
 def bench_command(
     clients: Annotated[
-        int, typer.Option("--clients", help="clients at once, each with its connection", min=1, max=CLIENTS_MAX)
+        int,
+        typer.Option(
+            "--clients",
+            help="clients at once, each with its connection; for more than 250 raise mq_connections_per_address_max",
+            min=1,
+            max=CLIENTS_MAX,
+        ),
     ] = 8,
     batch: Annotated[int, typer.Option("--batch", help="events in one append", min=1, max=BATCH_EVENTS_MAX)] = 10,
     body_bytes: Annotated[

@@ -131,7 +131,8 @@ is an error. `penstock settings` shows what is in effect and where it comes from
 is for programs.
 
 Numbers may be grouped with underscores (`10_000`). Names with `_bytes` take bytes, or KiB, MiB and GiB
-(`64MiB`, in quotes in TOML). Names with `_ms_` take milliseconds.
+(`64MiB`, in quotes in TOML). Names with `_ms_` take milliseconds. Settings with several values take them with
+commas between (`a.example,b.example`), or as a list in TOML.
 
 ```toml
 # penstock.toml
@@ -152,5 +153,6 @@ def settings_page() -> str:
 
 def page_row(row: Setting) -> str:
     """One line of the table in docs/settings.md."""
-    default = f"`{shown(row.name, row.default)}`" if row.default is not None else "none"
+    text = shown(row.name, row.default)
+    default = f"`{text}`" if text else "none"
     return f"| `{row.name}` | `{row.flag}` | `{row.environment}` | {default} | {row.help} |\n"

@@ -111,7 +111,7 @@ class MqLink(Link):
         if ending is None or ending.reason is Reason.CLIENT_CLOSING:
             return super().ended()
         if ending.reason is Reason.CONNECTION_REFUSED:
-            return CannotConnect(self.url, f"{ending}: it has too many connections")
+            return CannotConnect(self.url, f"{ending}: it has too many connections, or too many from this address")
         if ending.reason is not Reason.PROTOCOL_ERROR:
             return ConnectionLost(self.url, str(ending))
         if not ending.by_peer:

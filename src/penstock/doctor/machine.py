@@ -11,8 +11,8 @@ from penstock.settings import Settings
 CLOCK_MIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 CLOCK_MAX: Final = datetime(2100, 1, 1, tzinfo=UTC)
 """A clock outside of these has not been set."""
-OTHER_FILES: Final = 200
-"""Files and sockets of a server besides its connections: the store, workers, HTTP."""
+OTHER_FILES: Final = 72
+"""Files and sockets of a server besides its connections: the store, workers."""
 
 
 def machine(settings: Settings) -> Iterator[Finding]:
@@ -31,7 +31,8 @@ def clock(now: datetime) -> Finding:
 
 def open_files(settings: Settings, limit: int) -> Finding:
     """Whether a server could have as many connections as its settings allow."""
-    wanted = settings.mq_connections_max + settings.remits_connections_max + OTHER_FILES
+    connections = settings.mq_connections_max + settings.remits_connections_max + settings.http_connections_max
+    wanted = connections + OTHER_FILES
     if limit == resource.RLIM_INFINITY:
         return ok("open files", "as many as a process wants")
     if limit >= wanted:

@@ -97,6 +97,7 @@ def limits_of(settings: Settings) -> MqLimits:
     """What the settings allow a connection."""
     return MqLimits(
         connections_max=settings.mq_connections_max,
+        connections_per_address_max=settings.mq_connections_per_address_max,
         idle_ms_max=settings.mq_idle_ms_max,
         message_ms_max=settings.mq_idle_ms_max,
         stall_ms_max=settings.mq_idle_ms_max,

@@ -26,7 +26,7 @@ from penstock.model import (
 from penstock.settings import Settings
 from penstock.tcp import Hold, SessionInfo, TcpLimits, TcpServer, TcpSession, Why
 from penstock.wire.remits import Exchange, Frame, Parser, decode, error_frame, item_payload, refusal_frame
-from penstock.wire.remits.codes import LIMIT, UNREADABLE_BYTES
+from penstock.wire.remits.codes import BUSY, LIMIT, UNREADABLE_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ def limits_of(settings: Settings) -> TcpLimits:
     usual, idle_ms_max = TcpLimits(), settings.remits_idle_ms_max
     return TcpLimits(
         connections_max=settings.remits_connections_max,
+        connections_per_address_max=settings.remits_connections_per_address_max,
         idle_ms_max=idle_ms_max,
         # A client may be silent for long between requests, but not within one, nor while answers wait for it.
         message_ms_max=min(idle_ms_max, usual.message_ms_max),
@@ -243,6 +244,10 @@ class _Session(TcpSession):
         return not self._under_way or (group is not None and group is self._under_way[-1].group)
 
     # -- the end
+
+    def farewell(self, why: str) -> bytes:
+        """What a refused peer gets as the answer to its first request. Later it would be taken for another answer."""
+        return refusal_frame(BUSY) if why in (Why.REFUSED, Why.CROWDED) else b""
 
     def _end_if_done(self) -> None:
         """Everything is answered: close if the peer has nothing more to say, or cannot be understood."""

@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.mq.session import Handlers, MqLimits, MqSession, OnClose, OnMessage, OnSession
-from penstock.tcp import TcpServer
-from penstock.tcp.session import shown_peer
+from penstock.tcp import TcpServer, shown_peer
 
 
 class MqServer(TcpServer[MqSession]):

@@ -56,6 +56,7 @@ REASONS: Final[dict[str, Reason]] = {
     Why.UNREAD: Reason.APPLICATION_ERROR,
     Why.HOARDED: Reason.APPLICATION_ERROR,
     Why.REFUSED: Reason.CONNECTION_REFUSED,
+    Why.CROWDED: Reason.CONNECTION_REFUSED,
     Why.DONE: Reason.SERVER_CLOSING,
     Why.SHUTDOWN: Reason.SERVER_SHUTDOWN,
     Why.KICKED: Reason.SERVER_CLOSING,
@@ -122,6 +123,7 @@ class MqSession(TcpSession):
         """Say why and close. What was sent before still arrives, if the peer takes it."""
         if self.ended is None:
             self._reason = reason
+            self.is_closed_by_user = True
             self.end(reason.words)
 
     @property

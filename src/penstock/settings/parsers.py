@@ -10,6 +10,8 @@ from pathlib import Path
 
 UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 STORE_SCHEMES = ("sqlite:///", "postgresql://")
+HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+ORIGIN = re.compile(rf"https?://({HOST_NAME.pattern}|\[[0-9a-f:.]+\])(:[0-9]{{1,5}})?")
 
 
 def text(raw: object) -> str:
@@ -92,6 +94,32 @@ def store_url(raw: object) -> str:
     if not text(raw).startswith(STORE_SCHEMES):
         raise ValueError(f"must begin with {' or '.join(STORE_SCHEMES)}")
     return text(raw)
+
+
+def host_names(raw: object) -> tuple[str, ...]:
+    """Host names, separated by commas or in a list, as they are compared: in lower case."""
+    found = tuple(name.lower().removesuffix(".") for name in several(raw))
+    if not all(HOST_NAME.fullmatch(name) for name in found):
+        raise ValueError(
+            "must be host names without scheme and port, such as penstock.example.com, with commas between"
+        )
+    return found
+
+
+def origins(raw: object) -> tuple[str, ...]:
+    """Origins as browsers write them, separated by commas or in a list."""
+    found = tuple(origin.lower() for origin in several(raw))
+    if not all(ORIGIN.fullmatch(origin) for origin in found):
+        raise ValueError("must be origins such as https://console.example.com:8443, with commas between")
+    return found
+
+
+def several(raw: object) -> list[str]:
+    """A list from TOML, or the parts of a string between commas. Nothing is an empty list."""
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ValueError("must be a list of strings")
+    return [part.strip() for part in parts if part.strip()]
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -5,7 +5,19 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.settings.parsers import UNITS, address, choice, count, directory, endpoint, size, store_url, switch
+from penstock.settings.parsers import (
+    UNITS,
+    address,
+    choice,
+    count,
+    directory,
+    endpoint,
+    host_names,
+    origins,
+    size,
+    store_url,
+    switch,
+)
 
 T = TypeVar("T")
 
@@ -32,6 +44,22 @@ class Settings:
         parse=address,
         help="where health and metrics are served; port 0: any free port",
     )
+    http_hosts: tuple[str, ...] = setting(
+        default=(),
+        parse=host_names,
+        help="names that HTTP answers to besides IP addresses and localhost: NAME,NAME",
+    )
+    http_origins: tuple[str, ...] = setting(
+        default=(),
+        parse=origins,
+        help="origins besides its own whose pages may change something over HTTP: https://NAME,…",
+    )
+    http_connections_max: int = setting(
+        default=128, parse=count(1), help="HTTP connections; one more costs the one that waits longest its place"
+    )
+    http_connections_per_address_max: int = setting(
+        default=32, parse=count(1), help="HTTP connections from one IPv4 address or IPv6 /64"
+    )
     res: str | None = setting(
         default="tcp://127.0.0.1:8471",
         parse=endpoint,
@@ -54,6 +82,9 @@ class Settings:
     mq_connections_max: int = setting(
         default=1000, parse=count(1), help="connections of the MQ gate; one more is refused"
     )
+    mq_connections_per_address_max: int = setting(
+        default=250, parse=count(1), help="connections of the MQ gate from one IPv4 address or IPv6 /64"
+    )
     mq_idle_ms_max: int = setting(
         default=60_000,
         parse=count(1),
@@ -75,8 +106,11 @@ class Settings:
     remits_connections_max: int = setting(
         default=1000, parse=count(1), help="connections of the Remits gate; one more is refused"
     )
+    remits_connections_per_address_max: int = setting(
+        default=250, parse=count(1), help="connections of the Remits gate from one IPv4 address or IPv6 /64"
+    )
     remits_idle_ms_max: int = setting(
-        default=3_600_000, parse=count(1), help="how long a peer of the Remits gate may be silent"
+        default=600_000, parse=count(1), help="how long a peer of the Remits gate may be silent"
     )
     remits_frame_bytes_max: int = setting(
         default=16 * UNITS["MiB"],
@@ -211,6 +245,8 @@ def shown(name: str, value: object) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
     if "_bytes" in name and isinstance(value, int):
         return shown_size(value)
     return str(value)

@@ -4,7 +4,19 @@ What is said on them is up to whoever builds on this: `penstock.mq` and the gate
 """
 
 from penstock.tcp.loops import new_loop
+from penstock.tcp.peers import PeerLog, network_of, shown_peer
 from penstock.tcp.server import TcpServer
 from penstock.tcp.session import Hold, SessionInfo, TcpLimits, TcpSession, Why
 
-__all__ = ["Hold", "SessionInfo", "TcpLimits", "TcpServer", "TcpSession", "Why", "new_loop"]
+__all__ = [
+    "Hold",
+    "PeerLog",
+    "SessionInfo",
+    "TcpLimits",
+    "TcpServer",
+    "TcpSession",
+    "Why",
+    "network_of",
+    "new_loop",
+    "shown_peer",
+]

@@ -1,6 +1,7 @@
 """The listening side: takes connections up to a limit, looks after them all, and lets go of them in the end."""
 
 import asyncio
+import logging
 import socket
 import ssl
 import time
@@ -11,13 +12,32 @@ from contextlib import suppress
 from itertools import count
 from typing import Final, Generic, TypeVar
 
+from penstock.tcp.peers import PeerLog
 from penstock.tcp.session import Hold, SessionInfo, TcpLimits, TcpSession, Why
+
+log = logging.getLogger(__name__)
+# A program that uses the library and sets up no logging does not find these lines on its standard error.
+log.addHandler(logging.NullHandler())
 
 BACKLOG_MAX: Final = 1024
 REFUSED_MAX: Final = 100
 """Refused connections that are told so at once; when there are more, they are closed without a word."""
 CHECK_S_MAX: Final = 1.0
 """How often sessions are looked after, or more often if a limit is short."""
+
+QUIET: Final = frozenset({Why.PEER, Why.LOST, Why.DONE, Why.SHUTDOWN})
+"""Endings that the log says nothing of: the peer's own, and those of everybody."""
+LIMITS: Final[dict[str, str]] = {
+    Why.IDLE: "idle_ms_max",
+    Why.SLOW: "message_ms_max",
+    Why.STALLED: "stall_ms_max",
+    Why.HOARDED: "pending_bytes_total_max",
+    Why.REFUSED: "connections_max",
+    Why.CROWDED: "connections_per_address_max",
+}
+"""The limit behind an ending, for the log."""
+MILD: Final = frozenset({Why.IDLE, Why.KICKED})
+"""Endings that a healthy system has too: the log has them without a warning."""
 
 S = TypeVar("S", bound=TcpSession)
 
@@ -32,7 +52,9 @@ class TcpServer(ABC, Generic[S]):
         """How many sessions have ended, by why."""
         self._numbers = count(1)
         self._sessions: dict[str, S] = {}
+        self._addresses: Counter[str] = Counter()
         self._refused: set[S] = set()
+        self._peer_log = PeerLog(log, name)
         self._pending_bytes = 0
         self._server: asyncio.Server | None = None
         self._stopping = False
@@ -71,6 +93,7 @@ class TcpServer(ABC, Generic[S]):
             self._watch.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watch
+        self._peer_log.flush()
 
     # -- sessions
 
@@ -95,15 +118,24 @@ class TcpServer(ABC, Generic[S]):
 
     def opened(self, session: S) -> None:
         """Keep it, or refuse it."""
-        if not self._stopping and len(self._sessions) < self.limits.connections_max:
+        refusal = self._refusal(session.network)
+        if refusal is None:
             session.id = f"{self.name}-{next(self._numbers)}"
             self._sessions[session.id] = session
+            self._addresses[session.network] += 1
             return
         self._refused.add(session)
         if self._stopping or len(self._refused) > REFUSED_MAX:
-            session.cut(Why.REFUSED)
+            session.cut(refusal)
         else:
-            session.end(Why.REFUSED)
+            session.end(refusal)
+
+    def _refusal(self, network: str) -> Why | None:
+        if self._stopping:
+            return Why.SHUTDOWN
+        if len(self._sessions) >= self.limits.connections_max:
+            return Why.REFUSED
+        return Why.CROWDED if self._addresses[network] >= self.limits.connections_per_address_max else None
 
     def grew(self, _session: S, pending_bytes: int) -> None:
         """Cut off who holds the most when unfinished messages have become too many."""
@@ -123,9 +155,28 @@ class TcpServer(ABC, Generic[S]):
 
     def closed(self, session: S) -> None:
         """Forget it."""
-        self.endings[session.ended or Why.LOST] += 1
+        why = session.ended or Why.LOST
+        self.endings[why] += 1
         self._refused.discard(session)
-        self._sessions.pop(session.id, None)
+        if self._sessions.pop(session.id, None) is not None:
+            self._addresses[session.network] -= 1
+            if not self._addresses[session.network]:
+                # A counter keeps its zeros, and there are many addresses.
+                del self._addresses[session.network]
+        if why not in QUIET and not session.is_closed_by_user:
+            self._tell(session, why)
+
+    def _tell(self, session: S, why: str) -> None:
+        """Say in the log whom the server has cut off, and why."""
+        limit = LIMITS.get(why)
+        about = f"{why} ({limit} is {getattr(self.limits, limit)})" if limit else why
+        who = f"{session.id} of {session.peer} was ended" if session.id else f"{self.name} refused {session.peer}"
+        if why == Why.KICKED:
+            # No peer can cause this one.
+            log.info("%s: %s", who, about)
+        else:
+            level = logging.INFO if why in MILD else logging.WARNING
+            self._peer_log.write(level, session.network, "%s: %s", who, about)
 
     async def _look_after(self) -> None:
         limits = self.limits
@@ -134,5 +185,6 @@ class TcpServer(ABC, Generic[S]):
         while True:
             await asyncio.sleep(min(CHECK_S_MAX, shortest_s / 4))
             now = loop.time()
+            self._peer_log.tick()
             for session in list(self._sessions.values()):
                 session.check(now)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol, cast
 
+from penstock.tcp.peers import network_of, shown_peer
+
 LEAVE_PAUSE_S: Final = 0.05
 """How often a connection is looked at that ends when its peer has taken all that waits for it."""
 PIECES_MAX: Final = 256
@@ -23,6 +25,8 @@ class TcpLimits:
 
     connections_max: int = 1000
     """Connections at once; the next one is refused."""
+    connections_per_address_max: int = 250
+    """Connections from one IPv4 address, or from the /64 of an IPv6 address; the next one is refused."""
     idle_ms_max: int = 60_000
     """How long a peer may be silent."""
     message_ms_max: int = 60_000
@@ -65,6 +69,7 @@ class Why(StrEnum):
     UNREAD = "too much waited for a peer that does not read"
     HOARDED = "all unfinished messages together had too many bytes, and this peer's had the most"
     REFUSED = "there were too many connections"
+    CROWDED = "there were too many connections from its address"
     DONE = "the peer had sent all that it wanted, and got all that was due to it"
     SHUTDOWN = "the server was shut down"
     KICKED = "an operator cut it off"
@@ -108,11 +113,15 @@ class TcpSession(asyncio.Protocol):
     def __init__(self, limits: TcpLimits, keeper: Keeper | None = None) -> None:
         self.id = ""
         self.peer = ""
+        self.network = ""
+        """The key by which the keeper counts its peer's connections; see `network_of`."""
         self.messages_received = 0
         self.messages_sent = 0
         self.bytes_received = 0
         self.ended: str | None = None
         """Why it ended or is ending; None while it is open."""
+        self.is_closed_by_user = False
+        """Whether the program that uses the connection has closed it, and so knows of it."""
         self.pending_bytes = 0
         """How much has come of a message that is not complete."""
         self._limits = limits
@@ -321,7 +330,8 @@ class TcpSession(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         high = self._limits.unsent_bytes_high
         self._transport.set_write_buffer_limits(high=high, low=high // 4)
-        self.peer = shown_peer(transport.get_extra_info("peername"))
+        address = transport.get_extra_info("peername")
+        self.peer, self.network = shown_peer(address), network_of(address)
         if self._keeper is not None:
             self._keeper.opened(self)
         if self.ended is None:
@@ -385,11 +395,3 @@ class TcpSession(asyncio.Protocol):
         if self._keeper is not None:
             self._keeper.closed(self)
         self.lost()
-
-
-def shown_peer(address: object) -> str:
-    """A peer's address as people write it."""
-    if isinstance(address, tuple) and len(address) >= 2:
-        host, port = address[:2]
-        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    return str(address or "unknown")
