@@ -79,6 +79,7 @@ docs: $(VENV)/.run ## the pages that are made from code
 	$(BIN)/python -c 'from penstock.cli.settings import settings_page as page; print(page(), end="")' > docs/settings.tmp
 	mv docs/settings.tmp docs/settings.md
 	$(BIN)/python -m penstock.cli.reference docs
+	$(BIN)/python -m penstock.wire.res01.page docs/protocols/res01.md
 
 # The locks hold what the public registry has, whatever mirror or wheel folder this machine's pip prefers.
 LOCK := CUSTOM_COMPILE_COMMAND='make lock' PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_INDEX_URL= PIP_EXTRA_INDEX_URL= \

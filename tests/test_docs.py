@@ -52,7 +52,11 @@ def test_no_command_is_documented_that_does_not_exist() -> None:
 
 def test_every_request_is_documented() -> None:
     page = text("docs/engine.md")
-    assert [kind.__name__ for kind in Request.__subclasses__() if f"`{kind.__name__}`" not in page] == []
+    assert [
+        kind.__name__
+        for kind in Request.__subclasses__()
+        if kind.__module__.startswith("penstock.model") and f"`{kind.__name__}`" not in page
+    ] == []
 
 
 def test_the_pages_name_the_schema_that_the_code_has() -> None:

@@ -15,9 +15,11 @@ import pytest
 from penstock import model
 from penstock.engine.jobs import TIES_BYTES_MAX, TIES_MAX, TIES_POSITIONS_MAX
 from penstock.errors import PenstockError, VersionConflict, WriterBusy
-from penstock.model import Append, Reply, Request
-from penstock.wire.res01 import BINARY_COMMANDS, CODES, TEXT_COMMANDS, codes, decode
+from penstock.model import Append, GetStats, Reply, Request
+from penstock.wire.res01 import BINARY_COMMANDS, CODES, TEXT_COMMANDS, codes, decode, message_of
 from penstock.wire.res01.commands import SUBSCRIPTIONS_MAX
+from penstock.wire.res01.hello import Hello
+from penstock.wire.res01.page import commands_table, page_with_table
 from penstock.wire.res01.scalars import BINARY_SCALARS, NUMBER_BYTES_MAX, TEXT_SCALARS, TIME_BYTES_MAX
 from tests.wire.samples import LEGACY, SAMPLES, STAMP, TICKS, Sample, sample
 
@@ -112,7 +114,7 @@ def test_the_errors_that_the_page_shows_are_so(title: str) -> None:
 def test_every_example_of_the_page_is_run() -> None:
     titles = {sample.title for sample in SAMPLES if not sample.is_legacy} | set(OTHERS)
     answers = {f"{sample.title} answer" for sample in SAMPLES} | {f"{title} answer" for title in OTHERS}
-    assert set(EXAMPLES) == titles | answers | set(MORE_ANSWERS)
+    assert set(EXAMPLES) == titles | answers | set(MORE_ANSWERS) | {"HI", "PEN1 ER answer"}
     assert len(BLOCK.findall(PAGE)) == PAGE.count("```frames") == len(EXAMPLES)
 
 
@@ -135,12 +137,15 @@ def test_every_command_has_its_section_with_its_answer_and_an_example(command: b
     assert (f"```frames {command.decode()} binary\n" in section) == (command in BINARY_COMMANDS)
 
 
-def test_every_command_and_answer_is_in_the_table_at_the_top() -> None:
-    table = "".join(re.findall(r"^\| `\w\w`.*\n", PAGE.split("## The envelope")[0], re.MULTILINE))
-    named = set(re.findall(r"`(\w\w)`", table))
-    assert named == {name.decode() for name in TEXT_COMMANDS} | {
-        command.answer.code.decode() for command in TEXT_COMMANDS.values()
-    }
+def test_the_table_at_the_top_is_that_of_the_codec() -> None:
+    assert page_with_table(PAGE) == PAGE, "run make docs"
+    assert commands_table() in PAGE
+
+
+def test_a_hello_and_an_error_of_our_own_dialect_look_as_the_page_shows() -> None:
+    (hello,) = EXAMPLES["HI"]
+    assert hello == [b"", *message_of(Hello(1, "example"), b"1")]
+    assert decode([b"", *message_of(GetStats(), b"1")]).answers([CONFLICT]) == EXAMPLES["PEN1 ER answer"]
 
 
 def test_every_code_is_in_the_table_of_codes() -> None:

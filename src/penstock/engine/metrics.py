@@ -76,6 +76,7 @@ class Metrics(Collector):
         self.refused: Counter[str] = Counter()
         self.gate_received: Counter[str] = Counter()
         self.gate_sent: Counter[str] = Counter()
+        self.commands: Counter[str] = Counter()
         self.gate_dropped: Counter[tuple[str, str]] = Counter()
         self.gate_closed: Counter[tuple[str, str]] = Counter()
         self.gate_sessions: Counter[str] = Counter()
@@ -103,8 +104,9 @@ class Metrics(Collector):
         for reason, times in {**self.refused, **{reason: times for reason, times in pools.items() if times}}.items():
             refused.add_metric([reason], times)
         yield refused
-        yield _by_gate("penstock_gate_received", "Messages received, by gate", self.gate_received)
-        yield _by_gate("penstock_gate_sent", "Messages sent, by gate", self.gate_sent)
+        yield _by("gate", "penstock_gate_received", "Messages received, by gate", self.gate_received)
+        yield _by("gate", "penstock_gate_sent", "Messages sent, by gate", self.gate_sent)
+        yield _by("command", "penstock_commands", "Res01 messages received, by command", self.commands)
         dropped = CounterMetricFamily("penstock_gate_dropped", "Messages dropped", labels=["gate", "reason"])
         for labels, times in list(self.gate_dropped.items()):
             dropped.add_metric(labels, times)
@@ -148,8 +150,8 @@ class Metrics(Collector):
         yield GaugeMetricFamily("penstock_disk_refusing", "1 while appends are refused for space", self.disk_refusing)
 
 
-def _by_gate(name: str, help: str, counts: Counter[str]) -> Metric:
-    family = CounterMetricFamily(name, help, labels=["gate"])
-    for gate, times in list(counts.items()):
-        family.add_metric([gate], times)
+def _by(label: str, name: str, help: str, counts: Counter[str]) -> Metric:
+    family = CounterMetricFamily(name, help, labels=[label])
+    for value, times in list(counts.items()):
+        family.add_metric([value], times)
     return family

@@ -43,6 +43,7 @@ class Carrying:
     def begin(self, engine: Engine, present: Presenter) -> None:
         """Submit everything; a message that asks for nothing is answered at once."""
         requests = self.exchange.requests
+        engine.metrics.commands[self.exchange.name] += 1
         if len(requests) == 1:
             self._abandons.append(engine.submit(ANONYMOUS, requests[0], self._only, present))
         elif requests:

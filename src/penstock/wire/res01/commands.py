@@ -77,6 +77,7 @@ class Command:
         settled: Callable[[Any], Frames | None] | None = None,
         bytes_max: int | None = SMALL_BYTES_MAX,
     ) -> None:
+        self.name = code
         self.code = code.encode()
         self.about = about
         self.request = request

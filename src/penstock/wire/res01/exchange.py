@@ -39,6 +39,11 @@ class Exchange(NamedTuple):
     """The answer, where no request is needed for it."""
 
     @property
+    def name(self) -> str:
+        """The command, or `other` for one that is not known."""
+        return "other" if self.command is None else self.command.name
+
+    @property
     def present(self) -> Presenter:
         """How a worker turns what it has read into frames."""
         return self.dialect.present if self.command is None or self.command.present is None else self.command.present

@@ -1,0 +1,64 @@
+"""The table of commands in docs/protocols/res01.md, made from the table in `commands`.
+
+`python -m penstock.wire.res01.page docs/protocols/res01.md` writes it; `make docs` does, and a test compares.
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from penstock.model import Right
+from penstock.wire.res01.answers import Answer
+from penstock.wire.res01.commands import BINARY_COMMANDS, OWN_COMMANDS, TEXT_COMMANDS, Command
+from penstock.wire.res01.kinds import told
+
+TABLE: Final = re.compile(r"(?<=<!-- commands: made by `make docs` -->\n).*?(?=<!-- end of commands -->)", re.DOTALL)
+
+
+def commands_table() -> str:
+    """All commands: what each does, its fields, what answers it, the right it needs, whether a repeat is harmless."""
+    lines = [
+        "| command | what it does | fields | answer | right | repeat | bytes |",
+        "|---|---|---|---|---|---|---|",
+        *(_row(command) for command in OWN_COMMANDS.values()),
+        "",
+        "In the binary dialect:",
+        "",
+        "| command | fields | answer |",
+        "|---|---|---|",
+        *(f"| `{c.code.decode()}` | {_fields(c)} | {_answer(c.answer)} |" for c in BINARY_COMMANDS.values()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(command: Command) -> str:
+    request = command.request
+    right = "" if command.code not in TEXT_COMMANDS else (Right(request.right).name or "").lower()
+    size = "" if command.bytes_max is None else f"{command.bytes_max:,}"
+    about = (f"`{command.code.decode()}`", command.about, _fields(command), _answer(command.answer))
+    return f"| {' | '.join((*about, right, request.repeat.value, size))} |"
+
+
+def _fields(command: Command) -> str:
+    shared = told(command.layout.fields)
+    if command.each is None:
+        return shared
+    each = f"int `Count`, then for each: {told(command.each.fields)}"
+    return f"{shared}, {each}" if shared else each
+
+
+def _answer(answer: Answer) -> str:
+    name = f"`{answer.code.decode()}`" + (" for each" if answer.each else "")
+    fields = told(answer.layout.fields)
+    return f"{name}: {fields}" if fields else name
+
+
+def page_with_table(page: str) -> str:
+    """The page with its table as it is now."""
+    return TABLE.sub(lambda _old: commands_table(), page)
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(page_with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
