@@ -24,6 +24,7 @@ from penstock.cli.output import (
 from penstock.cli.sparks import AGAIN, Conf, Master, ending, interruptible, session
 from penstock.cli.sql import (
     INTERRUPTION,
+    AllowDir,
     FileOption,
     Format,
     Memory,
@@ -243,12 +244,14 @@ def query_command(
     file: FileOption = None,
     memory: Memory = "1 GiB",
     temp: Spilling = None,
+    allow_dir: AllowDir = None,
 ) -> None:
     """Ask a lake in SQL: the table `events`. Needs no Spark.
 
-    With --url, the answer has what the lake's store has had since as well.
+    With --url, the answer has what the lake's store has had since as well. Other files than the lake's are read only
+    below --allow-dir.
     """
-    kind, limits, text = format_of(output, file), limits_of(memory, temp), statement_of(statement)
+    kind, limits, text = format_of(output, file), limits_of(memory, temp, allow_dir), statement_of(statement)
     from penstock.lake.query import query_lake  # noqa: PLC0415
 
     is_repeatable = kind is Format.TABLE or (file is not None and is_replaceable(file))
