@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from penstock.cli import main
 from tests.test_server import PATIENCE_S, PENSTOCK, environment
+
+SHOWN: Final = b"\0shown"
+"""What no command writes to a terminal."""
 
 
 class Done(NamedTuple):
@@ -132,7 +135,16 @@ def written_to(found: list[str]) -> Iterator[TextIOWrapper]:
 def terminal_output() -> Iterator[tuple[int, Callable[[], str]]]:
     """A terminal as standard output, for little: an open file, and what the terminal shows so far."""
     ours, theirs = pty.openpty()
-    yield theirs, lambda: os.read(ours, 65536).decode()
+
+    def shown() -> str:
+        # The system hands it on piece by piece, some of it later: what comes last is ours.
+        os.write(theirs, SHOWN)
+        found = b""
+        while not found.endswith(SHOWN):
+            found += os.read(ours, 65536)
+        return found.removesuffix(SHOWN).decode()
+
+    yield theirs, shown
     os.close(theirs)
     os.close(ours)
 

@@ -18,7 +18,6 @@ from penstock.cli.output import (
     print_line,
     print_lines,
     refuse,
-    shown,
     size,
 )
 from penstock.cli.sparks import AGAIN, Conf, Master, ending, interruptible, session
@@ -170,7 +169,7 @@ def _conclude(found: "Verified", as_json: bool) -> None:
     if as_json:
         print_document({**found._asdict(), "differences": [each._asdict() for each in differences]})
     for each in differences[:DIFFERENCES_TOLD_MAX] if not as_json else ():
-        print_line(shown(f"positions {each.first} to {each.last} ({each.path}): {each.what}"))
+        print_line(f"positions {each.first} to {each.last} ({each.path}): {each.what}")
     if differences:
         fail(f"{counted(len(differences), 'difference')} between the lake and the store")
     if not as_json:
@@ -193,7 +192,7 @@ def status_command(
         print_document(found._asdict())
         return
     for name, value in _lines(found):
-        print_line(f"{name:<14}{shown(value)}")
+        print_line(f"{name:<14}{value}")
 
 
 def _lines(found: "Status") -> Iterator[tuple[str, str]]:

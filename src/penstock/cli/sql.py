@@ -267,7 +267,7 @@ def _headings(answer: "Answer") -> list[str]:
     import pyarrow as pa  # noqa: PLC0415
 
     numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return [f"{'#' * any(test(field.type) for test in numbers)}{shown(field.name)}" for field in answer.schema]
+    return [f"{'#' * any(test(field.type) for test in numbers)}{field.name}" for field in answer.schema]
 
 
 def _rest(total: int) -> str:
