@@ -9,6 +9,8 @@ import logging
 import re
 import sys
 import time
+import traceback
+from types import TracebackType
 from typing import Final
 
 _HIDDEN: Final = re.compile(
@@ -21,6 +23,8 @@ _HIDDEN: Final = re.compile(
     "\ud800-\udfff"  # halves of characters, which no terminal can be sent
     "]"
 )
+_BLANK: Final = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
+"""Those of them that Python takes for printable."""
 _JOINERS: Final = "\u200c\u200d"
 _JOINED: Final = "\u0590"
 """From here on there are scripts, and emoji, whose characters join; a joiner between others only hides."""
@@ -28,14 +32,14 @@ _JOINED: Final = "\u0590"
 
 def shown(text: str) -> str:
     r"""A text in one line: what could mislead is escaped, as in `\x1b` or `\n`."""
-    if text.isascii() and text.isprintable():
+    if _is_plain(text):
         return text
     return _HIDDEN.sub(lambda found: _escaped(found, is_json=False), text)
 
 
 def shown_document(text: str) -> str:
     r"""Lines of JSON or CSV as they are, but for what could mislead: that is escaped as JSON does it, `\u001b`."""
-    if text.isascii() and text.replace("\n", "").isprintable():
+    if _is_plain(text.replace("\n", "")):
         return text
     return _HIDDEN.sub(lambda found: found[0] if _ends_line(found) else _escaped(found, is_json=True), text)
 
@@ -63,10 +67,21 @@ class LogLines(logging.Formatter):
         return time.gmtime(seconds)
 
 
-def escape_logs() -> None:
-    """Have warnings that nobody has set up a log for, which Python writes to standard error, fit to be shown."""
+def escape_python() -> None:
+    """Have what Python itself writes to standard error fit to be shown: warnings without a log, and tracebacks."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(LogLines())
+    sys.excepthook = _print_traceback
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    text = "".join(traceback.format_exception(kind, error, trace))
+    sys.stderr.write("".join(f"{shown(line)}\n" for line in text.splitlines()))
+
+
+def _is_plain(text: str) -> bool:
+    """Whether nothing in a text need be escaped, as nearly always: many times faster than a search."""
+    return text.isprintable() and (text.isascii() or not any(letter in text for letter in _BLANK))
 
 
 def _ends_line(found: re.Match[str]) -> bool:

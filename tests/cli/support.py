@@ -82,11 +82,16 @@ def client_threads() -> set[int | None]:
 
 @contextmanager
 def undisturbed(arguments: tuple[object, ...]) -> Iterator[None]:
-    """Give `main` its arguments, and undo what it does to a process: its signals, its warnings."""
+    """Give `main` its arguments, and undo what it does to a process: its signals, its warnings, its tracebacks."""
     words = ["penstock", *(os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in arguments)]
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # With an option of Python's for warnings, they stay what they are in tests: errors.
-    with patch.object(sys, "argv", words), patch.object(sys, "warnoptions", ["error"]), warnings.catch_warnings():
+    with (
+        patch.object(sys, "argv", words),
+        patch.object(sys, "excepthook", sys.excepthook),
+        patch.object(sys, "warnoptions", ["error"]),
+        warnings.catch_warnings(),
+    ):
         try:
             yield
         finally:

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import string
+import sys
 import unicodedata
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,7 @@ from penstock.interchange.lines import from_json_lines
 from penstock.interchange.rows import Defaults
 from penstock.model import Event
 from penstock.model.ticks import TICKS_MAX, stamp_of
-from penstock.terminal import LogLines, shown, shown_document
+from penstock.terminal import LogLines, escape_python, shown, shown_document
 
 JOINERS = "\u200c\u200d"
 
@@ -167,7 +168,8 @@ def test_every_character_that_cannot_be_seen_is_escaped() -> None:
     every = "".join(map(chr, range(0x110000)))
     assert unseen(shown(every)) == []
     assert set(unseen(shown_document(every))) == {"\n"}
-    assert shown("\u115f\u3164\xad") == r"\u115f\u3164\xad"
+    blank = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
+    assert [letter for letter in blank if shown(letter) == letter] == []
 
 
 @given(st.text())
@@ -208,6 +210,22 @@ def test_a_document_that_is_shown_means_the_same(values: list[str]) -> None:
 )
 def test_joiners_stay_where_they_join(text: str, found: str) -> None:
     assert shown(text) == found
+
+
+def test_what_python_itself_says_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    escape_python()
+    try:
+        raise ValueError("\x1b[31m\nno")
+    except ValueError as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    assert logging.lastResort is not None
+    logging.lastResort.handle(logging.makeLogRecord({"msg": "iterator \x1b[31m"}))
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert said.endswith("ValueError: \\x1b[31m\nno\niterator \\x1b[31m\n")
 
 
 def test_a_record_of_a_log_is_one_line_without_control_characters() -> None:
