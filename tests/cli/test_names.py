@@ -203,6 +203,7 @@ def test_no_name_reaches_a_terminal_as_it_is(command: str, places: dict[str, str
         ("doctor", ("--data", f"{{folder}}/{EVIL}none")),
         ("sql", ("SELECT type, text FROM events", "--data", "{data}")),
         ("sql", ("SELECT type, text FROM events", "--data", "{data}", "--output", "csv")),
+        ("sql", (f'SELECT 1 AS "{EVIL}"', "--data", "{data}", "--output", "csv")),
         ("export", ("-", "--format", "csv")),
         ("export", ("-", "--format", "jsonl")),
     ],

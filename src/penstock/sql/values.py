@@ -146,12 +146,14 @@ def _document(value: Any) -> str:
 def cells(batch: pa.RecordBatch, escape: Callable[[str], str] | None = None) -> pa.RecordBatch:
     """A batch for CSV: numbers and truths as they are, all else as text."""
     arrays = [_cells(column, escape) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+    return pa.RecordBatch.from_arrays(arrays, schema=cell_schema(batch.schema, escape))
 
 
-def cell_schema(schema: pa.Schema) -> pa.Schema:
+def cell_schema(schema: pa.Schema, escape: Callable[[str], str] | None = None) -> pa.Schema:
     """The schema that `cells` gives."""
-    return pa.schema([pa.field(field.name, field.type if _is_simple(field.type) else pa.string()) for field in schema])
+    names = schema.names if escape is None else map(escape, schema.names)
+    kinds = (kind if _is_simple(kind) else pa.string() for kind in schema.types)
+    return pa.schema(list(zip(names, kinds, strict=True)))
 
 
 def _is_simple(kind: pa.DataType) -> bool:
