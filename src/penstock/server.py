@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
@@ -20,6 +19,7 @@ from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, SessionKeeper, Ze
 from penstock.settings import BadSetting, Settings
 from penstock.store import store_url
 from penstock.tcp import new_loop
+from penstock.terminal import LogLines, complain
 
 log = logging.getLogger(__name__)
 
@@ -171,12 +171,6 @@ def _end_now(message: str, code: int) -> NoReturn:
 # --- what it says ---------------------------------------------------------------------------------------------
 
 
-def complain(message: str, code: int) -> int:
-    """Say in one line on standard error what is wrong; the exit code."""
-    sys.stderr.write(f"penstock: {one_line(message)}\n")
-    return code
-
-
 def complaint(error: PenstockError) -> str:
     """An error for somebody at a terminal, who has sent nothing that might have been written."""
     return f"the store cannot be used: {error.reason}" if isinstance(error, StorageFailure) else str(error)
@@ -190,22 +184,5 @@ def wrong_use(error: BadSetting) -> str:
 def log_to_stderr(level: str) -> None:
     """Log from `level` on to standard error, one line per record."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    handler.setFormatter(LogLines("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-
-
-class _Lines(logging.Formatter):
-    """Times in UTC; a record, its traceback too, is one line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The record as one line."""
-        return one_line(super().format(record))
-
-    def converter(self, seconds: float | None) -> time.struct_time:
-        """Times without a zone of their own are UTC."""
-        return time.gmtime(seconds)
-
-
-def one_line(text: str) -> str:
-    """A text without its line breaks."""
-    return " | ".join(line.strip() for line in text.splitlines())

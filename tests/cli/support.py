@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from penstock.cli import main
 from tests.test_server import PATIENCE_S, PENSTOCK, environment
+
+SHOWN: Final = b"\0shown"
+"""What no command writes to a terminal."""
 
 
 class Done(NamedTuple):
@@ -79,11 +82,16 @@ def client_threads() -> set[int | None]:
 
 @contextmanager
 def undisturbed(arguments: tuple[object, ...]) -> Iterator[None]:
-    """Give `main` its arguments, and undo what it does to a process: its signals, its warnings."""
+    """Give `main` its arguments, and undo what it does to a process: its signals, its warnings, its tracebacks."""
     words = ["penstock", *(os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in arguments)]
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # With an option of Python's for warnings, they stay what they are in tests: errors.
-    with patch.object(sys, "argv", words), patch.object(sys, "warnoptions", ["error"]), warnings.catch_warnings():
+    with (
+        patch.object(sys, "argv", words),
+        patch.object(sys, "excepthook", sys.excepthook),
+        patch.object(sys, "warnoptions", ["error"]),
+        warnings.catch_warnings(),
+    ):
         try:
             yield
         finally:
@@ -132,7 +140,16 @@ def written_to(found: list[str]) -> Iterator[TextIOWrapper]:
 def terminal_output() -> Iterator[tuple[int, Callable[[], str]]]:
     """A terminal as standard output, for little: an open file, and what the terminal shows so far."""
     ours, theirs = pty.openpty()
-    yield theirs, lambda: os.read(ours, 65536).decode()
+
+    def shown() -> str:
+        # The system hands it on piece by piece, some of it later: what comes last is ours.
+        os.write(theirs, SHOWN)
+        found = b""
+        while not found.endswith(SHOWN):
+            found += os.read(ours, 65536)
+        return found.removesuffix(SHOWN).decode()
+
+    yield theirs, shown
     os.close(theirs)
     os.close(ours)
 

@@ -69,7 +69,7 @@ def test_a_stream_is_erased_and_nothing_of_it_is_left(data: Path) -> None:
 def test_a_subject_is_erased_in_one_context_or_all(data: Path) -> None:
     erase = ("erase", "--subject", "ann", "--data", data, "--yes")
     assert run(*erase, "--context", "shop")[1].startswith("erased 2 events;")
-    assert run(*erase, "--json")[:2] == (0, '{"events": 2, "damaged": 0}\n')
+    assert json.loads(run(*erase, "--json").out) == {"events": 2, "damaged": 0}
     assert run(*erase)[:2] == (0, "there was nothing to erase\n")
     assert read(data) == [("shop", "a/b", 1), ("shop", "a/b", 2), ("shop", "people", 2), ("bank", "people", 2)]
 

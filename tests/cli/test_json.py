@@ -2,7 +2,10 @@
 
 import io
 import json
+import logging
 import string
+import sys
+import unicodedata
 from typing import Any
 from uuid import UUID
 
@@ -11,11 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cli.events import BadEvent, event_document, event_of, ticks_of_text
-from penstock.cli.output import iso, json_text, shown
+from penstock.cli.output import iso, json_text
 from penstock.interchange.lines import from_json_lines
 from penstock.interchange.rows import Defaults
 from penstock.model import Event
 from penstock.model.ticks import TICKS_MAX, stamp_of
+from penstock.terminal import LogLines, escape_python, shown, shown_document
+
+JOINERS = "\u200c\u200d"
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
@@ -145,10 +151,95 @@ def test_times_have_zones_and_fractions() -> None:
     assert iso(ticks_of_text("2026-11-15T06:00:00z")) == "2026-11-15T06:00:00Z"
 
 
+# --- what people read -----------------------------------------------------------------------------------------
+
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+ALLOWED = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
+"""Format characters that are seen: they enclose or underline the digits behind them. Hieroglyphs have some as well."""
+
+
+def unseen(text: str) -> list[str]:
+    """What nobody should be sent; joiners are looked at apart."""
+    found = [letter for letter in text if unicodedata.category(letter) in UNSEEN and letter not in ALLOWED]
+    return [letter for letter in found if letter not in JOINERS and not "\U00013430" <= letter <= "\U0001345f"]
+
+
+def test_every_character_that_cannot_be_seen_is_escaped() -> None:
+    every = "".join(map(chr, range(0x110000)))
+    assert unseen(shown(every)) == []
+    assert set(unseen(shown_document(every))) == {"\n"}
+    blank = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
+    assert [letter for letter in blank if shown(letter) == letter] == []
+
+
 @given(st.text())
 def test_nothing_that_is_shown_moves_a_terminal(text: str) -> None:
     found = shown(text)
     found.encode()
-    assert not any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in found)
+    assert unseen(found) == []
+    assert shown(found) == found
     if set(text) <= set(string.ascii_letters + string.digits + " äöü"):
         assert found == text
+
+
+@given(st.lists(texts, max_size=3))
+def test_a_document_that_is_shown_means_the_same(values: list[str]) -> None:
+    for indent in (None, 2):
+        text = json.dumps(values, ensure_ascii=False, indent=indent)
+        found = shown_document(text)
+        assert unseen(found.replace("\n", "")) == []
+        assert json.loads(found) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("نامه\u200cها", "نامه\u200cها"),
+        ("👩\u200d🔬 ❤️\u200d🔥", "👩\u200d🔬 ❤️\u200d🔥"),
+        ("क्\u200dष", "क्\u200dष"),
+        ("a\xa0b\u3000c é ☃", "a\xa0b\u3000c é ☃"),
+        ("ad\u200dmin", r"ad\u200dmin"),
+        ("ж\u200cж", r"ж\u200cж"),
+        ("👩\u200d\u200d🔬", r"👩\u200d\u200d🔬"),
+        ("👩\u200d", r"👩\u200d"),
+        ("\u200d🔬", r"\u200d🔬"),
+        ("a\nb\tc", r"a\nb\tc"),
+        ("\udcff", r"\udcff"),
+        ("\U000e0041", r"\U000e0041"),
+    ],
+)
+def test_joiners_stay_where_they_join(text: str, found: str) -> None:
+    assert shown(text) == found
+
+
+def test_what_python_itself_says_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    escape_python()
+    try:
+        raise ValueError("\x1b[31m\nno")
+    except ValueError as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    assert logging.lastResort is not None
+    logging.lastResort.handle(logging.makeLogRecord({"msg": "iterator \x1b[31m"}))
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert said.endswith("ValueError: \\x1b[31m\nno\niterator \\x1b[31m\n")
+
+
+def test_a_record_of_a_log_is_one_line_without_control_characters() -> None:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(LogLines("%(levelname)s %(message)s"))
+    log = logging.Logger("test")  # noqa: LOG001 - nobody else shall hear of it
+    log.addHandler(handler)
+    try:
+        raise ValueError("\x1b[31m\nno")
+    except ValueError:
+        log.exception("iterator %s could not be built", "\x1b]0;owned\x07\u202e")
+    line = written.getvalue()
+    assert line.startswith(r"ERROR iterator \x1b]0;owned\x07\u202e could not be built | Traceback")
+    assert line.endswith(r"ValueError: \x1b[31m | no" + "\n")
+    assert line.count("\n") == 1
+    assert unseen(line) == ["\n"]

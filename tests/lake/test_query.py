@@ -78,6 +78,23 @@ def test_it_prints_what_is_asked_for_and_says_of_when_it_is(tmp_path: Path, lake
     assert run(count, "--lake", lake, "--url", url, "--output", "json") == (0, '{"n":40}\n', "")
 
 
+def test_it_reads_the_files_of_the_lake_and_no_others(
+    tmp_path: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(fill(tmp_path / "data", numbers(3)), lake)
+    (tmp_path / "link").symlink_to(lake)
+    (tmp_path / "names.csv").write_text("stream\ns-1\n")
+    monkeypatch.chdir(tmp_path)
+    for place in (lake, lake.name, "link", f"./data/../{lake.name}"):
+        assert asked(place, None, "SELECT count(*) FROM events") == [(30,)]
+        code, out, err = run("FROM 'names.csv'", "--lake", place)
+        assert (code, out) == (1, "")
+        assert 'must not read "names.csv"' in err
+        assert "--allow-dir DIR" in err
+    code, out, _ = run("FROM 'names.csv'", "--lake", lake, "--allow-dir", tmp_path, "--output", "csv")
+    assert (code, out) == (0, '"stream"\n"s-1"\n')
+
+
 def test_a_lake_that_has_nothing_yet_is_an_empty_table(tmp_path: Path, lake: Path) -> None:
     url = fill(tmp_path / "data", [])
     archive(url, lake)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import apsw
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import CannotConnect, DamagedRecord, InvalidRequest, NotAStore, PenstockError, StoreChanged
@@ -33,6 +34,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def session(url: str) -> Iterator[Session]:
     with open_session(url) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def open_session_of_all_files(url: str) -> Iterator[Session]:
+    with open_session(url, Limits(directories=("/",))) as opened:
         yield opened
 
 
@@ -155,6 +162,8 @@ def test_positions_of_another_store_are_not_read(url: str) -> None:
         ("FROM sqlite_scan('a', 'b')", "exists in the sqlite_scanner extension[.]$"),
         ("FROM read_csv('/no/such/file.csv')", "/no/such/file.csv"),
         ("FROM 'https://127.0.0.1/x.parquet'", "https"),
+        ("COPY events TO 'x.csv'", r"\(COPY\).*--file PATH"),
+        ("ATTACH 'x.db'", r"\(ATTACH\).*--allow-dir DIR"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_that_says_where(session: Session, statement: str, reason: str) -> None:
@@ -192,11 +201,14 @@ def test_a_mistake_is_told_in_one_line_that_says_where(session: Session, stateme
         "DROP VIEW events",
     ],
 )
-def test_only_what_reads_is_run(session: Session, tmp_path: Path, statement: str) -> None:
-    with pytest.raises(InvalidRequest):
-        session.query(statement.format(tmp_path / "written"))
-    assert list(tmp_path.iterdir()) == []
-    assert session.query("SELECT count(*) > 0 FROM events").rows() == [(True,)]
+def test_only_what_reads_is_run(
+    session: Session, open_session_of_all_files: Session, tmp_path: Path, statement: str
+) -> None:
+    for one in (session, open_session_of_all_files):
+        with pytest.raises(InvalidRequest):
+            one.query(statement.format(tmp_path / "written"))
+        assert list(tmp_path.iterdir()) == []
+        assert one.query("SELECT count(*) > 0 FROM events").rows() == [(True,)]
 
 
 @pytest.mark.parametrize(
@@ -300,8 +312,77 @@ def test_years_one_and_9999_come_as_they_are(session: Session) -> None:
     assert found == [(datetime(1, 1, 1, tzinfo=UTC),), (datetime(9999, 12, 31, 23, 59, 59, 999999, UTC),)]
 
 
-def test_a_table_of_ones_own_can_be_joined(session: Session, tmp_path: Path) -> None:
+# -- files
+
+
+def test_a_table_of_ones_own_can_be_joined(url: str, tmp_path: Path) -> None:
     (tmp_path / "names.csv").write_text("context,name\nshop,The Shop\nü,Umlaut\n", encoding="utf-8")
     statement = f"SELECT name, count(*) FROM events JOIN '{tmp_path}/names.csv' USING (context) GROUP BY 1 ORDER BY 1"
-    assert [name for name, _ in session.query(statement).rows()] == ["The Shop", "Umlaut"]
-    assert isinstance(session.query(statement).schema, pa.Schema)
+    with open_session(url, Limits(directories=(str(tmp_path),))) as session:
+        assert [name for name, _ in session.query(statement).rows()] == ["The Shop", "Umlaut"]
+        assert isinstance(session.query(statement).schema, pa.Schema)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "FROM '{}/a.csv'",
+        "FROM '{}/a.parquet'",
+        "SELECT (SELECT count(*) FROM '{}/a.csv') FROM events LIMIT 1",
+        "FROM read_csv('{}/a.csv')",
+        "FROM read_json('{}/a.json')",
+        "FROM read_parquet(['{}/a.parquet'])",
+        "FROM read_text('{}/a.csv')",
+        "FROM read_blob('file://{}/a.csv')",
+        "FROM glob('{}/*')",
+        "FROM sniff_csv('{}/a.csv')",
+        "FROM parquet_metadata('{}/a.parquet')",
+        "EXPLAIN ANALYZE FROM read_text('{}/a.csv')",
+        "PIVOT (FROM '{}/a.csv') ON x USING count(*)",
+        "FROM query('FROM read_text(''{}/a.csv'')')",
+    ],
+)
+def test_a_file_that_nobody_allowed_is_not_read(
+    session: Session, open_session_of_all_files: Session, tmp_path: Path, statement: str
+) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "a.json").write_text('{"x": 1}\n')
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(InvalidRequest, match=rf'must not read ".*{tmp_path}/.*"; .* --allow-dir DIR'):
+        session.query(statement.format(tmp_path)).rows()
+    assert open_session_of_all_files.query(statement.format(tmp_path)).rows()
+
+
+def test_a_directory_that_is_allowed_opens_no_other(url: str, tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "mine too"
+    for folder in (mine, other):
+        folder.mkdir()
+        (folder / "a.csv").write_text("x\n1\n")
+    (mine / "link.csv").symlink_to(other / "a.csv")
+    with open_session(url, Limits(directories=(str(mine),))) as session:
+        assert session.query(f"SELECT count(*) FROM read_text('{mine}/a.csv')").rows() == [(1,)]
+        for path in (f"{other}/a.csv", f"{mine}/../mine too/a.csv", f"{mine}/link.csv", f"{tmp_path}/*/a.csv"):
+            with pytest.raises(InvalidRequest, match="--allow-dir"):
+                session.query(f"FROM read_text('{path}')").rows()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "FROM enable_logging(storage = 'file')",
+        "FROM enable_logging(storage = 'file', storage_config = {{'path': '{}'}})",
+        "CALL enable_logging(storage = 'file', storage_config = {{'path': '{}'}})",
+        "SET enable_external_access = true",
+        "SET allowed_directories = ['{}']",
+        "RESET lock_configuration",
+        "FROM enable_profiling(save_location = '{}/profile')",
+        "FROM disable_logging()",
+    ],
+)
+def test_no_setting_is_changed(
+    session: Session, open_session_of_all_files: Session, tmp_path: Path, statement: str
+) -> None:
+    for one in (session, open_session_of_all_files):
+        with pytest.raises(InvalidRequest, match=r"must not change DuckDB's setting|does more than read"):
+            one.query(statement.format(tmp_path)).rows()
+    assert list(tmp_path.iterdir()) == []

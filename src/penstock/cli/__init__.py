@@ -140,7 +140,9 @@ def main() -> None:
             # Where a terminal or a file has not all characters, the others are shown escaped.
             sys.stdout.reconfigure(errors="backslashreplace")
         from penstock.cli.root import app  # noqa: PLC0415
+        from penstock.terminal import escape_python  # noqa: PLC0415
 
+        escape_python()
         app(prog_name="penstock")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -17,7 +17,7 @@ import typer
 from penstock.cli.connecting import Data, Url, connected, explained
 from penstock.cli.events import Placed, event_of, ticks_of_text
 from penstock.cli.options import moment, need_name
-from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, json_text, print_line, refuse, shown
+from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, json_text, print_line, refuse
 from penstock.errors import PenstockError, Retry, VersionConflict
 from penstock.interchange.strict import parsed
 from penstock.model import ANY, NEW, Appended
@@ -184,7 +184,7 @@ def report(placed: list[Placed], appended: Appended, as_json: bool) -> None:
             found = {"position": position, "sequence": sequence, "context": context, "stream": stream, "id": number}
             print_line(json_text(found))
         else:
-            print_line(f"position {position}, event {sequence} of {shown(context)}/{shown(stream)}")
+            print_line(f"position {position}, event {sequence} of {context}/{stream}")
 
 
 # --- JSON lines -----------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """`penstock backup`: a backup of a store, beside whoever serves it. `penstock backups`: what is in a place for them."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +10,9 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from penstock.backup import Manifest, Place, Written, back_up, chain, check_all, open_place
-from penstock.cli.output import console, counted
+from penstock.cli.output import complain, console, counted, print_document, print_line
 from penstock.cli.stores import complaining, opened
 from penstock.cli.verify import progress_bar
-from penstock.server import complain
 
 PathArgument = Annotated[
     Path, typer.Argument(help="a folder, or one file if its name ends in .tar", metavar="PATH", show_default=False)
@@ -30,9 +28,9 @@ def backup_command(url: str, path: PathArgument, as_json: AsJson = False) -> Non
     with opened(url) as store, open_place(path, write=True) as place, progress_bar() as bar:
         written = back_up(store, place, bar)
     if as_json:
-        typer.echo(json.dumps(_report(written), indent=2))
+        print_document(_report(written))
     else:
-        typer.echo(_line(written))
+        print_line(_line(written))
 
 
 def _report(written: Written) -> dict[str, Any]:
@@ -68,7 +66,7 @@ def backups_command(
         if place.doubt:
             complain(f"{path}: {place.doubt}; the next backup mends that", 0)
     if as_json:
-        typer.echo(json.dumps([_summary(manifest) for manifest in found], indent=2))
+        print_document([_summary(manifest) for manifest in found])
     else:
         _show(found)
 

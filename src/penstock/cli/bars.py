@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from penstock.cli.output import console
+
 __all__ = ["Bar", "rate_bar"]
 
 
@@ -18,7 +20,6 @@ class Bar(Protocol):
 def rate_bar(what: str, *, hidden: bool = False, rated: bool = True) -> Iterator[Bar]:
     """A bar under a name; it is gone when the work is done. Without a rate if what it counts is not what is done."""
     # Rich takes long to import, and nobody who asks for help needs it.
-    from rich.console import Console  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
         MofNCompleteColumn,
@@ -37,7 +38,7 @@ def rate_bar(what: str, *, hidden: bool = False, rated: bool = True) -> Iterator
             speed = task.finished_speed or task.speed
             return Text("" if speed is None else f"{speed:,.0f}/s", style="progress.data.speed")
 
-    console = Console(stderr=True, markup=False, highlight=False)
+    screen = console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -45,6 +46,6 @@ def rate_bar(what: str, *, hidden: bool = False, rated: bool = True) -> Iterator
         *((RateColumn(),) if rated else ()),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=hidden or not console.is_terminal, transient=True) as progress:
+    with Progress(*columns, console=screen, disable=hidden or not screen.is_terminal, transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total, what=None: progress.update(task, completed=done, total=total, description=what)

@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.bars import rate_bar
 from penstock.cli.connecting import Data, Url, address_of, telling
-from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, shown
+from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line
 from penstock.cli.sparks import Conf, Master, interruptible, session
 from penstock.settings import load
 
@@ -56,7 +56,7 @@ def _tell(outcome: "Outcome", seconds: float, as_json: bool) -> None:
     if as_json:
         print_document(_document(outcome, seconds))
     else:
-        print_line(shown(_line(outcome, seconds)))
+        print_line(_line(outcome, seconds))
     if outcome.error is not None:
         fail(_failure(outcome, outcome.error))
     if outcome.failure is not None:

@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.connecting import Data, Url, connected
 from penstock.cli.options import Filter, Limit
-from penstock.cli.output import AsJson, print_lines, print_table, shown, size
+from penstock.cli.output import AsJson, print_lines, print_table, size
 
 __all__ = ["contexts_command", "streams_command"]
 
@@ -39,5 +39,5 @@ def streams_command(
             print_lines(map(asdict, found))
             return
         rows = ((info.name, info.events) for info in found)
-        which = f" whose names begin with {shown(filter_)}" if filter_ not in ("", "*") else ""
-        print_table(("stream", "#events"), rows, empty=f"no streams{which} in context {shown(context)}")
+        which = f" whose names begin with {filter_}" if filter_ not in ("", "*") else ""
+        print_table(("stream", "#events"), rows, empty=f"no streams{which} in context {context}")

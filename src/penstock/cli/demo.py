@@ -20,7 +20,7 @@ import typer
 
 from penstock.cli.connecting import telling
 from penstock.cli.options import directory
-from penstock.cli.output import console, counted, print_line, shown
+from penstock.cli.output import console, counted, print_line
 from penstock.settings import TABLE, load
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def demo_command(
             introduce(host)
             if not asked.stop:
                 asyncio.run(kept(host, asked, seconds))
-            farewell = f"the shop is closed; its store is in {shown(str(host.data))}"
+            farewell = f"the shop is closed; its store is in {host.data}"
     print_line("the shop is closed, and its store is gone" if data is None else farewell)
 
 
@@ -202,7 +202,7 @@ def snapshot_table(snapshot: "Snapshot") -> "Table":
         "orders": f"{snapshot.placed} placed   {snapshot.paid} paid   {declined}",
         "shipped": f"{packed}   {counted(snapshot.dropped, 'time')} a packer dropped a box",
         "queue": f"{snapshot.behind} behind",
-        "visits": "   ".join(f"{shown(str(page))} {count}" for page, count in pages),
+        "visits": "   ".join(f"{page} {count}" for page, count in pages),
         "history": counted(snapshot.events, "event"),
     }
     made = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -221,11 +221,11 @@ def introduce(host: "Host") -> None:
     for gate, address in host.taken.items():
         print_line(f"{address} is taken, so {gate} is elsewhere")
     print_line(f"a shop is open at {host.url}, with health and metrics at {host.http}")
-    print_line(f"its store is in {shown(str(host.data))}{' until it closes' if host.is_temporary else ''}")
-    print_line("\nin another terminal:\n")
-    for line in lines_to_try(host):
-        print_line(f"  {line}")
-    print_line("\nCtrl-C closes the shop\n")
+    print_line(f"its store is in {host.data}{' until it closes' if host.is_temporary else ''}")
+    for line in ("", "in another terminal:", "", *(f"  {each}" for each in lines_to_try(host)), ""):
+        print_line(line)
+    print_line("Ctrl-C closes the shop")
+    print_line("")
     sys.stdout.flush()
 
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,14 +14,12 @@ from penstock.cli.connecting import Url, by_flag, telling
 from penstock.cli.options import Config, Data, StoreUrl
 from penstock.cli.output import (
     AsJson,
+    Painted,
     counted,
     has_colours,
-    painted,
-    plain,
     print_document,
     print_line,
     refuse,
-    shown,
 )
 from penstock.settings import ResolvedSettings, Settings, resolve
 from penstock.settings.loading import without_password
@@ -117,25 +115,25 @@ def of_store(settings: Settings) -> "Patient":
 
 def told(findings: Iterable["Finding"]) -> Iterator["Finding"]:
     """Tell people of findings as they come, and pass them on."""
-    paint = painted if has_colours() else plain
+    colours = has_colours()
     for finding in findings:
-        for line in lines(finding, paint):
-            print_line(line)
+        for line in lines(finding):
+            print_line(*line, colours=colours)
         sys.stdout.flush()
         yield finding
 
 
-def lines(finding: "Finding", paint: Callable[[str, str], str]) -> Iterator[str]:
+def lines(finding: "Finding") -> Iterator[tuple[str | Painted, ...]]:
     """A finding for people: what it is, and below it what to do."""
-    status = paint(f"{finding.status:<{STATUS_COLUMNS}}", COLOURS[finding.status])
-    yield f"{status}  {finding.check:<{CHECK_COLUMNS}}  {fit(finding.message)}"
+    status = Painted(f"{finding.status:<{STATUS_COLUMNS}}", COLOURS[finding.status])
+    yield status, f"  {finding.check:<{CHECK_COLUMNS}}  {fit(finding.message)}"
     if finding.advice is not None:
-        yield f"{'':{STATUS_COLUMNS + CHECK_COLUMNS + 4}}{paint('→', 'dim')} {fit(finding.advice)}"
+        yield " " * (STATUS_COLUMNS + CHECK_COLUMNS + 4), Painted("→", "dim"), f" {fit(finding.advice)}"
 
 
 def fit(text: str) -> str:
-    """A sentence in one line, fit for a terminal, without passwords."""
-    return shown(" ".join(str(without_password(text)).split()))
+    """A sentence in one line, without passwords."""
+    return " ".join(str(without_password(text)).split())
 
 
 def document(finding: "Finding") -> dict[str, object]:

@@ -4,21 +4,29 @@ Both work through a running server (`--url`), or on a store that nobody serves (
 served as well.
 """
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, NoReturn
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.connecting import URL_ENVIRONMENT, Data, Url, address_of, by_flag, telling
-from penstock.cli.output import INTERRUPTED, AsJson, console, counted
+from penstock.cli.output import (
+    INTERRUPTED,
+    AsJson,
+    agreed,
+    complain,
+    console,
+    counted,
+    print_document,
+    print_line,
+    refuse,
+)
 from penstock.cli.stats import all_pages
 from penstock.cli.stores import complaining, opened
 from penstock.cli.verify import progress_bar
@@ -27,7 +35,6 @@ from penstock.engine.jobs import erasure_info
 from penstock.errors import StoreInUse
 from penstock.model import ErasureInfo
 from penstock.model.ticks import datetime_of
-from penstock.server import complain
 from penstock.store import store_url
 
 __all__ = ["erase_command", "erasures_command"]
@@ -69,14 +76,14 @@ def erase_command(
     wanted = Wanted.of(stream, subject, context)
     address = place_of(url, data)
     if not yes and not sys.stdin.isatty():
-        _refuse("this cannot be undone: say --yes to erase without being asked")
+        refuse("this cannot be undone: say --yes to erase without being asked")
     with complaining(), connected(address, data) as client:
         if not yes and not agreed(wanted.question(client)):
             raise typer.Exit(complain("nothing was erased", 1))
         before = max((info.id for info in client.erasures()), default=0)
         with telling_of_interruption():
             events = wanted.erase(client)
-            with Console(stderr=True).status("waiting until the erasure is finished"):
+            with console(stderr=True).status("waiting until the erasure is finished"):
                 client.wait_erased()
         damaged = sum(info.damaged for info in client.erasures() if info.id > before)
     conclude(events, damaged, as_json)
@@ -88,11 +95,11 @@ def erasures_command(url: Url = None, data: Data = None, as_json: AsJson = False
         address = address_of(url, data)
         found = list(listed(address, data))
     if as_json:
-        typer.echo(json.dumps([document(info) for info in found], indent=2))
+        print_document([document(info) for info in found])
     elif found:
         console().print(erasure_table(found))
     else:
-        typer.echo("nothing was erased")
+        print_line("nothing was erased")
 
 
 class Wanted(NamedTuple):
@@ -106,12 +113,12 @@ class Wanted(NamedTuple):
     def of(cls, stream: str | None, subject: str | None, context: str | None) -> "Wanted":
         """What the flags say; they must say one thing."""
         if (stream is None) == (subject is None):
-            _refuse("say what to erase: either --stream CONTEXT/STREAM or --subject TEXT")
+            refuse("say what to erase: either --stream CONTEXT/STREAM or --subject TEXT")
         if stream is None:
             return cls(context, "", subject)
         of, slash, name = stream.partition("/")
         if context is not None or not slash:
-            _refuse("--stream names a stream as CONTEXT/STREAM; --context goes with --subject")
+            refuse("--stream names a stream as CONTEXT/STREAM; --context goes with --subject")
         return cls(of, name, None)
 
     def question(self, client: Client) -> str:
@@ -142,15 +149,8 @@ def place_of(url: str | None, data: Path | None) -> str:
     if data is not None and not by_flag(url):
         return store_url(data)
     if url is None or data is not None:
-        _refuse("say where: either --url penstock://HOST:PORT or --data DIR")
+        refuse("say where: either --url penstock://HOST:PORT or --data DIR")
     return url
-
-
-def agreed(question: str) -> bool:
-    """Whether somebody at the terminal says yes. Standard output is for what was asked for."""
-    sys.stderr.write(f"{question} [y/N]: ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 @contextmanager
@@ -161,10 +161,6 @@ def telling_of_interruption() -> Iterator[None]:
     except KeyboardInterrupt:
         reason = "interrupted: what was found by then is hidden and will be gone; say it again for the rest"
         raise typer.Exit(complain(reason, INTERRUPTED)) from None
-
-
-def _refuse(message: str) -> NoReturn:
-    raise typer.Exit(complain(message, 2))
 
 
 @contextmanager
@@ -194,12 +190,12 @@ def listed(address: str, data: Path | None) -> Iterator[ErasureInfo]:
 def conclude(events: int, damaged: int, as_json: bool) -> None:
     """Say what came of it; it has failed if something of it may be left."""
     if as_json:
-        typer.echo(json.dumps({"events": events, "damaged": damaged}))
+        print_document({"events": events, "damaged": damaged})
     elif not events:
-        typer.echo("there was nothing to erase")
+        print_line("there was nothing to erase")
     else:
         rest = "" if damaged else "; the erasure is finished"
-        typer.echo(f"erased {events:,} event{'s' * (events != 1)}{rest}")
+        print_line(f"erased {events:,} event{'s' * (events != 1)}{rest}")
     if damaged:
         records = "1 damaged record" if damaged == 1 else f"{damaged:,} damaged records"
         reason = f"{records} could not be rewritten and may hold some of it; nobody can read it, and verify names it"

@@ -13,13 +13,13 @@ spacing, and the way numbers are written, may change.
 import json
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from penstock.cli.output import iso, json_text, plain, shown
+from penstock.cli.output import Painted, iso, json_text
 from penstock.interchange.strict import parsed
 from penstock.interchange.times import stamp_of_text
 from penstock.model import Event, NewEvent, check_context, check_stream, check_type
@@ -197,23 +197,23 @@ def compact(value: Any, member: str) -> bytes:
 # --- for people -----------------------------------------------------------------------------------------------
 
 
-def event_line(event: Event, paint: Callable[[str, str], str] = plain) -> str:
+def event_line(event: Event) -> tuple[str | Painted, ...]:
     """An event in a line: position, time, stream and sequence, type, body."""
-    parts = (
-        paint(str(event.position), "dim"),
-        paint(iso(event.ticks), "dim"),
-        f"{shown(event.context)}/{shown(event.stream)} {event.sequence}",
-        paint(shown(event.type), "cyan"),
-        body_text(event.body),
+    return (
+        Painted(str(event.position), "dim"),
+        "  ",
+        Painted(iso(event.ticks), "dim"),
+        f"  {event.context}/{event.stream} {event.sequence}  ",
+        Painted(event.type, "cyan"),
+        f"  {body_text(event.body)}",
     )
-    return "  ".join(parts)
 
 
 def body_text(body: bytes) -> str:
-    """A body for people: text, JSON too, as it is but for control characters; otherwise how long it is."""
+    """A body for people: text, JSON too, as it is; otherwise how long it is."""
     size = f"«{len(body):,} bytes»"
     try:
         text = body.decode()
     except UnicodeDecodeError:
         return size
-    return shown(text) if len(text) <= BODY_LETTERS_MAX else f"{shown(text[:BODY_LETTERS_MAX])}… {size}"
+    return text if len(text) <= BODY_LETTERS_MAX else f"{text[:BODY_LETTERS_MAX]}… {size}"

@@ -11,7 +11,7 @@ from penstock.cli.bars import rate_bar
 from penstock.cli.connecting import Data, Url, address_of, telling
 from penstock.cli.importing import FormatOption
 from penstock.cli.options import TIMES, Filter, Types, moment
-from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, json_text, print_line, refuse, shown
+from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, json_text, print_line, refuse, remark
 from penstock.interchange.files import STANDARD, FileRefused, Format, format_of
 from penstock.model import check_context, check_stream, check_type, ticks_of_datetime
 
@@ -91,7 +91,7 @@ def _exported(
     try:
         # A bar would run into what is printed on the same terminal.
         is_seen = path == STANDARD and sys.stdout.isatty()
-        with rate_bar(f"exporting {shown(Path(path).name)}", hidden=is_seen) as bar:
+        with rate_bar(f"exporting {Path(path).name}", hidden=is_seen) as bar:
             return export_events(
                 address, path, kind, wanted, lambda done, total, _: bar(done, total), said=said, anew=anew
             )
@@ -112,8 +112,8 @@ def _conclude(path: str, exported: "Exported", as_json: bool) -> None:
     else:
         before = f", {exported.resumed_events:,} of them before" if exported.resumed_events else ""
         name = "standard output" if path == STANDARD else path
-        line = shown(f"{name}: {counted(exported.events, 'event')}{before}, up to position {exported.last:,}")
+        line = f"{name}: {counted(exported.events, 'event')}{before}, up to position {exported.last:,}"
     if path == STANDARD:
-        sys.stderr.write(f"{line}\n")
+        remark(line)
     else:
         print_line(line)

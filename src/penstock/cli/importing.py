@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli.bars import rate_bar
 from penstock.cli.connecting import Data, Url, address_of, explained, telling
-from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, print_line, print_lines, refuse, shown
+from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, print_line, print_lines, refuse
 from penstock.errors import PenstockError
 from penstock.interchange.files import STANDARD, FileRefused, Format, format_of
 
@@ -131,7 +131,7 @@ def _surveyed(source: "Source", name: str, address: str | None) -> "Survey":
     """Look through a file, and ask the server of it: nothing is sent before all are sound."""
     from penstock.interchange.importing import rehearsed, survey  # noqa: PLC0415
 
-    with rate_bar(f"checking {shown(source.path.name)}") as bar:
+    with rate_bar(f"checking {source.path.name}") as bar:
         found = survey(source, name, lambda events: bar(events, None))
     return rehearsed(found, address)
 
@@ -154,7 +154,7 @@ def _imported(found: "Survey", address: str) -> "Imported":
         )
 
     try:
-        with rate_bar(f"importing {shown(found.source.path.name)}") as bar:
+        with rate_bar(f"importing {found.source.path.name}") as bar:
             return import_file(found, address, progressed)
     except KeyboardInterrupt:
         raise typer.Exit(complain(f"interrupted: {so_far()}", INTERRUPTED)) from None
@@ -170,7 +170,7 @@ def _show(results: Any, as_json: bool) -> None:
         if as_json:
             print_lines([_document(found, imported)])
         else:
-            print_line(shown(_line(found, imported)))
+            print_line(_line(found, imported))
         sys.stdout.flush()
 
 

@@ -27,7 +27,7 @@ from penstock.cli.output import (
     print_line,
     print_lines,
     print_table,
-    shown,
+    remark,
 )
 from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound
 from penstock.model import IteratorKind
@@ -77,7 +77,7 @@ def add_command(
     if as_json:
         print_document({"iterator": name, "log": log, "made": not is_there})
     else:
-        print_line(shown(f"iterator {name} over {log} {'was there already' if is_there else 'is made'}"))
+        print_line(f"iterator {name} over {log} {'was there already' if is_there else 'is made'}")
 
 
 def source_of(file: Path) -> str:
@@ -139,9 +139,9 @@ def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson
         return
     for key, value in document.items():
         text = _text(value)
-        # A function is shown line by line; what else is in its lines is shown escaped.
+        # A function is shown line by line.
         for number, line in enumerate(text.splitlines() or [""]):
-            print_line(f"{'' if number else key:<9} {shown(line)}")
+            print_line(f"{'' if number else key:<9} {line}")
 
 
 def _text(value: Any) -> str:
@@ -208,7 +208,7 @@ def delete_command(
     """Delete an iterator, with its results."""
     with connected(url, data) as client:
         client.iterator(name).delete(client.iterator(name).show().log if log is None else log)
-    print_line(shown(f"iterator {name} is deleted"))
+    print_line(f"iterator {name} is deleted")
 
 
 app.command("build")(build_command)
@@ -321,4 +321,4 @@ def _show(trials: list[Trial], as_json: bool) -> None:
             print_line(f"{one.number}  {message}  →  {'(dropped)' if result is None else result}")
     if not as_json and trials:
         dropped = sum(one.result is None for one in trials)
-        sys.stderr.write(f"{counted(len(trials), 'message')} tried{f', {dropped} dropped' if dropped else ''}\n")
+        remark(f"{counted(len(trials), 'message')} tried{f', {dropped} dropped' if dropped else ''}")

@@ -18,12 +18,12 @@ from penstock.cli.output import (
     print_line,
     print_lines,
     refuse,
-    shown,
     size,
 )
 from penstock.cli.sparks import AGAIN, Conf, Master, ending, interruptible, session
 from penstock.cli.sql import (
     INTERRUPTION,
+    AllowDir,
     FileOption,
     Format,
     Memory,
@@ -169,7 +169,7 @@ def _conclude(found: "Verified", as_json: bool) -> None:
     if as_json:
         print_document({**found._asdict(), "differences": [each._asdict() for each in differences]})
     for each in differences[:DIFFERENCES_TOLD_MAX] if not as_json else ():
-        print_line(shown(f"positions {each.first} to {each.last} ({each.path}): {each.what}"))
+        print_line(f"positions {each.first} to {each.last} ({each.path}): {each.what}")
     if differences:
         fail(f"{counted(len(differences), 'difference')} between the lake and the store")
     if not as_json:
@@ -192,7 +192,7 @@ def status_command(
         print_document(found._asdict())
         return
     for name, value in _lines(found):
-        print_line(f"{name:<14}{shown(value)}")
+        print_line(f"{name:<14}{value}")
 
 
 def _lines(found: "Status") -> Iterator[tuple[str, str]]:
@@ -243,12 +243,14 @@ def query_command(
     file: FileOption = None,
     memory: Memory = "1 GiB",
     temp: Spilling = None,
+    allow_dir: AllowDir = None,
 ) -> None:
     """Ask a lake in SQL: the table `events`. Needs no Spark.
 
-    With --url, the answer has what the lake's store has had since as well.
+    With --url, the answer has what the lake's store has had since as well. Other files than the lake's are read only
+    below --allow-dir.
     """
-    kind, limits, text = format_of(output, file), limits_of(memory, temp), statement_of(statement)
+    kind, limits, text = format_of(output, file), limits_of(memory, temp, allow_dir), statement_of(statement)
     from penstock.lake.query import query_lake  # noqa: PLC0415
 
     is_repeatable = kind is Format.TABLE or (file is not None and is_replaceable(file))

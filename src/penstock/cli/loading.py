@@ -21,12 +21,12 @@ from penstock.cli.output import (
     INTERRUPTED,
     AsJson,
     complain,
+    console,
     counted,
     print_document,
     print_line,
     print_table,
     refuse,
-    shown,
 )
 from penstock.errors import PenstockError
 from penstock.model import check_context
@@ -197,15 +197,14 @@ class Load:
 @contextmanager
 def _live() -> Iterator[Any]:
     """A line on standard error that changes, if somebody looks at it."""
-    from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    screen = console(stderr=True)
+    if not screen.is_terminal:
         yield lambda _: None
         return
-    with Live(console=console, transient=True, auto_refresh=False) as live:
+    with Live(console=screen, transient=True, auto_refresh=False) as live:
         yield lambda text: live.update(Text(text), refresh=True)
 
 
@@ -235,7 +234,7 @@ def _report(load: Load, clients: int, as_json: bool) -> None:
         return
     print_line(
         f"{counted(load.events, 'event')} in {counted(commits, 'append')} of {counted(clients, 'client')} in "
-        f"{load.seconds:.1f} s, written into context {shown(load.context)}, where they stay"
+        f"{load.seconds:.1f} s, written into context {load.context}, where they stay"
     )
     print_line(f"{rate:,.0f} events/s, {commits / load.seconds if load.seconds else 0:,.0f} appends/s")
     print_table(("latency", "#ms"), [(name, f"{value:,.2f}") for name, value in times.items()], empty="")

@@ -13,6 +13,7 @@ from penstock.cli.options import COUNT_MAX, need_name
 from penstock.cli.output import (
     INTERRUPTED,
     AsJson,
+    agreed,
     complain,
     counted,
     fail,
@@ -23,7 +24,6 @@ from penstock.cli.output import (
     print_lines,
     print_table,
     refuse,
-    shown,
 )
 from penstock.errors import LogNotFound, PenstockError
 from penstock.interchange.strict import parsed
@@ -57,7 +57,7 @@ def add_command(name: LogName, url: Url = None, data: Data = None, as_json: AsJs
     if as_json:
         print_document({"log": name, "made": not is_there})
     else:
-        print_line(shown(f"log {name} {'was there already' if is_there else 'is made'}"))
+        print_line(f"log {name} {'was there already' if is_there else 'is made'}")
 
 
 @app.command("list")
@@ -87,7 +87,7 @@ def show_command(name: LogName, url: Url = None, data: Data = None, as_json: AsJ
         f"messages   {found.messages:,}, {found.size_bytes:,} bytes",
         f"iterators  {iterators}",
     ):
-        print_line(shown(line))
+        print_line(line)
 
 
 def _document(log: "LogSummary") -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _append(client: "Client", name: str, values: list[Any]) -> int:
     try:
         client.log(name).append(values)
     except LogNotFound as error:
-        fail(f"{error}; make it with: penstock log add {shown(name)}")
+        fail(f"{error}; make it with: penstock log add {name}")
     return len(values)
 
 
@@ -252,18 +252,16 @@ def delete_command(
         found = client.log(name).show()
         what = f"{counted(found.messages, 'message')} and {counted(len(found.iterators), 'iterator')}"
         if not yes:
-            _ask(f"Delete log {shown(name)} with {what}?")
+            _ask(f"Delete log {name} with {what}?")
         client.log(name).delete()
     if as_json:
         print_document({"log": name, "messages": found.messages, "iterators": found.iterators})
     else:
-        print_line(shown(f"log {name} is deleted, with {what}"))
+        print_line(f"log {name} is deleted, with {what}")
 
 
 def _ask(question: str) -> None:
     if not sys.stdin.isatty():
         refuse("this cannot be undone: say --yes to delete without being asked")
-    sys.stderr.write(f"{question} [y/N]: ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not agreed(question):
         fail("nothing was deleted")

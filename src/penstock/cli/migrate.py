@@ -1,6 +1,5 @@
 """`penstock migrate-store`: a whole store from one backend to another."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +7,7 @@ import typer
 
 from penstock.backup import Copied, copy_store
 from penstock.cli.backup import AsJson
-from penstock.cli.output import counted
+from penstock.cli.output import counted, print_document, print_line
 from penstock.cli.stores import complaining
 from penstock.cli.verify import progress_bar
 from penstock.store import shown_place, store_url
@@ -30,9 +29,9 @@ def migrate_command(
     with complaining():
         copied = copy_store(source, target, progress_bar)
     if as_json:
-        typer.echo(json.dumps(_report(copied, source, target), indent=2))
+        print_document(_report(copied, source, target))
     else:
-        typer.echo(_line(copied, source, target))
+        print_line(_line(copied, source, target))
 
 
 def _address(text: str) -> str:

@@ -30,8 +30,6 @@ __all__ = [
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGO: Final = re.compile(r"(\d{1,9})([smhd])")
-CONTROLS: Final = re.compile(r"[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""What a terminal obeys, and what turns the direction of writing."""
 TIMES: Final = "a time like 2026-11-15T06:00:00Z (UTC unless it says otherwise), or how long ago: 30s, 10m, 2h, 7d"
 
 Data = Annotated[str | None, typer.Option("--data", help=TABLE["data"].help, metavar="DIR", show_default=False)]
@@ -57,14 +55,14 @@ def directory(text: str) -> Path:
         text.encode()
     except UnicodeEncodeError:
         # SQLite opens no such file.
-        raise typer.BadParameter(f"{shown(text)} is not valid Unicode") from None
+        raise typer.BadParameter(f"{text} is not valid Unicode") from None
     return Path(text)
 
 
 def need_name(name: str, what: str) -> str:
-    """A name for something new. Control characters in it are a slip of the shell's, and nobody could type it again."""
-    if CONTROLS.search(name):
-        refuse(f"the name of {what} has characters that cannot be printed: {shown(name)}")
+    """A name for something new. One that is not shown as it is was a slip, and nobody could type it again."""
+    if (found := shown(name)) != name:
+        refuse(f"the name of {what} has characters that cannot be printed: {found}")
     return name
 
 

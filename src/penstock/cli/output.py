@@ -1,8 +1,9 @@
 """What commands print: tables and lines for people, JSON for programs, complaints.
 
 Rules: what was asked for goes to standard output, everything else to standard error. Names and bodies come from
-strangers, so no control character of theirs reaches a terminal: they are shown escaped, and so they are in JSON. What
-is piped has no colours, and is neither cropped nor wrapped.
+strangers, so whatever is printed here is escaped as `penstock.terminal` has it, and commands need not think of it: they
+print through this module only (the linter refuses other ways). What is piped has no colours, and is neither cropped nor
+wrapped.
 
 `--json` prints one object per line where there may be many (events, streams), and one document otherwise (`stats`).
 """
@@ -11,19 +12,23 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
 
 from penstock.model.ticks import TICKS_PER_SECOND
+from penstock.terminal import complain, shown, shown_document
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
+
+    from penstock.cli.screen import Screen
 
 __all__ = [
     "INTERRUPTED",
     "AsJson",
+    "Painted",
+    "agreed",
     "complain",
     "console",
     "counted",
@@ -31,13 +36,12 @@ __all__ = [
     "has_colours",
     "iso",
     "json_text",
-    "painted",
-    "plain",
     "print_document",
     "print_line",
     "print_lines",
     "print_table",
     "refuse",
+    "remark",
     "shown",
     "size",
     "table",
@@ -45,10 +49,6 @@ __all__ = [
 
 INTERRUPTED: Final = 130
 """The exit code of a command that was ended by Ctrl-C, as shells have it."""
-PIPED_COLUMNS: Final = 100_000
-"""How wide tables may become where no terminal sets an end to them."""
-JOINERS: Final = "\u200c\u200d"
-"""Characters that cannot be seen, but belong into words and emoji."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
 
@@ -56,34 +56,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")
 # --- texts ----------------------------------------------------------------------------------------------------
 
 
-def shown(text: str) -> str:
-    r"""A text for a terminal: what is not printable is escaped, as in `\x1b` or `\n`."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() or letter in JOINERS else _escaped(letter) for letter in text)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
-
-
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON in which no control character is left raw, nor half of a character, nor what cannot be printed here."""
+    """JSON in which nothing is raw that could mislead, nor half of a character, nor what cannot be printed here."""
     separators = (",", ":") if indent is None else None
     text = json.dumps(value, ensure_ascii=not prints_unicode(), separators=separators, indent=indent, default=str)
-    if text.isprintable():
-        return text
-    return "".join(letter if letter == "\n" or _is_plain(letter) else f"\\u{ord(letter):04x}" for letter in text)
+    return shown_document(text)
 
 
 def prints_unicode() -> bool:
     """Whether standard output takes every character."""
     return (sys.stdout.encoding or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
-
-
-def _is_plain(letter: str) -> bool:
-    # Beyond the first 65,536 there are no controls that a terminal knows, and `\u` would not reach.
-    return letter.isprintable() or letter in JOINERS or ord(letter) > 0xFFFF
 
 
 def iso(ticks: int) -> str:
@@ -110,44 +92,46 @@ def size(number: int) -> str:
 
 def print_document(value: Any) -> None:
     """One JSON document, for programs."""
-    print_line(json_text(value, indent=2))
+    sys.stdout.write(f"{json_text(value, indent=2)}\n")
 
 
 def print_lines(values: Iterable[Any]) -> None:
     """JSON, one value in each line, each written as soon as it is there if somebody watches."""
     for value in values:
-        print_line(json_text(value))
+        sys.stdout.write(f"{json_text(value)}\n")
 
 
-def print_line(line: str) -> None:
-    """A line to standard output. What is in it must be fit for a terminal: see `shown`."""
-    sys.stdout.write(f"{line}\n")
+class Painted(NamedTuple):
+    """A part of a line in a style, where there are colours: `dim`, `bold` or the name of one."""
+
+    text: str
+    style: str
 
 
-def console(file: IO[str] | None = None) -> "Console":
-    """Where tables go: as wide as the terminal, or as wide as they are. Nothing in a text is taken for markup."""
+def print_line(*parts: str | Painted, colours: bool = False) -> None:
+    """A line to standard output, in parts that may be painted."""
+    sys.stdout.write("".join(_drawn(part, colours) for part in parts) + "\n")
+
+
+def _drawn(part: str | Painted, colours: bool) -> str:
+    if isinstance(part, str):
+        return shown(part)
+    text, style = shown(part.text), part.style
+    return typer.style(text, **({style: True} if style in ("dim", "bold") else {"fg": style})) if colours else text
+
+
+def console(*, stderr: bool = False) -> "Screen":
+    """Where tables and bars go."""
     # Rich takes long to import, and JSON needs none of it.
-    from rich.console import Console  # noqa: PLC0415
+    from penstock.cli.screen import screen  # noqa: PLC0415
 
-    plain: dict[str, Any] = {"file": file, "highlight": False, "markup": False, "emoji": False}
-    found = Console(**plain)
-    return found if found.is_terminal else Console(**plain, width=PIPED_COLUMNS)
+    return screen(stderr=stderr)
 
 
 def has_colours() -> bool:
     """Whether standard output is a terminal that shows colours, and nobody has forbidden them (`NO_COLOR`)."""
     found = console()
     return found.is_terminal and not found.no_color and not found.is_dumb_terminal
-
-
-def painted(text: str, style: str) -> str:
-    """A text as a terminal shows it in a style: `dim`, `bold` or a colour."""
-    return typer.style(text, **({style: True} if style in ("dim", "bold") else {"fg": style}))
-
-
-def plain(text: str, _style: str) -> str:
-    """A text as it is, where there are no colours."""
-    return text
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str | None = None) -> "Table":
@@ -157,7 +141,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str
 
     made = Table(box=box.SIMPLE_HEAD, caption=caption)
     for column in columns:
-        made.add_column(column.removeprefix("#"), justify="right" if column[0] == "#" else "left", overflow="fold")
+        justify: Any = "right" if column.startswith("#") else "left"
+        made.add_column(column.removeprefix("#"), justify=justify, overflow="fold")
     for row in rows:
         made.add_row(*map(_cell, row))
     return made
@@ -166,7 +151,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:,}" if isinstance(value, int) else shown(str(value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def print_table(
@@ -177,17 +162,22 @@ def print_table(
     if found:
         console().print(table(columns, found, caption))
     else:
-        sys.stderr.write(f"{empty}\n")
+        remark(empty)
 
 
 # --- standard error -------------------------------------------------------------------------------------------
 
 
-def complain(message: str, code: int) -> int:
-    """Say in one line on standard error what is wrong; the exit code."""
-    line = " | ".join(part.strip() for part in message.splitlines())
-    sys.stderr.write(f"penstock: {shown(line)}\n")
-    return code
+def remark(line: str) -> None:
+    """A line to standard error beside what was asked for: that there is nothing, or what is under way."""
+    sys.stderr.write(f"{shown(line)}\n")
+
+
+def agreed(question: str) -> bool:
+    """Whether somebody at the terminal says yes. Standard output is for what was asked for."""
+    sys.stderr.write(f"{shown(question)} [y/N]: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def fail(message: str) -> NoReturn:

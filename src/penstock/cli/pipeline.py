@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.options import Types, directory
-from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, print_table, refuse, shown
+from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, print_table, refuse, remark
 from penstock.cli.sparks import AGAIN, Conf, Master, ending, interruptible, options_of
 from penstock.settings.loading import without_password
 
@@ -62,7 +62,7 @@ def init_command(
         complain(note, 0)
     print_line(f"{made.folder}: bronze, {counted(len(made.tables), 'table')} of types, quarantine and sums")
     for type, table in made.tables.items():
-        print_line(shown(f"  {table}  ({type})"))
+        print_line(f"  {table}  ({type})")
 
 
 def _absolute(url: str) -> str:
@@ -136,7 +136,7 @@ def _running(
     from penstock.spark.sessions import MASTER  # noqa: PLC0415
 
     if sys.stderr.isatty():
-        typer.echo("starting Spark", err=True)
+        remark("starting Spark")
     return running(project, MASTER, options_of(conf, master), what)
 
 
@@ -154,7 +154,7 @@ def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -
         if table not in full_refresh:
             complain(f"{table} was made anew as well: it would not go with the others", 0)
     for flow, target in sorted(outcome.flows.items()):
-        print_line(shown(_line(flow, outcome, before.get(target), counts.of(target))))
+        print_line(_line(flow, outcome, before.get(target), counts.of(target)))
     # Whoever follows a project reads in a pipe what is done, when it is done.
     sys.stdout.flush()
     _conclude(outcome)
@@ -163,7 +163,7 @@ def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -
 def _say(flow: str, state: str) -> None:
     """Tell somebody who looks on what is under way: a round can take long."""
     if sys.stderr.isatty() and state in SAID:
-        typer.echo(shown(f"{flow}: {state.lower()}"), err=True)
+        remark(f"{flow}: {state.lower()}")
 
 
 def _line(flow: str, outcome: "Outcome", before: int | None, after: int | None) -> str:
@@ -210,7 +210,7 @@ def _show(found: "Status") -> None:
         complain(f"in use by {found.in_use_by}", 0)
     columns = ("flow", "table", "source", "rows", "position", "lag", "last run", "error")
     rows = [[_cell(value) for value in flow] for flow in found.flows]
-    print_table(columns, rows, empty=f"{shown(found.folder)} {_without_flows(found)}")
+    print_table(columns, rows, empty=f"{found.folder} {_without_flows(found)}")
 
 
 def _without_flows(found: "Status") -> str:

@@ -22,7 +22,7 @@ from penstock.cli.output import (
     print_lines,
     print_table,
     refuse,
-    shown,
+    remark,
 )
 from penstock.cli.read import print_events
 from penstock.errors import PenstockError
@@ -136,9 +136,9 @@ def consume_command(
         taken = consumer.consume(count, follow=follow, as_json=as_json)
         held = 0 if count is not None and taken >= count else consumer.held_by_others()
     if not taken and not as_json:
-        sys.stderr.write("nothing to consume\n")
+        remark("nothing to consume")
     if held:
-        sys.stderr.write(f"{counted(held, 'event')} {'is' if held == 1 else 'are'} held by others\n")
+        remark(f"{counted(held, 'event')} {'is' if held == 1 else 'are'} held by others")
 
 
 class Consumer:
@@ -233,7 +233,7 @@ def reset_command(
     if as_json:
         print_document(asdict(info))
     else:
-        print_line(f"queue {shown(name)} goes on at position {info.position}, {info.behind:,} behind the end")
+        print_line(f"queue {name} goes on at position {info.position}, {info.behind:,} behind the end")
 
 
 def place(text: str) -> datetime | None:
@@ -316,4 +316,4 @@ def requeue_command(
     if as_json:
         print_document({"queue": name, "context": context, "first": wanted})
     else:
-        print_line(f"put {counted(len(wanted), 'allocation')} back into queue {shown(name)}")
+        print_line(f"put {counted(len(wanted), 'allocation')} back into queue {name}")

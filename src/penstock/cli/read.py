@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -12,7 +11,7 @@ import typer
 from penstock.cli.connecting import Data, Url, connected
 from penstock.cli.events import event_document, event_line
 from penstock.cli.options import Filter, Limit, Types, moment
-from penstock.cli.output import AsJson, has_colours, json_text, painted, plain, print_line, refuse
+from penstock.cli.output import AsJson, has_colours, print_line, print_lines, refuse, remark
 from penstock.model import Event, ticks_of_datetime
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def read_command(
     with connected(url, data) as client:
         count = print_events(islice(wanted.events(client), limit), as_json=as_json)
     if not count and not as_json:
-        sys.stderr.write("no events\n")
+        remark("no events")
 
 
 class Wanted(NamedTuple):
@@ -113,16 +112,14 @@ class Wanted(NamedTuple):
 
 def print_events(events: Iterable[Event], *, as_json: bool, flush: bool = False) -> int:
     """Print events as they come; how many they were."""
-    line = json_line if as_json else partial(event_line, paint=painted if has_colours() else plain)
+    colours = not as_json and has_colours()
     count = 0
     for event in events:
-        print_line(line(event))
+        if as_json:
+            print_lines([event_document(event)])
+        else:
+            print_line(*event_line(event), colours=colours)
         if flush:
             sys.stdout.flush()
         count += 1
     return count
-
-
-def json_line(event: Event) -> str:
-    """An event for programs, in a line."""
-    return json_text(event_document(event))

@@ -137,9 +137,11 @@ and their options. There is a man page, [penstock.1](penstock.1): `man -l docs/p
   otherwise (`stats`). What is seldom long is one document, an array: `settings`, `sessions`, `backups`, `erasures`.
 - What is piped has no colours, and is neither cropped nor wrapped. Of bodies, lines for people show the first 10,000
   characters, `--json` all. `NO_COLOR` turns colours off everywhere.
-- Control characters in names and bodies are shown escaped, as in `\\x1b`, and in JSON as `\\u001b`. A name that a
-  command is given for something new (a context, a stream, a type, a queue, a log, an iterator) must have none: it would
-  be a slip, and hard to type again. What programs, JSON lines and files name so can be read as everything else.
+- Names and bodies come from strangers. Control characters, invisible characters and characters that turn the direction
+  of writing are shown escaped, as in `\\x1b`: in tables, lines, questions, progress bars, errors and the server's
+  log. JSON has them as `\\u001b`. A name that a command is given for something new (a context, a stream, a
+  type, a queue, a log, an iterator) must have none: it would be a slip, and hard to type again. What programs, JSON
+  lines and files name so can be read as everything else.
 - JSON that is given to be kept (`append`, `log append`, `import`) is refused if some of it would be lost: a name that
   is twice in an object, NaN, a number such as `1e999`.
 - A mistake is told in one line. A mistyped command or option is answered with the one that was perhaps meant.

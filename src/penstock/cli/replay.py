@@ -19,7 +19,7 @@ from penstock.cli.bars import rate_bar
 from penstock.cli.connecting import Data, Url, address_of, explained, telling
 from penstock.cli.exporting import check_names
 from penstock.cli.options import TIMES, Filter, Types, moment
-from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, refuse, shown
+from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, refuse, remark
 from penstock.errors import CannotConnect, PenstockError
 from penstock.model import check_context, check_stream, ticks_of_datetime
 from penstock.settings.loading import without_password
@@ -293,7 +293,7 @@ def _replay(wanted: "Wanted", where: str, as_json: bool) -> None:
                 _conclude(replay, where, as_json, before=True)
                 return
             if replay.resumed_at is not None:
-                typer.echo(f"replay {replay.note.name} goes on behind position {replay.resumed_at:,}", err=True)
+                remark(f"replay {replay.note.name} goes on behind position {replay.resumed_at:,}")
             _run(replay, where, wanted)
             _conclude(replay, where, as_json, before=False)
     except CannotConnect as error:
@@ -377,7 +377,7 @@ def _conclude(replay: "Replay", where: str, as_json: bool, *, before: bool) -> N
         return
     of = f"positions {note.first:,} to {note.last:,}" if note.first <= note.last else "no position"
     said = f"{counted(note.events, 'event')} {where}, of {of}"
-    print_line(shown(f"{said}{_rest(replay)}" + (_before(note.finished) if before else "")))
+    print_line(f"{said}{_rest(replay)}" + (_before(note.finished) if before else ""))
 
 
 def _rest(replay: "Replay") -> str:

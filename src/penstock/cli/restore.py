@@ -1,6 +1,5 @@
 """`penstock restore`: a store from a backup."""
 
-import json
 from typing import Annotated
 
 import typer
@@ -8,9 +7,9 @@ import typer
 from penstock.backup import Restored, open_place, restore
 from penstock.cli.backup import AsJson, PathArgument
 from penstock.cli.options import NewData, NewStore, new_store_url
+from penstock.cli.output import complain, print_document, print_line
 from penstock.cli.stores import complaining
 from penstock.cli.verify import progress_bar
-from penstock.server import complain
 from penstock.store import shown_place
 
 
@@ -35,9 +34,9 @@ def restore_command(
         complain("the store that was there is damaged: what was erased in it since the last backup may be back", 0)
     if as_json:
         where = {"store": shown_place(store)} if store else {"data": str(data)}
-        typer.echo(json.dumps({**restored._asdict(), **where}, indent=2))
+        print_document({**restored._asdict(), **where})
     else:
-        typer.echo(_line(restored))
+        print_line(_line(restored))
 
 
 def _line(restored: Restored) -> str:

@@ -23,7 +23,7 @@ from penstock import __version__
 from penstock.cli import COMMANDS, Entry
 from penstock.cli.commands import Command, Group
 from penstock.cli.connecting import explained
-from penstock.cli.output import INTERRUPTED, complain
+from penstock.cli.output import INTERRUPTED, complain, print_line
 from penstock.errors import PenstockError
 from penstock.settings import BadSetting
 
@@ -199,7 +199,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"penstock {__version__}")
+        print_line(f"penstock {__version__}")
         raise typer.Exit
 
 

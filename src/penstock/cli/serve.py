@@ -1,10 +1,11 @@
 """`penstock serve`: a server in the foreground."""
 
+import sys
 from dataclasses import replace
 
 import typer
 
-from penstock.cli.output import refuse
+from penstock.cli.output import print_line, refuse
 from penstock.server import run
 from penstock.settings import DEFAULT, ResolvedSettings, Settings
 
@@ -28,7 +29,8 @@ def serve_command(resolved: ResolvedSettings) -> None:
 
 def say(line: str) -> None:
     """Print a line now, whoever reads it."""
-    print(line, flush=True)
+    print_line(line)
+    sys.stdout.flush()
 
 
 def one_store(resolved: ResolvedSettings) -> Settings:

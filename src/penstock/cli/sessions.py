@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli.connecting import telling
 from penstock.cli.options import Config
-from penstock.cli.output import AsJson, fail, print_document, print_line, print_table, refuse, shown, size
+from penstock.cli.output import AsJson, fail, print_document, print_line, print_table, refuse, size
 from penstock.settings import TABLE, host_and_port, resolve
 
 __all__ = ["kick_command", "sessions_command"]
@@ -56,7 +56,7 @@ def kick_command(
         # As a part of an address it would ask for something else.
         fail(f"there is no session {session}; `penstock sessions` shows which there are")
     kicked = ask(server_address(http, config), "DELETE", f"/sessions/{quote(session, safe='')}", "kicked")
-    print_line(f"kicked {shown(str(kicked))}")
+    print_line(f"kicked {kicked}")
 
 
 def server_address(http: str | None, config: Path | None) -> str:

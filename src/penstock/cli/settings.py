@@ -5,7 +5,6 @@ The flags, the printed table and docs/settings.md all come from the one table in
 
 import functools
 import inspect
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -16,7 +15,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from penstock.cli.output import console
+from penstock.cli.output import complain, console, print_document
 from penstock.settings import (
     CONFIG_ENVIRONMENT,
     DEFAULT,
@@ -47,8 +46,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         try:
             resolved = resolve(flags, os.environ, config)
         except BadSetting as error:
-            typer.echo(f"penstock: {error}", err=True)
-            raise typer.Exit(2) from None
+            raise typer.Exit(complain(str(error), 2)) from None
         command(resolved, **given)
 
     parameters = [*own_parameters(command), *setting_parameters()]
@@ -102,7 +100,7 @@ def settings_command(
     """Show every setting, its value and where that comes from."""
     rows = list(explain(resolved))
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows], indent=2, default=str))
+        print_document([asdict(row) for row in rows])
     else:
         console().print(settings_table(rows))
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock.cli.connecting import URL_ENVIRONMENT, Url, default_url, telling
-from penstock.cli.options import Config, Data, StoreUrl
+from penstock.cli.options import Config, Data, StoreUrl, directory
 from penstock.cli.output import complain, counted, print_line, print_table, refuse, shown
 from penstock.cli.sparks import interruptible
 from penstock.settings.parsers import size
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERRUPTION",
+    "AllowDir",
     "FileOption",
     "Format",
     "Memory",
@@ -87,6 +88,17 @@ Spilling = Annotated[
     ),
 ]
 
+AllowDir = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--allow-dir",
+        help="let the statement read files below this directory; may be given often",
+        metavar="DIR",
+        parser=directory,
+        show_default="no files",
+    ),
+]
+
 
 def sql_command(
     statement: Statement,
@@ -98,17 +110,19 @@ def sql_command(
     file: FileOption = None,
     memory: Memory = "1 GiB",
     temp: Spilling = None,
+    allow_dir: AllowDir = None,
     as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:
     """Ask the history in SQL: the table `events`, straight from a store or through its server, with DuckDB.
 
-    The answer is of the moment when the question was asked. Nothing can be written in this way.
+    The answer is of the moment when the question was asked. Nothing can be written in this way, and files are read only
+    below --allow-dir.
     """
     if as_json:
         refuse("--json is --output json here, as there are other formats, too")
     kind = format_of(output, file)
     with telling(), interruptible(INTERRUPTION):
-        limits = limits_of(memory, temp)
+        limits = limits_of(memory, temp, allow_dir)
         address = _address(data, store, url, config)
         text = statement_of(statement)
         # DuckDB and Arrow take a moment to import, and the help of a command needs none of them.
@@ -164,14 +178,17 @@ def statement_of(text: str) -> str:
         refuse(f"the statement on standard input is not UTF-8 (byte {error.start + 1:,})")
 
 
-def limits_of(memory: str, temp: Path | None) -> "Limits":
-    """What DuckDB may use."""
+def limits_of(memory: str, temp: Path | None, allowed: list[Path] | None) -> "Limits":
+    """What DuckDB may use, and read."""
     from penstock.sql.sessions import MEMORY_BYTES_MIN, Limits  # noqa: PLC0415
 
-    if temp is not None and not temp.is_dir():
-        refuse(f"--temp is {str(temp)!r}: there is no such directory")
+    named = [("--temp", temp), *(("--allow-dir", path) for path in allowed or ())]
+    for option, path in named:
+        if path is not None and not path.is_dir():
+            refuse(f"{option} is {str(path)!r}: there is no such directory")
+    folder, directories = None if temp is None else str(temp), tuple(map(str, allowed or ()))
     try:
-        return Limits(size(MEMORY_BYTES_MIN)(memory), folder=None if temp is None else str(temp))
+        return Limits(size(MEMORY_BYTES_MIN)(memory), folder=folder, directories=directories)
     except ValueError as error:
         refuse(f"--memory is {memory!r}: it {error}")
 
@@ -250,7 +267,7 @@ def _headings(answer: "Answer") -> list[str]:
     import pyarrow as pa  # noqa: PLC0415
 
     numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return [f"{'#' * any(test(field.type) for test in numbers)}{shown(field.name)}" for field in answer.schema]
+    return [f"{'#' * any(test(field.type) for test in numbers)}{field.name}" for field in answer.schema]
 
 
 def _rest(total: int) -> str:

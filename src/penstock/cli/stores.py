@@ -11,10 +11,11 @@ from typing import Any
 import typer
 
 from penstock.cli.options import Config, Data, StoreUrl
+from penstock.cli.output import complain
 from penstock.cli.serve import one_store
 from penstock.cli.settings import own_parameters
 from penstock.errors import PenstockError
-from penstock.server import complain, complaint, store_address, wrong_use
+from penstock.server import complaint, store_address, wrong_use
 from penstock.settings import BadSetting, resolve
 from penstock.store import Store, open_reader
 

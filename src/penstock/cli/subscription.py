@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.connecting import Data, Url, connected
-from penstock.cli.output import AsJson, fail, iso, print_document, print_line, print_lines, print_table, shown
+from penstock.cli.output import AsJson, fail, iso, print_document, print_line, print_lines, print_table
 from penstock.cli.queue import place
 from penstock.model import SubscriptionInfo
 
@@ -78,7 +78,7 @@ def set_command(
     if as_json:
         print_document(document(info, head))
     else:
-        print_line(f"subscription {shown(name)} goes on at position {info.position}")
+        print_line(f"subscription {name} goes on at position {info.position}")
 
 
 def wanted(found: list[SubscriptionInfo], name: str, context: str, filter_: str) -> SubscriptionInfo | None:

@@ -1,20 +1,19 @@
 """`penstock verify`: whether a store is what was written."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from penstock.cli.output import counted
+from penstock.cli.output import complain, console, counted, print_document, print_line
 from penstock.cli.stores import opened
 from penstock.errors import PenstockError
-from penstock.server import complain, complaint, one_line
+from penstock.server import complaint
 from penstock.store import Store
 from penstock.store.contract import Finding, Progressed
+from penstock.terminal import one_line
 
 
 def verify_command(
@@ -63,7 +62,7 @@ def shown(findings: Iterator[Finding], as_json: bool) -> list[Finding]:
     for finding in findings:
         found.append(finding)
         if not as_json:
-            typer.echo(one_line(f"{finding.where}: {finding.what}"))
+            print_line(one_line(f"{finding.where}: {finding.what}"))
     return found
 
 
@@ -71,9 +70,9 @@ def conclude(events: int, found: list[Finding], as_json: bool) -> None:
     """Say what came of it, and end with the right exit code."""
     if as_json:
         report = {"events": events, "ok": not found, "findings": [finding._asdict() for finding in found]}
-        typer.echo(json.dumps(report, indent=2))
+        print_document(report)
     elif not found:
-        typer.echo(f"{counted(events, 'event')}, nothing wrong")
+        print_line(f"{counted(events, 'event')}, nothing wrong")
     if found:
         things = "1 thing is" if len(found) == 1 else f"{len(found)} things are"
         raise typer.Exit(complain(f"{things} wrong with this store", 1))
@@ -82,8 +81,8 @@ def conclude(events: int, found: list[Finding], as_json: bool) -> None:
 @contextmanager
 def progress_bar(what: str = "events") -> Iterator[Progressed]:
     """A bar on standard error, if somebody looks at it."""
-    console = Console(stderr=True)
+    screen = console(stderr=True)
     columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as progress:
         task = progress.add_task("events", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -17,6 +17,7 @@ from penstock.engine import jobs, last_words  # noqa: F401 - most jobs are of th
 from penstock.engine.frames import Unframer, frame
 from penstock.errors import PenstockError, StoreError, Unexpected
 from penstock.store import Store, open_reader
+from penstock.terminal import LogLines
 
 log = logging.getLogger(__name__)
 
@@ -83,5 +84,7 @@ class Worker:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s worker %(process)d %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogLines("%(asctime)s worker %(process)d %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     main(*map(int, sys.argv[1:]))

@@ -5,7 +5,6 @@ import fcntl
 import io
 import json
 import os
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -20,14 +19,13 @@ from penstock.interchange.files import FileRefused, Flaw, Format
 from penstock.interchange.lines import to_cloud_lines, to_json_lines
 from penstock.interchange.parquets import ParquetEvents, parquet_of_stream, stream_head, to_stream
 from penstock.model import Event
+from penstock.terminal import shown_document
 
 NOTE_BYTES: Final = 64 << 20
 NOTE_S: Final = 2.0
 """How much is written, and how long it takes, until it is noted how far an export is."""
 PARTIAL: Final = ".partial"
 NOTE: Final = ".partial.json"
-_OBEYED: Final = re.compile(r"[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|\r(?!\n)")
-"""Control characters but for tabs and ends of lines, and what turns the direction of writing."""
 FULL: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 Encoder = Callable[[Sequence[Event]], bytes]
@@ -253,8 +251,8 @@ class StreamTarget(Target):
 
 
 def for_terminal(data: bytes) -> bytes:
-    r"""Text in which nothing is left that a terminal would obey: it is escaped as in JSON, `\u001b`."""
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
+    """Events as they are written, fit for a terminal."""
+    return shown_document(data.decode()).encode()
 
 
 class _Counted(io.BufferedIOBase):

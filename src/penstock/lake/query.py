@@ -11,6 +11,7 @@ those are read by Arrow, through the lake's own place.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from penstock.lake.sources import check_source, look
 from penstock.sql import Answer, Limits, Session
 from penstock.sql.dataset import Failures
 from penstock.sql.extents import Extent, extent_of
-from penstock.sql.sessions import EVENTS
+from penstock.sql.sessions import EVENTS, quoted
 from penstock.sql.substrait import columns_of, tree
 
 ATTEMPTS_MAX: Final = 7
@@ -66,7 +67,7 @@ def look_at(place: LakePlace, url: str | None) -> Asked:
 @contextmanager
 def lake_session(place: LakePlace, url: str | None, asked: Asked, limits: Limits) -> Iterator[Session]:
     """A session in which `events` is a lake, and what its store has had since."""
-    with Session(limits) as session:
+    with Session(replace(limits, directories=(*limits.directories, *_directories(place)))) as session:
         _add_files(session, place, asked.manifest)
         if asked.now is None or url is None:
             session.add(_TAIL, TABLE.empty_table())
@@ -81,16 +82,20 @@ def _add_files(session: Session, place: LakePlace, manifest: Manifest) -> None:
     if not manifest.files:
         return
     if isinstance(place, LocalPlace):
-        paths = ", ".join(_quoted(str(place.at(file.path))) for file in manifest.files)
+        paths = ", ".join(quoted(_plain(str(place.at(file.path)))) for file in manifest.files)
         session.add_view(_FILES, f"FROM read_parquet([{paths}], hive_partitioning = false) SELECT {', '.join(COLUMNS)}")
     else:
         session.add(_FILES, FilesDataset(place, manifest.files, session.failures))
 
 
-def _quoted(text: str) -> str:
-    # A star would be taken for many files.
-    plain = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
-    return "'" + plain.replace("'", "''") + "'"
+def _directories(place: LakePlace) -> tuple[str, ...]:
+    """What DuckDB may read by itself: the lake's own directory, in both ways that its name is written."""
+    return (str(place.path), _plain(str(place.path))) if isinstance(place, LocalPlace) else ()
+
+
+def _plain(text: str) -> str:
+    """A path that DuckDB takes for one file: a star would stand for many."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 
 def query_lake(

@@ -5,9 +5,12 @@ import re
 from typing import Any, Final
 
 from penstock.errors import InvalidRequest
+from penstock.sql.statements import READABLE
 
 _MEMORY: Final = "; give it more with --memory, or ask for less"
 _TABLE: Final = "; the table is called events"
+_FILE: Final = re.compile(r'Cannot access (?:file|directory) "(.*)" - ', re.DOTALL)
+_LOCKED: Final = re.compile(r'Cannot change configuration option "*([^"]*)"')
 _PROPOSED: Final = re.compile("Possible solutions|Please try installing")
 
 
@@ -15,6 +18,8 @@ def explained(error: Exception, statement: str) -> InvalidRequest:
     """An error of DuckDB's or Arrow's as ours."""
     kind, _, rest = str(error).partition(": ")
     found = _document(rest)
+    if (refused := _refused(error, found)) is not None:
+        return InvalidRequest("statement", refused)
     if found is None:
         return InvalidRequest("statement", f"failed: {_line(str(error))}")
     message = found.get("exception_message", "")
@@ -30,6 +35,16 @@ def _document(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _refused(error: Exception, found: dict[str, Any] | None) -> str | None:
+    """What a statement may not do here, if that is what is wrong with it."""
+    message = str(error) if found is None else str(found.get("exception_message", ""))
+    if file := _FILE.search(message):
+        return f'must not read "{file[1]}"; {READABLE}'
+    if setting := _LOCKED.search(message):
+        return f"must not change DuckDB's setting {setting[1]}; all of them are locked"
+    return None
 
 
 def _line(text: str) -> str:

@@ -3,12 +3,14 @@
 - It is in memory, with a limit, and spills into a folder of its own that goes when it is closed.
 - `events` is one snapshot: its head is fixed when the session is opened. What is erased meanwhile is gone, though.
 - One statement that reads is run, no other: nothing that is asked here can change a store, or any file.
+- It reads no files but those below the directories of its limits, and can change no setting of DuckDB's. That keeps
+  slips and curiosity in bounds; it is no sandbox for hostile SQL.
 - DuckDB works in a thread of its own: nobody who waits for it in another is deaf to Ctrl-C, which ends the query.
 - DuckDB's errors become InvalidRequest in one line; what a scan of the history raised comes out as it was.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -45,6 +47,8 @@ class Limits:
     memory_bytes: int = MEMORY_BYTES
     threads: int | None = None
     folder: str | None = None
+    directories: tuple[str, ...] = ()
+    """Below which files may be read; `/` is all files."""
 
 
 class Answer:
@@ -87,9 +91,19 @@ class Session:
             # Nothing is fetched that nobody asked for.
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
+            "allow_community_extensions": False,
+            "allow_persistent_secrets": False,
         }
         self._db = duckdb.connect(config=settings | ({"threads": limits.threads} if limits.threads else {}))
         self._db.execute("SET TimeZone = 'UTC'; SET errors_as_json = true")
+        self._close_doors(limits.directories)
+
+    def _close_doors(self, directories: Sequence[str]) -> None:
+        """No files but those below some directories from now on, and no more settings."""
+        # In this order: what is allowed cannot be changed once access is off, and nothing once settings are locked.
+        allowed = ", ".join(map(quoted, directories))
+        self._db.execute(f"SET allowed_directories = [{allowed}]::VARCHAR[]")
+        self._db.execute("SET enable_external_access = false; SET lock_configuration = true")
 
     def add(self, name: str, dataset: Any) -> None:
         """A table that is scanned as a dataset."""
@@ -168,6 +182,11 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def quoted(text: str) -> str:
+    """A text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _spilling(folder: str | None) -> "tempfile.TemporaryDirectory[str]":

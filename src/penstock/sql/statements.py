@@ -10,6 +10,13 @@ import duckdb
 from penstock.errors import InvalidRequest
 
 READING: Final = "SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE, SHOW or EXPLAIN"
+READABLE: Final = "it reads only files below a directory that --allow-dir DIR names"
+_INSTEAD: Final = {
+    "ATTACH": READABLE,
+    "COPY": "--file PATH writes an answer to a file",
+    "EXPORT": "--file PATH writes an answer to a file",
+}
+"""What to do in place of some statements."""
 _PIVOTING: Final = re.compile(r"\s*(pivot|from|with|select|\()", re.IGNORECASE)
 _COPYING: Final = re.compile(r"\bcopy\b", re.IGNORECASE)
 _COPIED: Final = "COPY_TO_FILE"
@@ -27,12 +34,17 @@ def checked(database: Any, statement: str) -> str:
         raise InvalidRequest("statement", f"is {len(found)} statements; say one, with WITH for what it builds on")
     (one,) = found
     if not _reads(database, one):
-        raise InvalidRequest("statement", f"does more than read ({one.type.name}); say {READING}")
+        raise _does_more(one.type.name)
     if _copies(database, one):
-        raise InvalidRequest("statement", f"does more than read (COPY); say {READING}")
+        raise _does_more("COPY")
     if one.named_parameters:
         raise InvalidRequest("statement", "has parameters, which nobody gives values; write them out")
     return str(one.query)
+
+
+def _does_more(kind: str) -> InvalidRequest:
+    instead = f"; {_INSTEAD[kind]}" if kind in _INSTEAD else ""
+    return InvalidRequest("statement", f"does more than read ({kind}); say {READING}{instead}")
 
 
 def _reads(database: Any, statement: Any) -> bool:

@@ -20,9 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.sql.times import clocks, days, moments
-
-_KEPT: Final = "\n\u200c\u200d"
-"""The end of a line, and characters that cannot be seen, but belong into words and emoji."""
+from penstock.terminal import shown_document
 
 
 def names_of(schema: pa.Schema) -> list[str]:
@@ -129,7 +127,7 @@ def json_lines(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Itera
     pattern = "{" + ",".join(encode_basestring(name).replace("%", "%%") + ":%s" for name in names) + "}\n"
     for batch in batches:
         columns = [_written(plain(column)) for column in batch.columns]
-        yield escaped("".join([pattern % row for row in zip(*columns, strict=True)]))
+        yield shown_document("".join([pattern % row for row in zip(*columns, strict=True)]))
 
 
 def _written(values: list[Any]) -> list[str]:
@@ -142,34 +140,20 @@ def _document(value: Any) -> str:
     return str(value) if type(value) is int else dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def escaped(text: str) -> str:
-    """Lines of JSON without control characters, of which JSON itself escapes only some; a terminal obeys all."""
-    # Nearly always: a look at many lines together, and a very quick one if there is nothing but ASCII.
-    if (text.isascii() and "\x7f" not in text) or text.replace("\n", "").isprintable():
-        return text
-    return "".join(letter if letter.isprintable() or letter in _KEPT else _escape(letter) for letter in text)
-
-
-def _escape(letter: str) -> str:
-    number = ord(letter)
-    if number < 0x10000:
-        return f"\\u{number:04x}"
-    number -= 0x10000
-    return f"\\u{0xD800 + (number >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"
-
-
 # -- cells
 
 
 def cells(batch: pa.RecordBatch, escape: Callable[[str], str] | None = None) -> pa.RecordBatch:
     """A batch for CSV: numbers and truths as they are, all else as text."""
     arrays = [_cells(column, escape) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+    return pa.RecordBatch.from_arrays(arrays, schema=cell_schema(batch.schema, escape))
 
 
-def cell_schema(schema: pa.Schema) -> pa.Schema:
+def cell_schema(schema: pa.Schema, escape: Callable[[str], str] | None = None) -> pa.Schema:
     """The schema that `cells` gives."""
-    return pa.schema([pa.field(field.name, field.type if _is_simple(field.type) else pa.string()) for field in schema])
+    names = schema.names if escape is None else map(escape, schema.names)
+    kinds = (kind if _is_simple(kind) else pa.string() for kind in schema.types)
+    return pa.schema(list(zip(names, kinds, strict=True)))
 
 
 def _is_simple(kind: pa.DataType) -> bool:

@@ -32,7 +32,7 @@ Escape = Callable[[str], str]
 def write_csv(answer: Answer, file: IO[bytes], escape: Escape | None = None) -> int:
     """Write CSV with a line of names; how many rows it was. Texts are quoted, and what is null is empty."""
     rows = 0
-    with pyarrow.csv.CSVWriter(file, cell_schema(answer.schema)) as writer:
+    with pyarrow.csv.CSVWriter(file, cell_schema(answer.schema, escape)) as writer:
         for batch in answer.batches():
             writer.write_batch(cells(batch, escape))
             rows += batch.num_rows

@@ -1,0 +1,104 @@
+"""Texts that people read: on a terminal, in a prompt, in a log.
+
+Names, types, bodies, reasons and paths come from strangers. A character of theirs that a terminal obeys, that cannot be
+seen, or that turns the direction of writing could forge what is read, so it is shown escaped. This is the one place
+that knows which characters these are; what the command line prints, and every line of a log, passes through here.
+"""
+
+import logging
+import re
+import sys
+import time
+import traceback
+from types import TracebackType
+from typing import Final
+
+_HIDDEN: Final = re.compile(
+    "["
+    "\0-\x1f\x7f-\x9f"  # control characters
+    "\u2028\u2029"  # separators of lines and paragraphs
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the direction of writing
+    "\xad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # nothing to see
+    "\ud800-\udfff"  # halves of characters, which no terminal can be sent
+    "]"
+)
+_BLANK: Final = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
+"""Those of them that Python takes for printable."""
+_JOINERS: Final = "\u200c\u200d"
+_JOINED: Final = "\u0590"
+"""From here on there are scripts, and emoji, whose characters join; a joiner between others only hides."""
+
+
+def shown(text: str) -> str:
+    r"""A text in one line: what could mislead is escaped, as in `\x1b` or `\n`."""
+    if _is_plain(text):
+        return text
+    return _HIDDEN.sub(lambda found: _escaped(found, is_json=False), text)
+
+
+def shown_document(text: str) -> str:
+    r"""Lines of JSON or CSV as they are, but for what could mislead: that is escaped as JSON does it, `\u001b`."""
+    if _is_plain(text.replace("\n", "")):
+        return text
+    return _HIDDEN.sub(lambda found: found[0] if _ends_line(found) else _escaped(found, is_json=True), text)
+
+
+def one_line(text: str) -> str:
+    """A text of several lines in one, fit to be shown."""
+    return shown(" | ".join(line.strip() for line in text.splitlines()))
+
+
+def complain(message: str, code: int) -> int:
+    """Say in one line on standard error what is wrong; the exit code."""
+    sys.stderr.write(f"penstock: {one_line(message)}\n")
+    return code
+
+
+class LogLines(logging.Formatter):
+    """Records of a log: each, its traceback too, is one line fit to be shown, and times are in UTC."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line."""
+        return one_line(super().format(record))
+
+    def converter(self, seconds: float | None) -> time.struct_time:
+        """Times without a zone of their own are UTC."""
+        return time.gmtime(seconds)
+
+
+def escape_python() -> None:
+    """Have what Python itself writes to standard error fit to be shown: warnings without a log, and tracebacks."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(LogLines())
+    sys.excepthook = _print_traceback
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    text = "".join(traceback.format_exception(kind, error, trace))
+    sys.stderr.write("".join(f"{shown(line)}\n" for line in text.splitlines()))
+
+
+def _is_plain(text: str) -> bool:
+    """Whether nothing in a text need be escaped, as nearly always: many times faster than a search."""
+    return text.isprintable() and (text.isascii() or not any(letter in text for letter in _BLANK))
+
+
+def _ends_line(found: re.Match[str]) -> bool:
+    return found[0] == "\n" or (found[0] == "\r" and found.string[found.end() : found.end() + 1] == "\n")
+
+
+def _escaped(found: re.Match[str], *, is_json: bool) -> str:
+    letter = found[0]
+    if letter in _JOINERS and _joins(found.string, found.start()):
+        return letter
+    if not is_json:
+        return letter.encode("unicode_escape").decode()
+    units = letter.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def _joins(text: str, at: int) -> bool:
+    """Whether a joiner stands between two characters that join."""
+    before, after = text[at - 1 : at], text[at + 1 : at + 2]
+    return all(each >= _JOINED and not _HIDDEN.match(each) for each in (before, after))
