@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.engine import Engine
+from penstock.engine.metrics import Metrics
 from penstock.gates.carrying import Carrying
 from penstock.model import Batch, Done, Reply, Request
 from penstock.wire.res01 import Frames, decode
@@ -20,6 +21,7 @@ class Replies:
 
     def __init__(self, at_once: tuple[int, ...] = ()) -> None:
         self.waiting: dict[int, Answer] = {}
+        self.metrics = Metrics()
         self.begun = 0
         self._at_once = at_once
 
