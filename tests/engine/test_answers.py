@@ -25,6 +25,7 @@ from penstock.store.contract import WriteOutput
 BUILT = Built(WriteOutput(3, 0, 4, (b"", b"a", b"\xff" * 300), b"state"), 4, 9, 4, 1, None, False)
 PAGED = Paged(ItemPage([b"x", b""]), [Point(), Point(8, 3, b"acc", 7)], 9, 8, None)
 ENCODED = Paged(ItemPage([], Encoded(2, b"as a wire has it")), [], 9, 8, None)
+FRAMES = Paged(ItemPage([], Encoded(2, [b"as a wire", b"has it"])), [], 9, 8, None)
 CAME = Came(5, 1, 4, b"acc", size=70)
 
 
@@ -55,6 +56,7 @@ def sent(head: Any, contents: bytes = b"") -> bytes:
         (None, returned_by(build)),
         (PAGED, returned_by(page)),
         (ENCODED, returned_by(page)),
+        (FRAMES, returned_by(page)),
         (None, returned_by(check)),
         (CAME, Came),
         (["Landlock"], list[str]),

@@ -86,9 +86,9 @@ def _loaded(data: memoryview, expected: Any) -> Answer:
 
 
 @cache
-def returned_by(job: Callable[..., Any]) -> Any:
-    """The type that a job returns."""
-    return get_type_hints(job)["return"]
+def returned_by(function: Callable[..., Any]) -> Any:
+    """The type that a job, or what a wire has it call, returns."""
+    return get_type_hints(function)["return"]
 
 
 class _Contents:
@@ -141,9 +141,10 @@ def _reader(kind: Any) -> _Reader:
 def _scalar(kind: Any) -> _Reader | None:
     """The reader of a type that is no record."""
     origin = get_origin(kind)
-    if kind is bytes or kind is Any:
-        # `Encoded.content`, made by a wire.
+    if kind is bytes:
         return lambda value, contents: contents.take([value])[0]
+    if kind is Any:
+        return _encoded
     if kind is bool:
         return lambda value, _: _of_type(value, bool)
     if kind is int:
@@ -157,6 +158,11 @@ def _scalar(kind: Any) -> _Reader | None:
     if origin is list or origin is tuple:
         return _several(origin, get_args(kind)[0])
     return None
+
+
+def _encoded(value: Any, contents: _Contents) -> bytes | list[bytes]:
+    """`Encoded.content`: a wire's one payload, or its frames. The caller checks which of them it has asked for."""
+    return contents.take(value) if type(value) is list else contents.take([value])[0]
 
 
 def _number(value: Any, _contents: _Contents) -> int:
