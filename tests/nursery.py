@@ -100,8 +100,8 @@ def real_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def main(descriptor: int) -> None:
     """Fork a worker for each message, with the socket that comes with it."""
-    # What jobs need, whatever they are.
-    for module in ("penstock.engine.engine", "penstock.store.postgres"):
+    # What jobs need, whatever they are. Those that run Lua could not read the files of tests.
+    for module in ("penstock.engine.engine", "penstock.store.postgres", "tests.engine.escapes"):
         import_module(module)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s worker %(process)d %(levelname)s %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)

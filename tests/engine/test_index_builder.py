@@ -180,6 +180,32 @@ async def test_output_that_somebody_else_wrote_is_gone_on_from(
     assert await remits.next("sum") == [1, 3, 6]
 
 
+async def test_a_worker_that_answers_for_another_iterator_changes_neither(
+    engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await remits.create("other", 10)
+    await remits.iterator("kept", MAP, "return msg", log="other", indexed=True)
+    await built(engine)
+    (kept,) = engine._iterators._known.values()
+    run = engine.lua.run
+    forged: list[Built] = []
+
+    async def forge(job: Job, *arguments: Any) -> Any:
+        result = await run(job, *arguments)
+        if isinstance(result, Built) and not forged:
+            output = replace(result.output, iterator=kept.id, source=1, next_source=3)
+            forged.append(result._replace(output=output))
+            return forged[0]
+        return result
+
+    monkeypatch.setattr(engine.lua, "run", lambda *job: asyncio.ensure_future(forge(*job)))
+    await remits.create("log", 1, 2)
+    await remits.iterator("sum", REDUCE, SUM, indexed=True)
+    assert await remits.next("sum") == [1, 3]
+    assert len(forged) == 1
+    assert await remits.next("kept") == [10]
+
+
 async def test_whoever_waits_for_an_iterator_that_is_deleted_is_told(
     engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
 ) -> None:

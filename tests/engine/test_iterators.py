@@ -5,8 +5,10 @@ One engine serves all tests here; each has names of its own in it.
 
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from itertools import accumulate, count
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import UUID
 
 import cbor2
@@ -14,6 +16,8 @@ import pytest
 import pytest_asyncio
 
 from penstock.engine import Engine
+from penstock.engine.paging import Paged
+from penstock.engine.running import Point
 from penstock.engine.sources import BODY_DEPTH_MAX
 from penstock.errors import (
     FunctionFailed,
@@ -23,11 +27,14 @@ from penstock.errors import (
     IteratorNotFound,
     LogNotFound,
     ResultUnreadable,
+    WorkerDied,
 )
-from penstock.model import ANONYMOUS, Append, ItemPage, NextItems, new_event
+from penstock.model import ANONYMOUS, Append, Encoded, ItemPage, NextItems, new_event
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.wire.remits import item_payload
+from penstock.wire.res01.events import item_frames
+from penstock.wire.res01.framed import fitting
 from tests.engine.logs import FILTER, MAP, REDUCE, Remits
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -153,6 +160,27 @@ async def test_a_wire_gets_its_bytes_from_the_worker(engine: Engine, remits: Rem
         assert page.items == []
         assert page.encoded is not None
         assert (page.encoded.count, page.encoded.content) == (len(items), item_payload(items))
+
+
+async def test_a_page_comes_in_the_form_that_was_asked_for_or_not_at_all(
+    engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await remits.create("log", 1, 2)
+    await remits.iterator("it")
+    request = NextItems(remits.named("it"), 0, 10)
+    in_frames = partial(fitting, item_frames, 1000)
+    items = [b"\x01", b"\x02"]
+    for present, content in ((item_frames, items), (in_frames, items), (item_payload, item_payload(items))):
+        page = await engine.execute(ANONYMOUS, request, present)
+        assert isinstance(page, ItemPage)
+        assert page.encoded == Encoded(2, content)
+
+    forgeries: dict[Any, Any] = {item_frames: b"", in_frames: b"", item_payload: items, None: items}
+    for asked, given in forgeries.items():
+        forged = Paged(ItemPage([], Encoded(2, given)), [Point()], 2, 2, None)
+        monkeypatch.setattr(engine.lua, "run", AsyncMock(return_value=forged))
+        with pytest.raises(WorkerDied, match="another form"):
+            await engine.execute(ANONYMOUS, request, asked)
 
 
 # --- making and deleting them ---------------------------------------------------------------------------------

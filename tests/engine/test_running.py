@@ -10,7 +10,8 @@ import cbor2
 import pytest
 
 from penstock.engine import last_words, running, sources
-from penstock.engine.build_step import build
+from penstock.engine.answers import load_answer
+from penstock.engine.build_step import Built, build
 from penstock.engine.frames import Unframer
 from penstock.engine.paging import LAST, Wanted, kept, page
 from penstock.engine.points import POINT_BYTES, START, Points
@@ -130,7 +131,7 @@ def test_a_stuck_step_answers_what_it_had_and_says_that_its_worker_leaves(
     with pytest.raises(Left):
         build(store, "it", made.id, STEP)
     (data,) = sent
-    unframer = Unframer()
+    unframer = Unframer(lambda answer: load_answer(answer, Built))
     answers: list[Any] = []
     while data:
         size = len(unframer.space)

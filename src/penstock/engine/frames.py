@@ -1,16 +1,39 @@
-"""What goes between the server and its own worker processes: a length, then a pickle. Never on a network."""
+"""What goes between the server and its own worker processes: a length, then a pickle. Never on a network.
+
+What processes answer that run Lua is no pickle; see `penstock.engine.answers`.
+"""
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+BYTES_MAX: Final = (1 << 32) - 1
 _LENGTH: Final = Struct("<I")
+
+
+class Opening(NamedTuple):
+    """What a worker gets first: its store, and whether it will run Lua.
+
+    One that does gives up its rights, answers what the system does not let it give up, and answers in a form that
+    cannot run anything in the server (`penstock.engine.answers`).
+    """
+
+    url: str
+    runs_lua: bool
+
+
+class Unreadable(Exception):
+    """A message that nobody we have started would send."""
 
 
 def frame(value: Any) -> bytes:
     """One message as bytes."""
-    payload = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return framed(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+
+def framed(payload: bytes) -> bytes:
+    """One message whose bytes are made already."""
     return _LENGTH.pack(len(payload)) + payload
 
 
@@ -20,7 +43,9 @@ class Unframer:
     Receive into `space`, then tell how many bytes came.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, load: Callable[[memoryview], Any] = pickle.loads, bytes_max: int = BYTES_MAX) -> None:
+        self._load = load
+        self._bytes_max = bytes_max
         self._expect(_LENGTH.size, is_length=True)
 
     def _expect(self, size: int, *, is_length: bool) -> None:
@@ -29,13 +54,16 @@ class Unframer:
         self._is_length = is_length
 
     def received(self, count: int) -> Iterator[Any]:
-        """So many bytes came into `space`; yields the message they complete, if they do."""
+        """So many bytes came into `space`; yields the message they complete; Unreadable if it is too long."""
         self.space = self.space[count:]
         if self.space:
             return
         whole = self._whole
         if self._is_length:
-            self._expect(_LENGTH.unpack(whole)[0], is_length=False)
+            (size,) = _LENGTH.unpack(whole)
+            if not 0 < size <= self._bytes_max:
+                raise Unreadable(f"it has {size} bytes")
+            self._expect(size, is_length=False)
         else:
             self._expect(_LENGTH.size, is_length=True)
-            yield pickle.loads(whole)  # noqa: S301 - from our own child or parent
+            yield self._load(whole)

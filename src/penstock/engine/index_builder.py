@@ -22,7 +22,15 @@ from penstock.engine.metrics import Lag, Metrics
 from penstock.engine.parts import Parts
 from penstock.engine.running import Step
 from penstock.engine.workers import WorkerPool
-from penstock.errors import Closed, FunctionFailed, IteratorNotFound, OutputMoved, PenstockError, ReaderTimeout
+from penstock.errors import (
+    Closed,
+    FunctionFailed,
+    IteratorNotFound,
+    OutputMoved,
+    PenstockError,
+    ReaderTimeout,
+    WorkerDied,
+)
 from penstock.store.contract import IteratorState, Transaction
 
 log = logging.getLogger(__name__)
@@ -230,6 +238,8 @@ class Builder:
         if built is None:
             # It was deleted, and whoever did that is about to be told. If that was another server, this one is.
             return self._pause(index) if self._others.is_shared else None
+        if built.output.iterator != index.id:
+            raise WorkerDied("answered for another iterator")
         asked.answer(built.head)
         self._metrics.lua_messages += built.messages
         self._metrics.lua_errors += built.errors

@@ -12,9 +12,11 @@ name that is not known, or is gone, is looked up there before anybody is told so
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Final, get_origin
 
 from penstock.engine import jobs, lookups, paging, running, summaries
+from penstock.engine.answers import returned_by
 from penstock.engine.eraser import Eraser
 from penstock.engine.index_builder import RETRY_S, Builder, again, passed_on
 from penstock.engine.keyed import KeyedLocks
@@ -31,6 +33,7 @@ from penstock.errors import (
     InvalidRequest,
     IteratorNotFound,
     PenstockError,
+    WorkerDied,
 )
 from penstock.lua import LuaLimits
 from penstock.model import (
@@ -346,6 +349,8 @@ class Iterators:
             raise Closed
         self._check_timed_out(iterator.id, start.source)
         paged: Paged = await self._lua.run(paging.page, iterator.name, iterator.id, start, wanted, step)
+        if paged.page is not None and not _is_presented(paged.page, wanted.present):
+            raise WorkerDied("answered in another form than was asked for")
         self._metrics.lua_messages += paged.messages
         if iterator.kind != IteratorKind.MAP and self._find(iterator.name).id == iterator.id:
             self._points.add(iterator.id, paged.points)
@@ -376,6 +381,15 @@ def lua_limits(settings: Settings) -> LuaLimits:
         result_bytes_max=settings.iterator_result_bytes_max,
         outputs_bytes_max=BUILD_STEP_BYTES_MAX,
     )
+
+
+def _is_presented(page: ItemPage, present: ItemPresenter | None) -> bool:
+    """Whether a page has the form that a wire wants. What runs Lua may answer anything."""
+    if present is None or page.encoded is None:
+        return present is None and page.encoded is None
+    function = present.func if isinstance(present, partial) else present
+    made = returned_by(function)
+    return type(page.encoded.content) is (get_origin(made) or made)
 
 
 def _length(page: ItemPage) -> int:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from penstock.engine.frames import frame
+from penstock.engine.answers import Answer, frame_answer
 
 EXIT_CODE: Final = 3
 
@@ -24,6 +24,6 @@ def answer_and_leave(result: Any) -> NoReturn:
     """Answer the present job and end the process, whatever its other threads do."""
     try:
         for send in _connection:
-            send(frame((True, result, False)))
+            send(frame_answer(Answer(succeeded=True, result=result, stays=False)))
     finally:
         os._exit(EXIT_CODE)

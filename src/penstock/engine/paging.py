@@ -25,8 +25,8 @@ MESSAGES_PER_RUN_MIN: Final = 256
 POINT_MESSAGES: Final = 8192
 """How far apart the points are that a long step remembers."""
 
-ItemPresenter = Callable[[list[bytes]], bytes]
-"""A codec's function of a module that turns items into what its wire has."""
+ItemPresenter = Callable[[list[bytes]], bytes | list[bytes]]
+"""A codec's function of a module that turns items into what its wire has: one payload, or frames."""
 
 
 class Wanted(NamedTuple):

@@ -1,6 +1,6 @@
 """A worker process: reads on behalf of the server, so that no read holds up an append.
 
-It is started by the pool with one end of a socket pair as its file descriptor, gets the store's URL, then jobs one
+It is started by the pool with one end of a socket pair as its file descriptor, gets its store, then jobs one
 at a time, and ends when the other end is closed. Run as `python -m penstock.engine.worker FD NICENESS`.
 """
 
@@ -10,13 +10,17 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from penstock.engine import jobs, last_words  # noqa: F401 - most jobs are of these: nobody shall wait for them
-from penstock.engine.frames import Unframer, frame
+from penstock.engine.answers import Answer, frame_answer
+from penstock.engine.frames import Opening, Unframer, frame
 from penstock.errors import PenstockError, StoreError, Unexpected
 from penstock.store import Store, open_reader
+from penstock.store.urls import SQLITE
 from penstock.terminal import LogLines
 
 log = logging.getLogger(__name__)
@@ -39,7 +43,7 @@ def main(descriptor: int, niceness: int) -> None:
         last_words.connected(connection.sendall)
         worker = Worker()
         unframer = Unframer()
-        while count := connection.recv_into(unframer.space):
+        while worker.stays and (count := connection.recv_into(unframer.space)):
             for message in unframer.received(count):
                 connection.sendall(worker.answer(message))
 
@@ -48,39 +52,64 @@ class Worker:
     """Holds the open store between jobs."""
 
     def __init__(self) -> None:
-        self._url = ""
+        self.stays = True
+        self._opening = Opening("", runs_lua=False)
         self._store: Store | None = None
+        self._missing: list[str] | None = None
 
     def answer(self, message: Any) -> bytes:
-        """Carry out one message: the URL to begin with, then (function, arguments).
+        """Carry out one message: the store to begin with, then (function, arguments).
 
-        The answer says whether it succeeded, what came of it, and that this worker stays.
+        The answer says whether it succeeded, what came of it, and whether this worker stays.
         """
-        if isinstance(message, str):
-            self._url = message
-            return frame((True, None, True))
-        function, arguments = message
+        answer = self._opened(message) if isinstance(message, Opening) else self._done(*message)
+        self.stays = answer.stays
+        return frame_answer(answer) if self._opening.runs_lua else frame(tuple(answer))
+
+    def _opened(self, opening: Opening) -> Answer:
+        self._opening = opening
+        if opening.runs_lua:
+            # The first job opens the store again, and reports the error if there still is one.
+            with suppress(PenstockError):
+                self._open()
+        return Answer(True, self._missing or [], True)
+
+    def _done(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Answer:
         try:
-            return frame((True, function(self._open(), *arguments), True))
+            return Answer(True, function(self._open(), *arguments), True)
         except PenstockError as error:
-            if isinstance(error, StoreError):
-                # The connection may be left in the middle of something; the next job gets a new one.
-                self._close()
-            return frame((False, error, True))
+            # The connection may be left in the middle of something; the next job gets a new one.
+            return Answer(False, error, self._close() if isinstance(error, StoreError) else True)
         except Exception as error:
             log.exception("a job failed")
-            self._close()
-            return frame((False, Unexpected(repr(error)), True))
+            return Answer(False, Unexpected(repr(error)), self._close())
 
     def _open(self) -> Store:
         if self._store is None:
-            self._store = open_reader(self._url)
+            connects = not self._opening.url.startswith(SQLITE)
+            if not connects:
+                self._confine(Path(self._opening.url.removeprefix(SQLITE)))
+            self._store = open_reader(self._opening.url)
+            if connects:
+                self._confine()
         return self._store
 
-    def _close(self) -> None:
+    def _confine(self, *places: Path) -> None:
+        """Called before a file is opened, which makes it read-only, or after connecting, which is impossible later."""
+        if self._opening.runs_lua and self._missing is None:
+            # Imported here because readers need none of it, and Lua workers need it before they lose access to files.
+            from penstock.engine import build_step, paging  # noqa: F401, PLC0415
+            from penstock.engine.confinement import confine, python_places  # noqa: PLC0415
+            from penstock.lua.watchdog import WATCHDOG  # noqa: PLC0415
+
+            self._missing = confine([*places, *python_places()], WATCHDOG.start)
+
+    def _close(self) -> bool:
+        """Close the store; whether it can be opened again."""
         store, self._store = self._store, None
         if store is not None:
             store.close()
+        return self._missing is None or self._opening.url.startswith(SQLITE)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ takes too long is killed and replaced, and whoever waited for it is told.
 
 import asyncio
 import logging
+import pickle
 import signal
 import socket
 import subprocess
@@ -15,11 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol, cast
+from functools import partial
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
 
-from penstock.engine.frames import Unframer, frame
+from penstock.engine.answers import load_answer, returned_by
+from penstock.engine.frames import BYTES_MAX, Opening, Unframer, Unreadable, frame
 from penstock.engine.metrics import PoolCounts
-from penstock.errors import Closed, PenstockError, ReaderBusy, ReaderTimeout, WorkerDied
+from penstock.errors import Closed, PenstockError, ReaderBusy, ReaderTimeout, StorageFailure, WorkerDied
 from penstock.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -31,6 +34,10 @@ RESTART_PAUSE_S: Final = 0.2
 REAP_PAUSE_S: Final = 0.02
 JOB_CALLS: Final = 4
 """How many calls of a function a Lua worker may take longer for its job than other workers."""
+STATES_MAX: Final = 8
+"""How many accumulators of the largest size an answer of a Lua worker may have; there are seldom more than three."""
+ANSWER_BYTES: Final = 16 << 20
+"""What the rest of it may take."""
 NICENESS: Final = 5
 """How far workers stand back where cores are scarce."""
 SEALER_NICENESS: Final = 10
@@ -46,6 +53,7 @@ class _Waiting(NamedTuple):
     message: bytes
     since: float
     answer: asyncio.Future[Any]
+    job: Job
 
 
 class Process(Protocol):
@@ -70,6 +78,8 @@ def start_process(descriptor: int, niceness: int) -> Process:
 
 class WorkerPool:
     """Runs jobs in worker processes."""
+
+    runs_lua: ClassVar = False
 
     def __init__(self, url: str, settings: Settings, size: int, counts: PoolCounts, niceness: int = NICENESS) -> None:
         self._url = url
@@ -107,7 +117,7 @@ class WorkerPool:
             self._counts.refused += 1
             raise ReaderBusy(len(self._waiting))
         answer = self._loop.create_future()
-        self._waiting.append(_Waiting(frame((job, arguments)), time.monotonic(), answer))
+        self._waiting.append(_Waiting(frame((job, arguments)), time.monotonic(), answer, job))
         self._dispatch()
         return answer
 
@@ -137,7 +147,7 @@ class WorkerPool:
             if item.since < now - wait_s:
                 _fail(item.answer, ReaderTimeout(self._settings.reader_wait_ms_max))
             else:
-                self._idle.pop().begin(item.message, item.answer, self._settings.worker_job_ms_max / 1000)
+                self._idle.pop().begin(item.message, item.answer, self._settings.worker_job_ms_max / 1000, item.job)
         if self._waiting and self._alarm is None:
             # All workers may be busy, or none can be started: who waits is told in time all the same.
             self._alarm = self._loop.call_later(self._waiting[0].since + wait_s - now + ALARM_S, self._ring)
@@ -172,8 +182,20 @@ class WorkerPool:
         if self._closing:
             return
         ready: asyncio.Future[Any] = self._loop.create_future()
-        worker.begin(frame(self._url), ready, self._settings.worker_job_ms_max / 1000)
-        await ready
+        opening = frame(Opening(self._url, self.runs_lua))
+        worker.begin(opening, ready, self._settings.worker_job_ms_max / 1000, _opening)
+        self._opened(await ready)
+
+    def _opened(self, missing: list[str]) -> None:
+        """Called with the means of confinement that a new worker lacks."""
+
+    # -- what workers answer
+
+    answer_bytes_max = BYTES_MAX
+
+    def load(self, data: memoryview, _job: Job) -> Any:
+        """The answer to a job. These workers run only our own code, so a pickle is safe."""
+        return pickle.loads(data)  # noqa: S301
 
     # -- told by workers
 
@@ -230,11 +252,37 @@ class LatePool(WorkerPool):
 class LuaPool(LatePool):
     """Workers that run the functions of iterators."""
 
+    runs_lua = True
+
     def __init__(self, url: str, settings: Settings, counts: PoolCounts) -> None:
         # A function that takes too long is stopped inside its worker, and what came before it is kept. Killing the
         # worker is for what that cannot stop, and must not come first.
         job_ms_max = settings.worker_job_ms_max + JOB_CALLS * settings.iterator_call_ms_max
         super().__init__(url, replace(settings, worker_job_ms_max=job_ms_max), settings.lua_workers, counts)
+        self.missing: list[str] = []
+        """Means of confinement that this system lacks."""
+        # The items of a page or a step with one that is too many, and the accumulators of its points.
+        largest = max(settings.event_bytes_max, settings.iterator_result_bytes_max)
+        self.answer_bytes_max = settings.page_bytes_max + STATES_MAX * largest + ANSWER_BYTES
+
+    def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
+        """Have a worker do a job; retried once, because a worker that lost its store may be unable to reopen it."""
+        return self._loop.create_task(self._run_twice(partial(super().run, job, *arguments)))
+
+    async def _run_twice(self, run: Callable[[], asyncio.Future[Any]]) -> Any:
+        try:
+            return await run()
+        except StorageFailure:
+            return await run()
+
+    def load(self, data: memoryview, job: Job) -> Any:
+        """The answer to a job, which an attacker inside the worker may have made."""
+        return load_answer(data, returned_by(job))
+
+    def _opened(self, missing: list[str]) -> None:
+        if missing and not self.missing:
+            self.missing = missing
+            log.warning("Lua workers keep more rights than they need; this system lacks %s", ", ".join(missing))
 
 
 class SealerPool(LatePool):
@@ -260,7 +308,8 @@ class _Worker(asyncio.BufferedProtocol):
     def __init__(self, pool: WorkerPool, process: Process) -> None:
         self._pool = pool
         self.process = process
-        self._unframer = Unframer()
+        self._unframer = Unframer(self._load, pool.answer_bytes_max)
+        self._job: Job = _opening
         self._answer: asyncio.Future[Any] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._reason = "died"
@@ -272,9 +321,9 @@ class _Worker(asyncio.BufferedProtocol):
         if self._closing:
             transport.close()
 
-    def begin(self, message: bytes, answer: asyncio.Future[Any], seconds: float) -> None:
+    def begin(self, message: bytes, answer: asyncio.Future[Any], seconds: float, job: Job) -> None:
         """Send a job; kill the process if it takes longer than this."""
-        self._answer = answer
+        self._answer, self._job = answer, job
         self._alarm = asyncio.get_running_loop().call_later(seconds, self._too_long)
         assert self._transport is not None
         self._transport.write(message)
@@ -286,16 +335,36 @@ class _Worker(asyncio.BufferedProtocol):
     def get_buffer(self, _sizehint: int) -> memoryview:
         return self._unframer.space
 
+    def _load(self, data: memoryview) -> Any:
+        if self._answer is None:
+            raise Unreadable("it was not asked")
+        return self._pool.load(data, self._job)
+
     def buffer_updated(self, nbytes: int) -> None:
-        for succeeded, result, stays in self._unframer.received(nbytes):
-            answer = self._clear()
-            if answer is not None and not answer.done():
-                if succeeded:
-                    answer.set_result(result)
-                else:
-                    answer.set_exception(result)
-            if stays:
-                self._pool.finished(self)
+        try:
+            for succeeded, result, stays in self._unframer.received(nbytes):
+                self._answered(succeeded, result, stays)
+        except Unreadable as error:
+            log.warning("worker process %d sent what cannot be read: %s", self.process.pid, error)
+            self._reason = "sent what cannot be read and was stopped"
+            self._stop()
+
+    def _answered(self, succeeded: bool, result: Any, stays: bool) -> None:
+        answer = self._clear()
+        if answer is not None and not answer.done():
+            if succeeded:
+                answer.set_result(result)
+            else:
+                answer.set_exception(result)
+        if stays:
+            self._pool.finished(self)
+        else:
+            self._stop()
+
+    def _stop(self) -> None:
+        """End the connection, and with it the process."""
+        assert self._transport is not None
+        self._transport.abort()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.process.kill()
@@ -315,6 +384,11 @@ class _Worker(asyncio.BufferedProtocol):
         self._closing = True
         if self._transport is not None:
             self._transport.close()
+
+
+def _opening() -> list[str]:
+    """The type of a worker's first answer."""
+    return []
 
 
 def _fail(answer: asyncio.Future[Any], error: PenstockError) -> None:

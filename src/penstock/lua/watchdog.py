@@ -65,6 +65,11 @@ class Watchdog:
         self._changed = Condition()
         self._thread: Thread | None = None
 
+    def start(self) -> None:
+        """Start the thread, where there can be none later."""
+        with self._changed:
+            self._start()
+
     @contextmanager
     def watching(self, watch: Watch) -> Iterator[None]:
         """Watch a call for as long as a `with` block lasts."""

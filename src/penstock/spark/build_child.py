@@ -15,13 +15,13 @@ from functools import partial
 from queue import Queue
 from typing import Final, NoReturn
 
+from penstock.engine.answers import Answer, frame_answer
 from penstock.engine.build_step import Gathering
-from penstock.engine.frames import frame
 from penstock.engine.running import Point, Step
 from penstock.errors import FunctionFailed, IteratorNotFound, LimitExceeded, PenstockError
 from penstock.lua import LuaLimits, Ran
 from penstock.model import BuildStart
-from penstock.spark.build_parts import STAGED, Came, ChildJob, fitting, read_frame
+from penstock.spark.build_parts import STAGED, Came, ChildJob, fitting, read_job
 from penstock.spark.builds import Builds, open_builds
 from penstock.spark.stages import portions
 from penstock.store.outputs import CHUNK_ITEMS_MAX, chunks_of
@@ -119,7 +119,8 @@ def _leave(answer: Came | PenstockError) -> NoReturn:
 
 
 def _say(answer: Came | PenstockError) -> None:
-    sys.stdout.buffer.write(frame(answer))
+    succeeded = not isinstance(answer, PenstockError)
+    sys.stdout.buffer.write(frame_answer(Answer(succeeded, answer, stays=True)))
     sys.stdout.buffer.flush()
 
 
@@ -127,7 +128,7 @@ def _receive(jobs: "Queue[ChildJob]") -> None:
     """Take jobs, also while one is done: only so it is seen at once that nobody waits for it any more."""
     with suppress(EOFError):
         while True:
-            jobs.put(read_frame(sys.stdin.buffer))
+            jobs.put(read_job(sys.stdin.buffer))
     os._exit(0)
 
 

@@ -17,16 +17,19 @@ import tempfile
 import time
 from pathlib import Path
 from struct import Struct
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Final, NamedTuple
 from uuid import uuid4
 
-from penstock.engine.frames import frame
+from penstock.engine.answers import load_answer
+from penstock.engine.frames import BYTES_MAX, Unreadable, frame
 from penstock.errors import FunctionFailed, LimitExceeded, PenstockError
 from penstock.model import BuildStart
 
 CHILD: Final = "penstock.spark.build_child"
 SAID_BYTES_MAX: Final = 64 * 1024
 """How much is looked at of what a process has said before it died."""
+ANSWER_BYTES: Final = 1 << 20
+"""What an answer of a process may take beside an accumulator."""
 STAGE_UNITS: Final = "stage_units_max"
 STAGED: Final = ("stage_bytes_max", STAGE_UNITS)
 """What bounds that which one job may stage."""
@@ -188,12 +191,13 @@ class Child:
         try:
             self._process.stdin.write(frame(job))
             self._process.stdin.flush()
-            answer: Came | PenstockError = read_frame(self._process.stdout)
+            return read_came(self._process.stdout, job.part.start.memory_bytes_max + ANSWER_BYTES)
         except (BrokenPipeError, EOFError):
             raise RuntimeError(self._obituary(job.part)) from None
-        if isinstance(answer, PenstockError):
-            raise answer
-        return answer
+        except Unreadable as error:
+            raise RuntimeError(
+                f"{_named(job.part)}: the process that ran the function answers nonsense: {error}"
+            ) from None
 
     def end(self) -> None:
         """End the process, if it has not ended by itself."""
@@ -205,13 +209,16 @@ class Child:
     def _obituary(self, part: Part) -> str:
         code = self._process.wait()
         why = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        where = f"iterator {part.start.iterator}, messages {part.first} to {part.end - 1}"
-        return f"{where}: the process that ran the function {why}{self._last_line()}"
+        return f"{_named(part)}: the process that ran the function {why}{self._last_line()}"
 
     def _last_line(self) -> str:
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - SAID_BYTES_MAX))
         lines = self._said.read().decode(errors="replace").splitlines()
         return next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")
+
+
+def _named(part: Part) -> str:
+    return f"iterator {part.start.iterator}, messages {part.first} to {part.end - 1}"
 
 
 _idle: list[Child] = []
@@ -230,9 +237,29 @@ def _paths() -> list[str]:
     return [str(Path(path).absolute()) for path in sys.path if path]
 
 
-def read_frame(file: IO[bytes]) -> Any:
-    """The next message of what `penstock.engine.frames` makes; EOFError if there is no more."""
+def read_job(file: IO[bytes]) -> ChildJob:
+    """What a process gets to do, from the one that has started it; EOFError if there is no more."""
+    job: ChildJob = pickle.loads(_read(file, BYTES_MAX))  # noqa: S301
+    return job
+
+
+def read_came(file: IO[bytes], bytes_max: int) -> Came:
+    """What a process says, which runs Lua and may send anything. Raises what it says of ours, EOFError, Unreadable."""
+    answer = load_answer(memoryview(_read(file, bytes_max)), Came)
+    if answer.succeeded:
+        came: Came = answer.result
+        return came
+    raise answer.result
+
+
+def _read(file: IO[bytes], bytes_max: int) -> bytes:
     head = file.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError
-    return pickle.loads(file.read(*_LENGTH.unpack(head)))  # noqa: S301 - from our own child or parent
+    (size,) = _LENGTH.unpack(head)
+    if size > bytes_max:
+        raise Unreadable(f"it has {size} bytes")
+    data = file.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
