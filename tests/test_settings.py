@@ -54,6 +54,7 @@ def test_the_defaults_are_the_documented_limits() -> None:
     assert asdict(Settings()) == {
         "data": None,
         "store": None,
+        "group_access": False,
         "http": "127.0.0.1:8470",
         "res": "tcp://127.0.0.1:8471",
         "res_legacy": None,
