@@ -208,6 +208,41 @@ def test_the_folder_of_a_lake_says_who_may_read_it(data: Path, tmp_path: Path) -
     assert mode(lake / "_penstock" / "aside") == 0o700
 
 
+# ---------------------------------------------------------------- a group
+
+
+def shared_modes(place: Path) -> set[int]:
+    """The permissions of a place and all that is in it."""
+    return {path.stat().st_mode & 0o7777 for path in (place, *place.rglob("*"))}
+
+
+def test_a_program_leaves_a_store_to_the_group_that_its_server_let_in(tmp_path: Path) -> None:
+    with server(tmp_path / "data", group_access=True):
+        pass
+    with penstock.connect(store_url(tmp_path / "data")) as client:
+        client.append("shop", "order-1", [EVENT])
+    assert shared_modes(tmp_path / "data") == {0o2770, 0o660}
+
+
+def test_backups_and_restores_in_a_folder_of_a_group_are_for_the_group(data: Path, tmp_path: Path) -> None:
+    for name in ("backups", "restored"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o2770)
+    run("backup", tmp_path / "backups", "--data", data)
+    run("restore", tmp_path / "backups", "--data", tmp_path / "restored")
+    assert shared_modes(tmp_path / "backups") == shared_modes(tmp_path / "restored") == {0o2770, 0o660}
+
+
+def test_a_lake_in_a_folder_of_a_group_is_for_the_group(data: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    lake.chmod(0o2770)
+    with archiving(None, store_url(data), str(lake), iceberg=False) as archiver:
+        archiver.catch_up(quiet)
+    LocalPlace(str(lake)).stage("x", b"")
+    assert shared_modes(lake) == {0o2770, 0o660}
+
+
 # ---------------------------------------------------------------- another user
 
 

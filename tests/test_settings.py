@@ -410,6 +410,7 @@ EXAMPLES: dict[str, object] = {
     "res_legacy": "tcp://[::1]:0",
     "mq": "[::1]:1",
     "remits": "[::1]:1",
+    "group_access": True,
     "insecure": True,
     "seal": False,
     "log_level": "error",
