@@ -192,8 +192,10 @@ def test_a_store_that_others_can_read_and_lock_is_a_warning(tmp_path: Path, monk
     found = doctor("--data", data)[1]
     assert found["access"]["message"] == "other users can read and lock the store: penstock.db is 0644"
     assert found["access"]["advice"] == f"{advice} o= {data}"
-    data.chmod(0o750)
+    data.chmod(0o770)
     assert doctor("--data", data)[1]["access"]["message"] == "only its owner and its group can use the store's files"
+    monkeypatch.delenv("PENSTOCK_GROUP_ACCESS")
+    assert doctor("--data", data)[1]["access"]["advice"].endswith("; if its group may use it, set group_access")
 
 
 @pytest.mark.usefixtures("quick")

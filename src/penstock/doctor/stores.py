@@ -15,6 +15,7 @@ from penstock.errors import (
     StoreTooNew,
     StoreUnfinished,
 )
+from penstock.files import is_shared
 from penstock.model import EventFilter, StoreStats
 from penstock.model.ticks import TICKS_PER_SECOND, datetime_of, now_ticks
 from penstock.settings import Settings
@@ -162,7 +163,8 @@ def access(directory: Path, settings: Settings) -> Finding:
         return ok("access", f"only {whom} can use the store's files")
     names = ", ".join(f"{place.name} is {place.shown}" for place in found)
     advice = f"start its server anew as the owner of the files, or chmod -R {'o' if settings.group_access else 'go'}= "
-    return warning("access", f"other users can read and lock the store: {names}", f"{advice}{directory}")
+    group = "; if its group may use it, set group_access" if is_shared(directory) else ""
+    return warning("access", f"other users can read and lock the store: {names}", f"{advice}{directory}{group}")
 
 
 def wal(directory: Path, settings: Settings) -> Finding:
