@@ -108,6 +108,12 @@ def test_a_place_of_older_backups_is_closed_by_the_next_one(data: Path, tmp_path
         assert open_to_others(place) == {}
 
 
+def test_a_file_that_is_no_place_of_backups_stays_as_it_is(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.tar").write_bytes(b"something else")
+    assert called("backup", tmp_path / "other.tar", "--data", data).code == 1
+    assert mode(tmp_path / "other.tar") == 0o644
+
+
 @pytest.mark.parametrize("kind", [Format.JSONL, Format.PARQUET])
 def test_an_export_is_private_until_it_is_finished(kind: Format, data: Path, tmp_path: Path) -> None:
     place = tmp_path / "exports"

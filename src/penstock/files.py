@@ -60,8 +60,7 @@ def close_folder(folder: Path) -> None:
     """Close a folder that holds events alone to others, if it is ours and not shared; what is in it is closed then."""
     found = folder.stat()
     if found.st_uid == os.geteuid() and found.st_mode & (_GROUP | _OTHERS) and not is_shared(folder):
-        with suppress(OSError):
-            folder.chmod(stat.S_IMODE(found.st_mode) & ~(_GROUP | _OTHERS))
+        permit(folder, stat.S_IMODE(found.st_mode) & ~(_GROUP | _OTHERS))
 
 
 def private(path: str | Path, flags: int) -> int:
@@ -71,23 +70,28 @@ def private(path: str | Path, flags: int) -> int:
     """
     descriptor = os.open(path, flags | os.O_CLOEXEC, FILE)
     try:
-        _settle(descriptor, Path(path).parent)
+        settle(descriptor, Path(path))
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def _settle(descriptor: int, folder: Path) -> None:
+def settle(descriptor: int, path: Path) -> None:
+    """Close an open file to others, if it is ours; open it to the group of a shared folder."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         return
-    if is_shared(folder):
-        _share(descriptor, folder.stat().st_gid, SHARED_FILE)
+    if is_shared(path.parent):
+        _share(descriptor, path.parent.stat().st_gid, SHARED_FILE)
     elif stat.S_IMODE(found.st_mode) & ~FILE:
-        # A file system without modes refuses: then its mount says who may do what.
-        with suppress(OSError):
-            os.fchmod(descriptor, FILE)
+        permit(descriptor, FILE)
+
+
+def permit(file: int | Path, mode: int) -> None:
+    """Set the permissions of a file or folder. A file system without permissions may refuse that: its mount decides."""
+    with suppress(OSError):
+        os.chmod(file, mode)  # noqa: PTH101
 
 
 def _share(file: Path | int, group: int, mode: int) -> None:
@@ -106,7 +110,7 @@ def created(path: Path, mode: Literal["wb", "xb", "ab"]) -> BufferedWriter:
 def release(file: int | Path, path: Path) -> None:
     """Give a file that is whole the permissions of the one at a path, or those that any new file gets there."""
     with suppress(OSError):
-        os.chmod(file, _mode_at(path))  # noqa: PTH101
+        permit(file, _mode_at(path))
 
 
 def _mode_at(path: Path) -> int:

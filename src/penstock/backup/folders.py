@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.backup.places import SIGN, SIGN_NAME, Place, lock, open_sign, sync_directory, told
 from penstock.errors import PlaceRefused
-from penstock.files import close_folder, created, inside, is_shared, make_folder
+from penstock.files import close_folder, created, inside, is_shared, make_folder, settle
 
 FOLDERS: Final = ("history", "states", "backups")
 _UNFINISHED: Final = ".tmp"
@@ -29,6 +29,8 @@ class Folder(Place):
             with told(path):
                 lock(path, self._sign, write=write)
                 self._begin(write)
+                if write:
+                    settle(self._sign, self._at(SIGN_NAME))
         except BaseException:
             os.close(self._sign)
             raise

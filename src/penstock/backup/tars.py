@@ -15,6 +15,7 @@ from typing import Final
 from penstock.backup.manifests import decode
 from penstock.backup.places import SIGN, SIGN_NAME, Place, lock, open_sign, sync_directory, told
 from penstock.errors import BackupDamaged, PlaceRefused
+from penstock.files import settle
 
 BLOCK: Final = tarfile.BLOCKSIZE
 END: Final = bytes(2 * BLOCK)
@@ -36,6 +37,8 @@ class Tar(Place):
             with told(path):
                 lock(path, self._file.fileno(), write=write)
                 self._begin(is_new, write)
+                if write:
+                    settle(self._file.fileno(), path)
         except BaseException:
             self._file.close()
             raise

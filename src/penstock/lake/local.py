@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.backup.places import sync_directory
 from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused
-from penstock.files import FOLDER, created, inside, is_shared, make_folder, private
+from penstock.files import FOLDER, created, inside, is_shared, make_folder, permit, private
 from penstock.lake.layout import ASIDE, LOCK, OWN, folder_of, is_passed_over
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
@@ -137,7 +137,7 @@ class LocalPlace(LakePlace):
             with created(path, "xb") as file:
                 file.write(data)
                 file.flush()
-                os.fchmod(file.fileno(), self._mode() & FILE_MODES)
+                permit(file.fileno(), self._mode() & FILE_MODES)
                 os.fsync(file.fileno())
         except OSError:
             # A disk that is full must not stay so because of us.
@@ -148,7 +148,7 @@ class LocalPlace(LakePlace):
         """Make a folder of the lake, for those whom the lake is for: a new lake is for its owner alone."""
         make_folder(self.path)
         for folder in make_folder(self.at(path)):
-            folder.chmod(self._mode())
+            permit(folder, self._mode())
 
     def _mode(self) -> int:
         """The permissions of the lake's folder, which decide who may read what is in it."""
@@ -185,7 +185,7 @@ class LocalPlace(LakePlace):
         _remove(built)
         _remove(_before(built))
         make_folder(built)
-        built.chmod(self._mode())
+        permit(built, self._mode())
         for entry in folder.iterdir():
             if (path := f"{folder.name}/{entry.name}") not in removed:
                 _link(self.at(path), built / entry.name)
@@ -302,7 +302,7 @@ def _link(source: Path, target: Path) -> None:
         with source.open("rb") as original, created(target, "xb") as file:
             shutil.copyfileobj(original, file)
             file.flush()
-            os.fchmod(file.fileno(), stat.S_IMODE(source.stat().st_mode))
+            permit(file.fileno(), stat.S_IMODE(source.stat().st_mode))
             os.fsync(file.fileno())
 
 
