@@ -54,6 +54,7 @@ def test_the_defaults_are_the_documented_limits() -> None:
     assert asdict(Settings()) == {
         "data": None,
         "store": None,
+        "group_access": False,
         "http": "127.0.0.1:8470",
         "http_hosts": (),
         "http_origins": (),
@@ -442,6 +443,7 @@ EXAMPLES: dict[str, object] = {
     "res_legacy": "tcp://[::1]:0",
     "mq": "[::1]:1",
     "remits": "[::1]:1",
+    "group_access": True,
     "insecure": True,
     "seal": False,
     "log_level": "error",

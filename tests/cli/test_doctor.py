@@ -93,6 +93,7 @@ def test_a_healthy_store_is_looked_at_and_left_as_it_is(filled: Path) -> None:
     )
     assert found["served"]["message"] == "no server has it open"
     assert found["erasures"]["message"] == "none is unfinished"
+    assert (found["access"]["status"], found["access"]["message"]) == ("ok", "only its owner can use the store's files")
 
 
 @pytest.mark.usefixtures("quick")
@@ -170,6 +171,42 @@ def test_a_long_log_and_unfinished_erasures_are_warnings(filled: Path) -> None:
     assert stores.wal(filled, Settings(wal_bytes_max=1)).status is Status.WARNING
     assert stores.wal(filled, Settings()).status is Status.OK
     assert stores.erasures(2).status is Status.WARNING
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_store_that_others_can_read_and_lock_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data"
+    fill(data)
+    data.chmod(0o755)
+    (data / "penstock.lock").chmod(0o640)
+    (data / "penstock.db").chmod(0o644)
+    code, found = doctor("--data", data)
+    assert (code, found["access"]["status"]) == (0, "warning")
+    assert found["access"]["message"] == (
+        "other users can read and lock the store: penstock.db is 0644, penstock.lock is 0640"
+    )
+    advice = "start its server anew as the owner of the files, or chmod -R"
+    assert found["access"]["advice"] == f"{advice} go= {data}"
+    # A group may be let in, and nobody else.
+    monkeypatch.setenv("PENSTOCK_GROUP_ACCESS", "true")
+    found = doctor("--data", data)[1]
+    assert found["access"]["message"] == "other users can read and lock the store: penstock.db is 0644"
+    assert found["access"]["advice"] == f"{advice} o= {data}"
+    data.chmod(0o770)
+    assert doctor("--data", data)[1]["access"]["message"] == "only its owner and its group can use the store's files"
+    monkeypatch.delenv("PENSTOCK_GROUP_ACCESS")
+    assert doctor("--data", data)[1]["access"]["advice"].endswith("; if its group may use it, set group_access")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_store_that_is_closed_to_us_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "data")
+    # Root may do anything, so that the system has to be asked another way.
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    code, found = doctor("--data", tmp_path / "data")
+    owner = (tmp_path / "data").stat().st_uid
+    assert (code, found["store"]["advice"]) == (1, "look at it as that user")
+    assert found["store"]["message"] == f"{tmp_path / 'data'} belongs to user {owner} and is closed to us"
 
 
 @pytest.mark.usefixtures("quick")

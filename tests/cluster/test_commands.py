@@ -74,6 +74,10 @@ def test_a_master_that_does_not_answer_is_told_in_a_line_before_a_jvm_is_started
         (("--master", "spark://somewhere"), "no master answers at spark://somewhere: 'somewhere' is not HOST:PORT"),
         (("--master", "lokal"), "Spark has no master 'lokal': local[N], spark://HOST:PORT, yarn and k8s://… are some"),
         (("--conf", "executor.memory=1g"), "Spark has no option 'executor.memory': its options begin with 'spark.'"),
+        (
+            ("--conf", "spark.hadoop.fs.permissions.umask-mode=go="),
+            "Spark has spark.hadoop.fs.permissions.umask-mode 'go=': it must be octal digits such as 077",
+        ),
         (("--conf", "spark.executor.memory"), "--conf is 'spark.executor.memory': it must be KEY=VALUE"),
     ],
 )

@@ -33,12 +33,15 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingDisk]:
     """A disk under the engine's store; workers read past it."""
     with FailingDisk() as failing:
 
-        def open_store(url: str, *, stream_cache_max: int, wal_bytes_max: int) -> SqliteStore:
+        def open_store(
+            url: str, *, stream_cache_max: int, wal_bytes_max: int, group_access: bool | None
+        ) -> SqliteStore:
             return SqliteStore(
                 url.removeprefix("sqlite:///"),
                 vfs=failing.vfs,
                 stream_cache_max=stream_cache_max,
                 wal_bytes_max=wal_bytes_max,
+                group_access=group_access,
             )
 
         monkeypatch.setattr("penstock.engine.engine.open_store", open_store)

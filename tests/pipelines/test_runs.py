@@ -100,6 +100,11 @@ def run_as_it_is(running: Running) -> None:
     total = rows(running.folder, "events_per_type")[-1]
     assert total == {"type": "OrderPlaced", "events": 31, "first_position": 1, "last_position": 31}
 
+    # What a run leaves behind has events in it, and is for its owner alone.
+    made = [running.folder / name for name in ("tables", "storage", "metastore", ".penstock")]
+    files = [path for folder in made for path in folder.rglob("*") if path.is_file()]
+    assert [path for path in (*made, *files) if path.stat().st_mode & 0o077] == []
+
     # Status knows how far each flow is, also while Spark is there.
     sell(running.data, 33, 3)
     check_status(running.project)

@@ -5,9 +5,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from penstock.backup.places import SIGN, SIGN_NAME, Place, lock, sync_directory, told
+from penstock.backup.places import SIGN, SIGN_NAME, Place, lock, open_sign, sync_directory, told
 from penstock.errors import PlaceRefused
-from penstock.files import inside
+from penstock.files import close_folder, created, inside, is_shared, make_folder, settle
 
 FOLDERS: Final = ("history", "states", "backups")
 _UNFINISHED: Final = ".tmp"
@@ -22,13 +22,15 @@ class Folder(Place):
         with told(path):
             _check(path, write=write)
             if write:
-                path.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
-            self._sign = os.open(self._at(SIGN_NAME), flags | os.O_CLOEXEC, 0o644)
+                make_folder(path)
+                close_folder(path)
+            self._sign = open_sign(self._at(SIGN_NAME), write=write)
         try:
             with told(path):
                 lock(path, self._sign, write=write)
                 self._begin(write)
+                if write:
+                    settle(self._sign, self._at(SIGN_NAME))
         except BaseException:
             os.close(self._sign)
             raise
@@ -44,7 +46,7 @@ class Folder(Place):
             sync_directory(self.path.resolve().parent)
         if write:
             for folder in FOLDERS:
-                self._at(folder).mkdir(exist_ok=True)
+                make_folder(self._at(folder), shared=is_shared(self.path))
             sync_directory(self.path)
 
     def _at(self, name: str) -> Path:
@@ -109,7 +111,7 @@ def _check(path: Path, *, write: bool) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
+    with created(path, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

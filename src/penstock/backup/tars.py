@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.backup.manifests import decode
-from penstock.backup.places import SIGN, SIGN_NAME, Place, lock, sync_directory, told
+from penstock.backup.places import SIGN, SIGN_NAME, Place, lock, open_sign, sync_directory, told
 from penstock.errors import BackupDamaged, PlaceRefused
+from penstock.files import settle
 
 BLOCK: Final = tarfile.BLOCKSIZE
 END: Final = bytes(2 * BLOCK)
@@ -31,12 +32,13 @@ class Tar(Place):
             if path.is_dir():
                 raise PlaceRefused(str(path), "it is a folder, and a name that ends in .tar means a file")
             is_new = not path.exists()
-            flags = os.O_RDWR | os.O_CREAT if write else os.O_RDONLY
-            self._file = os.fdopen(os.open(path, flags | os.O_CLOEXEC, 0o644), "r+b" if write else "rb")
+            self._file = os.fdopen(open_sign(path, write=write), "r+b" if write else "rb")
         try:
             with told(path):
                 lock(path, self._file.fileno(), write=write)
                 self._begin(is_new, write)
+                if write:
+                    settle(self._file.fileno(), path)
         except BaseException:
             self._file.close()
             raise

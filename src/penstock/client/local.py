@@ -2,10 +2,12 @@
 
 import asyncio
 from functools import partial
+from pathlib import Path
 
 from penstock.client.transport import Answer, Transport, abandon, settle
 from penstock.engine import Engine
 from penstock.errors import CannotConnect, ClientClosed
+from penstock.files import is_shared
 from penstock.model import ANONYMOUS, Request
 from penstock.settings import Settings
 
@@ -32,7 +34,9 @@ class LocalTransport(Transport):
             raise ClientClosed
         if self._engine is not None:
             return
-        engine = Engine(self.url, Settings(workers=1))
+        # Who may use the store is for its server to say; here a directory that is its group's stays so.
+        shared = is_shared(Path(self.url.removeprefix("sqlite:///")))
+        engine = Engine(self.url, Settings(workers=1, group_access=shared))
         try:
             await engine.start()
         except OSError as error:

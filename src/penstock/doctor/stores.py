@@ -1,5 +1,6 @@
 """The health of a store: whether it opens, where it stands, what is unfinished, and a quick look at its records."""
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,14 +15,16 @@ from penstock.errors import (
     StoreTooNew,
     StoreUnfinished,
 )
+from penstock.files import is_shared
 from penstock.model import EventFilter, StoreStats
 from penstock.model.ticks import TICKS_PER_SECOND, datetime_of, now_ticks
 from penstock.settings import Settings
 from penstock.store import Store, open_reader, shown_place, store_url
 from penstock.store.contract import ReadLimits
 from penstock.store.record import Record
+from penstock.store.sqlite.access import exposed
 from penstock.store.sqlite.database import FILE_NAME
-from penstock.store.sqlite.lock import is_served
+from penstock.store.sqlite.lock import LOCK_NAME, is_served
 from penstock.store.sqlite.unfinished import RESTORING
 
 LOOKED_EVENTS: Final = 10_000
@@ -32,6 +35,8 @@ WAL_TIMES: Final = 4
 SKEW_S_MAX: Final = 5.0
 """How far two clocks may be apart before somebody should know."""
 MB: Final = 1_000_000
+USED: Final = (FILE_NAME, LOCK_NAME)
+"""What whoever looks at a store has to open."""
 RESTORE: Final = "if it is damaged, restore a backup into another directory: penstock restore; see docs/operations.md"
 DATABASE: Final = "see to the database, its address and the rights in it: docs/postgresql.md"
 
@@ -42,10 +47,17 @@ def embedded(directory: Path, settings: Settings) -> Iterator[Finding]:
         if not directory.exists():
             yield nothing_yet(directory)
         return
+    if not os.access(directory, os.X_OK):
+        yield closed(directory)
+        return
     if not (directory / FILE_NAME).exists():
         yield unfinished(directory) if (directory / RESTORING).exists() else nothing_yet(directory)
         return
+    if not all(os.access(directory / name, os.R_OK) for name in USED if (directory / name).exists()):
+        yield closed(directory / FILE_NAME)
+        return
     yield from opened(store_url(directory), f"--data {directory}", RESTORE)
+    yield access(directory, settings)
     yield wal(directory, settings)
     in_use = is_served(directory)
     yield ok("served", "a server has it open" if in_use else "no server has it open")
@@ -65,6 +77,12 @@ def shared(url: str) -> Iterator[Finding]:
 def nothing_yet(directory: Path) -> Finding:
     """There is no store, which is no mistake."""
     return ok("store", f"there is none in {directory} yet", f"penstock serve --data {directory} makes one")
+
+
+def closed(path: Path) -> Finding:
+    """There may be a store, which is not for us."""
+    owner = path.stat().st_uid
+    return problem("store", f"{path} belongs to user {owner} and is closed to us", "look at it as that user")
 
 
 def unfinished(directory: Path) -> Finding:
@@ -135,6 +153,18 @@ def erasures(unfinished: int) -> Finding:
     return warning(
         "erasures", f"{unfinished:,} not finished", "a server that runs finishes them; penstock erasures lists them"
     )
+
+
+def access(directory: Path, settings: Settings) -> Finding:
+    """Who can use the store's files: whoever opens them reads all events, and stops all writes with a lock."""
+    found = exposed(directory, shared=settings.group_access)
+    if not found:
+        whom = "its owner and its group" if settings.group_access else "its owner"
+        return ok("access", f"only {whom} can use the store's files")
+    names = ", ".join(f"{place.name} is {place.shown}" for place in found)
+    advice = f"start its server anew as the owner of the files, or chmod -R {'o' if settings.group_access else 'go'}= "
+    group = "; if its group may use it, set group_access" if is_shared(directory) else ""
+    return warning("access", f"other users can read and lock the store: {names}", f"{advice}{directory}{group}")
 
 
 def wal(directory: Path, settings: Settings) -> Finding:

@@ -173,8 +173,9 @@ class Engine:
 
     async def _open(self) -> Store:
         """Open the store in a thread: it may recover or migrate, and the loop belongs to others as well."""
-        limits = {"stream_cache_max": self.settings.stream_cache_max, "wal_bytes_max": self.settings.wal_bytes_max}
-        opening = asyncio.ensure_future(asyncio.to_thread(open_store, self.url, **limits))
+        names = ("stream_cache_max", "wal_bytes_max", "group_access")
+        chosen = {name: getattr(self.settings, name) for name in names}
+        opening = asyncio.ensure_future(asyncio.to_thread(open_store, self.url, **chosen))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.errors import PenstockError
+from penstock.files import created, make_folder, private
 
 
 @dataclass(eq=False)
@@ -64,8 +65,8 @@ class NoteFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            make_folder(path.parent)
+            self._lock = private(f"{path}.lock", os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise _refused(path, error) from None
         try:
@@ -92,8 +93,8 @@ class NoteFile:
         """Put a note in place. If it must outlast a power cut too, it is on the disk when this returns."""
         aside = self.path.with_name(f"{self.path.name}.new")
         try:
-            with aside.open("w") as file:
-                json.dump(asdict(note), file)
+            with created(aside, "wb") as file:
+                file.write(json.dumps(asdict(note)).encode())
                 file.flush()
                 if lasting:
                     os.fsync(file.fileno())

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self, cast
 
+from penstock.files import created, private, release
 from penstock.interchange.csvs import csv_header, to_csv
 from penstock.interchange.files import FileRefused, Flaw, Format
 from penstock.interchange.lines import to_cloud_lines, to_json_lines
@@ -172,7 +173,8 @@ class FileTarget(Target):
             # Half a page may be there, for which there was no room; without it there is some for the note.
             self._file.truncate(self._bytes)
             os.fsync(self._file.fileno())
-            aside.write_text(json.dumps({**note, "bytes": self._bytes}))
+            with created(aside, "wb") as file:
+                file.write(json.dumps({**note, "bytes": self._bytes}).encode())
             aside.replace(self._note)
 
     def finish(self) -> None:
@@ -183,6 +185,7 @@ class FileTarget(Target):
                 self._make_note()
                 self._make_parquet()
             else:
+                release(self._file.fileno(), self._path)
                 self._partial.replace(self._path)
             self._file.close()
         self._note.unlink(missing_ok=True)
@@ -191,10 +194,11 @@ class FileTarget(Target):
         """Make the file that was asked for of what was gathered, which is of no use afterwards."""
         aside = Path(f"{self._partial}.new")
         try:
-            with aside.open("wb") as file:
+            with created(aside, "wb") as file:
                 parquet_of_stream(self._partial, file)
                 file.flush()
                 os.fsync(file.fileno())
+                release(file.fileno(), self._path)
             aside.replace(self._path)
             self._partial.unlink()
         except BaseException:
@@ -309,7 +313,7 @@ class refusing:  # noqa: N801 - used as a function
 
 def _locked(path: Path) -> io.FileIO:
     """A file for this process alone, as it is, without a buffer: what was written is in it, and nothing else."""
-    file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
+    file = io.FileIO(private(path, os.O_RDWR | os.O_CREAT), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Whoever had the lock may have renamed it: then it is somebody's file, and whole.

@@ -57,7 +57,7 @@ class IcebergTable:
 
     def __init__(self, place: LakePlace, version: int) -> None:
         if isinstance(place, LocalPlace):
-            place.at(METADATA).mkdir(parents=True, exist_ok=True)
+            place.make_folder(METADATA)
         self._place = place
         self._io = _PlaceIO(place)
         metadata = _read(place, self._io, version) or _made(place)

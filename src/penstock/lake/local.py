@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from penstock.backup.places import sync_directory
 from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused
-from penstock.files import inside
+from penstock.files import FOLDER, created, inside, is_shared, make_folder, permit, private
 from penstock.lake.layout import ASIDE, LOCK, OWN, folder_of, is_passed_over
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
@@ -29,6 +30,9 @@ _CANNOT: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 _BESIDE: Final = ".penstock-aside"
 _LOST: Final = "lost+found"
 """A folder of the system's own, at the top of a file system; only root may look into it."""
+FOLDER_MODES: Final = 0o2777
+FILE_MODES: Final = 0o666
+"""What of the permissions of a lake's folder its folders and files have."""
 LOCK_TRIES: Final = 5
 LOCK_TRY_S: Final = 0.005
 """Who asks whether a lake is in use has its lock for less than that."""
@@ -126,22 +130,35 @@ class LocalPlace(LakePlace):
             return aside
 
     def _write(self, path: Path, data: Any) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Write a file that is aside, where others than its owner cannot go, to be put in its place later."""
+        self.make_folder(OWN)
+        make_folder(path.parent, shared=is_shared(self.path))
         try:
-            with path.open("xb") as file:
+            with created(path, "xb") as file:
                 file.write(data)
                 file.flush()
+                permit(file.fileno(), self._mode() & FILE_MODES)
                 os.fsync(file.fileno())
         except OSError:
             # A disk that is full must not stay so because of us.
             path.unlink(missing_ok=True)
             raise
 
+    def make_folder(self, path: str) -> None:
+        """Make a folder of the lake, for those whom the lake is for: a new lake is for its owner alone."""
+        make_folder(self.path)
+        for folder in make_folder(self.at(path)):
+            permit(folder, self._mode())
+
+    def _mode(self) -> int:
+        """The permissions of the lake's folder, which decide who may read what is in it."""
+        return stat.S_IMODE(self.path.stat().st_mode) & FOLDER_MODES | FOLDER
+
     def publish(self, staged: Mapping[str, str]) -> None:
         """See LakePlace."""
         with self.told():
             for path, aside in staged.items():
-                self.at(path).parent.mkdir(exist_ok=True)
+                self.make_folder(str(Path(path).parent))
                 if self.at(aside).exists():
                     self.at(aside).replace(self.at(path))
                 elif not self.at(path).exists():
@@ -167,7 +184,8 @@ class LocalPlace(LakePlace):
         """The folder as it shall be, of links."""
         _remove(built)
         _remove(_before(built))
-        built.mkdir(parents=True)
+        make_folder(built)
+        permit(built, self._mode())
         for entry in folder.iterdir():
             if (path := f"{folder.name}/{entry.name}") not in removed:
                 _link(self.at(path), built / entry.name)
@@ -182,9 +200,10 @@ class LocalPlace(LakePlace):
         """
         outside, within = self._outside(), self.at(ASIDE)
         tried = within / uuid.uuid4().hex
-        tried.mkdir(parents=True)
+        self.make_folder(OWN)
+        make_folder(tried, shared=is_shared(self.path))
         try:
-            outside.mkdir(exist_ok=True)
+            make_folder(outside)
             tried.rename(outside / tried.name)
         except OSError:
             return within
@@ -214,8 +233,8 @@ class LocalPlace(LakePlace):
     def locked(self, what: str) -> Iterator[None]:
         """See LakePlace."""
         with self.told():
-            self.at(OWN).mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.at(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.make_folder(OWN)
+            descriptor = private(self.at(LOCK), os.O_RDWR | os.O_CREAT)
         try:
             if not _is_taken(descriptor):
                 raise LakeInUse(self.shown, shown_owner(os.pread(descriptor, 4096, 0)))
@@ -280,8 +299,10 @@ def _link(source: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV):
             raise
-        shutil.copyfile(source, target)
-        with target.open("rb") as file:
+        with source.open("rb") as original, created(target, "xb") as file:
+            shutil.copyfileobj(original, file)
+            file.flush()
+            permit(file.fileno(), stat.S_IMODE(source.stat().st_mode))
             os.fsync(file.fileno())
 
 

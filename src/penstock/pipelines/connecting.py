@@ -11,8 +11,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
+from penstock.files import is_shared, make_folder
 from penstock.pipelines.projects import Project
-from penstock.spark.sessions import apart, late_session
+from penstock.spark.sessions import OWNER_ALONE, UMASK, apart, late_session
 
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
 IS_CONNECTED: Final = "SPARK_CONNECT_MODE_ENABLED"
@@ -28,7 +29,7 @@ SERVER: Final = {
     "spark.log.level": "OFF",
 }
 JAVA: Final = "spark.driver.extraJavaOptions"
-
+GROUP_TOO: Final = "007"
 
 Connect = Callable[[], AbstractContextManager[Any]]
 """Gives a Connect session, for as long as it is needed."""
@@ -37,7 +38,11 @@ Connect = Callable[[], AbstractContextManager[Any]]
 @contextmanager
 def connect_server(project: Project, master: str, conf: Mapping[str, str]) -> Iterator[Connect]:
     """A server for a project's pipeline, and how to get a session. Raises InvalidRequest if Spark does not start."""
-    with late_session(f"penstock pipeline {project.name}", master, _settings(project, conf)) as start, _variables():
+    settings = _settings(project, conf)
+    if project.tables is not None and settings[UMASK] in (OWNER_ALONE, GROUP_TOO):
+        # Hive's part of Spark creates the folders of tables for everybody, whatever it is told.
+        make_folder(project.tables, shared=is_shared(project.folder))
+    with late_session(f"penstock pipeline {project.name}", master, settings) as start, _variables():
         gateway = start()._jvm
         service = getattr(getattr(gateway, SERVICE), "MODULE$")
         os.environ[IS_CONNECTED] = "1"
@@ -69,7 +74,9 @@ def _leave(spark: Any) -> None:
 
 
 def _settings(project: Project, conf: Mapping[str, str]) -> dict[str, str]:
-    settings = {**SERVER, **project.conf, **conf}
+    # In a project that is a group's, what runs leave behind is, too.
+    umask = GROUP_TOO if is_shared(project.folder) else OWNER_ALONE
+    settings = {**SERVER, UMASK: umask, **project.conf, **conf}
     # The metastore's Derby writes a log where the process is, unless it is told otherwise.
     derby = f"-Dderby.stream.error.file={project.own / 'derby.log'}"
     settings[JAVA] = f"{derby} {settings.get(JAVA, '')}".strip()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import InvalidRequest
+from penstock.files import created, is_shared, make_folder, private
 from penstock.pipelines.projects import Project
 
 STATE: Final = "state.json"
@@ -42,17 +43,18 @@ def read_state(project: Project) -> dict[str, Any]:
 
 def write_state(project: Project, state: dict[str, Any]) -> None:
     """Replace the state."""
-    project.own.mkdir(exist_ok=True)
+    make_folder(project.own, shared=is_shared(project.folder))
     beside = project.own / f"{STATE}.new"
-    beside.write_text(json.dumps(state, indent=1, ensure_ascii=False), encoding="utf-8")
+    with created(beside, "wb") as file:
+        file.write(json.dumps(state, indent=1, ensure_ascii=False).encode())
     beside.replace(project.own / STATE)
 
 
 @contextmanager
 def alone(project: Project, what: str) -> Iterator[None]:
     """Have a project alone. Raises InvalidRequest, which says who else has it."""
-    project.own.mkdir(exist_ok=True)
-    descriptor = os.open(project.own / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    make_folder(project.own, shared=is_shared(project.folder))
+    descriptor = private(project.own / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -39,6 +39,11 @@ class Settings:
         parse=store_url,
         help="address of the store: sqlite:///DIR or postgresql://…; instead of data",
     )
+    group_access: bool = setting(
+        default=False,
+        parse=switch,
+        help="let the group of the embedded store's directory use its files, not only their owner",
+    )
     http: str = setting(
         default="127.0.0.1:8470",
         parse=address,

@@ -70,6 +70,11 @@ QUIET: Final = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
 }
+UMASK: Final = "spark.hadoop.fs.permissions.umask-mode"
+"""Spark's name for the permissions that its files do not get. The JVM gets it as its umask, too: not all files are
+Hadoop's."""
+OWNER_ALONE: Final = "077"
+_OCTAL: Final = re.compile(r"[0-7]{3,4}")
 
 
 @contextmanager
@@ -177,6 +182,8 @@ class _Jvm:
                 stdout=STDERR,
                 # Ctrl-C is for us: we end it in order.
                 process_group=0,
+                # What it shuffles and spills has events in it.
+                umask=int(conf[UMASK], 8),
             )
             with self._lock:
                 self._process = process
@@ -234,7 +241,7 @@ def _configured(name: str, master: str, conf: Mapping[str, str]) -> tuple[Any, d
     from pyspark.sql import SparkSession  # noqa: PLC0415 - a command that needs none does without
 
     _name_python(conf)
-    options = {_MASTER: master, "spark.app.name": name, **QUIET, **_local(master), **conf}
+    options = {_MASTER: master, "spark.app.name": name, UMASK: OWNER_ALONE, **QUIET, **_local(master), **conf}
     builder = SparkSession.builder
     for key, value in options.items():
         builder = builder.config(key, value)
@@ -262,6 +269,8 @@ def check_conf(conf: Mapping[str, str]) -> None:
     for key in conf:
         if not key.startswith(_PREFIX) or key != key.strip():
             raise InvalidRequest("Spark", f"has no option {key!r}: its options begin with {_PREFIX!r}")
+    if not _OCTAL.fullmatch(conf.get(UMASK, OWNER_ALONE)):
+        raise InvalidRequest("Spark", f"has {UMASK} {conf[UMASK]!r}: it must be octal digits such as {OWNER_ALONE}")
 
 
 def check_form(master: str) -> None:

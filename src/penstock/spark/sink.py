@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from hashlib import blake2b
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -27,6 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.errors import InvalidRequest
+from penstock.files import created, make_folder, release
 from penstock.model import ProducerMark, Winner
 from penstock.spark.rows import BadRow, Units, shown, utc_now
 from penstock.spark.stages import open_stages, portions
@@ -103,8 +105,9 @@ class _Diverted:
             raise shown(bad, self._part)
         if self._lines is None:
             folder = _aside(self._options, self._job)
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lines = (folder / self._name).open("w", encoding="utf-8")
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
+            self._lines = TextIOWrapper(created(folder / self._name, "wb"), encoding="utf-8")
         line = {"partition": self._part, "row": bad.row, "column": bad.column, "reason": bad.reason, "at": utc_now()}
         self._lines.write(json.dumps({**line, "values": bad.values}, default=_plain, ensure_ascii=False) + "\n")
         self.count += 1
@@ -167,6 +170,7 @@ def _show(options: WriteOptions, job: _Job, diverted: Mapping[int, Path]) -> Non
     folder, name = Path(str(options.bad_rows_path)), _file_name(job.label)
     places = {folder / f"{name}-{part:05}.json": path for part, path in diverted.items()}
     for place, path in places.items():
+        release(path, place)
         path.replace(place)
     for place in {*folder.glob(f"{name}-*.json")} - {*places}:
         place.unlink()

@@ -19,10 +19,12 @@ from typing import IO, Final, Protocol, TypeVar
 import cbor2
 
 from penstock.errors import InvalidRequest, PenstockError, StageLost, StorageFailure, StoreInUse
+from penstock.files import created, is_shared, make_folder
 from penstock.history.histories import SERVED
 from penstock.model import Installed, ProducerMark, Published, StagedUnit, Winner
 from penstock.store import Store, open_store
 from penstock.store.contract import Install, Operation, Placed, Publish, Result, Stage, Transaction, Unstage
+from penstock.store.sqlite.access import STAGING
 from penstock.store.staging import size_of
 from penstock.store.urls import SQLITE
 
@@ -41,7 +43,6 @@ OWNER_S_MAX: Final = 10.0
 OWNER_PAUSE_S: Final = 0.05
 STREAM_CACHE_MAX: Final = 100_000
 WAL_BYTES_MAX: Final = 32 << 20
-FOLDER: Final = "staging"
 IDLE_S_MAX: Final = 24 * 3600.0
 """How long files stay staged to which nothing is added."""
 _LENGTH: Final = struct.Struct("<I")
@@ -145,14 +146,14 @@ class FileStages:
         self._job = job
         self._store = Path(url.removeprefix(SQLITE))
         # A job's name may be no name for a folder.
-        self._folder = self._store / FOLDER / blake2b(job.encode(), digest_size=16).hexdigest()
+        self._folder = self._store / STAGING / blake2b(job.encode(), digest_size=16).hexdigest()
 
     def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
         """See Stages. A file has all units of an attempt, each after its length; it is synced every time."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder, shared=is_shared(self._store))
         path = self._file(part, attempt)
         try:
-            with path.open("ab") as file:
+            with created(path, "ab") as file:
                 for unit in units:
                     data = cbor2.dumps([unit.context, unit.stream, unit.expected, unit.data, unit.keys])
                     file.write(_LENGTH.pack(len(data)) + data)
@@ -211,7 +212,7 @@ class FileStages:
         """Drop what jobs have left behind whose driver was killed."""
         before = time.time() - IDLE_S_MAX
         with suppress(OSError):
-            for folder in (self._store / FOLDER).iterdir():
+            for folder in (self._store / STAGING).iterdir():
                 is_idle = max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < before
                 if is_idle and folder != self._folder:
                     shutil.rmtree(folder, ignore_errors=True)

@@ -6,7 +6,6 @@ followed. Pipes and devices are written into as they are.
 
 import errno
 import os
-import stat
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from penstock.errors import InvalidRequest
-from penstock.files import is_replaceable
+from penstock.files import created, is_replaceable, release
 from penstock.sql.sessions import Answer
 from penstock.sql.values import cell_schema, cells, json_lines, names_of
 
@@ -98,12 +97,10 @@ def _whole_file(path: Path) -> Iterator[IO[bytes]]:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        with aside.open("xb") as file:
-            if path.exists():
-                # Who may read it stays as somebody has set it.
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+        with created(aside, "xb") as file:
             yield file
             file.flush()
+            release(file.fileno(), path)
             os.fsync(file.fileno())
         aside.replace(path)
     except BaseException:

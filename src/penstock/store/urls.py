@@ -25,12 +25,17 @@ def absolute_url(url: str) -> str:
     return store_url(Path(path).absolute()) if path and url.startswith(SQLITE) else url
 
 
-def open_store(url: str, *, stream_cache_max: int, wal_bytes_max: int) -> Store:
-    """Open a store for writing; it is made if it is not there."""
+def open_store(url: str, *, stream_cache_max: int, wal_bytes_max: int, group_access: bool | None = None) -> Store:
+    """Open a store for writing; it is made if it is not there.
+
+    `group_access` says whether the group of an embedded store's directory may use it; None: as the directory says.
+    """
     if url.startswith(POSTGRES):
         shared: Store = _postgres().PostgresStore(url, stream_cache_max=stream_cache_max)
         return shared
-    return SqliteStore(_directory(url), stream_cache_max=stream_cache_max, wal_bytes_max=wal_bytes_max)
+    return SqliteStore(
+        _directory(url), stream_cache_max=stream_cache_max, wal_bytes_max=wal_bytes_max, group_access=group_access
+    )
 
 
 def open_reader(url: str) -> Store:

@@ -5,14 +5,16 @@ owns the store, never automatically inside a commit, and is reused, not truncate
 snapshots, because a long one would keep the WAL from being reused.
 """
 
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
 
 from penstock.errors import InvalidRequest, NotAStore, PenstockError, StorageFailure, StorageFull
+from penstock.files import private
 from penstock.store.sql import load_queries
 from penstock.store.sqlite import redo
 from penstock.store.sqlite.lock import is_recovering
@@ -48,6 +50,13 @@ def translate(error: Exception) -> PenstockError:
     return StorageFailure(f"{type(error).__name__}: {error}")
 
 
+def _create(path: Path) -> None:
+    """Create an empty file, for its owner alone. SQLite gives what it puts beside it the same permissions."""
+    # One that is there must not be opened: to close it again would drop SQLite's locks in this process.
+    with suppress(FileExistsError):
+        os.close(private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+
 class Database:
     """A connection to a store's file. Belongs to one thread at a time."""
 
@@ -56,6 +65,8 @@ class Database:
         self._vfs = vfs
         if not create and not path.exists():
             raise NotAStore(str(directory), f"it has no {FILE_NAME}")
+        if create:
+            _create(path)
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX | (apsw.SQLITE_OPEN_CREATE if create else 0)
         try:
             self.connection = apsw.Connection(str(path), flags=flags, vfs=vfs)

@@ -18,6 +18,7 @@ from penstock.model import ticks_of_unix_ns
 from penstock.store.contract import STATE_TABLES, StoreImport, StoreState
 from penstock.store.record import Record
 from penstock.store.sqlite import schema
+from penstock.store.sqlite.access import settle_access
 from penstock.store.sqlite.database import APPLICATION_ID, Database, translate
 from penstock.store.sqlite.lock import make_directory, take_lock
 from penstock.store.sqlite.unfinished import IMPORTING_ID
@@ -53,6 +54,7 @@ class SqliteImport(StoreImport):
         with ExitStack() as undo:
             self._lock = take_lock(self._directory)
             undo.callback(os.close, self._lock)
+            settle_access(self._directory)
             self._db = _Filled(self._directory, create=True, write=True)
             undo.callback(self._db.close)
             self._begin()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import StoreInUse
+from penstock.files import FILE, make_folder
 
 LOCK_NAME: Final = "penstock.lock"
 RECOVERING: Final = ", recovering"
@@ -18,11 +19,9 @@ READ_LOCKS: Final = range(123, 128)
 """The bytes of SQLite's shared memory file that readers of the write-ahead log lock."""
 
 
-def make_directory(directory: Path) -> None:
+def make_directory(directory: Path, *, shared: bool = False) -> None:
     """Make a directory that is still there after a power cut: each new entry is synced into its parent."""
-    missing = [place for place in (directory, *directory.parents) if not place.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    for place in missing:
+    for place in make_folder(directory, shared=shared):
         parent = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(parent)
@@ -48,7 +47,7 @@ def is_served(directory: Path) -> bool:
 def take_lock(directory: Path) -> int:
     """Own the directory as long as the descriptor is open; the system lets go of it when the process dies."""
     path = directory / LOCK_NAME
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

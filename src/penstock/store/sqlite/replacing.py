@@ -18,10 +18,12 @@ from typing import Final, Self
 import apsw
 
 from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreInUse, StoreUnfinished
+from penstock.files import is_shared
 from penstock.model import ticks_of_unix_ns
 from penstock.store.contract import Store, StoreIdentity, StoreImport
 from penstock.store.replacing import Replaced, StoreHold, StoreReplacement
 from penstock.store.sqlite import schema
+from penstock.store.sqlite.access import BESIDE, settle_access
 from penstock.store.sqlite.database import APPLICATION_ID, FILE_NAME, Database
 from penstock.store.sqlite.importing import SqliteImport
 from penstock.store.sqlite.lock import LOCK_NAME, make_directory, take_lock
@@ -29,7 +31,6 @@ from penstock.store.sqlite.store import SqliteReader
 from penstock.store.sqlite.unfinished import IMPORTING_ID, RESTORING
 from penstock.store.tables.state import table
 
-BESIDE: Final = tuple(f"{FILE_NAME}{ending}" for ending in ("-wal", "-shm", "-journal"))
 REPLACED: Final = "replaced.db"
 """A damaged store, out of the way inside the folder until the new one is in its place."""
 _OURS: Final = frozenset((FILE_NAME, *BESIDE, LOCK_NAME, RESTORING))
@@ -74,6 +75,7 @@ class Replacement(StoreReplacement):
         make_directory(self.directory)
         self._lock = take_lock(self.directory)
         try:
+            settle_access(self.directory)
             self._begin()
         except BaseException:
             os.close(self._lock)
@@ -85,7 +87,7 @@ class Replacement(StoreReplacement):
         self._clear()
         if _has_store(self.directory):
             self._settle()
-        make_directory(self.aside)
+        make_directory(self.aside, shared=is_shared(self.directory))
 
     def _clear(self) -> None:
         """Remove the folder; if a store is there that was to be replaced and was not, put it back first."""

@@ -32,6 +32,7 @@ from penstock.store.contract import (
 )
 from penstock.store.record import Record
 from penstock.store.sqlite import consumers, erasing, schema, sealing, staging
+from penstock.store.sqlite.access import settle_access
 from penstock.store.sqlite.appender import Appender
 from penstock.store.sqlite.checkpointer import Checkpointer
 from penstock.store.sqlite.consumers import Consumers
@@ -120,6 +121,7 @@ class SqliteStore(SqliteReader):
         vfs: str | None = None,
         stream_cache_max: int = STREAM_CACHE_MAX,
         wal_bytes_max: int = WAL_BYTES_MAX,
+        group_access: bool | None = None,
     ) -> None:
         make_directory(Path(directory))
         self._stream_cache_max = stream_cache_max
@@ -127,6 +129,7 @@ class SqliteStore(SqliteReader):
         with ExitStack() as undo:
             self._lock = take_lock(Path(directory))
             undo.callback(os.close, self._lock)
+            settle_access(Path(directory), group_access)
             super().__init__(directory, clock=clock, vfs=vfs)
             undo.callback(super().close)
             self._checkpointer = Checkpointer(self._connect(), wal_bytes_max)
