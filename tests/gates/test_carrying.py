@@ -1,5 +1,6 @@
 """One message with several requests: its answers come in order and end once, in whatever order the replies come."""
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import permutations
 from typing import Any, cast
@@ -7,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.engine import Engine
+from penstock.engine.budget import Budget
 from penstock.gates.carrying import Carrying
 from penstock.model import Batch, Done, Reply, Request
 from penstock.wire.res01 import Frames, decode
@@ -21,14 +23,15 @@ class Replies:
     def __init__(self, at_once: tuple[int, ...] = ()) -> None:
         self.waiting: dict[int, Answer] = {}
         self.begun = 0
+        self.budget = Budget(10_000, Counter())
         self._at_once = at_once
 
-    def submit(self, _principal: object, request: Request, answer: Answer, _present: object) -> Callable[[], None]:
+    def submit(self, _principal: object, request: Request, answer: Answer, _present: object) -> Callable[[], bool]:
         number, self.begun = self.begun, self.begun + 1
         self.waiting[number] = answer
         if number in self._at_once:
             self.reply(number)
-        return lambda: None
+        return lambda: True
 
     def reply(self, number: int) -> None:
         answer = self.waiting.pop(number)
@@ -49,7 +52,7 @@ class Carried(Carrying):
     """Keeps what is delivered; at most so many requests may be under way."""
 
     def __init__(self, frames: Frames, most: int = COUNT) -> None:
-        super().__init__(decode(frames))
+        super().__init__(decode(frames), 100)
         self.delivered: list[tuple[int, bool]] = []
         self.most = most
         self.most_seen = 0
@@ -67,6 +70,7 @@ def fetch() -> Carried:
 
 
 def begun(carried: Carried, replies: Replies) -> None:
+    assert carried.enter(replies.budget)
     carried.begin(cast("Engine", replies), cast("Any", None))
 
 

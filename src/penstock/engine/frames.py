@@ -1,7 +1,7 @@
 """What goes between the server and its own worker processes: a length, then a pickle. Never on a network."""
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Sequence
 from struct import Struct
 from typing import Any, Final
 
@@ -28,14 +28,15 @@ class Unframer:
         self._whole = self.space
         self._is_length = is_length
 
-    def received(self, count: int) -> Iterator[Any]:
-        """So many bytes came into `space`; yields the message they complete, if they do."""
+    def received(self, count: int) -> Sequence[Any]:
+        """So many bytes came into `space`; the message they complete, if they do."""
+        # No generator: that would keep the bytes while somebody does what they say.
         self.space = self.space[count:]
         if self.space:
-            return
+            return ()
         whole = self._whole
         if self._is_length:
             self._expect(_LENGTH.unpack(whole)[0], is_length=False)
-        else:
-            self._expect(_LENGTH.size, is_length=True)
-            yield pickle.loads(whole)  # noqa: S301 - from our own child or parent
+            return ()
+        self._expect(_LENGTH.size, is_length=True)
+        return [pickle.loads(whole)]  # noqa: S301 - from our own child or parent

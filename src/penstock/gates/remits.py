@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.engine import Engine
+from penstock.engine.budget import FIELD_BYTES, Budget, let_go
 from penstock.errors import PenstockError, Unexpected
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.model import (
@@ -32,8 +33,6 @@ log = logging.getLogger(__name__)
 
 OUTSTANDING_MAX: Final = 1024
 """Requests of one connection that are not answered; when there are more, it is not read from."""
-OUTSTANDING_BYTES_MAX: Final = 4 << 20
-"""Bytes of them; the one that goes beyond is still taken."""
 READS_MAX: Final = 4
 """Reads that are under way for one connection."""
 
@@ -120,14 +119,19 @@ class _Server(TcpServer["_Session"]):
 class _Asked:
     """A request that is not answered yet, and its answer once it is there."""
 
-    __slots__ = ("_abandon", "_exchange", "_session", "answer", "size")
+    __slots__ = ("_abandon", "_budget", "_exchange", "_kept", "_session", "answer", "size")
 
     def __init__(self, session: "_Session", exchange: Exchange, size: int) -> None:
         self._session = session
+        self._budget: Budget = session.budget
         self._exchange = exchange
         self.size = size
+        """Bytes of the request that count; of one that found no room, none."""
+        self._kept = 0
         self.answer: bytes | None = None
-        self._abandon: Callable[[], object] | None = None
+        self._abandon: Callable[[], bool] | None = None
+        if not self._budget.take(size):
+            self._refuse()
 
     @property
     def group(self) -> type[Request] | None:
@@ -136,6 +140,13 @@ class _Asked:
         if isinstance(request, AddMessages):
             return AddMessages
         return NextItems if isinstance(request, READS) else None
+
+    def _refuse(self) -> None:
+        """Let go of the request, and answer it busy when it is its turn."""
+        self.size = 0
+        if self._exchange.request is not None:
+            busy = error_frame(self._budget.busy(self._exchange.request))
+            self._exchange = Exchange(None, lambda _reply: busy)
 
     def begin(self, engine: Engine) -> None:
         """Have it carried out."""
@@ -146,18 +157,37 @@ class _Asked:
             self._abandon = engine.submit(ANONYMOUS, request, self._replied, item_payload)
 
     def _replied(self, reply: Reply | PenstockError) -> None:
+        let_go(reply)
         try:
             self.answer = self._exchange.answer(reply)
         except Exception as error:
             # Others wait behind this one: it has an answer, whatever happens.
             log.exception("an answer could not be composed")
             self.answer = error_frame(Unexpected(repr(error)))
+        if self.group is NextItems and not self._session.is_next(self):
+            self._keep(self.answer)
+        if self._session.is_gone:
+            self.leave()
         self._session.go_on()
+
+    def _keep(self, answer: bytes) -> None:
+        """Count an answer that waits for earlier ones, or let go of it: who only reads can ask again."""
+        if self._budget.take(len(answer)):
+            self._kept = len(answer)
+        elif self._exchange.request is not None:
+            self.answer = error_frame(self._budget.busy(self._exchange.request))
+
+    def leave(self) -> None:
+        """Neither the request nor its answer is needed any more."""
+        for size in filter(None, (self.size, self._kept)):
+            self._budget.give_back(size)
+        self.size = self._kept = 0
 
     def abandon(self) -> None:
         """Nobody is there for the answer."""
-        if self._abandon is not None:
-            self._abandon()
+        # What is written all the same takes memory until it is, and is answered then.
+        if self._abandon is None or self.answer is not None or self._abandon():
+            self.leave()
 
 
 class _Session(TcpSession):
@@ -171,9 +201,16 @@ class _Session(TcpSession):
         self._waiting: deque[_Asked] = deque()
         self._under_way: deque[_Asked] = deque()
         self._size = 0
+        self.is_gone = False
+        """Whether nobody is there for answers."""
         self._is_going_on = False
         self._peer_is_done = False
         self._is_leaving = False
+
+    @property
+    def budget(self) -> Budget:
+        """Where its requests are counted."""
+        return self._engine.budget
 
     # -- requests
 
@@ -190,7 +227,8 @@ class _Session(TcpSession):
 
     def _take(self, frame: Frame) -> None:
         exchange = decode(frame, self._engine.settings.commit_events_max)
-        asked = _Asked(self, exchange, len(frame.payload))
+        messages = exchange.request.messages if isinstance(exchange.request, AddMessages) else ()
+        asked = _Asked(self, exchange, len(frame.payload) + FIELD_BYTES * (1 + len(messages)))
         self._waiting.append(asked)
         self._size += asked.size
         if self._is_crowded:
@@ -198,7 +236,10 @@ class _Session(TcpSession):
 
     @property
     def _is_crowded(self) -> bool:
-        return len(self._waiting) + len(self._under_way) >= OUTSTANDING_MAX or self._size >= OUTSTANDING_BYTES_MAX
+        return (
+            len(self._waiting) + len(self._under_way) >= OUTSTANDING_MAX
+            or self._size > self.budget.connection_bytes_max
+        )
 
     # -- answers
 
@@ -222,11 +263,17 @@ class _Session(TcpSession):
         """Send the next answer if it is there; whether it was."""
         if not self._under_way or (answer := self._under_way[0].answer) is None:
             return False
-        self._size -= self._under_way.popleft().size
+        asked = self._under_way.popleft()
+        self._size -= asked.size
+        asked.leave()
         self.messages_sent += 1
         self._engine.metrics.gate_sent[RemitsGate.name] += 1
         self.write(answer)
         return True
+
+    def is_next(self, asked: _Asked) -> bool:
+        """Whether this is answered before all others."""
+        return not self._under_way or self._under_way[0] is asked
 
     def _begin_next(self) -> bool:
         """Begin the next request if it may begin; whether it did."""
@@ -268,6 +315,7 @@ class _Session(TcpSession):
 
     def lost(self) -> None:
         """Give up what only reads or waits."""
-        self._waiting.clear()
-        for asked in self._under_way:
+        self.is_gone = True
+        for asked in [*self._waiting, *self._under_way]:
             asked.abandon()
+        self._waiting.clear()

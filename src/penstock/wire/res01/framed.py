@@ -32,6 +32,8 @@ class Framed(NamedTuple):
     frame_bytes_max: int
     bare: bool
     large: bool
+    fields: int
+    """How many there are: each takes memory, also an empty one."""
 
     @property
     def present(self) -> Presenter:
@@ -58,16 +60,17 @@ def decode_framed(frames: Frames, frame_bytes_max: int) -> Framed:
     if bare:
         frames = [b"", *frames]
     if len(frames) > 1 and frames[1] == LARGE_TAG:
-        return Framed(_decode_large(frames), frame_bytes_max, bare, True)
-    return Framed(decode(frames), frame_bytes_max, bare, False)
+        return _decode_large(frames, frame_bytes_max, bare)
+    return Framed(decode(frames), frame_bytes_max, bare, False, len(frames))
 
 
-def _decode_large(frames: Frames) -> Exchange:
+def _decode_large(frames: Frames, frame_bytes_max: int, bare: bool) -> Framed:
     try:
         fields = split_fields(b"".join(frames[2:]))
     except PenstockError as error:
-        return Exchange(Envelope([], TEXT_TAG, b""), (), encoding.always(error_payload(error)), text_frames)
-    return decode([b"", TEXT_TAG, *fields])
+        exchange = Exchange(Envelope([], TEXT_TAG, b""), (), encoding.always(error_payload(error)), text_frames)
+        return Framed(exchange, frame_bytes_max, bare, True, 0)
+    return Framed(decode([b"", TEXT_TAG, *fields]), frame_bytes_max, bare, True, len(fields))
 
 
 def fitting(present: Presenter, frame_bytes_max: int, events: list[Event]) -> Frames:
