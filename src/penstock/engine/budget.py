@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Final
 
 from penstock.errors import Busy, PenstockError, ReaderBusy, WriterBusy
-from penstock.model import Reply, Request
+from penstock.model import Request
 from penstock.model.requests import Repeat
 
 CONNECTIONS_MIN: Final = 16
@@ -24,14 +24,13 @@ FIELD_BYTES: Final = 64
 """What a field of a message, or a message of a log, counts for besides its bytes: many may be short, or empty."""
 
 
-def let_go(reply: Reply | PenstockError) -> None:
-    """A request has its reply, and nothing else of it is needed.
+def let_go(error: PenstockError) -> None:
+    """A request has come to this error, and nothing else of it is needed.
 
-    An error's traceback has frames, and some of them have the error and the request: a cycle, which would stay in
-    memory until somebody looks for cycles.
+    Its traceback has frames, and some of them have the error and the request: a cycle, which would stay in memory until
+    somebody looks for cycles.
     """
-    if isinstance(reply, PenstockError):
-        reply.__traceback__ = None
+    error.__traceback__ = None
 
 
 class Budget:

@@ -98,7 +98,8 @@ class Carrying:
         if len(self.exchange.requests) == 1 and given_up == [False]:
             # It is written all the same. It takes memory until then, and is answered.
             return
-        self._leave()
+        if self._counted:
+            self._leave()
         if len(self.exchange.requests) > 1 and given_up:
             for _, size in self._came.values():
                 if size:
@@ -106,10 +107,9 @@ class Carrying:
             self._came.clear()
 
     def _leave(self) -> None:
-        """The message is not needed any more."""
-        if self._counted:
-            self._counted = False
-            self._budget.give_back(self.size)
+        """The message, which counted, is not needed any more."""
+        self._counted = False
+        self._budget.give_back(self.size)
 
     # -- replies
 
@@ -145,15 +145,17 @@ class Carrying:
 
     def _answer(self, replies: list[Reply | PenstockError]) -> None:
         for reply in replies:
-            let_go(reply)
+            if isinstance(reply, PenstockError):
+                let_go(reply)
         try:
             answers = self.exchange.answers(replies)
         except Exception as error:
             log.exception("an answer could not be composed")
             answers = [self.exchange.envelope.around(error_payload(Unexpected(repr(error))))]
-        if not self._left:
+        done = not self._left
+        if done and self._counted:
             self._leave()
-        self.deliver(answers, not self._left)
+        self.deliver(answers, done)
 
 
 def _bytes_of(reply: Reply | PenstockError) -> int:

@@ -157,7 +157,8 @@ class _Asked:
             self._abandon = engine.submit(ANONYMOUS, request, self._replied, item_payload)
 
     def _replied(self, reply: Reply | PenstockError) -> None:
-        let_go(reply)
+        if isinstance(reply, PenstockError):
+            let_go(reply)
         try:
             self.answer = self._exchange.answer(reply)
         except Exception as error:
