@@ -1,5 +1,6 @@
 """One message with several requests: its answers come in order and end once, in whatever order the replies come."""
 
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from itertools import permutations
@@ -26,14 +27,14 @@ class Replies:
         self.begun = 0
         self.budget = Budget(10_000, Counter())
         self._at_once = at_once
-        self._gives_up = gives_up
+        self.give_up: Callable[[], bool] = lambda: gives_up
 
     def submit(self, _principal: object, request: Request, answer: Answer, _present: object) -> Callable[[], bool]:
         number, self.begun = self.begun, self.begun + 1
         self.waiting[number] = answer
         if number in self._at_once:
             self.reply(number)
-        return lambda: self._gives_up
+        return self.give_up
 
     def reply(self, number: int) -> None:
         answer = self.waiting.pop(number)
@@ -199,3 +200,24 @@ def test_a_reply_that_has_no_room_to_wait_is_answered_busy() -> None:
         replies.reply(number)
     assert carried.delivered == [(0, False), (10, False), (2, False), (3, True)]
     assert replies.budget.taken == 9800
+
+
+class Task:
+    """What is given up, and can be watched."""
+
+    def cancel(self) -> bool:
+        return True
+
+
+def test_a_message_that_is_given_up_keeps_nothing_of_the_engine() -> None:
+    """A cancelled task refers to the message that it was for."""
+    task = Task()
+    watched = weakref.ref(task)
+    carried, replies = fetch(), Replies()
+    replies.give_up = task.cancel
+    begun(carried, replies)
+    replies.give_up = bool
+    del task
+    assert watched() is not None
+    carried.abandon()
+    assert watched() is None

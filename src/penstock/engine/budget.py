@@ -1,11 +1,11 @@
-"""How many bytes of requests may be under way in the whole server.
+"""A limit, in bytes, for the requests that are in flight in the whole server.
 
-A gate takes the bytes of a message when it has read it, and gives them back when its last answer is ready, or when
-whoever sent it is gone and the engine has let go of it. In between they may lie anywhere: in a gate until it is their
-turn, with a worker, in the writer's queue. So there is one sum, and those queues need no sums of their own.
+A gate takes the bytes of a message from the budget when it has read the message. It gives them back when the last
+answer is ready, or when the client is gone and the engine has dropped the request. In between the request may wait in
+the gate, for a worker or for the writer: one sum covers all these queues.
 
-A message that finds no room is answered *busy*. Each connection has a limit of its own, far below the sum: there its
-gate reads no further. Where a gate cannot help reading, a client with too much is answered *busy* by itself.
+A gate answers *busy* to a message that finds no room. Each connection also has a limit, far below the sum, at which its
+gate stops reading. The ZeroMQ gate cannot stop reading from one client, so it answers *busy* there too.
 """
 
 from collections import Counter
@@ -16,19 +16,18 @@ from penstock.model import Request
 from penstock.model.requests import Repeat
 
 CONNECTIONS_MIN: Final = 16
-"""How many connections it takes at least to have everything under way: one with a larger share is not read from. The
-request that goes beyond is still taken, so that any request can be sent."""
+"""The gate stops reading from a connection that has more than this part of the budget. It still takes the request that
+exceeds the limit, so a client can send any request."""
 CLIENTS_MIN: Final = 4
-"""How many clients it takes at a gate that cannot hold them: one that would have a larger share is answered busy."""
+"""The ZeroMQ gate answers busy to a client that would have more than this part of the budget."""
 FIELD_BYTES: Final = 64
-"""What a field of a message, or a message of a log, counts for besides its bytes: many may be short, or empty."""
+"""Overhead of a field of a message, and of a message of a log: a request may have many short or empty ones."""
 
 
-def let_go(error: PenstockError) -> None:
-    """A request has come to this error, and nothing else of it is needed.
+def drop_traceback(error: PenstockError) -> None:
+    """Break the cycle between an error and the frames of its traceback, which refer to the error and to the request.
 
-    Its traceback has frames, and some of them have the error and the request: a cycle, which would stay in memory until
-    somebody looks for cycles.
+    Otherwise the request stays in memory until the garbage collector finds the cycle.
     """
     error.__traceback__ = None
 
@@ -40,7 +39,6 @@ class Budget:
 
     def __init__(self, bytes_max: int, refused: Counter[str]) -> None:
         self.taken = 0
-        """The sum at present."""
         self.connection_bytes_max = bytes_max // CONNECTIONS_MIN
         self.client_bytes_max = bytes_max // CLIENTS_MIN
         self._bytes_max = bytes_max
@@ -50,7 +48,7 @@ class Budget:
     def take(self, size: int) -> bool:
         """Count these bytes; False if there is no room for them.
 
-        While at most half is taken there is room for any request: also for one that is larger than all of this.
+        While at most half of the budget is taken there is room for any request, even for one that exceeds the budget.
         """
         taken = self.taken + size
         if taken > self._bytes_max and 2 * self.taken > self._bytes_max:
@@ -60,11 +58,11 @@ class Budget:
         return True
 
     def give_back(self, size: int) -> None:
-        """These bytes, taken before, are not needed any more."""
+        """Count these bytes no more."""
         self.taken -= size
         self._requests -= 1
 
     def busy(self, request: Request) -> Busy:
-        """What a request is answered that found no room."""
+        """The error for a request that found no room."""
         self._refused["requests_busy"] += 1
         return (ReaderBusy if request.repeat is Repeat.READS else WriterBusy)(self._requests)

@@ -30,7 +30,7 @@ class Unframer:
 
     def received(self, count: int) -> Sequence[Any]:
         """So many bytes came into `space`; the message they complete, if they do."""
-        # No generator: that would keep the bytes while somebody does what they say.
+        # A generator would keep the bytes in memory while the caller handles the message.
         self.space = self.space[count:]
         if self.space:
             return ()

@@ -41,7 +41,7 @@ def main(descriptor: int, niceness: int) -> None:
         while count := connection.recv_into(unframer.space):
             for message in unframer.received(count):
                 connection.sendall(worker.answer(message))
-                # Otherwise it would stay in memory until the next one comes.
+                # Otherwise an idle worker keeps its last message in memory.
                 del message
 
 

@@ -43,8 +43,8 @@ Job = Callable[..., Any]
 
 
 class _Waiting:
-    """A job that waits for a worker. It is made a message when a worker takes it: until then its arguments are the
-    request's own, which takes memory once."""
+    """A job that waits for a worker. The pool pickles it when a worker is idle: a copy that waits would double the
+    memory of a large request."""
 
     __slots__ = ("answer", "arguments", "job", "since")
 
@@ -55,7 +55,7 @@ class _Waiting:
         self.answer = answer
 
     def forget(self, _answer: asyncio.Future[Any]) -> None:
-        """Whoever asked has the answer, or has given up: then nobody needs the arguments, however long it waits on."""
+        """Drop the arguments of a job that the caller has given up: it may stay in the queue for long."""
         self.arguments = ()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.engine import Engine
-from penstock.engine.budget import Budget, let_go
+from penstock.engine.budget import Budget, drop_traceback
 from penstock.errors import PenstockError, Unexpected
 from penstock.model import ANONYMOUS, Reply
 from penstock.model.replies import Encoded
@@ -53,7 +53,7 @@ class Carrying:
         return not self._left
 
     def enter(self, budget: Budget, *, has_room: bool = True) -> bool:
-        """Count the message's bytes; if there is no room for them, every request is answered busy."""
+        """Take the message's bytes from the budget. Without room, answer busy to every request and return False."""
         self._budget = budget
         if has_room and budget.take(self.size):
             self._counted = True
@@ -95,8 +95,10 @@ class Carrying:
     def abandon(self) -> None:
         """Give up what only reads or waits: nobody is there for the answer."""
         given_up = [give_up() for give_up in self._abandons]
+        # A cancelled task keeps its frames, which refer to this message. Drop the task, or the cycle stays in memory.
+        self._abandons = [_nothing] * len(given_up)
         if len(self.exchange.requests) == 1 and given_up == [False]:
-            # It is written all the same. It takes memory until then, and is answered.
+            # The engine still writes it, and answers then.
             return
         if self._counted:
             self._leave()
@@ -107,7 +109,7 @@ class Carrying:
             self._came.clear()
 
     def _leave(self) -> None:
-        """The message, which counted, is not needed any more."""
+        """Give the message's bytes back."""
         self._counted = False
         self._budget.give_back(self.size)
 
@@ -136,8 +138,8 @@ class Carrying:
         self.go_on()
 
     def _kept(self, index: int, reply: Reply | PenstockError) -> tuple[Reply | PenstockError, int]:
-        """A reply that has to wait, with its bytes. If there is no room for them it is let go of: who asked for several
-        fetches, which change nothing, and can ask again."""
+        """A reply that has to wait, and its bytes. Without room for them the answer is busy: such messages only fetch,
+        and the client can fetch again."""
         size = _bytes_of(reply)
         if not size or self._budget.take(size):
             return reply, size
@@ -146,7 +148,7 @@ class Carrying:
     def _answer(self, replies: list[Reply | PenstockError]) -> None:
         for reply in replies:
             if isinstance(reply, PenstockError):
-                let_go(reply)
+                drop_traceback(reply)
         try:
             answers = self.exchange.answers(replies)
         except Exception as error:
@@ -159,7 +161,7 @@ class Carrying:
 
 
 def _bytes_of(reply: Reply | PenstockError) -> int:
-    """The bytes of what workers have put into frames."""
+    """Bytes of the events that a worker has encoded."""
     encoded: Encoded | None = getattr(reply, "encoded", None)
     return 0 if encoded is None else sum(map(len, encoded.content))
 

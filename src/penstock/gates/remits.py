@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.engine import Engine
-from penstock.engine.budget import FIELD_BYTES, Budget, let_go
+from penstock.engine.budget import FIELD_BYTES, Budget, drop_traceback
 from penstock.errors import PenstockError, Unexpected
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.model import (
@@ -126,7 +126,7 @@ class _Asked:
         self._budget: Budget = session.budget
         self._exchange = exchange
         self.size = size
-        """Bytes of the request that count; of one that found no room, none."""
+        """Bytes that it has taken from the budget; 0 if there was no room."""
         self._kept = 0
         self.answer: bytes | None = None
         self._abandon: Callable[[], bool] | None = None
@@ -142,7 +142,7 @@ class _Asked:
         return NextItems if isinstance(request, READS) else None
 
     def _refuse(self) -> None:
-        """Let go of the request, and answer it busy when it is its turn."""
+        """Drop the request, and answer busy in its turn."""
         self.size = 0
         if self._exchange.request is not None:
             busy = error_frame(self._budget.busy(self._exchange.request))
@@ -158,7 +158,7 @@ class _Asked:
 
     def _replied(self, reply: Reply | PenstockError) -> None:
         if isinstance(reply, PenstockError):
-            let_go(reply)
+            drop_traceback(reply)
         try:
             self.answer = self._exchange.answer(reply)
         except Exception as error:
@@ -172,23 +172,25 @@ class _Asked:
         self._session.go_on()
 
     def _keep(self, answer: bytes) -> None:
-        """Count an answer that waits for earlier ones, or let go of it: who only reads can ask again."""
+        """Count an answer that waits for earlier ones. Without room for it the answer is busy: the client can read
+        again."""
         if self._budget.take(len(answer)):
             self._kept = len(answer)
         elif self._exchange.request is not None:
             self.answer = error_frame(self._budget.busy(self._exchange.request))
 
     def leave(self) -> None:
-        """Neither the request nor its answer is needed any more."""
+        """Give all bytes back."""
         for size in filter(None, (self.size, self._kept)):
             self._budget.give_back(size)
         self.size = self._kept = 0
 
     def abandon(self) -> None:
         """Nobody is there for the answer."""
-        # What is written all the same takes memory until it is, and is answered then.
+        # The engine still writes what cannot be given up, and answers then.
         if self._abandon is None or self.answer is not None or self._abandon():
             self.leave()
+        self._abandon = None
 
 
 class _Session(TcpSession):
@@ -203,14 +205,14 @@ class _Session(TcpSession):
         self._under_way: deque[_Asked] = deque()
         self._size = 0
         self.is_gone = False
-        """Whether nobody is there for answers."""
+        """Whether the connection is closed."""
         self._is_going_on = False
         self._peer_is_done = False
         self._is_leaving = False
 
     @property
     def budget(self) -> Budget:
-        """Where its requests are counted."""
+        """The engine's."""
         return self._engine.budget
 
     # -- requests
@@ -273,7 +275,7 @@ class _Session(TcpSession):
         return True
 
     def is_next(self, asked: _Asked) -> bool:
-        """Whether this is answered before all others."""
+        """Whether this is the next request to answer."""
         return not self._under_way or self._under_way[0] is asked
 
     def _begin_next(self) -> bool:
@@ -313,6 +315,10 @@ class _Session(TcpSession):
         """The peer has taken most of what waited for it."""
         super().resume_writing()
         self.go_on()
+
+    def forget(self) -> None:
+        """Drop an unfinished request."""
+        self._parser.forget()
 
     def lost(self) -> None:
         """Give up what only reads or waits."""

@@ -36,7 +36,7 @@ FRAMES_PER_TURN_MAX: Final = 10_000
 MESSAGE_FRAMES_MAX: Final = 250_000
 """Frames of one message. Of a longer one only the head is kept, to answer it."""
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of one message, as at the other gates. One with more is refused."""
+"""Bytes of one message; the gate refuses a longer one."""
 HEAD_FRAMES: Final = 1000
 DONT_WAIT: Final = int(zmq.NOBLOCK)
 DONT_WAIT_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -46,7 +46,7 @@ LARGE_BYTES_MIN: Final = 64 * 1024
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of large answers that ZeroMQ may hold for one client; while there are more, the next ones are dropped."""
 UNREAD_BYTES_TOTAL_MAX: Final = 512 * 1024 * 1024
-"""Bytes of large answers that ZeroMQ may hold for all clients; while there are more, each is held one answer."""
+"""Bytes of large answers that ZeroMQ may hold for all clients. Above this it holds one of them for each client."""
 LINGER_MS: Final = 1000
 """How long a close waits for clients to take their last answers."""
 
@@ -183,7 +183,7 @@ class ZeromqGate:
         self._refuse(head, LimitExceeded("message_frames_max", length, MESSAGE_FRAMES_MAX))
 
     def _refuse(self, head: list[bytes], error: LimitExceeded) -> None:
-        """Answer a message that is too long, of which the head is enough."""
+        """Answer a message that is too long, given at least its head."""
         try:
             exchange = decode(head[:HEAD_FRAMES], legacy=self._legacy)
         except Unanswerable:
