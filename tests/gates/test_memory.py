@@ -162,7 +162,7 @@ def test_requests_of_clients_that_are_gone_leave_nothing_behind(server: Served, 
 def test_unfinished_messages_of_clients_that_are_gone_leave_nothing_behind(server: Served, gate: str) -> None:
     unfinished = mq_frame(bytes(FRAME_BYTES_MAX)) * 50 if gate == "mq" else large_frames("none", 3 * MIB)[0][:-1]
     until(lambda: server.metric(f'penstock_gate_sessions{{gate="{gate}"}}') == 0)
-    with bounded(server):
+    with bounded(server, 32 * MIB):
         for _ in range(30):
             with Connection(server.mq) if gate == "mq" else Remits(server.remits) as client:
                 client.send(unfinished)
