@@ -325,4 +325,6 @@ class _Session(TcpSession):
         self.is_gone = True
         for asked in [*self._waiting, *self._under_way]:
             asked.abandon()
+        # They refer to this session: a cycle, which would keep large requests in memory.
         self._waiting.clear()
+        self._under_way.clear()
