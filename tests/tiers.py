@@ -77,6 +77,7 @@ UNIT: Final = (
     "tests/cli/test_json.py",
     "tests/engine/test_budget.py",
     "tests/gates/test_carrying.py",
+    "tests/gates/test_remits_budget.py",
     "tests/history/test_texts.py",
     "tests/lake/test_digests.py",
     "tests/pipelines/test_bodies.py",
