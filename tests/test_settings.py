@@ -78,6 +78,7 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "insecure": False,
         "workers": 2,
         "writer_queue_max": 10_000,
+        "requests_bytes_max": 256 * MIB,
         "writer_queue_bytes_max": 256 * MIB,
         "writer_wait_ms_max": 10_000,
         "batch_requests_max": 1024,

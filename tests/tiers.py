@@ -76,6 +76,7 @@ UNIT: Final = (
     "tests/backup/test_ledger.py",
     "tests/cli/test_json.py",
     "tests/gates/test_carrying.py",
+    "tests/gates/test_remits_budget.py",
     "tests/history/test_texts.py",
     "tests/lake/test_digests.py",
     "tests/pipelines/test_bodies.py",

@@ -126,7 +126,7 @@ class Fault:
         if self.attempts == 1:
             if self.never_arrives:
                 self._lose()
-                return lambda: None
+                return lambda: False
 
             def lost(outcome: Reply | PenstockError) -> None:
                 assert not isinstance(outcome, PenstockError)
@@ -145,7 +145,7 @@ class Fault:
             carry_out(principal, first, lambda _: self.submit(carry_out, principal, request, answer, present), None)
         else:
             return carry_out(principal, request, answer, present)
-        return lambda: None
+        return lambda: False
 
 
 class Site:

@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.engine import Engine, workers
-from penstock.errors import ReaderBusy
+from penstock.errors import ReaderBusy, Unexpected
 from penstock.settings import Settings
 from penstock.store import Store
 from tests.engine.logs import until
@@ -49,6 +50,31 @@ async def test_those_who_have_given_up_do_not_fill_the_queue(engine: Engine, tmp
     gate.unlink()
     await held
     assert {await one for one in (waiting[2], *more)} == set(engine.pool.pids)
+
+
+class Large:
+    """An argument that can be watched."""
+
+
+async def test_what_was_given_up_is_not_kept_until_its_turn(engine: Engine, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    held = engine.pool.run(hold, str(gate))
+    argument = Large()
+    watched = weakref.ref(argument)
+    waiting = engine.pool.run(process, argument)
+    del argument
+    assert watched() is not None
+    waiting.cancel()
+    await until(lambda: watched() is None)
+    gate.unlink()
+    await held
+
+
+async def test_a_job_that_cannot_be_sent_fails_alone(engine: Engine) -> None:
+    with pytest.raises(Unexpected):
+        await engine.pool.run(process, lambda: None)
+    assert await engine.pool.run(process) in engine.pool.pids
 
 
 async def test_a_worker_that_cannot_be_connected_is_gone_and_another_is_started(

@@ -1,5 +1,7 @@
 """One message with several requests: its answers come in order and end once, in whatever order the replies come."""
 
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from itertools import permutations
 from typing import Any, cast
@@ -7,9 +9,11 @@ from typing import Any, cast
 import pytest
 
 from penstock.engine import Engine
+from penstock.engine.budget import Budget
 from penstock.engine.metrics import Metrics
 from penstock.gates.carrying import Carrying
 from penstock.model import Batch, Done, Reply, Request
+from penstock.model.replies import Encoded
 from penstock.wire.res01 import Frames, decode
 
 Answer = Callable[[Reply], None]
@@ -19,18 +23,20 @@ COUNT = 4
 class Replies:
     """In the place of an engine: requests wait until the test replies to them, or are replied to at once."""
 
-    def __init__(self, at_once: tuple[int, ...] = ()) -> None:
+    def __init__(self, at_once: tuple[int, ...] = (), *, gives_up: bool = True) -> None:
         self.waiting: dict[int, Answer] = {}
         self.metrics = Metrics()
         self.begun = 0
+        self.budget = Budget(10_000, Counter())
         self._at_once = at_once
+        self.give_up: Callable[[], bool] = lambda: gives_up
 
-    def submit(self, _principal: object, request: Request, answer: Answer, _present: object) -> Callable[[], None]:
+    def submit(self, _principal: object, request: Request, answer: Answer, _present: object) -> Callable[[], bool]:
         number, self.begun = self.begun, self.begun + 1
         self.waiting[number] = answer
         if number in self._at_once:
             self.reply(number)
-        return lambda: None
+        return self.give_up
 
     def reply(self, number: int) -> None:
         answer = self.waiting.pop(number)
@@ -38,6 +44,15 @@ class Replies:
 
     def replies(self, number: int) -> Reply:
         return Batch(number, [])
+
+
+class Large(Replies):
+    """For a message whose replies take memory."""
+
+    BYTES = 500
+
+    def replies(self, number: int) -> Reply:
+        return Batch(number, [], encoded=Encoded(1, [bytes(self.BYTES)]))
 
 
 class Progressing(Replies):
@@ -51,7 +66,7 @@ class Carried(Carrying):
     """Keeps what is delivered; at most so many requests may be under way."""
 
     def __init__(self, frames: Frames, most: int = COUNT) -> None:
-        super().__init__(decode(frames))
+        super().__init__(decode(frames), 100)
         self.delivered: list[tuple[int, bool]] = []
         self.most = most
         self.most_seen = 0
@@ -61,7 +76,7 @@ class Carried(Carrying):
         return begun < self.most
 
     def deliver(self, answers: list[Frames], done: bool) -> None:
-        self.delivered += [(int(answer[4]), done) for answer in answers]
+        self.delivered += [(int(answer[4]) if answer[4].isdigit() else 0, done) for answer in answers]
 
 
 def fetch() -> Carried:
@@ -69,6 +84,7 @@ def fetch() -> Carried:
 
 
 def begun(carried: Carried, replies: Replies) -> None:
+    assert carried.enter(replies.budget)
     carried.begin(cast("Engine", replies), cast("Any", None))
 
 
@@ -117,3 +133,93 @@ def test_what_is_answered_together_is_answered_once_when_all_is_done(order: tupl
         assert carried.delivered == []
         replies.reply(number)
     assert (carried.delivered, carried.done) == ([(3, True)], True)
+
+
+# ---------------------------------------------------------------- what counts
+
+
+def test_a_message_counts_until_its_last_answer() -> None:
+    carried, replies = fetch(), Replies()
+    begun(carried, replies)
+    for number in range(COUNT):
+        assert replies.budget.taken == carried.size
+        replies.reply(number)
+    assert replies.budget.taken == 0
+
+
+def test_a_message_that_is_given_up_counts_no_more() -> None:
+    for answered in range(COUNT):
+        carried, replies = fetch(), Large()
+        begun(carried, replies)
+        for number in range(COUNT - answered, COUNT):
+            replies.reply(number)
+        carried.abandon()
+        assert replies.budget.taken == 0
+
+
+def test_a_message_that_is_written_all_the_same_counts_until_it_is() -> None:
+    carried, replies = Carried([b"", b"Res01", b"PS", b"id", b"1", b"7", b"1"]), Progressing(gives_up=False)
+    begun(carried, replies)
+    carried.abandon()
+    assert replies.budget.taken == carried.size
+    replies.reply(0)
+    assert replies.budget.taken == 0
+
+
+def test_without_room_each_request_is_answered_busy_and_none_is_begun() -> None:
+    replies = Replies()
+    assert replies.budget.take(9950)
+    carried = fetch()
+    assert not carried.enter(replies.budget)
+    assert [(code, done) for code, done in carried.delivered] == [(10, False)] * 3 + [(10, True)]
+    together = Carried([b"", b"Res01", b"PS", b"id", b"3", *[b"7", b"1"] * 3])
+    assert not together.enter(replies.budget)
+    assert (together.done, len(together.delivered)) == (True, 1)
+    assert replies.budget.taken == 9950
+    assert replies.begun == 0
+
+
+def test_a_reply_that_waits_for_an_earlier_one_counts_until_it_is_answered() -> None:
+    carried, replies = fetch(), Large()
+    begun(carried, replies)
+    replies.reply(2)
+    assert replies.budget.taken == carried.size + Large.BYTES
+    replies.reply(1)
+    assert replies.budget.taken == carried.size + 2 * Large.BYTES
+    replies.reply(0)
+    assert replies.budget.taken == carried.size
+    replies.reply(3)
+    assert replies.budget.taken == 0
+    assert carried.delivered == IN_ORDER
+
+
+def test_a_reply_that_has_no_room_to_wait_is_answered_busy() -> None:
+    carried, replies = fetch(), Large()
+    begun(carried, replies)
+    assert replies.budget.take(9800)
+    replies.reply(1)
+    for number in (0, 2, 3):
+        replies.reply(number)
+    assert carried.delivered == [(0, False), (10, False), (2, False), (3, True)]
+    assert replies.budget.taken == 9800
+
+
+class Task:
+    """What is given up, and can be watched."""
+
+    def cancel(self) -> bool:
+        return True
+
+
+def test_a_message_that_is_given_up_keeps_nothing_of_the_engine() -> None:
+    """A cancelled task refers to the message that it was for."""
+    task = Task()
+    watched = weakref.ref(task)
+    carried, replies = fetch(), Replies()
+    replies.give_up = task.cancel
+    begun(carried, replies)
+    replies.give_up = bool
+    del task
+    assert watched() is not None
+    carried.abandon()
+    assert watched() is None

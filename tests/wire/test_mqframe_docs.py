@@ -13,7 +13,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.gates.mq import OUTSTANDING_MAX, UNREAD_MS_MAX, WAITING_BYTES_MAX, limits_of
+from penstock.engine.budget import CONNECTIONS_MIN
+from penstock.gates.mq import OUTSTANDING_MAX, UNREAD_MS_MAX, limits_of
 from penstock.mq import MqLimits
 from penstock.settings import TABLE, Settings
 from penstock.wire.mqframe import (
@@ -189,7 +190,8 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"Accept up to {FRAME_BYTES_MAX:,}" in PAGE
     assert f"{FIELDS_MAX:,} fields are the most" in PAGE
     assert f"While {OUTSTANDING_MAX:,} are\nnot answered yet" in PAGE
-    assert f"more than {WAITING_BYTES_MAX >> 20} MiB wait for their turn" in PAGE
+    assert CONNECTIONS_MIN == 16
+    assert f"more than {Settings().requests_bytes_max // CONNECTIONS_MIN >> 20} MiB (a sixteenth of\n" in PAGE
     assert Settings().mq is not None
     assert f"`{Settings().mq}`" in PAGE
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from penstock.engine import jobs, lookups
 from penstock.engine.appends import Appends
+from penstock.engine.budget import Budget
 from penstock.engine.builds import Builds
 from penstock.engine.checks import Checks
 from penstock.engine.disk import DiskWatch
@@ -97,7 +98,8 @@ HOUSEKEEPING_MS: Final = 500_000
 """How long only one of several servers does that: not quite until the next time."""
 
 Answer = Callable[[Reply | PenstockError], None]
-Abandon = Callable[[], object]
+Abandon = Callable[[], bool]
+"""Gives a request up; whether it did, so that no answer comes. What is to be written cannot be given up."""
 AnyPresenter = Callable[[list[Any]], Any]
 """A codec's function of a module that turns the events or items of a reply into what its wire has."""
 
@@ -108,6 +110,8 @@ class Engine:
     def __init__(self, url: str, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self.budget = Budget(settings.requests_bytes_max, self.metrics.refused)
+        self.metrics.requests_bytes = lambda: self.budget.taken
         self.url = url
         self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -392,5 +396,6 @@ def _holds(page: EventPage | RecordPage) -> bool:
     return bool(page.encoded.count if page.encoded else page.events)
 
 
-def _nothing_to_abandon() -> None:
+def _nothing_to_abandon() -> bool:
     """An append that was taken will be written."""
+    return False

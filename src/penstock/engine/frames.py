@@ -4,7 +4,7 @@ What processes answer that run Lua is no pickle; see `penstock.engine.answers`.
 """
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -53,17 +53,18 @@ class Unframer:
         self._whole = self.space
         self._is_length = is_length
 
-    def received(self, count: int) -> Iterator[Any]:
-        """So many bytes came into `space`; yields the message they complete; Unreadable if it is too long."""
+    def received(self, count: int) -> Sequence[Any]:
+        """So many bytes came into `space`; the message they complete, if they do; Unreadable if it is too long."""
+        # A generator would keep the bytes in memory while the caller handles the message.
         self.space = self.space[count:]
         if self.space:
-            return
+            return ()
         whole = self._whole
         if self._is_length:
             (size,) = _LENGTH.unpack(whole)
             if not 0 < size <= self._bytes_max:
                 raise Unreadable(f"it has {size} bytes")
             self._expect(size, is_length=False)
-        else:
-            self._expect(_LENGTH.size, is_length=True)
-            yield self._load(whole)
+            return ()
+        self._expect(_LENGTH.size, is_length=True)
+        return [self._load(whole)]

@@ -71,6 +71,7 @@ class Metrics(Collector):
         self.disk_free_bytes: int | None = None
         self.disk_refusing = False
         self.waiting_polls = 0
+        self.requests_bytes: Callable[[], int] = int
         self.store_up = True
         self.recorded_ahead_seconds = 0.0
         self.refused: Counter[str] = Counter()
@@ -119,6 +120,9 @@ class Metrics(Collector):
         for gate, number in list(self.gate_sessions.items()):
             sessions.add_metric([gate], number)
         yield sessions
+        yield GaugeMetricFamily(
+            "penstock_requests_bytes", "Bytes of requests that are not answered yet", self.requests_bytes()
+        )
         yield GaugeMetricFamily("penstock_waiting_polls", "Long polls that wait for events", self.waiting_polls)
         yield GaugeMetricFamily("penstock_store_up", "1 while the store can be written", self.store_up)
         yield GaugeMetricFamily(

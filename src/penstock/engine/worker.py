@@ -46,6 +46,8 @@ def main(descriptor: int, niceness: int) -> None:
         while worker.stays and (count := connection.recv_into(unframer.space)):
             for message in unframer.received(count):
                 connection.sendall(worker.answer(message))
+                # Otherwise an idle worker keeps its last message in memory.
+                del message
 
 
 class Worker:

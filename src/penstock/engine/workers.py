@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 from penstock.engine.answers import load_answer, returned_by
 from penstock.engine.frames import BYTES_MAX, Opening, Unframer, Unreadable, frame
 from penstock.engine.metrics import PoolCounts
-from penstock.errors import Closed, PenstockError, ReaderBusy, ReaderTimeout, StorageFailure, WorkerDied
+from penstock.errors import Closed, PenstockError, ReaderBusy, ReaderTimeout, StorageFailure, Unexpected, WorkerDied
 from penstock.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -49,11 +49,21 @@ Job = Callable[..., Any]
 """A function of a module, called in the worker with its store and the arguments."""
 
 
-class _Waiting(NamedTuple):
-    message: bytes
-    since: float
-    answer: asyncio.Future[Any]
-    job: Job
+class _Waiting:
+    """A job that waits for a worker. The pool pickles it when a worker is idle: a copy that waits would double the
+    memory of a large request."""
+
+    __slots__ = ("answer", "arguments", "job", "since")
+
+    def __init__(self, job: Job, arguments: tuple[Any, ...], answer: asyncio.Future[Any]) -> None:
+        self.job = job
+        self.arguments = arguments
+        self.since = time.monotonic()
+        self.answer = answer
+
+    def forget(self, _answer: asyncio.Future[Any]) -> None:
+        """Drop the arguments of a job that the caller has given up: it may stay in the queue for long."""
+        self.arguments = ()
 
 
 class Process(Protocol):
@@ -117,8 +127,10 @@ class WorkerPool:
             self._counts.refused += 1
             raise ReaderBusy(len(self._waiting))
         answer = self._loop.create_future()
-        self._waiting.append(_Waiting(frame((job, arguments)), time.monotonic(), answer, job))
+        self._waiting.append(_Waiting(job, arguments, answer))
         self._dispatch()
+        if self._waiting:
+            answer.add_done_callback(self._waiting[-1].forget)
         return answer
 
     def _has_room(self) -> bool:
@@ -147,10 +159,20 @@ class WorkerPool:
             if item.since < now - wait_s:
                 _fail(item.answer, ReaderTimeout(self._settings.reader_wait_ms_max))
             else:
-                self._idle.pop().begin(item.message, item.answer, self._settings.worker_job_ms_max / 1000, item.job)
+                self._give(item)
         if self._waiting and self._alarm is None:
             # All workers may be busy, or none can be started: who waits is told in time all the same.
             self._alarm = self._loop.call_later(self._waiting[0].since + wait_s - now + ALARM_S, self._ring)
+
+    def _give(self, item: _Waiting) -> None:
+        """Have an idle worker do a job."""
+        try:
+            message = frame((item.job, item.arguments))
+        except Exception as error:
+            log.exception("a job cannot be sent to a worker")
+            _fail(item.answer, Unexpected(repr(error)))
+        else:
+            self._idle.pop().begin(message, item.answer, self._settings.worker_job_ms_max / 1000, item.job)
 
     def _ring(self) -> None:
         self._alarm = None

@@ -1,12 +1,17 @@
-"""One Res01 message on its way through the engine: its requests are submitted, its answers given as they are ready."""
+"""One Res01 message on its way through the engine: its requests are submitted, its answers given as they are ready.
+
+Its bytes count until then, and so do those of replies that wait for an earlier one; see `penstock.engine.budget`.
+"""
 
 import logging
 from collections.abc import Callable
 from functools import partial
 
 from penstock.engine import Engine
+from penstock.engine.budget import Budget, drop_traceback
 from penstock.errors import PenstockError, Unexpected
 from penstock.model import ANONYMOUS, Reply
+from penstock.model.replies import Encoded
 from penstock.wire.res01 import Exchange, Frames, Presenter
 
 log = logging.getLogger(__name__)
@@ -15,13 +20,19 @@ log = logging.getLogger(__name__)
 class Carrying:
     """The replies to a message's requests as they come, in whatever order. A gate says where its answers go."""
 
-    __slots__ = ("_abandons", "_came", "_engine", "_is_going_on", "_left", "_next", "_present", "exchange")
+    __slots__ = (
+        *("_abandons", "_budget", "_came", "_counted", "_engine", "_is_going_on", "_left", "_next", "_present"),
+        *("exchange", "size"),
+    )
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, size: int) -> None:
         self.exchange = exchange
+        self.size = size
+        """Bytes of the message."""
+        self._counted = False
         self._left = len(exchange.requests)
         self._next = 0
-        self._abandons: list[Callable[[], object]] = []
+        self._abandons: list[Callable[[], bool]] = []
 
     # -- said by gates
 
@@ -40,6 +51,18 @@ class Carrying:
         """Whether everything is answered."""
         return not self._left
 
+    def enter(self, budget: Budget, *, has_room: bool = True) -> bool:
+        """Take the message's bytes from the budget. Without room, answer busy to every request and return False."""
+        self._budget = budget
+        if has_room and budget.take(self.size):
+            self._counted = True
+            return True
+        refused: list[Reply | PenstockError] = [budget.busy(request) for request in self.exchange.requests]
+        for replies in [[each] for each in refused] if self.exchange.one_each else [refused]:
+            self._left -= len(replies)
+            self._answer(replies)
+        return False
+
     def begin(self, engine: Engine, present: Presenter) -> None:
         """Submit everything; a message that asks for nothing is answered at once."""
         requests = self.exchange.requests
@@ -48,7 +71,7 @@ class Carrying:
             self._abandons.append(engine.submit(ANONYMOUS, requests[0], self._only, present))
         elif requests:
             self._engine, self._present = engine, present
-            self._came: dict[int, Reply | PenstockError] = {}
+            self._came: dict[int, tuple[Reply | PenstockError, int]] = {}
             self._is_going_on = False
             self.go_on()
         else:
@@ -71,8 +94,24 @@ class Carrying:
 
     def abandon(self) -> None:
         """Give up what only reads or waits: nobody is there for the answer."""
-        for give_up in self._abandons:
-            give_up()
+        given_up = [give_up() for give_up in self._abandons]
+        # A cancelled task keeps its frames, which refer to this message. Drop the task, or the cycle stays in memory.
+        self._abandons = [_nothing] * len(given_up)
+        if len(self.exchange.requests) == 1 and given_up == [False]:
+            # The engine still writes it, and answers then.
+            return
+        if self._counted:
+            self._leave()
+        if len(self.exchange.requests) > 1 and given_up:
+            for _, size in self._came.values():
+                if size:
+                    self._budget.give_back(size)
+            self._came.clear()
+
+    def _leave(self) -> None:
+        """Give the message's bytes back."""
+        self._counted = False
+        self._budget.give_back(self.size)
 
     # -- replies
 
@@ -82,27 +121,51 @@ class Carrying:
 
     def _one_of_many(self, index: int, reply: Reply | PenstockError) -> None:
         """All are answered together at the end, or one after the other in order."""
-        self._came[index] = reply
         if self.exchange.one_each:
             # A reply that waits for an earlier one is not done: it takes memory, and its answer is still due.
+            self._came[index] = (reply, 0) if index == self._next else self._kept(index, reply)
             while (ready := self._came.pop(self._next, None)) is not None:
                 self._next += 1
                 self._left -= 1
-                self._answer([ready])
+                if ready[1]:
+                    self._budget.give_back(ready[1])
+                self._answer([ready[0]])
         else:
+            self._came[index] = (reply, 0)
             self._left -= 1
             if not self._left:
-                self._answer([self._came[place] for place in range(len(self._came))])
+                self._answer([self._came[place][0] for place in range(len(self._came))])
         self.go_on()
 
+    def _kept(self, index: int, reply: Reply | PenstockError) -> tuple[Reply | PenstockError, int]:
+        """A reply that has to wait, and its bytes. Without room for them the answer is busy: such messages only fetch,
+        and the client can fetch again."""
+        size = _bytes_of(reply)
+        if not size or self._budget.take(size):
+            return reply, size
+        return self._budget.busy(self.exchange.requests[index]), 0
+
     def _answer(self, replies: list[Reply | PenstockError]) -> None:
+        for reply in replies:
+            if isinstance(reply, PenstockError):
+                drop_traceback(reply)
         try:
             answers = self.exchange.answers(replies)
         except Exception as error:
             log.exception("an answer could not be composed")
             answers = [self.exchange.failed(Unexpected(repr(error)))]
-        self.deliver(answers, not self._left)
+        done = not self._left
+        if done and self._counted:
+            self._leave()
+        self.deliver(answers, done)
 
 
-def _nothing() -> None:
+def _bytes_of(reply: Reply | PenstockError) -> int:
+    """Bytes of the events that a worker has encoded."""
+    encoded: Encoded | None = getattr(reply, "encoded", None)
+    return 0 if encoded is None else sum(map(len, encoded.content))
+
+
+def _nothing() -> bool:
     """In the place of what gives a request up, while it is being submitted."""
+    return False

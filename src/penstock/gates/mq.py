@@ -2,13 +2,15 @@
 
 Many requests may be under way on a connection; answers come as they are ready, and those of one turn of the loop leave
 in one write. Reads that fill pages begin only as fast as the peer takes the answers, so that asking for much costs
-nobody memory. When a connection is gone, what only read or waited for it is given up.
+nobody memory. A connection with many bytes of requests under way is not read from until some are answered. When a
+connection is gone, what only read or waited for it is given up.
 """
 
 from collections import deque
 from typing import Final
 
 from penstock.engine import Engine
+from penstock.engine.budget import FIELD_BYTES
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.gates.carrying import Carrying
 from penstock.model import Append, FetchSubscription, ReadAll, ReadRecords, ReadStream
@@ -21,8 +23,6 @@ from penstock.wire.res01.framed import Framed, decode_framed
 OUTSTANDING_MAX: Final = 1024
 """Messages of one connection that are not answered; when there are more, it is not read from. Long polls do not count:
 the engine limits them for all connections together."""
-WAITING_BYTES_MAX: Final = 1 << 20
-"""Bytes of messages that wait for their turn; when there are more, the connection is not read from."""
 PAGES_MAX: Final = 4
 """Reads of pages that are under way for one connection; the others wait for their turn."""
 UNREAD_MS_MAX: Final = 1000
@@ -115,21 +115,20 @@ class _Peer:
         "_is_done",
         "_is_reading_on",
         "_outstanding",
+        "_outstanding_bytes",
         "_pages",
         "_series",
         "_session",
         "_under_way",
         "_waiting",
-        "_waiting_bytes",
     )
 
     def __init__(self, engine: Engine, session: MqSession) -> None:
         self._engine = engine
         self._session = session
-        self._outstanding = 0
+        self._outstanding = self._outstanding_bytes = 0
         self._pages = 0
         self._waiting: deque[_Asked] = deque()
-        self._waiting_bytes = 0
         self._under_way: set[_Asked] = set()
         self._series: set[_Asked] = set()
         self._is_done = False
@@ -137,12 +136,14 @@ class _Peer:
 
     def take(self, message: Message) -> None:
         """Begin what a message asks for, or remember it until it is its turn."""
-        asked = _Asked(self, decode_framed(message, self._session.frame_bytes_max))
+        framed = decode_framed(message, self._session.frame_bytes_max)
+        asked = _Asked(self, framed, sum(map(len, message)) + FIELD_BYTES * framed.fields)
+        self._outstanding_bytes += asked.size
         if not asked.waits:
             self._outstanding += 1
+        if not asked.enter(self._engine.budget):
+            return
         if asked.fills_pages:
-            asked.size = sum(map(len, message))
-            self._waiting_bytes += asked.size
             self._waiting.append(asked)
             self.read_on()
         else:
@@ -152,7 +153,9 @@ class _Peer:
 
     @property
     def _is_crowded(self) -> bool:
-        return self._outstanding >= OUTSTANDING_MAX or self._waiting_bytes > WAITING_BYTES_MAX
+        return (
+            self._outstanding >= OUTSTANDING_MAX or self._outstanding_bytes > self._engine.budget.connection_bytes_max
+        )
 
     def read_on(self) -> None:
         """Begin reads whose turn has come."""
@@ -165,7 +168,7 @@ class _Peer:
                 series.go_on()
             while self._waiting and self._pages < PAGES_MAX and self.may_read:
                 asked = self._waiting.popleft()
-                self._waiting_bytes -= asked.size
+                asked.has_page = True
                 self._pages += 1
                 self._begin(asked)
         finally:
@@ -196,9 +199,10 @@ class _Peer:
         """A message has all its answers."""
         self._under_way.discard(asked)
         self._series.discard(asked)
+        self._outstanding_bytes -= asked.size
         if not asked.waits:
             self._outstanding -= 1
-        if asked.fills_pages:
+        if asked.has_page:
             self._pages -= 1
             self.read_on()
         if self._session.holds & Hold.BUSY and not self._is_crowded:
@@ -213,23 +217,23 @@ class _Peer:
 
     def abandon(self) -> None:
         """Nobody is there any more."""
-        self._waiting.clear()
         self._series.clear()
-        for asked in list(self._under_way):
+        for asked in [*self._waiting, *self._under_way]:
             asked.abandon()
+        self._waiting.clear()
         self._under_way.clear()
 
 
 class _Asked(Carrying):
     """A message that is under way."""
 
-    __slots__ = ("_peer", "fills_pages", "framed", "size", "waits")
+    __slots__ = ("_peer", "fills_pages", "framed", "has_page", "waits")
 
-    def __init__(self, peer: _Peer, framed: Framed) -> None:
-        super().__init__(framed.exchange)
+    def __init__(self, peer: _Peer, framed: Framed, size: int) -> None:
+        super().__init__(framed.exchange, size)
         self._peer = peer
         self.framed = framed
-        self.size = 0
+        self.has_page = False
         requests = framed.exchange.requests
         if len(requests) == 1 and isinstance(requests[0], Append):
             self.waits = self.fills_pages = False

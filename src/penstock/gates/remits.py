@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.engine import Engine
+from penstock.engine.budget import FIELD_BYTES, Budget, drop_traceback
 from penstock.errors import PenstockError, Unexpected
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.model import (
@@ -32,8 +33,6 @@ log = logging.getLogger(__name__)
 
 OUTSTANDING_MAX: Final = 1024
 """Requests of one connection that are not answered; when there are more, it is not read from."""
-OUTSTANDING_BYTES_MAX: Final = 4 << 20
-"""Bytes of them; the one that goes beyond is still taken."""
 READS_MAX: Final = 4
 """Reads that are under way for one connection."""
 
@@ -121,14 +120,19 @@ class _Server(TcpServer["_Session"]):
 class _Asked:
     """A request that is not answered yet, and its answer once it is there."""
 
-    __slots__ = ("_abandon", "_exchange", "_session", "answer", "size")
+    __slots__ = ("_abandon", "_budget", "_exchange", "_kept", "_session", "answer", "size")
 
     def __init__(self, session: "_Session", exchange: Exchange, size: int) -> None:
         self._session = session
+        self._budget: Budget = session.budget
         self._exchange = exchange
         self.size = size
+        """Bytes that it has taken from the budget; 0 if there was no room."""
+        self._kept = 0
         self.answer: bytes | None = None
-        self._abandon: Callable[[], object] | None = None
+        self._abandon: Callable[[], bool] | None = None
+        if not self._budget.take(size):
+            self._refuse()
 
     @property
     def group(self) -> type[Request] | None:
@@ -137,6 +141,13 @@ class _Asked:
         if isinstance(request, AddMessages):
             return AddMessages
         return NextItems if isinstance(request, READS) else None
+
+    def _refuse(self) -> None:
+        """Drop the request, and answer busy in its turn."""
+        self.size = 0
+        if self._exchange.request is not None:
+            busy = error_frame(self._budget.busy(self._exchange.request))
+            self._exchange = Exchange(None, lambda _reply: busy)
 
     def begin(self, engine: Engine) -> None:
         """Have it carried out."""
@@ -147,18 +158,40 @@ class _Asked:
             self._abandon = engine.submit(ANONYMOUS, request, self._replied, item_payload)
 
     def _replied(self, reply: Reply | PenstockError) -> None:
+        if isinstance(reply, PenstockError):
+            drop_traceback(reply)
         try:
             self.answer = self._exchange.answer(reply)
         except Exception as error:
             # Others wait behind this one: it has an answer, whatever happens.
             log.exception("an answer could not be composed")
             self.answer = error_frame(Unexpected(repr(error)))
+        if self.group is NextItems and not self._session.is_next(self):
+            self._keep(self.answer)
+        if self._session.is_gone:
+            self.leave()
         self._session.go_on()
+
+    def _keep(self, answer: bytes) -> None:
+        """Count an answer that waits for earlier ones. Without room for it the answer is busy: the client can read
+        again."""
+        if self._budget.take(len(answer)):
+            self._kept = len(answer)
+        elif self._exchange.request is not None:
+            self.answer = error_frame(self._budget.busy(self._exchange.request))
+
+    def leave(self) -> None:
+        """Give all bytes back."""
+        for size in filter(None, (self.size, self._kept)):
+            self._budget.give_back(size)
+        self.size = self._kept = 0
 
     def abandon(self) -> None:
         """Nobody is there for the answer."""
-        if self._abandon is not None:
-            self._abandon()
+        # The engine still writes what cannot be given up, and answers then.
+        if self._abandon is None or self.answer is not None or self._abandon():
+            self.leave()
+        self._abandon = None
 
 
 class _Session(TcpSession):
@@ -172,9 +205,16 @@ class _Session(TcpSession):
         self._waiting: deque[_Asked] = deque()
         self._under_way: deque[_Asked] = deque()
         self._size = 0
+        self.is_gone = False
+        """Whether the connection is closed."""
         self._is_going_on = False
         self._peer_is_done = False
         self._is_leaving = False
+
+    @property
+    def budget(self) -> Budget:
+        """The engine's."""
+        return self._engine.budget
 
     # -- requests
 
@@ -191,7 +231,8 @@ class _Session(TcpSession):
 
     def _take(self, frame: Frame) -> None:
         exchange = decode(frame, self._engine.settings.commit_events_max)
-        asked = _Asked(self, exchange, len(frame.payload))
+        messages = exchange.request.messages if isinstance(exchange.request, AddMessages) else ()
+        asked = _Asked(self, exchange, len(frame.payload) + FIELD_BYTES * (1 + len(messages)))
         self._waiting.append(asked)
         self._size += asked.size
         if self._is_crowded:
@@ -199,7 +240,10 @@ class _Session(TcpSession):
 
     @property
     def _is_crowded(self) -> bool:
-        return len(self._waiting) + len(self._under_way) >= OUTSTANDING_MAX or self._size >= OUTSTANDING_BYTES_MAX
+        return (
+            len(self._waiting) + len(self._under_way) >= OUTSTANDING_MAX
+            or self._size > self.budget.connection_bytes_max
+        )
 
     # -- answers
 
@@ -223,11 +267,17 @@ class _Session(TcpSession):
         """Send the next answer if it is there; whether it was."""
         if not self._under_way or (answer := self._under_way[0].answer) is None:
             return False
-        self._size -= self._under_way.popleft().size
+        asked = self._under_way.popleft()
+        self._size -= asked.size
+        asked.leave()
         self.messages_sent += 1
         self._engine.metrics.gate_sent[RemitsGate.name] += 1
         self.write(answer)
         return True
+
+    def is_next(self, asked: _Asked) -> bool:
+        """Whether this is the next request to answer."""
+        return not self._under_way or self._under_way[0] is asked
 
     def _begin_next(self) -> bool:
         """Begin the next request if it may begin; whether it did."""
@@ -271,8 +321,15 @@ class _Session(TcpSession):
         super().resume_writing()
         self.go_on()
 
+    def forget(self) -> None:
+        """Drop an unfinished request."""
+        self._parser.forget()
+
     def lost(self) -> None:
         """Give up what only reads or waits."""
-        self._waiting.clear()
-        for asked in self._under_way:
+        self.is_gone = True
+        for asked in [*self._waiting, *self._under_way]:
             asked.abandon()
+        # They refer to this session: a cycle, which would keep large requests in memory.
+        self._waiting.clear()
+        self._under_way.clear()

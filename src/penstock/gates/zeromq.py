@@ -3,6 +3,9 @@
 ZeroMQ's own descriptor says only that something may have changed, so the socket is drained whenever it does, and
 looked at again after every send. At most so many messages are taken per turn: the other gates have turns too. Nothing
 here waits: an answer that cannot be sent now, to a client that is gone or does not read, is dropped and counted.
+
+ZeroMQ reads some messages ahead from every client, whatever their size, and a client cannot be held by itself. So
+messages are always taken, and a client that has too many bytes under way is answered busy.
 """
 
 import asyncio
@@ -15,6 +18,7 @@ from typing import Final
 import zmq
 
 from penstock.engine import Engine
+from penstock.engine.budget import FIELD_BYTES
 from penstock.errors import CannotListen, LimitExceeded
 from penstock.gates.addresses import check_loopback
 from penstock.gates.carrying import Carrying
@@ -22,12 +26,16 @@ from penstock.wire.res01 import Exchange, Frames, Unanswerable, decode
 
 log = logging.getLogger(__name__)
 
+AHEAD_MAX: Final = 64
+"""Messages that ZeroMQ reads ahead from one client. It counts no bytes; a larger number is not faster."""
 MESSAGES_PER_TURN_MAX: Final = 256
 """Messages taken before the other gates get their turn."""
 FRAMES_PER_TURN_MAX: Final = 10_000
 """Frames of one message taken before the other gates get their turn."""
 MESSAGE_FRAMES_MAX: Final = 250_000
 """Frames of one message. Of a longer one only the head is kept, to answer it."""
+MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of one message; the gate refuses a longer one."""
 HEAD_FRAMES: Final = 1000
 DONT_WAIT: Final = int(zmq.NOBLOCK)
 DONT_WAIT_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -36,6 +44,8 @@ LARGE_BYTES_MIN: Final = 64 * 1024
 """Answers from this size on are followed until ZeroMQ has let go of them; of smaller ones only the number counts."""
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of large answers that ZeroMQ may hold for one client; while there are more, the next ones are dropped."""
+UNREAD_BYTES_TOTAL_MAX: Final = 512 * 1024 * 1024
+"""Bytes of large answers that ZeroMQ may hold for all clients. Above this it holds one of them for each client."""
 LINGER_MS: Final = 1000
 """How long a close waits for clients to take their last answers."""
 
@@ -51,6 +61,7 @@ class ZeromqGate:
         self._legacy = legacy
         self._outbox: deque[list[bytes]] = deque()
         self._held = _Held()
+        self._under_way: dict[bytes, int] = {}
         self._part: list[bytes] = []
         self._cut = 0
         self._accepting = False
@@ -81,7 +92,7 @@ class ZeromqGate:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.MAXMSGSIZE, settings.res_frame_bytes_max)
         router.setsockopt(zmq.SNDHWM, settings.res_unread_max)
-        router.setsockopt(zmq.RCVHWM, settings.res_unread_max)
+        router.setsockopt(zmq.RCVHWM, AHEAD_MAX)
         router.setsockopt(zmq.LINGER, LINGER_MS)
         # A peer that lost its power says nothing; the system finds out.
         router.setsockopt(zmq.TCP_KEEPALIVE, 1)
@@ -141,8 +152,10 @@ class ZeromqGate:
                 taken += 1
                 if self._cut:
                     self._refuse_length(frames)
+                elif (size := sum(map(len, frames))) > MESSAGE_BYTES_MAX:
+                    self._refuse(frames, LimitExceeded("message_bytes_max", size, MESSAGE_BYTES_MAX))
                 else:
-                    self._begin(frames)
+                    self._begin(frames, size + FIELD_BYTES * len(frames))
         except zmq.Again:
             return False
         finally:
@@ -166,15 +179,19 @@ class ZeromqGate:
 
     def _refuse_length(self, head: list[bytes]) -> None:
         length, self._cut = self._cut + len(head), 0
+        self._refuse(head, LimitExceeded("message_frames_max", length, MESSAGE_FRAMES_MAX))
+
+    def _refuse(self, head: list[bytes], error: LimitExceeded) -> None:
+        """Answer a message that is too long, given at least its head."""
         try:
             exchange = decode(head[:HEAD_FRAMES], legacy=self._legacy)
         except Unanswerable:
             self._metrics.gate_dropped[self.name, "unanswerable"] += 1
             return
-        self._outbox.append(exchange.failed(LimitExceeded("message_frames_max", length, MESSAGE_FRAMES_MAX)))
+        self._outbox.append(exchange.failed(error))
         self._soon()
 
-    def _begin(self, frames: list[bytes]) -> None:
+    def _begin(self, frames: list[bytes], size: int) -> None:
         try:
             exchange = decode(frames, legacy=self._legacy)
         except Unanswerable:
@@ -185,7 +202,12 @@ class ZeromqGate:
             log.exception("a message could not be decoded")
             self._metrics.gate_dropped[self.name, "undecoded"] += 1
             return
-        _Message(self, exchange).begin(self._engine, exchange.present)
+        client, budget = frames[0], self._engine.budget
+        message = _Message(self, exchange, size, client)
+        before = self._under_way.get(client, 0)
+        self._under_way[client] = before + size
+        if message.enter(budget, has_room=not before or before + size <= budget.client_bytes_max):
+            message.begin(self._engine, exchange.present)
 
     # -- answers
 
@@ -193,6 +215,14 @@ class ZeromqGate:
         """Send answers, with the others of this turn."""
         self._outbox += answers
         self._soon()
+
+    def finished(self, client: bytes, size: int) -> None:
+        """A message of a client has all its answers."""
+        left = self._under_way[client] - size
+        if left:
+            self._under_way[client] = left
+        else:
+            del self._under_way[client]
 
     def _send_all(self) -> None:
         outbox = self._outbox
@@ -219,7 +249,8 @@ class ZeromqGate:
             send(frames[-1], DONT_WAIT)
             return
         client = frames[0]
-        if self._held.bytes_for(client) + size > max(UNREAD_BYTES_MAX, size):
+        held = self._held.bytes_for(client)
+        if held and (held + size > UNREAD_BYTES_MAX or self._held.total + size > UNREAD_BYTES_TOTAL_MAX):
             raise zmq.Again
         # Frames leave in order: when the last one is gone, all are.
         last = zmq.Frame(frames[-1], track=True, copy=False, copy_threshold=0)
@@ -230,15 +261,18 @@ class ZeromqGate:
 class _Message(Carrying):
     """A message that is under way."""
 
-    __slots__ = ("_gate",)
+    __slots__ = ("_client", "_gate")
 
-    def __init__(self, gate: ZeromqGate, exchange: Exchange) -> None:
-        super().__init__(exchange)
+    def __init__(self, gate: ZeromqGate, exchange: Exchange, size: int, client: bytes) -> None:
+        super().__init__(exchange, size)
         self._gate = gate
+        self._client = client
 
-    def deliver(self, answers: list[Frames], done: bool) -> None:  # noqa: ARG002
+    def deliver(self, answers: list[Frames], done: bool) -> None:
         """Hand them to the gate."""
         self._gate.deliver(answers)
+        if done:
+            self._gate.finished(self._client, self.size)
 
 
 def _is_taken(path: str) -> bool:
@@ -255,6 +289,7 @@ class _Held:
     """Large answers that ZeroMQ has not let go of yet, by client. Its own high-water mark counts messages only."""
 
     def __init__(self) -> None:
+        self.total = 0
         self._by_client: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
 
     def bytes_for(self, client: bytes) -> int:
@@ -264,11 +299,12 @@ class _Held:
 
     def add(self, client: bytes, tracker: zmq.MessageTracker, size: int) -> None:
         """Follow an answer."""
+        self.total += size
         self._by_client.setdefault(client, deque()).append((tracker, size))
 
     def _forget_what_is_gone(self) -> None:
         for client, answers in list(self._by_client.items()):
             while answers and answers[0][0].done:
-                answers.popleft()
+                self.total -= answers.popleft()[1]
             if not answers:
                 del self._by_client[client]

@@ -125,6 +125,11 @@ class Settings:
     insecure: bool = setting(default=False, parse=switch, help="let gates listen beyond loopback")
     workers: int = setting(default=2, parse=count(1), help="worker processes for reads and encoding")
 
+    requests_bytes_max: int = setting(
+        default=256 * UNITS["MiB"],
+        parse=size(1024),
+        help="bytes of requests that gates have taken and not answered; more are answered busy",
+    )
     writer_queue_max: int = setting(
         default=10_000, parse=count(1), help="requests that may wait for the writer; more are answered busy"
     )

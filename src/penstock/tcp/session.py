@@ -391,6 +391,8 @@ class TcpSession(asyncio.Protocol):
         self._out.clear()
         if self._linger is not None:
             self._linger.cancel()
+        # The session may be part of a cycle, and stay for a while.
+        self.forget()
         self._pend(0)
         if self._keeper is not None:
             self._keeper.closed(self)

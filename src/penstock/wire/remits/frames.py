@@ -73,6 +73,10 @@ class Parser:
         """How many bytes of a frame that is not whole yet are kept."""
         return len(self._head) if self._begun is None else _HEAD.size + self._kept
 
+    def forget(self) -> None:
+        """Drop the bytes of a frame that is not whole yet."""
+        self._head, self._begun, self._missing, self._kept, self._pieces = b"", None, 0, 0, []
+
     def _finish_head(self, data: bytes) -> int:
         at = _HEAD.size - len(self._head)
         self._head += data[:at]

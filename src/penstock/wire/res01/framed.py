@@ -34,6 +34,8 @@ class Framed(NamedTuple):
     exchange: Exchange
     frame_bytes_max: int
     bare: bool
+    fields: int
+    """How many there are: each takes memory, also an empty one."""
     large_tag: bytes | None = None
 
     @property
@@ -61,17 +63,19 @@ def decode_framed(frames: Frames, frame_bytes_max: int) -> Framed:
         frames = [b"", *frames]
     tag = frames[1] if len(frames) > 1 else b""
     if tag in LARGE:
-        return Framed(_decode_large(frames, LARGE[tag]), frame_bytes_max, bare, tag)
-    return Framed(decode(frames), frame_bytes_max, bare)
+        return _decode_large(frames, tag, frame_bytes_max, bare)
+    return Framed(decode(frames), frame_bytes_max, bare, len(frames))
 
 
-def _decode_large(frames: Frames, tag: bytes) -> Exchange:
+def _decode_large(frames: Frames, large_tag: bytes, frame_bytes_max: int, bare: bool) -> Framed:
+    tag = LARGE[large_tag]
     try:
         fields = split_fields(b"".join(frames[2:]))
     except PenstockError as error:
         dialect = OWN if tag == OWN_TAG else TEXT
-        return Exchange(Envelope([], tag, b""), dialect, settled=dialect.failed(error))
-    return decode([b"", tag, *fields])
+        exchange = Exchange(Envelope([], tag, b""), dialect, settled=dialect.failed(error))
+        return Framed(exchange, frame_bytes_max, bare, 0, large_tag)
+    return Framed(decode([b"", tag, *fields]), frame_bytes_max, bare, len(fields), large_tag)
 
 
 def fitting(present: Presenter, frame_bytes_max: int, events: list[Event]) -> Frames:
