@@ -26,7 +26,7 @@ from tests.wire.remits_samples import SAMPLES, Sample
 names = st.text(st.characters(codec="utf-8"), max_size=20)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 samples = st.sampled_from(SAMPLES)
-field_names = st.sampled_from(sorted({key for operation in OPERATIONS.values() for key in operation.keys}))
+field_names = st.sampled_from(sorted({key for operation in OPERATIONS.values() for key in operation.known}))
 field_values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), names, st.binary(max_size=20)),
     lambda inner: st.one_of(
