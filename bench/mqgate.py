@@ -16,7 +16,7 @@ from bench import load
 from bench.report import Report
 from penstock.store.record import Record
 from penstock.wire.mqframe import Parser, cut, encode
-from penstock.wire.res01.framed import join_fields, split_fields
+from penstock.wire.res01.messages import join_fields, split_fields
 
 EVENT = [uuid.uuid4().bytes_le, b"5250989155635817646", b"OrderPlaced", b"", os.urandom(load.BODY_BYTES)]
 COMMITTED = b"\x02\x02\x00CR\x03\x10\x00"

@@ -15,7 +15,7 @@ from penstock.client.blocking import Portal
 from penstock.errors import PenstockError
 from penstock.mq import Message, MqLimits, MqServer, MqSession
 from penstock.wire.res01.dialects import OWN
-from penstock.wire.res01.framed import OWN_LARGE_TAG, join_fields, split_fields
+from penstock.wire.res01.messages import OWN_LARGE_TAG, join_fields, split_fields
 
 Fields = list[bytes]
 Answering = Callable[[Fields], Fields | PenstockError | None]

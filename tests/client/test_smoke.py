@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock import client
 from penstock.model import AddMessages, Request
-from penstock.wire.res01.hello import Hello
+from penstock.wire.res01.commands import Hello
 from tests.client.conftest import SMOKE
 
 

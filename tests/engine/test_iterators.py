@@ -34,7 +34,7 @@ from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.wire.remits import item_payload
 from penstock.wire.res01.events import item_frames
-from penstock.wire.res01.framed import fitting
+from penstock.wire.res01.messages import fitting
 from tests.engine.logs import FILTER, MAP, REDUCE, Remits
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -29,7 +29,7 @@ from penstock.model import (
 )
 from penstock.store.outputs import pack_items
 from penstock.store.staging import make_unit
-from penstock.wire.res01.asking import fields_of
+from penstock.wire.res01.messages import fields_of
 from tests.gates.mq_client import FRAME_BYTES_MAX, Connection, MqLarge
 from tests.gates.mq_client import frame as mq_frame
 from tests.gates.remits_client import ITERATOR_ADD, MESSAGE_ADD, Remits, fresh, neighbours_are_served, request

@@ -29,7 +29,7 @@ from penstock.wire.mqframe import (
     disconnect,
     encode,
 )
-from penstock.wire.res01.framed import FIELDS_MAX, decode_framed, split_fields
+from penstock.wire.res01.messages import FIELDS_MAX, decode_framed, split_fields
 from tests.wire.samples import APPENDED, COMMIT, REQUEST_ID, sample
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "protocols" / "mqframe.md").read_text(encoding="utf-8")

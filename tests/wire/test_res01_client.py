@@ -11,8 +11,8 @@ from penstock import model
 from penstock.errors import AnswerMalformed, EventNotFound, InvalidRequest, PenstockError, SubscriptionNotFound
 from penstock.model import Append, NewEvent, ProducerMark, ReadAll, Reply, Request, Transact
 from penstock.wire.res01 import OURS, TEXT_COMMANDS, decode, fields_of, full_frames, message_of, reply_of
+from penstock.wire.res01.commands import Hello
 from penstock.wire.res01.events import full_events
-from penstock.wire.res01.hello import Hello
 from tests.wire.checks import encoded, few_examples, reply_to
 from tests.wire.res01_strategies import REPLIES, REQUESTS, event_lists
 from tests.wire.samples import EVENT, NEW_EVENT, NOTHING, REQUEST_ID, SAMPLES, TEXT, TICKS, sample

@@ -17,10 +17,9 @@ from penstock.engine.jobs import TIES_BYTES_MAX, TIES_MAX, TIES_POSITIONS_MAX
 from penstock.errors import PenstockError, VersionConflict, WriterBusy
 from penstock.model import Append, GetStats, Reply, Request
 from penstock.wire.res01 import BINARY_COMMANDS, CODES, TEXT_COMMANDS, codes, decode, message_of
-from penstock.wire.res01.commands import SUBSCRIPTIONS_MAX
-from penstock.wire.res01.hello import Hello
+from penstock.wire.res01.commands import SUBSCRIPTIONS_MAX, Hello
+from penstock.wire.res01.fields import BINARY_SCALARS, NUMBER_BYTES_MAX, TEXT_SCALARS, TIME_BYTES_MAX
 from penstock.wire.res01.page import commands_table, page_with_table
-from penstock.wire.res01.scalars import BINARY_SCALARS, NUMBER_BYTES_MAX, TEXT_SCALARS, TIME_BYTES_MAX
 from tests.wire.samples import LEGACY, SAMPLES, STAMP, TICKS, Sample, sample
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "protocols" / "res01.md").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from penstock.mq import Ending, FrameTooLong, Message, MqClient, MqLimits, MqSes
 from penstock.wire.mqframe import cut
 from penstock.wire.res01.codes import MALFORMED
 from penstock.wire.res01.dialects import OWN_TAG, Frames
-from penstock.wire.res01.framed import OWN_LARGE_TAG, join_fields, split_fields
+from penstock.wire.res01.messages import OWN_LARGE_TAG, join_fields, split_fields
 
 SMALL: Final = frozenset((b"AF", b"TX"))
 """Commands whose answers fit into frames, whatever the store holds."""

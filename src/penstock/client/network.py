@@ -9,8 +9,8 @@ from penstock.client.transport import Answer, Transport, abandon
 from penstock.client.waiting import Waiting
 from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, PenstockError
 from penstock.model import Request
+from penstock.wire.res01.commands import VERSION, Hello
 from penstock.wire.res01.dialects import Frames
-from penstock.wire.res01.hello import VERSION, Hello
 
 CONNECT_S_MAX: Final = 10.0
 """How long one attempt to connect may take; another one follows while there is time."""

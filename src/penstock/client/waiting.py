@@ -8,8 +8,8 @@ from struct import error as struct_error
 from penstock.client.transport import Answer, settle
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.model import Request
-from penstock.wire.res01.asking import fields_of, reply_of
 from penstock.wire.res01.dialects import Frames
+from penstock.wire.res01.messages import fields_of, reply_of
 
 
 class Waiting:

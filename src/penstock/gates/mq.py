@@ -18,7 +18,7 @@ from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSes
 from penstock.settings import Settings
 from penstock.tcp import Hold, Why
 from penstock.wire.res01 import Frames
-from penstock.wire.res01.framed import Framed, decode_framed
+from penstock.wire.res01.messages import Framed, decode_framed
 
 OUTSTANDING_MAX: Final = 1024
 """Messages of one connection that are not answered; when there are more, it is not read from. Long polls do not count:

@@ -5,18 +5,19 @@ right is needed is said by the request's class, because it holds on every wire.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from penstock import __version__, model
 from penstock.errors import InvalidRequest
-from penstock.model import ANY, NEW, AcknowledgeQueue, Allocation, Append, Appended, Delivery, Done, Request
+from penstock.model import ANY, NEW, AcknowledgeQueue, Allocation, Append, Appended, Delivery, Done, Reply, Request
+from penstock.model.requests import Repeat
 from penstock.wire.res01.answers import Answer, CommitAnswer, Echo, Progressed, WereSet
 from penstock.wire.res01.codes import CONFLICT
 from penstock.wire.res01.dialects import OWN, TEXT, Frames, Presenter, refusal_payload
 from penstock.wire.res01.events import full_frames, item_frames
-from penstock.wire.res01.fields import Fields
-from penstock.wire.res01.hello import VERSION, Hello, Welcome
+from penstock.wire.res01.fields import GUID_BYTES, Fields
 from penstock.wire.res01.kinds import (
     BYTES,
     BYTES_OR_NULL,
@@ -46,7 +47,6 @@ from penstock.wire.res01.kinds import (
     WholeEvents,
     word,
 )
-from penstock.wire.res01.scalars import GUID_BYTES
 
 SMALL_BYTES_MAX: Final = 2 << 20
 """Bytes of a message that carries names and numbers only, or one function."""
@@ -54,6 +54,29 @@ SUBSCRIPTIONS_MAX: Final = 1000
 """Subscriptions that one message may fetch, progress or set."""
 QUEUE_FRAMES: Final = 7
 """Frames of SQ behind the UtcNow that may lead it."""
+
+
+VERSION: Final = 1
+"""Of the dialect. It grows when something changes that those who speak the version before cannot pass over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Request):
+    """A client's first request on a connection. `supports` are the features that it understands."""
+
+    repeat = Repeat.READS
+    version: int
+    software: str
+    supports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome(Reply):
+    """A server's answer: the version that it speaks, and the commands and features that it has."""
+
+    version: int
+    software: str
+    supports: tuple[str, ...] = ()
 
 
 class Command:

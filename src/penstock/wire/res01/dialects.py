@@ -10,7 +10,7 @@ from penstock.errors import InvalidRequest, PenstockError, Refused, Retry
 from penstock.model import Event
 from penstock.wire.res01.codes import CODES, WRITER_BUSY, code_of
 from penstock.wire.res01.events import binary_frames, text_frames
-from penstock.wire.res01.scalars import BINARY_SCALARS, GUID_BYTES, TEXT_SCALARS, Scalars
+from penstock.wire.res01.fields import BINARY_SCALARS, GUID_BYTES, TEXT_SCALARS, Scalars
 
 TEXT_TAG: Final = b"Res01"
 ORIGINAL_TAG: Final = b"RC0.1"

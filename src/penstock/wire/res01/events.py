@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Any, Final, cast
 
 from penstock.model import Event, stamp_of, ticks_of
-from penstock.wire.res01.scalars import (
+from penstock.wire.res01.fields import (
     TEXT_SCALARS,
     read_guids,
     read_text,

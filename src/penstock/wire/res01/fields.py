@@ -1,12 +1,242 @@
-"""Taking a message apart frame by frame, with names for error messages."""
+"""Single fields, in the text dialect and in the binary one, and the frames of a message from first to last.
 
+Every reader takes the frame and what the field is called, so that an error can name it. Readers of many frames are
+for the columns of a commit: they check a whole column at once, and look at single frames only where that fails.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Final, TypeVar, cast
+from struct import Struct, unpack
+from typing import Final, NamedTuple, TypeVar, cast
 
 from penstock.errors import InvalidRequest
-from penstock.model import NewEvent, ticks_of
-from penstock.wire.res01.scalars import Scalars, read_guid, read_guids, read_text, read_texts, shown
+from penstock.model import KIND_UTC, TICKS_MAX, NewEvent, stamp_of, ticks_of, ticks_of_datetime
+from penstock.model.ticks import TICKS_MASK, TICKS_PER_SECOND
+
+INT64_MIN: Final = -(1 << 63)
+INT64_MAX: Final = (1 << 63) - 1
+NUMBER_BYTES_MAX: Final = 32
+"""Longer than any number that means something; what is longer is not parsed."""
+TIME_BYTES_MAX: Final = 64
+"""Longer than any ISO 8601 time; what is longer is not parsed."""
+SHOWN_BYTES_MAX: Final = 40
+"""How much of a wrong frame an error message shows."""
+GUID_BYTES: Final = 16
+
+LONG_DIGITS: Final = 19
+_TICKS_PER_DAY: Final = 86_400 * TICKS_PER_SECOND
+_NUMBER: Final = re.compile(rb"-?[0-9]+")
+_SEVENTH: Final = re.compile(r"(?<=[.,]\d{6})(\d)\d*")
+_YEAR_ZERO: Final = re.compile(r"\A0000(?=-?\d\d-?\d\d)")
+_INT: Final = Struct("<i")
+_LONG: Final = Struct("<q")
+_SWAPS: Final = ((0, 3), (1, 2), (2, 1), (3, 0), (4, 5), (5, 4), (6, 7), (7, 6))
+_FEW: Final = 12
+"""Up to so many guids are turned round faster one by one."""
+
+T = TypeVar("T")
+
+
+class Scalars(NamedTuple):
+    """The fields of one dialect. A number that is read is an int or a long; a datetime is a stamp."""
+
+    read_number: Callable[[bytes, str], int]
+    read_stamp: Callable[[bytes, str], int]
+    read_stamps: Callable[[list[bytes], str], list[int]]
+    write_int: Callable[[int], bytes]
+    write_long: Callable[[int], bytes]
+    write_stamp: Callable[[int], bytes]
+
+
+# --- text and guids, the same in both dialects ----------------------------------------------------------------
+
+
+def read_text(frame: bytes, field: str) -> str:
+    """UTF-8."""
+    try:
+        return frame.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(field, f"is not UTF-8 (byte {error.start})") from error
+
+
+def read_texts(frames: list[bytes], field: str) -> list[str]:
+    """A column of UTF-8."""
+    try:
+        return list(map(bytes.decode, frames))
+    except UnicodeDecodeError:
+        return _one_by_one(read_text, frames, field)
+
+
+def read_guid(frame: bytes, field: str) -> bytes:
+    """16 bytes in .NET layout, as 16 bytes in RFC 4122 order."""
+    if len(frame) != GUID_BYTES:
+        raise InvalidRequest(field, f"has {len(frame)} bytes; a guid has {GUID_BYTES}")
+    return swap_guid(frame)
+
+
+def read_guids(frames: list[bytes], field: str) -> list[bytes]:
+    """A column of guids."""
+    if set(map(len, frames)) == {GUID_BYTES}:
+        return swap_guids(frames)
+    return _one_by_one(read_guid, frames, field)
+
+
+def swap_guid(guid: bytes) -> bytes:
+    """From .NET layout to RFC 4122 order, or back: the first three fields are turned round."""
+    return guid[3::-1] + guid[5:3:-1] + guid[7:5:-1] + guid[8:]
+
+
+def swap_guids(guids: list[bytes] | tuple[bytes, ...]) -> list[bytes]:
+    """Many at once: byte by byte of the layout instead of guid by guid."""
+    if len(guids) <= _FEW:
+        return list(map(swap_guid, guids))
+    joined = b"".join(guids)
+    swapped = bytearray(joined)
+    for to, at in _SWAPS:
+        swapped[to::GUID_BYTES] = joined[at::GUID_BYTES]
+    flat = bytes(swapped)
+    return [flat[at : at + GUID_BYTES] for at in range(0, len(flat), GUID_BYTES)]
+
+
+# --- datetimes ------------------------------------------------------------------------------------------------
+
+
+def stamp_of_binary(value: int) -> int:
+    """The stamp of a .NET `DateTime.ToBinary()`; a time out of range becomes the nearest in range."""
+    if not INT64_MIN <= value <= INT64_MAX:
+        return stamp_of(TICKS_MAX if value > 0 else 0)
+    bits = value & (1 << 64) - 1
+    kind, ticks = bits >> 62, bits & TICKS_MASK
+    if ticks > TICKS_MAX:
+        # A local time before the first UTC tick wraps round to the top of the range.
+        ticks = 0 if kind > KIND_UTC and ticks > TICKS_MASK - _TICKS_PER_DAY else TICKS_MAX
+    return stamp_of(ticks, kind)
+
+
+def binary_of_stamp(stamp: int) -> int:
+    """The .NET `DateTime.ToBinary()` of a stamp: the same bits, read as a signed number."""
+    return stamp - (1 << 64) if stamp >> 63 else stamp
+
+
+def _iso_stamp(frame: bytes) -> int:
+    """Python keeps microseconds; the seventh digit of .NET's times is kept beside them."""
+    if len(frame) > TIME_BYTES_MAX:
+        raise ValueError("too long for a time")
+    text = frame.decode("ascii")
+    seventh = _SEVENTH.search(text)
+    rest = int(seventh[1]) if seventh else 0
+    # Python knows no year 0. It is as long as the year 4, and all of it lies before the first tick.
+    moment = datetime.fromisoformat(_YEAR_ZERO.sub("0004", _SEVENTH.sub("", text)))
+    if _YEAR_ZERO.match(text):
+        return stamp_of(0)
+    return stamp_of(min(max(ticks_of_datetime(moment) + rest, 0), TICKS_MAX))
+
+
+# --- text: ASCII decimals, datetimes also as ISO 8601 ---------------------------------------------------------
+
+
+def _text_number(frame: bytes, field: str) -> int:
+    if len(frame) > NUMBER_BYTES_MAX or not _NUMBER.fullmatch(frame):
+        raise InvalidRequest(field, f"is not a number: {shown(frame)}")
+    number = int(frame)
+    if not INT64_MIN <= number <= INT64_MAX:
+        raise InvalidRequest(field, f"is {number}, which does not fit 64 bits")
+    return number
+
+
+def read_text_numbers(frames: list[bytes], field: str) -> list[int]:
+    """A column of numbers in the text dialect."""
+    if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) < LONG_DIGITS:
+        return list(map(int, frames))
+    return _one_by_one(_text_number, frames, field)
+
+
+def _text_stamp(frame: bytes, field: str) -> int:
+    if frame.isdigit() and len(frame) <= LONG_DIGITS:
+        value = int(frame)
+        # The bits of a time in range are its stamp.
+        return value if value & TICKS_MASK <= TICKS_MAX and value <= INT64_MAX else stamp_of_binary(value)
+    if len(frame) <= NUMBER_BYTES_MAX and _NUMBER.fullmatch(frame):
+        return stamp_of_binary(int(frame))
+    try:
+        return _iso_stamp(frame)
+    except ValueError as error:
+        raise InvalidRequest(field, f"is neither ticks nor ISO 8601: {shown(frame)}") from error
+
+
+def _text_stamps(frames: list[bytes], field: str) -> list[int]:
+    if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) <= LONG_DIGITS:
+        return [
+            value if value & TICKS_MASK <= TICKS_MAX and value <= INT64_MAX else stamp_of_binary(value)
+            for value in map(int, frames)
+        ]
+    return _one_by_one(_text_stamp, frames, field)
+
+
+def _write_text_number(value: int) -> bytes:
+    return b"%d" % value
+
+
+def _write_text_stamp(stamp: int) -> bytes:
+    return b"%d" % binary_of_stamp(stamp)
+
+
+# --- binary: little-endian, 4 bytes an int and 8 a long; either is taken where a number is wanted --------------
+
+
+def _binary_number(frame: bytes, field: str) -> int:
+    number: int
+    if len(frame) == _LONG.size:
+        (number,) = _LONG.unpack(frame)
+    elif len(frame) == _INT.size:
+        (number,) = _INT.unpack(frame)
+    else:
+        raise InvalidRequest(field, f"has {len(frame)} bytes; a number has {_INT.size} or {_LONG.size}")
+    return number
+
+
+def _binary_stamp(frame: bytes, field: str) -> int:
+    if len(frame) != _LONG.size:
+        raise InvalidRequest(field, f"has {len(frame)} bytes; a datetime has {_LONG.size}")
+    return stamp_of_binary(_LONG.unpack(frame)[0])
+
+
+def _binary_stamps(frames: list[bytes], field: str) -> list[int]:
+    if set(map(len, frames)) == {_LONG.size}:
+        stamps: tuple[int, ...] = unpack(f"<{len(frames)}Q", b"".join(frames))
+        return [
+            stamp if stamp & TICKS_MASK <= TICKS_MAX else stamp_of_binary(binary_of_stamp(stamp)) for stamp in stamps
+        ]
+    return _one_by_one(_binary_stamp, frames, field)
+
+
+def _write_binary_stamp(stamp: int) -> bytes:
+    return _LONG.pack(binary_of_stamp(stamp))
+
+
+# --- leaves ---------------------------------------------------------------------------------------------------
+
+
+def shown(frame: bytes) -> str:
+    """A frame for people to read, cut where it is long."""
+    return repr(frame[:SHOWN_BYTES_MAX])[1:] + ("…" if len(frame) > SHOWN_BYTES_MAX else "")
+
+
+def _one_by_one(read: Callable[[bytes, str], T], frames: list[bytes], field: str) -> list[T]:
+    """A column that is not what the fast way expects: which event it is goes into the error."""
+    return [read(frame, f"{field} of event {number}") for number, frame in enumerate(frames, 1)]
+
+
+TEXT_SCALARS: Final = Scalars(
+    _text_number, _text_stamp, _text_stamps, _write_text_number, _write_text_number, _write_text_stamp
+)
+BINARY_SCALARS: Final = Scalars(
+    _binary_number, _binary_stamp, _binary_stamps, _INT.pack, _LONG.pack, _write_binary_stamp
+)
+
 
 EVENT_FRAMES: Final = 5
 """Frames of an event in a request: id, timestamp, type, headers, body."""

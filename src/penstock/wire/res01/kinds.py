@@ -17,10 +17,11 @@ from penstock.errors import InvalidRequest
 from penstock.model import NewEvent, ProducerMark, StoreStats, stamp_of
 from penstock.wire.res01.dialects import Dialect, Frames
 from penstock.wire.res01.events import FULL_FRAMES, full_events, full_frames
-from penstock.wire.res01.fields import EVENT_FRAMES, Fields
-from penstock.wire.res01.scalars import (
+from penstock.wire.res01.fields import (
     BINARY_SCALARS,
+    EVENT_FRAMES,
     TEXT_SCALARS,
+    Fields,
     binary_of_stamp,
     read_text,
     swap_guid,

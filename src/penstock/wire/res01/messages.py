@@ -1,0 +1,345 @@
+"""Messages: on the server, from frames to requests and from replies to answers; in the client, the other way round.
+
+Nothing that arrives makes the server's side raise, but `Unanswerable`: every mistake becomes an answer with its code
+and a sentence that names the field. Nothing that arrives makes the client's side raise at all.
+
+In MqFrames, whose frames are short, a message's frames are what a DEALER would send, with the leading empty frame or
+without; the answer does as the message did. A field that is longer than a frame needs the tag `Res01L`, or `PEN1L` in
+the dialect of our own: then all frames behind the tag, joined, are one byte string with the number of fields, their
+lengths and the fields themselves, cut into frames anywhere.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import accumulate, pairwise
+from struct import Struct, pack, unpack_from
+from typing import Final, NamedTuple
+
+from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitExceeded, PenstockError, Refused, Retry
+from penstock.model import TICKS_MAX, Append, Event, ProducerMark, Reply, Request
+from penstock.model.ticks import TICKS_MASK
+from penstock.wire.mqframe import cut
+from penstock.wire.res01.codes import MALFORMED, RETRIES, UNSUPPORTED_COMMAND, UNSUPPORTED_PROTOCOL
+from penstock.wire.res01.commands import BINARY_COMMANDS, OURS, OWN_COMMANDS, TEXT_COMMANDS, Command
+from penstock.wire.res01.dialects import (
+    BINARY,
+    LEGACY,
+    ORIGINAL_TAG,
+    OWN,
+    OWN_TAG,
+    TEXT,
+    TEXT_ID_BYTES,
+    TEXT_TAG,
+    Dialect,
+    Frames,
+    Presenter,
+    error_of,
+)
+from penstock.wire.res01.fields import (
+    GUID_BYTES,
+    INT64_MAX,
+    LONG_DIGITS,
+    TEXT_SCALARS,
+    Fields,
+    new_event_of,
+    shown,
+    swap_guid,
+)
+
+Replies = Sequence[Reply | PenstockError]
+
+
+class Envelope(NamedTuple):
+    """What comes back unchanged: the routing frames, the protocol's tag and the RequestId."""
+
+    routing: Frames
+    tag: bytes
+    request_id: bytes
+
+    def around(self, payload: Frames) -> Frames:
+        """An answer: the envelope, then its command and details."""
+        return [*self.routing, b"", self.tag, self.request_id, *payload]
+
+
+class Exchange(NamedTuple):
+    """What a message asks for.
+
+    All requests are carried out; `answers` gets their replies, in order: all of them, or with `one_each` each by itself
+    as it comes. A message that asks for nothing, or wrongly, has no requests and is answered at once. Every message has
+    at least one answer.
+    """
+
+    envelope: Envelope
+    dialect: Dialect
+    command: Command | None = None
+    requests: tuple[Request, ...] = ()
+    settled: Frames | None = None
+    """The answer, where no request is needed for it."""
+
+    @property
+    def name(self) -> str:
+        """The command, or `other` for one that is not known."""
+        return "other" if self.command is None else self.command.name
+
+    @property
+    def present(self) -> Presenter:
+        """How a worker turns what it has read into frames."""
+        return self.dialect.present if self.command is None or self.command.present is None else self.command.present
+
+    @property
+    def one_each(self) -> bool:
+        """Whether answers come one for each request, as they are ready."""
+        return self.command is not None and self.command.answer.each
+
+    def answers(self, replies: Replies) -> list[Frames]:
+        """The finished messages."""
+        if self.settled is not None or self.command is None:
+            return [self.envelope.around(self.settled or [])]
+        payloads = self.command.answer.payloads(self.requests, replies, self.dialect)
+        return [self.envelope.around(payload) for payload in payloads]
+
+    def failed(self, error: PenstockError) -> Frames:
+        """The finished message that tells an error in place of an answer."""
+        return self.envelope.around(self.dialect.failed(error))
+
+
+MARK_FRAMES: Final = 2
+ONE_EVENT_FRAMES: Final = {b"AC": 13, b"AF": 13 + MARK_FRAMES}
+"""Frames of an append of one event, the empty one that leads it included."""
+INTERNAL: Final = b"RR"
+"""Response Ready. The original sends it to itself; from outside it is no command."""
+
+
+class Unanswerable(Exception):
+    """A message without an empty frame: there is no telling where an answer should go."""
+
+
+def decode(frames: Frames, *, legacy: bool = False) -> Exchange:
+    """What a message asks for. `legacy`: on an endpoint that answers AC with the older results."""
+    try:
+        border = frames.index(b"")
+    except ValueError:
+        raise Unanswerable from None
+    tag, name, request_id = _head(frames, border)
+    envelope = Envelope(frames[:border], TEXT_TAG if tag is None else tag, request_id or b"")
+    found = _dialect(envelope, legacy=legacy)
+    if found is None:
+        sentence = f"protocol {shown(envelope.tag)} is not spoken here"
+        return Exchange(envelope, TEXT, settled=TEXT.refused(UNSUPPORTED_PROTOCOL, sentence))
+    dialect, known = found
+    if name is None or request_id is None:
+        sentence = "RequestId is missing: the message has too few frames"
+        return Exchange(envelope, dialect, settled=dialect.refused(MALFORMED, sentence))
+    command = known.get(name)
+    if command is None:
+        return Exchange(envelope, dialect, settled=dialect.refused(UNSUPPORTED_COMMAND, _unknown(name)))
+    if len(frames) == border + ONE_EVENT_FRAMES.get(name, 0) and not dialect.is_binary:
+        with suppress(UnicodeDecodeError):
+            append = _one_event(command, frames, border + 4)
+            if append is not None:
+                return Exchange(envelope, dialect, command, (append,))
+    return _asked(envelope, command, dialect, frames, border + 4)
+
+
+def _dialect(envelope: Envelope, *, legacy: bool) -> tuple[Dialect, dict[bytes, Command]] | None:
+    if envelope.tag == OWN_TAG:
+        return OWN, OWN_COMMANDS
+    if envelope.tag == TEXT_TAG or (envelope.tag == ORIGINAL_TAG and len(envelope.request_id) == TEXT_ID_BYTES):
+        return (LEGACY if legacy else TEXT), TEXT_COMMANDS
+    return (BINARY, BINARY_COMMANDS) if envelope.tag == ORIGINAL_TAG else None
+
+
+def _one_event(command: Command, frames: Frames, at: int) -> Append | None:
+    """The most common message of all, an append of one event, in half the time; None leaves it to the general way."""
+    mark = None
+    if command.code == b"AF":
+        producer, mark_number = frames[at : at + MARK_FRAMES]
+        at += MARK_FRAMES
+        if producer or mark_number:
+            if not producer or not mark_number.isdigit() or len(mark_number) >= LONG_DIGITS:
+                return None
+            mark = ProducerMark(producer.decode(), int(mark_number))
+    context, stream, version, count, number, stamp, kind, headers, body = frames[at:]
+    if count != b"1" or len(number) != GUID_BYTES or not stamp.isdigit() or len(stamp) > LONG_DIGITS:
+        return None
+    if version != b"-1" and not (version.isdigit() and len(version) < LONG_DIGITS):
+        return None
+    value = int(stamp)
+    if value & TICKS_MASK > TICKS_MAX or value > INT64_MAX:
+        return None
+    row = swap_guid(number), value, kind.decode(), headers.decode() or None, body
+    return Append(context.decode(), stream.decode(), (new_event_of(row),), int(version), mark)
+
+
+def _head(frames: Frames, border: int) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """The tag, the command and the RequestId, as far as they are there."""
+    tag, name, request_id = (*frames[border + 1 : border + 4], None, None, None)[:3]
+    return tag, name, request_id
+
+
+def _asked(envelope: Envelope, command: Command, dialect: Dialect, frames: Frames, at: int) -> Exchange:
+    fields = Fields(frames, at, dialect.scalars)
+    try:
+        _weigh(command, frames)
+        requests = command.read(fields)
+        fields.end()
+    except PenstockError as error:
+        return Exchange(envelope, dialect, command, settled=command.answer.failed(error, dialect))
+    if command.settled is not None and (payload := command.settled(requests[0])) is not None:
+        return Exchange(envelope, dialect, command, settled=payload)
+    return Exchange(envelope, dialect, command, requests)
+
+
+def _weigh(command: Command, frames: Frames) -> None:
+    if command.bytes_max is not None and (size := sum(map(len, frames))) > command.bytes_max:
+        raise LimitExceeded("command_bytes_max", size, command.bytes_max)
+
+
+def _unknown(name: bytes) -> str:
+    if name == INTERNAL:
+        return "command 'RR' is internal and not for use from outside"
+    if name in TEXT_COMMANDS:
+        return f"command {shown(name)} is not part of the binary dialect; use the text dialect for it"
+    return f"command {shown(name)} is not known"
+
+
+LARGE_TAG: Final = b"Res01L"
+OWN_LARGE_TAG: Final = b"PEN1L"
+LARGE: Final = {LARGE_TAG: TEXT_TAG, OWN_LARGE_TAG: OWN_TAG}
+"""The tags of messages in one byte string, and the tags that their fields would have in frames."""
+FIELDS_MAX: Final = 250_000
+"""Fields of one Res01L message: empty ones cost little to send, but much to take apart."""
+_COUNT: Final = Struct("<I")
+
+
+class Framed(NamedTuple):
+    """A message: what it asks for, and how its answers are put into frames."""
+
+    exchange: Exchange
+    frame_bytes_max: int
+    bare: bool
+    fields: int
+    """How many there are: each takes memory, also an empty one."""
+    large_tag: bytes | None = None
+
+    @property
+    def present(self) -> Presenter:
+        """How events are turned into frames; what does not fit is said in the worker."""
+        present = self.exchange.present
+        return present if self.large_tag else partial(fitting, present, self.frame_bytes_max)
+
+    def wrap(self, answer: Frames) -> Frames:
+        """An answer of the exchange as frames that fit."""
+        if self.large_tag:
+            # Behind the empty frame and the tag come the fields.
+            answer = [b"", self.large_tag, *cut(join_fields(answer[2:]), self.frame_bytes_max)]
+        return answer[1:] if self.bare else answer
+
+    def refusal(self, size: int) -> Frames:
+        """The answer in place of one that does not fit."""
+        return self.wrap(self.exchange.failed(DoesNotFit(size, self.frame_bytes_max)))
+
+
+def decode_framed(frames: Frames, frame_bytes_max: int) -> Framed:
+    """What a message asks for. Nothing that arrives makes this raise."""
+    bare = frames[0] != b""
+    if bare:
+        frames = [b"", *frames]
+    tag = frames[1] if len(frames) > 1 else b""
+    if tag in LARGE:
+        return _decode_large(frames, tag, frame_bytes_max, bare)
+    return Framed(decode(frames), frame_bytes_max, bare, len(frames))
+
+
+def _decode_large(frames: Frames, large_tag: bytes, frame_bytes_max: int, bare: bool) -> Framed:
+    tag = LARGE[large_tag]
+    try:
+        fields = split_fields(b"".join(frames[2:]))
+    except PenstockError as error:
+        dialect = OWN if tag == OWN_TAG else TEXT
+        exchange = Exchange(Envelope([], tag, b""), dialect, settled=dialect.failed(error))
+        return Framed(exchange, frame_bytes_max, bare, 0, large_tag)
+    return Framed(decode([b"", tag, *fields]), frame_bytes_max, bare, len(fields), large_tag)
+
+
+def fitting(present: Presenter, frame_bytes_max: int, events: list[Event]) -> Frames:
+    """Events as frames, unless one is too long: said in the worker, before anything is handed out for good."""
+    frames = present(events)
+    longest = max(map(len, frames), default=0)
+    if longest > frame_bytes_max:
+        raise DoesNotFit(longest, frame_bytes_max)
+    return frames
+
+
+def join_fields(fields: Sequence[bytes]) -> bytes:
+    """Fields of any length as one byte string."""
+    return b"".join((pack(f"<{len(fields) + 1}I", len(fields), *map(len, fields)), *fields))
+
+
+def split_fields(content: bytes) -> Frames:
+    """The fields of a byte string; the sum of their lengths must be what there is."""
+    count = _COUNT.unpack_from(content)[0] if len(content) >= _COUNT.size else 0
+    start = _COUNT.size * (count + 1)
+    if start > len(content):
+        raise InvalidRequest("Res01L", "is too short for the lengths of its fields")
+    if count > FIELDS_MAX:
+        raise LimitExceeded("message_fields_max", count, FIELDS_MAX)
+    lengths = unpack_from(f"<{count}I", content, _COUNT.size)
+    if start + sum(lengths) != len(content):
+        reason = f"has {len(content) - start} bytes of fields where its lengths say {sum(lengths)}"
+        raise InvalidRequest("Res01L", reason)
+    ends = list(accumulate(lengths, initial=start))
+    return [content[begin:end] for begin, end in pairwise(ends)]
+
+
+ERROR: Final = b"ER"
+
+
+def fields_of(request: Request) -> Frames:
+    """The Command and the payload of a request. What this wire cannot carry is InvalidRequest."""
+    command = OURS.get(type(request))
+    if command is None:
+        raise InvalidRequest(type(request).__name__, "cannot be asked over Res01")
+    try:
+        return [command.code, *command.write(request)]
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("text", f"is not valid Unicode: {error.object[:40]!r}") from None
+
+
+def message_of(request: Request, request_id: bytes) -> Frames:
+    """A request as a message, but for routing frames and the empty frame behind them."""
+    command, *payload = fields_of(request)
+    return [OWN_TAG, command, request_id, *payload]
+
+
+def reply_of(request: Request, answer: Frames) -> Reply | PenstockError:
+    """What the frames behind an answer's tag and RequestId say. Nothing that arrives makes this raise.
+
+    An ER is the error it tells of; an answer that is not what the protocol says is AnswerMalformed.
+    """
+    try:
+        return _read(request, Fields(answer, 0, TEXT_SCALARS))
+    except InvalidRequest as error:
+        return AnswerMalformed(str(error))
+
+
+def _read(request: Request, fields: Fields) -> Reply | PenstockError:
+    command, code = OURS[type(request)], fields.frame("Command")
+    if code == command.answer.code:
+        reply = command.answer.read(fields)
+    elif code == ERROR:
+        reply = _error(fields)
+    else:
+        raise InvalidRequest("Command", f"is {shown(code)} in answer to {shown(command.code)}")
+    fields.end()
+    return reply
+
+
+def _error(fields: Fields) -> PenstockError:
+    error = fields.frame("Error")
+    if not fields.left:
+        return error_of(error)
+    # A server that does not know our dialect says so in the original's way: a code and a sentence.
+    code, sentence = TEXT_SCALARS.read_number(error, "Code"), fields.frame("Message").decode(errors="replace")
+    return Refused(code, sentence, RETRIES.get(code, Retry.UNKNOWN))
