@@ -3,7 +3,7 @@
 import ssl
 from typing import Final
 
-from penstock.client.network import Link, NetworkTransport
+from penstock.client.transport import Link, NetworkTransport
 from penstock.errors import (
     AnswerMalformed,
     CannotConnect,

@@ -11,7 +11,7 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from penstock.client.network import Link, NetworkTransport
+from penstock.client.transport import Link, NetworkTransport
 from penstock.errors import CannotConnect, ConnectionLost, LimitExceeded, PenstockError
 from penstock.wire.res01.dialects import OWN_TAG, Frames
 
