@@ -62,7 +62,7 @@ class Checks:
         size = sum(map(len, messages))
         if self._is_full(size):
             raise WriterBusy(self._waiting)
-        checked = _done() if plain else self._parts.begin(jobs.check_messages, name, messages)
+        checked = _done() if plain else self._parts.run(jobs.check_messages, name, messages)
         self._waiting += 1
         self._waiting_bytes += size
         self._lines.setdefault(name, deque()).append(_Turn(checked, size, write, answer))

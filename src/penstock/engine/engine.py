@@ -6,7 +6,7 @@ it runs on one event loop; only the writer's thread and the worker processes are
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,6 @@ from penstock.engine.checks import Checks
 from penstock.engine.disk import DiskWatch
 from penstock.engine.eraser import Eraser
 from penstock.engine.erasures import Erasures
-from penstock.engine.hearing import Hearing
 from penstock.engine.iterators import Iterators
 from penstock.engine.jobs import Presenter
 from penstock.engine.logs import Logs
@@ -82,7 +81,7 @@ from penstock.model import (
 from penstock.model.ticks import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
-from penstock.store.contract import ExpireProducers, ReadLimits, Transaction
+from penstock.store.contract import ExpireProducers, Notice, ReadLimits, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +113,7 @@ class Engine:
         self.metrics.requests_bytes = lambda: self.budget.taken
         self.url = url
         self._closing = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[Reply]] = set()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -166,8 +165,7 @@ class Engine:
         self._space.begin()
         self._eraser.start(open_erasures)
         self._sealer.start(head, sealed)
-        hearing = Hearing(self._waiters, self._queues, self._iterators, self._sealer, self._eraser)
-        self._others.start(hearing.heard)
+        self._others.start(self._heard)
         try:
             await self._disk.start()
             await self.pool.start()
@@ -200,7 +198,8 @@ class Engine:
         self._space.stop()
         self._iterators.stop()
         self._waiters.close()
-        if under_way := [*self._tasks, *self._checks.under_way]:
+        under_way: list[asyncio.Future[Any]] = [*self._tasks, *self._checks.under_way]
+        if under_way:
             await asyncio.wait(under_way, timeout=self.settings.shutdown_ms_max / 1000)
         await self._writer.close()
         await self.pool.close()
@@ -266,6 +265,19 @@ class Engine:
         self._iterators.committed(streams)
         self._sealer.committed(head)
 
+    def _heard(self, notice: Notice) -> None:
+        """Another server has changed something: whoever waits here for such a thing looks again."""
+        if notice.streams is None or notice.queues is None:
+            self._waiters.ring_all()
+        else:
+            self._waiters.committed(notice.streams)
+            self._queues.heard(notice.queues)
+        self._iterators.heard(notice.streams, has_changed=notice.has_changed_logs)
+        self._sealer.committed(notice.head)
+        if notice.has_changed_logs:
+            # Whoever deleted something erases it; if that server dies, this one does.
+            self._eraser.ring()
+
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
@@ -283,23 +295,24 @@ class Engine:
 
     # -- everything else
 
-    def _begin(self, work: Coroutine[Any, Any, Reply], answer: Answer) -> Abandon:
-        task = asyncio.get_running_loop().create_task(self._finish(work, answer))
+    def _begin(self, work: Awaitable[Reply], answer: Answer) -> Abandon:
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._finish, answer))
         return task.cancel
 
-    async def _finish(self, work: Coroutine[Any, Any, Reply], answer: Answer) -> None:
-        reply: Reply | PenstockError
-        try:
-            reply = await work
-        except PenstockError as error:
-            reply = error
-        except Exception as error:
-            log.exception("a request failed")
-            reply = Unexpected(repr(error))
-        # Outside: whatever the gate makes of it, it is told once.
-        answer(reply)
+    def _finish(self, answer: Answer, task: asyncio.Future[Reply]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            answer(task.result())
+        elif isinstance(error, PenstockError):
+            answer(error)
+        else:
+            log.error("a request failed", exc_info=error)
+            answer(Unexpected(repr(error)))
 
     def _table(self) -> Handlers:
         subscriptions, queues = self._subscriptions, self._queues
@@ -349,9 +362,8 @@ class Engine:
     def _limits(self, limit: int | None) -> ReadLimits:
         return self._parts.limits._replace(events_max=self._page_limit(limit))
 
-    async def _read_stream(self, request: ReadStream, present: Presenter | None) -> EventPage:
-        page: EventPage = await self._parts.run(jobs.read_stream, request, self._limits(request.limit), present)
-        return page
+    def _read_stream(self, request: ReadStream, present: Presenter | None) -> Awaitable[EventPage]:
+        return self._parts.run(jobs.read_stream, request, self._limits(request.limit), present)
 
     async def _read_all(self, request: ReadAll, present: Presenter | None) -> EventPage:
         limits = self._limits(request.limit)

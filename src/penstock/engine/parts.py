@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.engine import jobs
@@ -26,7 +26,7 @@ CROWDED_S_MAX: Final = 0.05
 
 R = TypeVar("R")
 Written = Callable[[list[Result]], None]
-Handler = Callable[[Any, Any], Coroutine[Any, Any, Reply]]
+Handler = Callable[[Any, Any], Awaitable[Reply]]
 """What carries out a kind of request, given the request and a presenter if there is one."""
 Handlers = dict[type[Request], Handler]
 
@@ -56,12 +56,8 @@ class Parts:
         self._writer = writer
         self._pool = pool
 
-    async def run(self, job: Job, *arguments: Any) -> Any:
+    def run(self, job: Job, *arguments: Any) -> "asyncio.Future[Any]":
         """Have a worker do a job."""
-        return await self._pool.run(job, *arguments)
-
-    def begin(self, job: Job, *arguments: Any) -> "asyncio.Future[Any]":
-        """Have a worker do a job; what comes of it comes later."""
         return self._pool.run(job, *arguments)
 
     async def write(self, transaction: Transaction, size: int = 0, written: Written | None = None) -> list[Result]:
@@ -148,7 +144,7 @@ def settle(answer: asyncio.Future[R], outcome: R | PenstockError) -> None:
         answer.set_result(outcome)
 
 
-def plain(handler: Callable[[Any], Coroutine[Any, Any, Reply]]) -> Handler:
+def plain(handler: Callable[[Any], Awaitable[Reply]]) -> Handler:
     """A handler whose reply has no events."""
     return lambda request, _present: handler(request)
 
