@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.engine import jobs, last_words  # noqa: F401 - most jobs are of these: nobody shall wait for them
 from penstock.engine.answers import Answer, frame_answer
+from penstock.engine.budget import drop_traceback
 from penstock.engine.frames import Opening, Unframer, frame
 from penstock.errors import PenstockError, StoreError, Unexpected
 from penstock.store import Store, open_reader
@@ -80,6 +81,7 @@ class Worker:
         try:
             return Answer(True, function(self._open(), *arguments), True)
         except PenstockError as error:
+            drop_traceback(error)
             # The connection may be left in the middle of something; the next job gets a new one.
             return Answer(False, error, self._close() if isinstance(error, StoreError) else True)
         except Exception as error:
