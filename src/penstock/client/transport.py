@@ -200,11 +200,10 @@ class NetworkTransport(Transport):
                 self.lost(self._link)
             async with asyncio.timeout(CONNECT_S_MAX):
                 link = await self.connect()
-            if not link.is_open:
-                # It was lost again at once; who waits may try anew.
-                return _unreached(link.ended(), self.url)
             self._links.add(link)
-            link.greet()
+            # One that was lost again at once is found out by whoever sends over it.
+            if link.is_open:
+                link.greet()
             self._link = link
             return link
         except TimeoutError:
@@ -254,11 +253,6 @@ class NetworkTransport(Transport):
         for link in list(self._links):
             await link.close()
             self.gone(link)
-
-
-def _unreached(error: PenstockError, url: str) -> CannotConnect:
-    """What the end of a connection means for those who have sent nothing over it yet."""
-    return error if isinstance(error, CannotConnect) else CannotConnect(url, getattr(error, "reason", str(error)))
 
 
 def _unsent(error: PenstockError) -> PenstockError:
