@@ -11,9 +11,12 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from penstock.errors import PenstockError
+from penstock.files import made_of, parsed, read_file
+
+NOTE_BYTES_MAX: Final = 1 << 20
 
 
 @dataclass(eq=False)
@@ -77,15 +80,16 @@ class NoteFile:
     def read(self) -> Note | None:
         """The note, if there is one."""
         try:
-            found = json.loads(self.path.read_bytes())
-            note = Note(**found)
+            note = made_of(Note, parsed(read_file(self.path, NOTE_BYTES_MAX)))
+            if not 0 <= note.first - 1 <= note.done <= max(note.last, note.first - 1) or note.sending < 0:
+                raise ValueError("its positions do not fit together")
         except FileNotFoundError:
             return None
         except OSError as error:
             raise _refused(self.path, error) from None
-        except (ValueError, TypeError):
-            raise ReplayRefused(f"{self.path} is no state of a replay; name another file with --state") from None
-        note.source, note.target = tuple(note.source), tuple(note.target)  # type: ignore[assignment]
+        except (ValueError, TypeError) as error:
+            reason = f"{self.path} is no state of a replay: {error}; name another file with --state"
+            raise ReplayRefused(reason) from None
         return note
 
     def write(self, note: Note, *, lasting: bool = False) -> None:

@@ -1,0 +1,216 @@
+"""Backups that are damaged, or that somebody has made up: no command crashes on them, and none restores damage."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from struct import Struct
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from penstock.store.record import with_checksum
+from tests.backup.support import backed_up, furnish, writing
+from tests.hostile.mutations import CHANGES, EDITS, Change, Cut, Edit, Flip, as_json, changed, edited
+from tests.hostile.support import contents, ended, untouched
+from tests.store.kit import Clock, append, some
+
+LENGTH = Struct("<I")
+BACKUPS = 2
+CBOR = (
+    b"\x81" * 100_000 + b"\x00",
+    b"\x9b\x0f\xff\xff\xff\xff\xff\xff\xff",
+    b"\x5b\x0f\xff\xff\xff\xff\xff\xff\xff",
+    b"\xc0\x74" + b"2026-11-16T00:00:00Z",
+    b"\xc4\x82\x1b\x7f\xff\xff\xff\xff\xff\xff\xff\x01",
+    b"\xd8\x1c\x81\xd8\x1d\x00",
+    b"\xd8\x23\x64((((",
+    b"\xc2\x59\x10\x00" + b"\xff" * 4096,
+    b"\xf7",
+    b"\x62\xff\xff",
+)
+"""Items of CBOR that no value stands for: deep, long, with tags, in a circle, broken."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small store with one of everything, and two backups of it in a folder and in one file; to be copied."""
+    made, clock = tmp_path_factory.mktemp("made"), Clock()
+    with writing(made / "data", clock) as store:
+        furnish(store, clock, commits=12)
+        for name in ("place", "place.tar"):
+            backed_up(store, made / name)
+        append(store, "s", some(3))
+        for name in ("place", "place.tar"):
+            backed_up(store, made / name)
+    return made
+
+
+@contextmanager
+def copied(made: Path, name: str = "place") -> Iterator[Path]:
+    """A place for backups, to be damaged, in a folder with nothing else in it."""
+    with TemporaryDirectory() as folder:
+        place = Path(folder) / name
+        shutil.copytree(made / name, place) if (made / name).is_dir() else shutil.copyfile(made / name, place)
+        yield place
+
+
+def tried(place: Path) -> Counter[str]:
+    """Run all commands that read backups; which of them refused them. A store that was restored is sound."""
+    root, target, refused = place.parent, place.parent / "new", Counter[str]()
+    with untouched(root, target):
+        for name, command in (
+            ("list", ("backups", place)),
+            ("verify", ("backups", place, "--verify", "--json")),
+            ("restore", ("restore", place, "--data", target)),
+        ):
+            refused[name] += ended(*command).code != 0
+    if refused["restore"]:
+        assert set(contents(target)) <= {"penstock.lock"}
+    else:
+        assert ended("verify", "--data", target).code == 0
+        assert ended("stats", "--data", target).code == 0
+    return refused
+
+
+# --- damage ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["place", "place.tar"])
+def test_damage_to_any_file_of_a_backup_is_found(made: Path, name: str) -> None:
+    """Whatever changes in any byte: it is refused, nothing is restored, and the place stays as it is."""
+
+    @given(st.integers(0, 99), CHANGES)
+    @example(0, [Cut(0)])
+    @example(1, [Flip(0, 1)])
+    def check(file: int, changes: list[Change]) -> None:
+        with copied(made, name) as place:
+            files = [place] if place.is_file() else sorted(each for each in place.rglob("*") if each.is_file())
+            path = files[file % len(files)]
+            before = path.read_bytes()
+            path.write_bytes(changed(before, changes))
+            assume(path.read_bytes() != before)
+            refused = tried(place)
+            assert refused["verify"]
+            assert refused["restore"]
+
+    check()
+
+
+# --- manifests and states that somebody has made up -----------------------------------------------------------
+
+
+class Forged:
+    """A place whose documents are edited and whose checksums are right nevertheless."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.manifests = [json.loads(path.read_bytes()) for path in sorted((place / "backups").iterdir())]
+        self.states = [cbor2.loads(path.read_bytes()) for path in sorted((place / "states").iterdir())]
+
+    def put_state(self, number: int, data: bytes) -> None:
+        """Another state, which its manifest names as its own."""
+        (self.place / "states" / f"{number + 1:08}.cbor").write_bytes(data)
+        self.manifests[number]["files"][-1].update(bytes=len(data), sha256=sha256(data).hexdigest())
+
+    def put_history(self, path: str, data: bytes) -> None:
+        """Another file of records."""
+        (self.place / path).write_bytes(data)
+        for manifest in self.manifests:
+            for member in manifest["files"]:
+                if member["path"] == path:
+                    member.update(bytes=len(data), sha256=sha256(data).hexdigest())
+
+    def seal(self) -> None:
+        """Write the manifests: each has its own checksum, and that of the one before it."""
+        previous = None
+        for number, document in enumerate(self.manifests, 1):
+            if isinstance(document, dict):
+                document.pop("checksum", None)
+                if "previous" in document:
+                    document["previous"] = previous
+                document["checksum"] = sha256((json.dumps(document, indent=1) + "\n").encode()).hexdigest()
+            data = as_json(document, lambda value: json.dumps(value, indent=1) + "\n")
+            (self.place / "backups" / f"{number:08}.json").write_bytes(data)
+            previous = sha256(data).hexdigest()
+
+
+def test_a_manifest_that_was_made_up_is_judged_before_it_is_used(made: Path) -> None:
+    """It is refused, or restores the same store as before: what it says beside that nobody relies on."""
+    seen = Counter[str]()
+
+    @given(st.integers(0, BACKUPS - 1), EDITS)
+    def check(number: int, edits: list[Edit]) -> None:
+        with copied(made) as place:
+            forged = Forged(place)
+            forged.manifests[number] = edited(forged.manifests[number], edits)
+            forged.seal()
+            refused = tried(place)
+            seen.update(refused)
+            seen["all"] += 1
+
+    check()
+    assert seen["restore"] > seen["all"] // 2
+
+
+def as_cbor(document: Any, item: bytes) -> bytes:
+    """A document as CBOR, in which an item that no value stands for is put in its place."""
+    return cbor2.dumps(document).replace(b"\x66@deep@", item).replace(b"\x68@digits@", CBOR[7])
+
+
+def test_a_state_that_was_made_up_is_judged_before_it_is_used(made: Path) -> None:
+    """It is refused, or a store is restored in which nothing is wrong, and which all commands can show."""
+    seen = Counter[str]()
+
+    @given(st.integers(0, BACKUPS - 1), EDITS, st.sampled_from(CBOR))
+    def check(number: int, edits: list[Edit], item: bytes) -> None:
+        with copied(made) as place:
+            forged = Forged(place)
+            try:
+                data = as_cbor(edited(forged.states[number], edits), item)
+            except UnicodeEncodeError:
+                # CBOR has no text with half of a surrogate pair; bytes that are no UTF-8 are among the items.
+                assume(False)
+            forged.put_state(number, data)
+            forged.seal()
+            seen.update(tried(place))
+            seen["all"] += 1
+
+    check()
+    assert seen["restore"] > seen["all"] // 3
+
+
+def test_records_that_were_made_up_are_judged_before_they_are_used(made: Path) -> None:
+    """Their checksums are right and their insides are not: it is refused, or nothing is wrong with what is restored."""
+    seen = Counter[str]()
+
+    @given(st.integers(0, 99), CHANGES)
+    def check(number: int, changes: list[Change]) -> None:
+        with copied(made) as place:
+            forged = Forged(place)
+            path = forged.manifests[-1]["files"][0]["path"]
+            records = list(split((place / path).read_bytes()))
+            at = number % len(records)
+            records[at] = with_checksum(changed(records[at][8:], changes))
+            forged.put_history(path, b"".join(LENGTH.pack(len(each)) + each for each in records))
+            forged.seal()
+            seen.update(tried(place))
+            seen["all"] += 1
+
+    check()
+    assert seen["restore"] > seen["all"] // 2
+
+
+def split(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        (length,) = LENGTH.unpack_from(data, at)
+        yield data[at + LENGTH.size : at + LENGTH.size + length]
+        at += LENGTH.size + length

@@ -1,0 +1,164 @@
+"""What exports and replays note about themselves, damaged or made up: they go on rightly, begin anew, or refuse it."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.cli.output import INTERRUPTED
+from penstock.interchange.targets import FileTarget
+from tests.backup.support import reading, writing
+from tests.cli.support import run
+from tests.hostile.mutations import CHANGES, EDITS, Change, Edit, changed, spoilt
+from tests.hostile.support import ended, untouched
+from tests.store.kit import append, everything, some
+
+EVENTS = 12
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("store")
+    with writing(store) as opened:
+        for number in range(EVENTS // 3):
+            append(opened, f"s{number}", some(3, headers="{}"), context="shop")
+    return store
+
+
+# --- exports --------------------------------------------------------------------------------------------------
+
+KINDS = ("jsonl", "csv", "cloudevents", "parquet")
+
+
+@pytest.fixture(scope="module")
+def begun(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Exports that were interrupted behind their first events, and whole ones; to be copied."""
+    begun = tmp_path_factory.mktemp("begun")
+    for kind in KINDS:
+        assert ended("export", begun / f"whole.{kind}", "--data", store).code == 0
+        with interrupted():
+            assert run("export", begun / f"begun.{kind}", "--data", store).code == INTERRUPTED
+        assert (begun / f"begun.{kind}.partial.json").exists()
+    return begun
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Ctrl-C comes when half of the events are written."""
+    write = FileTarget.write
+
+    def half(self: FileTarget, events: Any, following: int) -> None:
+        write(self, events[: EVENTS // 2], events[EVENTS // 2].position)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileTarget, "write", half)
+        yield
+
+
+def gone_on(begun: Path, store: Path, kind: str, note: bytes, partial: bytes | None = None) -> bool | None:
+    """Go on with an export; whether it made the file that a whole one makes, or None if it was refused."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for ending in ("partial", "partial.json"):
+            shutil.copyfile(begun / f"begun.{kind}.{ending}", folder / f"file.{kind}.{ending}")
+        (folder / f"file.{kind}.partial.json").write_bytes(note)
+        if partial is not None:
+            (folder / f"file.{kind}.partial").write_bytes(partial)
+        passed_over = (folder / f"file.{kind}{ending}" for ending in ("", ".partial", ".partial.json"))
+        with untouched(folder, *passed_over):
+            done = ended("export", folder / f"file.{kind}", "--data", store)
+        if done.code:
+            assert not (folder / f"file.{kind}").exists()
+            # Whatever is wrong with what was begun: there is a way to do without it.
+            assert ended("export", "--anew", folder / f"file.{kind}", "--data", store).code == 0
+            assert (folder / f"file.{kind}").read_bytes() == (begun / f"whole.{kind}").read_bytes()
+            return None
+        return (folder / f"file.{kind}").read_bytes() == (begun / f"whole.{kind}").read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_goes_on_with_what_was_begun(begun: Path, store: Path, kind: str) -> None:
+    assert gone_on(begun, store, kind, (begun / f"begun.{kind}.partial.json").read_bytes())
+
+
+def test_the_note_of_an_export_is_judged_before_it_is_used(begun: Path, store: Path) -> None:
+    """It is no note, and the export begins anew; or it is of another export, and is refused; or it is gone on with."""
+    seen = Counter[bool | None]()
+
+    @given(st.sampled_from(KINDS), CHANGES | EDITS)
+    def check(kind: str, changes: list[Change] | list[Edit]) -> None:
+        note = (begun / f"begun.{kind}.partial.json").read_bytes()
+        seen[gone_on(begun, store, kind, spoilt(note, changes))] += 1
+
+    check()
+    # Positions and sizes are only numbers: some others are as good, and few of the edits make those.
+    assert seen[True] + seen[None] > 2 * seen[False]
+
+
+def test_what_was_written_of_a_parquet_export_is_judged_before_it_is_used(begun: Path, store: Path) -> None:
+    """It is refused, unless it still is the stream that it was; beyond that it has no checksum."""
+    seen = Counter[bool | None]()
+
+    @given(CHANGES)
+    def check(changes: list[Change]) -> None:
+        note = (begun / "begun.parquet.partial.json").read_bytes()
+        partial = changed((begun / "begun.parquet.partial").read_bytes(), changes)
+        seen[gone_on(begun, store, "parquet", note, partial)] += 1
+
+    check()
+    assert seen[None]
+
+
+# --- replays --------------------------------------------------------------------------------------------------
+
+
+def command(store: Path, folder: Path) -> tuple[object, ...]:
+    """The replay of all events into another store, which notes in a file how far it is."""
+    into = ("--to-url", f"sqlite:///{folder / 'target'}", "--to-context", "copy")
+    return ("replay", "--data", store, *into, "--state", folder / "note")
+
+
+@pytest.fixture(scope="module")
+def replayed(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A replay that was finished, with its target and its note; to be copied."""
+    folder = tmp_path_factory.mktemp("replayed")
+    with writing(folder / "target"):
+        pass
+    assert ended(*command(store, folder)).code == 0
+    return folder
+
+
+def test_the_note_of_a_replay_is_judged_before_it_is_used(store: Path, replayed: Path) -> None:
+    """It is refused and stays as it is, or the replay goes on; either way nothing comes twice."""
+    seen = Counter[str]()
+
+    @given(st.booleans(), CHANGES | EDITS)
+    def check(is_finished: bool, changes: list[Change] | list[Edit]) -> None:
+        note = json.loads((replayed / "note").read_bytes())
+        if not is_finished:
+            note = {**note, "finished": None, "done": 3}
+        data = spoilt(json.dumps(note).encode(), changes)
+        with TemporaryDirectory() as name:
+            folder = Path(name)
+            shutil.copytree(replayed / "target", folder / "target")
+            (folder / "note").write_bytes(data)
+            with untouched(folder, folder / "target", folder / "note", folder / "note.lock"):
+                done = ended(*command(store, folder))
+            seen["refused"] += done.code != 0
+            seen["all"] += 1
+            if done.code:
+                assert (folder / "note").read_bytes() == data
+            with reading(folder / "target") as target:
+                assert len(everything(target)) == EVENTS
+
+    check()
+    assert seen["refused"] > seen["all"] // 3

@@ -1,0 +1,177 @@
+"""Stores whose files are damaged or made up: no command crashes on them, and none shows what was never written."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.backup.support import furnish, reading, writing
+from tests.hostile.mutations import CHANGES, Change, changed
+from tests.hostile.support import contents, ended, untouched
+from tests.store.kit import Clock, append, everything, some
+
+COMMANDS: tuple[tuple[object, ...], ...] = (
+    ("verify",),
+    ("stats", "--json"),
+    ("read", "shop", "--json"),
+    ("contexts",),
+    ("streams", "shop"),
+    ("erasures",),
+    ("queue", "list"),
+    ("subscription", "list"),
+    ("log", "list"),
+    ("iterator", "list"),
+)
+"""What is asked of a store that may be damaged."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small store with one of everything; some of it is in its log, which no checkpoint has taken over."""
+    made, clock = tmp_path_factory.mktemp("made"), Clock()
+    with writing(made, clock) as store:
+        furnish(store, clock, commits=12)
+        store.db.restart_wal()
+        append(store, "s", some(3))
+        for name in ("penstock.db", "penstock.db-wal"):
+            shutil.copyfile(made / name, made / f"{name}.copy")
+    for name in ("penstock.db", "penstock.db-wal"):
+        (made / f"{name}.copy").replace(made / name)
+    (made / "penstock.db-shm").unlink(missing_ok=True)
+    return made
+
+
+@contextmanager
+def copied(made: Path) -> Iterator[Path]:
+    with TemporaryDirectory() as name:
+        shutil.copytree(made, Path(name) / "data")
+        yield Path(name) / "data"
+
+
+def asked(store: Path, command: tuple[object, ...], whole: Any) -> bool:
+    """Ask a store; whether it was refused. Events that are shown were written."""
+    with untouched(store.parent, store):
+        done = ended(*command, "--data", store)
+    if command[0] == "read" and whole is not None:
+        assert all(line in whole for line in done.out.splitlines()), done.out
+    return done.code != 0
+
+
+@pytest.fixture(scope="module")
+def whole(made: Path) -> set[str]:
+    """All events, as they are shown."""
+    with copied(made) as store:
+        return set(ended("read", "shop", "--json", "--data", store).out.splitlines())
+
+
+@pytest.mark.parametrize("file", ["penstock.db", "penstock.db-wal"])
+def test_commands_bear_a_damaged_file(made: Path, whole: set[str], file: str) -> None:
+    """Each is done, or refuses it in a line; `verify` and `read` show nothing that was never written."""
+    seen = Counter[str]()
+
+    @given(CHANGES, st.sampled_from(COMMANDS))
+    def check(changes: list[Change], command: tuple[object, ...]) -> None:
+        with copied(made) as store:
+            (store / file).write_bytes(changed((store / file).read_bytes(), changes))
+            seen["refused"] += asked(store, command, whole) or asked(store, ("verify",), whole)
+            seen["all"] += 1
+
+    check()
+    if file == "penstock.db":
+        assert seen["refused"] > seen["all"] // 4
+
+
+TYPES = (
+    "NULL",
+    "-1",
+    "0",
+    "9223372036854775807",
+    "1.5",
+    "'x'",
+    "''",
+    "x''",
+    "x'ff'",
+    "'\x1b[31m'",
+    "CAST(x'ff' AS TEXT)",
+)
+
+
+def tables(made: Path) -> list[tuple[str, str]]:
+    with copied(made) as store:
+        connection = apsw.Connection(str(store / "penstock.db"))
+        query = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table'"
+        found = [(table, column) for table, column in connection.execute(query) if not table.startswith("sqlite")]
+        connection.close()
+    return sorted(found)
+
+
+def test_commands_bear_any_value_in_any_column(made: Path) -> None:
+    """SQLite takes any value in any column, if somebody writes it there."""
+    columns, seen = tables(made), Counter[str]()
+
+    @given(st.integers(0, 1000), st.sampled_from(TYPES), st.sampled_from(COMMANDS))
+    def check(number: int, value: str, command: tuple[object, ...]) -> None:
+        table, column = columns[number % len(columns)]
+        with copied(made) as store:
+            connection = apsw.Connection(str(store / "penstock.db"))
+            connection.config(apsw.SQLITE_DBCONFIG_WRITABLE_SCHEMA, 1)
+            connection.execute(
+                "UPDATE sqlite_schema SET sql = replace(replace(sql, ' NOT NULL', ''), 'INTEGER,', 'BLOB,') "
+                "WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+            )
+            connection.close()
+            connection = apsw.Connection(str(store / "penstock.db"))
+            try:
+                connection.execute(f"UPDATE {table} SET {column} = {value}")
+            except apsw.Error:
+                # Numbers of rows are numbers, and what is unique stays so.
+                seen["impossible"] += 1
+            connection.close()
+            seen["refused"] += asked(store, command, None) or asked(store, ("verify",), None)
+            seen["all"] += 1
+
+    check()
+    assert seen["refused"] > seen["all"] // 4
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"SQLite format 3\0", b"SQLite format 3\0" + bytes(84), bytes(8192)])
+@pytest.mark.parametrize("command", [*COMMANDS, ("backup", "PLACE"), ("export", "PLACE.jsonl"), ("doctor",)])
+def test_a_file_that_is_no_store_is_refused(tmp_path: Path, content: bytes, command: tuple[str, ...]) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "penstock.db").write_bytes(content)
+    words = [str(tmp_path / word) if isinstance(word, str) and word.startswith("PLACE") else word for word in command]
+    ended(*words, "--data", tmp_path / "data")
+
+
+def test_a_store_is_replaced_whatever_is_wrong_with_it(made: Path) -> None:
+    """A restore over a damaged store brings back the backup."""
+    with copied(made) as store:
+        place = store.parent / "place"
+        assert ended("backup", place, "--data", store).code == 0
+        with reading(store) as opened:
+            events = everything(opened)
+
+        @given(CHANGES)
+        def check(changes: list[Change]) -> None:
+            with copied(made) as damaged:
+                path = damaged / "penstock.db"
+                path.write_bytes(changed(path.read_bytes(), changes))
+                before = contents(damaged)
+                done = ended("restore", place, "--data", damaged, "--replace")
+                if done.code:
+                    assert {name for name in contents(damaged) if name == "penstock.db"} == {"penstock.db"}
+                    assert json.dumps(sorted(before)), done.err
+                    return
+                with reading(damaged) as opened:
+                    assert everything(opened) == events
+
+        check()
