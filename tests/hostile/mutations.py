@@ -256,7 +256,7 @@ def as_json(document: Any, dump: Callable[[Any], str] = json.dumps) -> bytes:
 
 
 def spoilt(data: bytes, changes: Sequence[Change] | Sequence[Edit]) -> bytes:
-    """A file with JSON after changes of its bytes, or edits of the document. If it has none, a value is in its place."""
+    """A file with JSON after changes of its bytes or edits of its document. If it has none, a value is in its place."""
     if not isinstance(changes[0], Edit):
         return changed(data, changes)  # type: ignore[arg-type]
     try:

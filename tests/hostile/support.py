@@ -4,9 +4,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hypothesis import settings
+
 from tests.cli.support import Done, run
 
 PRECIOUS = b"precious"
+EXAMPLES_MIN = 10
+
+
+def some(part: int) -> settings:
+    """This part of the examples that others take: each runs a command."""
+    return settings(max_examples=max(EXAMPLES_MIN, settings().max_examples // part))
+
+
+class Tally:
+    """How many of the files that were tried a command has refused: a test in which none is tests nothing."""
+
+    FEW = 40
+
+    def __init__(self) -> None:
+        self.all = self.refused = 0
+
+    def add(self, is_refused: bool) -> None:
+        """Count one."""
+        self.all += 1
+        self.refused += is_refused
+
+    def check(self, share: float) -> None:
+        """Of many files, this share at least; of few, one, as chance may have it."""
+        assert self.refused > (0 if self.all < self.FEW else share * self.all), (self.refused, self.all)
 
 
 def ended(*arguments: object, **given: object) -> Done:

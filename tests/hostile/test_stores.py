@@ -1,8 +1,6 @@
 """Stores whose files are damaged or made up: no command crashes on them, and none shows what was never written."""
 
-import json
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,15 +9,17 @@ from typing import Any
 
 import apsw
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.backup.support import furnish, reading, writing
 from tests.hostile.mutations import CHANGES, Change, changed
-from tests.hostile.support import contents, ended, untouched
-from tests.store.kit import Clock, append, everything, some
+from tests.hostile.support import Tally, ended, some, untouched
+from tests.store.kit import Clock, append, everything
+from tests.store.kit import some as events
 
 COMMANDS: tuple[tuple[object, ...], ...] = (
+    ("verify",),
     ("verify",),
     ("stats", "--json"),
     ("read", "shop", "--json"),
@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with writing(made, clock) as store:
         furnish(store, clock, commits=12)
         store.db.restart_wal()
-        append(store, "s", some(3))
+        append(store, "s", events(3))
         for name in ("penstock.db", "penstock.db-wal"):
             shutil.copyfile(made / name, made / f"{name}.copy")
     for name in ("penstock.db", "penstock.db-wal"):
@@ -76,18 +76,17 @@ def whole(made: Path) -> set[str]:
 @pytest.mark.parametrize("file", ["penstock.db", "penstock.db-wal"])
 def test_commands_bear_a_damaged_file(made: Path, whole: set[str], file: str) -> None:
     """Each is done, or refuses it in a line; `verify` and `read` show nothing that was never written."""
-    seen = Counter[str]()
+    seen = Tally()
 
     @given(CHANGES, st.sampled_from(COMMANDS))
     def check(changes: list[Change], command: tuple[object, ...]) -> None:
         with copied(made) as store:
             (store / file).write_bytes(changed((store / file).read_bytes(), changes))
-            seen["refused"] += asked(store, command, whole) or asked(store, ("verify",), whole)
-            seen["all"] += 1
+            seen.add(asked(store, command, whole))
 
     check()
     if file == "penstock.db":
-        assert seen["refused"] > seen["all"] // 4
+        seen.check(1 / 10)
 
 
 TYPES = (
@@ -116,7 +115,7 @@ def tables(made: Path) -> list[tuple[str, str]]:
 
 def test_commands_bear_any_value_in_any_column(made: Path) -> None:
     """SQLite takes any value in any column, if somebody writes it there."""
-    columns, seen = tables(made), Counter[str]()
+    columns, seen = tables(made), Tally()
 
     @given(st.integers(0, 1000), st.sampled_from(TYPES), st.sampled_from(COMMANDS))
     def check(number: int, value: str, command: tuple[object, ...]) -> None:
@@ -134,22 +133,25 @@ def test_commands_bear_any_value_in_any_column(made: Path) -> None:
                 connection.execute(f"UPDATE {table} SET {column} = {value}")
             except apsw.Error:
                 # Numbers of rows are numbers, and what is unique stays so.
-                seen["impossible"] += 1
+                assume(False)
             connection.close()
-            seen["refused"] += asked(store, command, None) or asked(store, ("verify",), None)
-            seen["all"] += 1
+            seen.add(asked(store, command, None))
 
     check()
-    assert seen["refused"] > seen["all"] // 4
+    seen.check(1 / 20)
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"SQLite format 3\0", b"SQLite format 3\0" + bytes(84), bytes(8192)])
-@pytest.mark.parametrize("command", [*COMMANDS, ("backup", "PLACE"), ("export", "PLACE.jsonl"), ("doctor",)])
-def test_a_file_that_is_no_store_is_refused(tmp_path: Path, content: bytes, command: tuple[str, ...]) -> None:
+NO_STORES = (b"", b"x", b"SQLite format 3\0", b"SQLite format 3\0" + bytes(84), bytes(8192))
+
+
+@pytest.mark.parametrize("content", NO_STORES, ids=["empty", "short", "magic", "header", "zeros"])
+def test_a_file_that_is_no_store_is_refused(tmp_path: Path, content: bytes) -> None:
+    """An empty file is what is left where a server was refused; all others are left as they are."""
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "penstock.db").write_bytes(content)
-    words = [str(tmp_path / word) if isinstance(word, str) and word.startswith("PLACE") else word for word in command]
-    ended(*words, "--data", tmp_path / "data")
+    for command in (*COMMANDS, ("backup", tmp_path / "place"), ("export", tmp_path / "file.jsonl")):
+        (tmp_path / "data" / "penstock.db").write_bytes(content)
+        assert ended(*command, "--data", tmp_path / "data").code == 1
+        assert (tmp_path / "data" / "penstock.db").read_bytes() == content
 
 
 def test_a_store_is_replaced_whatever_is_wrong_with_it(made: Path) -> None:
@@ -158,20 +160,19 @@ def test_a_store_is_replaced_whatever_is_wrong_with_it(made: Path) -> None:
         place = store.parent / "place"
         assert ended("backup", place, "--data", store).code == 0
         with reading(store) as opened:
-            events = everything(opened)
+            events_before = everything(opened)
 
+        @some(4)
         @given(CHANGES)
         def check(changes: list[Change]) -> None:
             with copied(made) as damaged:
                 path = damaged / "penstock.db"
                 path.write_bytes(changed(path.read_bytes(), changes))
-                before = contents(damaged)
                 done = ended("restore", place, "--data", damaged, "--replace")
                 if done.code:
-                    assert {name for name in contents(damaged) if name == "penstock.db"} == {"penstock.db"}
-                    assert json.dumps(sorted(before)), done.err
+                    assert (damaged / "penstock.db").exists()
                     return
                 with reading(damaged) as opened:
-                    assert everything(opened) == events
+                    assert everything(opened) == events_before
 
         check()
