@@ -55,9 +55,9 @@ def ended(*arguments: object, **given: object) -> Done:
 
 
 def contents(root: Path, *passed_over: Path) -> dict[str, bytes]:
-    """All files below a folder with what is in them, but for those in some others."""
+    """All files below a folder, or it itself, with what is in them, but for those in some others."""
     found = {}
-    for path in sorted(root.rglob("*")):
+    for path in [root] if root.is_file() else sorted(root.rglob("*")):
         if path.is_file() and not any(path.is_relative_to(each) for each in passed_over):
             found[str(path.relative_to(root))] = path.read_bytes()
     return found

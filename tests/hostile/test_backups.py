@@ -28,7 +28,7 @@ from tests.store.kit import some as events
 LENGTH = Struct("<I")
 BACKUPS = 2
 CBOR = (
-    b"\x81" * 100_000 + b"\x00",
+    b"\x81" * 2_000 + b"\x00",
     b"\x9b\x0f\xff\xff\xff\xff\xff\xff\xff",
     b"\x5b\x0f\xff\xff\xff\xff\xff\xff\xff",
     b"\xc0\x74" + b"2026-11-16T00:00:00Z",
@@ -77,12 +77,12 @@ def tried(made: Path, place: Path, name: str) -> bool:
         "restore": ("restore", place, "--data", target),
         "backup": ("backup", place, "--data", made / "data"),
     }
-    before = contents(place.parent)
+    before = contents(place)
     with untouched(place.parent, target, place if name == "backup" else target):
         is_refused = ended(*commands[name]).code != 0
     if is_refused:
         assert set(contents(target)) <= {"penstock.lock"}
-        assert contents(place.parent, target, place.parent / "precious") == before
+        assert contents(place) == before
     elif name == "restore":
         assert ended("verify", "--data", target).code == 0
         assert ended("stats", "--data", target).code == 0
@@ -257,3 +257,40 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(made: Path) -> None:
         path.unlink()
         os.mkfifo(path)
         assert "It is not a file" in ended("backups", place).err
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"head": None}, {"head": "5"}, {"created": "\x1b[31m"}, {"created": 5}, {"sealed": 1 << 70}, {"timelines": [[1]]}],
+)
+def test_a_manifest_with_a_wrong_field_is_refused(made: Path, wrong: dict[str, object]) -> None:
+    with copied(made) as place:
+        forged = Forged(place)
+        forged.manifests[-1].update(wrong)
+        forged.seal()
+        for command in COMMANDS:
+            assert tried(made, place, command), command
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "item"),
+    [
+        ("queues", "position", CBOR[3]),
+        ("queues", "name", CBOR[5]),
+        ("erasures", "ranges", b"\x81\x81\x01"),
+        ("erasures", "context", b"\x80"),
+        ("producers", "result", b"\xa0"),
+        ("contexts", "events", b"\xf9\x7e\x00"),
+        ("timelines", "started", CBOR[7]),
+    ],
+    ids=["a time", "a circle", "no pairs", "a list", "a map", "no number", "many digits"],
+)
+def test_a_state_with_a_wrong_value_is_refused(made: Path, table: str, column: str, item: bytes) -> None:
+    with copied(made) as place:
+        forged = Forged(place)
+        state = forged.states[-1]["tables"][table]
+        state["rows"][0][list(state["columns"]).index(column)] = "@deep@"
+        forged.put_state(BACKUPS - 1, as_cbor(forged.states[-1], item))
+        forged.seal()
+        assert tried(made, place, "verify")
+        assert tried(made, place, "restore")

@@ -302,3 +302,65 @@ def test_whatever_is_in_icebergs_metadata_the_lake_goes_on(iced: Path) -> None:
 
     check()
     seen.check(1 / 2)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"[" * 5000,
+        b"[]",
+        b'{"current-snapshot-id": 1, "snapshots": [{"snapshot-id": 1, "summary": []}]}',
+        b'{"current-snapshot-id": 1, "snapshots": [{"snapshot-id": 1, "summary": "x"}]}',
+    ],
+    ids=["deep", "list", "no summary", "text"],
+)
+def test_icebergs_metadata_that_is_none_is_made_anew(iced: Path, metadata: bytes) -> None:
+    with copied(iced) as lake:
+        path = max((lake / METADATA).glob("*.json"))
+        path.write_bytes(metadata)
+        assert ended("lake", "archive", "--lake", lake, "--url", store_url(iced / "store")).code == 0
+        assert max((lake / METADATA).glob("*.json")) > path
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("timelines", [[1]]),
+        ("timelines", [5]),
+        ("written", "\x1b[31m"),
+        ("penstock", "\ud800"),
+        ("rows", "7"),
+        ("rows", -1),
+        ("bytes", None),
+        ("recorded_min", 1 << 62),
+        ("recorded_min", "x"),
+        ("position_min", []),
+        ("checksum", 5),
+        ("digest", []),
+    ],
+)
+def test_a_manifest_with_a_wrong_field_is_refused(made: Path, name: str, value: object) -> None:
+    with copied(made) as lake:
+        document = json.loads((lake / MANIFEST).read_bytes())
+        (document if name in document and name != "checksum" else document["files"][0])[name] = value
+        (lake / MANIFEST).write_bytes(forged(document, []))
+        for command in ("status", "verify", "restore"):
+            assert looked_at(made, lake, command), command
+
+
+def test_positions_that_a_manifest_claims_are_not_made_room_for(made: Path) -> None:
+    """A file of a few bytes says that it has all positions that there can be, and that they are erased."""
+    with copied(made) as lake:
+        document = json.loads((lake / MANIFEST).read_bytes())
+        entry, last = document["files"][0], (1 << 62) - 1
+        path, rows = path_of("2026-11-14", 1, last), first_rows(lake)
+        erased = [[rows.num_rows + 1, last - rows.num_rows, "c", "s", 1, 639_000_000_000_000_000]]
+        known = {b"penstock.erased": b85encode(zlib.compress(json.dumps(erased).encode()))}
+        data = written(rows.replace_schema_metadata(known))
+        (lake / entry["path"]).unlink()
+        (lake / path).parent.mkdir(exist_ok=True)
+        (lake / path).write_bytes(data)
+        entry.update(path=path, last=last, bytes=len(data), checksum=xxh3_128_hexdigest(data))
+        document.update(files=[entry], head=last)
+        (lake / MANIFEST).write_bytes(forged(document, []))
+        assert looked_at(made, lake, "restore")

@@ -165,3 +165,46 @@ def test_the_note_of_a_replay_is_judged_before_it_is_used(store: Path, replayed:
 
     check()
     seen.check(1 / 3)
+
+
+WRONG_NOTES: tuple[dict[str, object], ...] = (
+    {"source": 5},
+    {"target": ["x"]},
+    {"done": "3"},
+    {"done": -5},
+    {"done": 1 << 70},
+    {"sending": None},
+    {"sending_at": "x"},
+    {"name": "\x1b[31m"},
+)
+
+
+@pytest.mark.parametrize("wrong", WRONG_NOTES, ids=str)
+def test_the_note_of_a_replay_with_a_wrong_field_is_refused(store: Path, replayed: Path, wrong: dict[str, Any]) -> None:
+    with TemporaryDirectory() as name:
+        shutil.copytree(replayed, name, dirs_exist_ok=True)
+        note = Path(name) / "note"
+        note.write_text(json.dumps({**json.loads(note.read_bytes()), "finished": None, **wrong}))
+        before = note.read_bytes()
+        assert "is no state of a replay" in ended(*command(store, Path(name))).err
+        assert note.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"bytes": 1.5},
+        {"bytes": -1},
+        {"next": "x"},
+        {"next": None},
+        {"events": []},
+        {"bounds": {"last": "x"}},
+        {"bounds": 5},
+    ],
+    ids=str,
+)
+def test_an_export_whose_note_has_a_wrong_field_begins_anew(begun: Path, store: Path, wrong: dict[str, Any]) -> None:
+    note = json.loads((begun / "begun.jsonl.partial.json").read_bytes())
+    assert gone_on(begun, store, "jsonl", json.dumps({**note, **wrong}).encode())
+    del note[next(iter(wrong))]
+    assert gone_on(begun, store, "jsonl", json.dumps(note).encode())
