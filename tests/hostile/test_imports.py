@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from penstock.interchange.csvs import csv_header, to_csv
 from penstock.interchange.lines import to_cloud_lines, to_json_lines
 from penstock.interchange.parquets import ParquetEvents
 from penstock.model import Event, new_event, now_ticks
-from tests.hostile.mutations import CHANGES, EDITS, LINES, Change, Edit, Lines, changed, edited, raw
+from tests.hostile.mutations import CHANGES, EDITS, LINES, Change, Edit, Lines, changed, edited, raw, spoilt
 from tests.hostile.support import Tally, ended, some, untouched
 
 BODIES = (b'{"a":[1,{"b":null}],"c":"\xc3\xbc"}', b"\xff\xfe", b'plain, "text"\r\n', b"", b"1")
@@ -116,6 +117,25 @@ def columns() -> Iterator[pa.Array]:
     yield pa.array([b"\xff\xfe"]).cast(pa.string(), safe=False)
     yield pa.array([10**37], pa.decimal128(38, 0))
     yield pa.array(["a"]).dictionary_encode()
+
+
+def test_lines_that_are_appended_are_events_or_named(folder: Path) -> None:
+    """Lines before one that is no event are written, and none after it: the error says which it is."""
+    seen, lines = Tally(), FILES["jsonl"].splitlines()
+
+    @some(4)
+    @given(st.integers(0, len(lines) - 1), CHANGES | EDITS)
+    def check(number: int, changes: list[Change] | list[Edit]) -> None:
+        data = b"\n".join([*lines[:number], spoilt(lines[number], changes), *lines[number + 1 :]])
+        with TemporaryDirectory() as name, untouched(folder):
+            done = ended("append", "-", "--data", f"{name}/data", stdin=data)
+            assert not done.code or "line" in done.err
+            count = len(ended("read", "--json", "--data", f"{name}/data").out.splitlines())
+            assert number <= count <= len(lines) + 1
+        seen.add(done.code != 0)
+
+    check()
+    seen.check(1 / 4)
 
 
 NAMES = ("context", "stream", "type", "id", "time", "timestamp", "ticks", "kind", "headers", "body", "other")

@@ -24,8 +24,8 @@ from tests.pipelines.test_status import add, checkpoint
 
 FILES = ("spark-pipeline.yml", "penstock.yml", "spark.conf")
 YAML = (
-    "a: " + "[" * 1500,
-    "- " * 1500,
+    "a: " + "[" * 600,
+    "- " * 600,
     "!!timestamp 2026-99-99",
     "!!timestamp x",
     "2026-99-99",

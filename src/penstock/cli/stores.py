@@ -13,7 +13,7 @@ import typer
 from penstock.cli.options import Config, Data, StoreUrl
 from penstock.cli.serve import one_store
 from penstock.cli.settings import own_parameters
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreError
 from penstock.server import complain, complaint, store_address, wrong_use
 from penstock.settings import BadSetting, resolve
 from penstock.store import Store, open_reader
@@ -61,5 +61,8 @@ def opened(url: str) -> Iterator[Store]:
         raise typer.Exit(complain(f"{error.filename}: {error.strerror}", 1)) from None
     try:
         yield store
+    except (TypeError, ValueError, AttributeError) as error:
+        # A damaged file can hold any value in any column.
+        raise StoreError(f"the store holds a value that cannot be: {error}; run penstock verify") from error
     finally:
         store.close()

@@ -156,7 +156,7 @@ class Engine:
         except BaseException as error:
             await self._others.stop()
             self._store.close()
-            if isinstance(error, TypeError | ValueError):
+            if isinstance(error, TypeError | ValueError | AttributeError):
                 # A damaged file can hold any value in any column.
                 raise StoreError(f"the store holds a value that cannot be: {error}; run penstock verify") from error
             raise

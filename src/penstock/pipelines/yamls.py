@@ -16,8 +16,8 @@ NODES_MAX: Final = 1_000_000
 """Values in a file, those that aliases stand for counted as often as they do."""
 
 
-class _Twice(yaml.YAMLError):  # type: ignore[misc]
-    """A name that stands twice in one place."""
+class _Refused(yaml.YAMLError):  # type: ignore[misc]
+    """A name that stands twice in one place, or aliases that stand for too much."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -29,7 +29,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
             if isinstance(key, yaml.ScalarNode):
                 line, name = key.start_mark.line + 1, (key.tag, key.value)
                 if name in seen:
-                    raise _Twice(f"has {key.value!r} twice, in line {seen[name]} and in line {line}")
+                    raise _Refused(f"has {key.value!r} twice, in line {seen[name]} and in line {line}")
                 seen[name] = line
         return node
 
@@ -37,12 +37,8 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 def load(path: Path) -> Any:
     """What is in a file. Raises InvalidRequest, which names the file and the line."""
     try:
-        loader = _Loader(read_file(path, BYTES_MAX).decode())
-        node = loader.get_single_node()
-        if _size(node, {}) > NODES_MAX:
-            raise InvalidRequest(str(path), f"has aliases that make more than {NODES_MAX} values of it")
-        return None if node is None else loader.construct_document(node)
-    except _Twice as error:
+        return loaded(read_file(path, BYTES_MAX).decode())
+    except _Refused as error:
         raise InvalidRequest(str(path), str(error)) from None
     except OSError as error:
         raise InvalidRequest(str(path), f"cannot be read: {error.strerror}") from None
@@ -51,6 +47,15 @@ def load(path: Path) -> Any:
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
         # Values that say their own type, and are none of it, raise what Python raises.
         raise InvalidRequest(str(path), f"is no YAML: {_told(error)}") from None
+
+
+def loaded(text: str) -> Any:
+    """What a text says. Raises whatever PyYAML raises."""
+    loader = _Loader(text)
+    node = loader.get_single_node()
+    if _size(node, {}) > NODES_MAX:
+        raise _Refused(f"has aliases that make more than {NODES_MAX} values of it")
+    return None if node is None else loader.construct_document(node)
 
 
 def _size(node: Any, known: dict[int, int]) -> int:
