@@ -41,6 +41,7 @@ VALUES: Final[tuple[Any, ...]] = (
     *([], {}, [[]], [{}], [None], [1, 2], {"": None}, {"a": 1}, "@deep@", "@digits@"),
 )
 """What a document may have where something else belongs."""
+TOO_DEEP: Final = VALUES.index("@deep@")
 
 
 # --- bytes ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,20 @@ from penstock.interchange.csvs import csv_header, to_csv
 from penstock.interchange.lines import to_cloud_lines, to_json_lines
 from penstock.interchange.parquets import ParquetEvents
 from penstock.model import Event, new_event, now_ticks
-from tests.hostile.mutations import CHANGES, EDITS, LINES, Change, Edit, Lines, changed, edited, raw, spoilt
+from tests.hostile.mutations import (
+    CHANGES,
+    EDITS,
+    LINES,
+    TOO_DEEP,
+    Change,
+    Edit,
+    Insert,
+    Lines,
+    changed,
+    edited,
+    raw,
+    spoilt,
+)
 from tests.hostile.support import Tally, ended, some, untouched
 
 BODIES = (b'{"a":[1,{"b":null}],"c":"\xc3\xbc"}', b"\xff\xfe", b'plain, "text"\r\n', b"", b"1")
@@ -73,8 +86,9 @@ def test_a_damaged_file_is_refused_or_has_only_whole_events(folder: Path, kind: 
     seen = Tally()
     changes = CHANGES if kind == "parquet" else CHANGES | st.lists(LINES, min_size=1, max_size=2)
 
-    @some(2)
+    @some(4)
     @given(changes)
+    @example([Insert(0, b"\0")])
     def check(found: list[Change | Lines]) -> None:
         count = looked_through(folder, kind, changed(FILES[kind], found))  # type: ignore[arg-type]
         assert count <= 2 * len(BODIES) + 8
@@ -90,8 +104,9 @@ def test_an_event_that_was_made_up_is_refused_or_is_one(folder: Path, kind: str)
     seen = Tally()
     lines = FILES[kind].splitlines()
 
-    @some(2)
+    @some(4)
     @given(st.integers(0, len(lines) - 1), EDITS)
+    @example(0, [Edit("value", 0, TOO_DEEP)])
     def check(number: int, edits: list[Edit]) -> None:
         line = raw(json.dumps(edited(json.loads(lines[number]), edits)).encode())
         count = looked_through(folder, kind, b"\n".join([*lines[:number], line, *lines[number + 1 :]]))
@@ -125,6 +140,7 @@ def test_lines_that_are_appended_are_events_or_named(folder: Path) -> None:
 
     @some(4)
     @given(st.integers(0, len(lines) - 1), CHANGES | EDITS)
+    @example(0, [Edit("value", 0, TOO_DEEP)])
     def check(number: int, changes: list[Change] | list[Edit]) -> None:
         data = b"\n".join([*lines[:number], spoilt(lines[number], changes), *lines[number + 1 :]])
         with TemporaryDirectory() as name, untouched(folder):
@@ -146,6 +162,7 @@ def test_a_parquet_file_with_any_column_is_refused_or_has_its_events(folder: Pat
     plain = {name: pa.array(["x"]) for name in ("context", "stream", "type")}
     seen = Tally()
 
+    @some(4)
     @given(st.sampled_from(NAMES), st.sampled_from(COLUMNS))
     @example("other", COLUMNS[0])
     @example("other", COLUMNS[25])

@@ -26,7 +26,7 @@ from penstock.lake.layout import MANIFEST, PENDING, path_of
 from penstock.lake.manifests import sealed
 from penstock.store import store_url
 from penstock.store.contract import HideStream
-from tests.hostile.mutations import CHANGES, EDITS, Change, Edit, changed, edited, raw, spoilt
+from tests.hostile.mutations import CHANGES, EDITS, TOO_DEEP, Change, Cut, Edit, changed, edited, raw, spoilt
 from tests.hostile.support import Tally, contents, ended, some, untouched
 from tests.lake.support import archive, awkward, erase, fill, manifest_of, numbers, quiet
 
@@ -119,6 +119,7 @@ def test_a_manifest_that_was_made_up_is_judged_before_it_is_used(made: Path) -> 
 
     @some(4)
     @given(EDITS, st.sampled_from(COMMANDS))
+    @example([Edit("value", 0, TOO_DEEP)], "status")
     def check(edits: list[Edit], command: str) -> None:
         with copied(made) as lake:
             (lake / MANIFEST).write_bytes(forged(json.loads((lake / MANIFEST).read_bytes()), edits))
@@ -155,6 +156,7 @@ def test_a_plan_that_was_made_up_is_judged_before_it_is_carried_out(made: Path) 
 
     @some(4)
     @given(st.sampled_from(plans), EDITS)
+    @example(plans[1], [Edit("lose", 0)])
     def check(plan: dict[str, Any], edits: list[Edit]) -> None:
         with copied(made) as lake:
             (lake / PENDING).write_bytes(forged(plan, edits))
@@ -192,6 +194,7 @@ def test_a_file_of_events_that_was_made_up_is_judged_before_it_is_used(made: Pat
 
     @some(4)
     @given(st.integers(0, 1), CHANGES, st.sampled_from(("query", "verify", "restore")))
+    @example(0, [Cut(0)], "verify")
     def check(number: int, changes: list[Change], command: str) -> None:
         with copied(made) as lake:
             path = lake / manifest_of(lake).files[number].path
@@ -218,6 +221,8 @@ def test_what_a_file_says_is_erased_in_it_is_judged_before_it_is_used(
     @given(
         st.sampled_from(("edited", "edited", "bytes", "bomb")), EDITS, CHANGES, st.sampled_from(("verify", "restore"))
     )
+    @example("bomb", [Edit("lose", 0)], [Cut(0)], "verify")
+    @example("bytes", [Edit("lose", 0)], [Cut(1)], "restore")
     def check(how: str, edits: list[Edit], changes: list[Change], command: str) -> None:
         said = b85encode(bomb if how == "bomb" else zlib.compress(raw(json.dumps(edited(ERASED, edits)).encode())))
         with copied(made) as lake:
@@ -289,6 +294,7 @@ def test_whatever_is_in_icebergs_metadata_the_lake_goes_on(iced: Path) -> None:
 
     @some(4)
     @given(st.integers(0, 99), CHANGES | EDITS)
+    @example(0, [Cut(0)])
     def check(file: int, changes: list[Change] | list[Edit]) -> None:
         with copied(iced) as lake:
             url = store_url(iced / "store")

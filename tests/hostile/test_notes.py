@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.cli.output import INTERRUPTED
 from penstock.interchange.targets import FileTarget
 from tests.backup.support import reading, writing
 from tests.cli.support import run
-from tests.hostile.mutations import CHANGES, EDITS, Change, Edit, changed, spoilt
+from tests.hostile.mutations import CHANGES, EDITS, Change, Edit, Flip, changed, spoilt
 from tests.hostile.support import Tally, ended, some, untouched
 from tests.store.kit import append, everything
 from tests.store.kit import some as events
@@ -95,7 +95,7 @@ def test_the_note_of_an_export_is_judged_before_it_is_used(begun: Path, store: P
     """It is no note, and the export begins anew; or it is of another export, and is refused; or it is gone on with."""
     seen = Counter[bool | None]()
 
-    @some(2)
+    @some(4)
     @given(st.sampled_from(KINDS), CHANGES | EDITS)
     def check(kind: str, changes: list[Change] | list[Edit]) -> None:
         note = (begun / f"begun.{kind}.partial.json").read_bytes()
@@ -103,15 +103,16 @@ def test_the_note_of_an_export_is_judged_before_it_is_used(begun: Path, store: P
 
     check()
     # Positions and sizes are only numbers: some others are as good, and few of the edits make those.
-    assert seen[True] + seen[None] > 2 * seen[False]
+    assert seen.total() < Tally.FEW or seen[True] + seen[None] > 2 * seen[False]
 
 
 def test_what_was_written_of_a_parquet_export_is_judged_before_it_is_used(begun: Path, store: Path) -> None:
     """It is refused, unless it still is the stream that it was; beyond that it has no checksum."""
     seen = Counter[bool | None]()
 
-    @some(2)
+    @some(4)
     @given(CHANGES)
+    @example([Flip(0, 255)])
     def check(changes: list[Change]) -> None:
         note = (begun / "begun.parquet.partial.json").read_bytes()
         partial = changed((begun / "begun.parquet.partial").read_bytes(), changes)
@@ -144,8 +145,9 @@ def test_the_note_of_a_replay_is_judged_before_it_is_used(store: Path, replayed:
     """It is refused and stays as it is, or the replay goes on; either way nothing comes twice."""
     seen = Tally()
 
-    @some(2)
+    @some(4)
     @given(st.booleans(), CHANGES | EDITS)
+    @example(False, [Edit("lose", 0)])
     def check(is_finished: bool, changes: list[Change] | list[Edit]) -> None:
         note = json.loads((replayed / "note").read_bytes())
         if not is_finished:

@@ -12,15 +12,16 @@ from penstock.history.options import ReadOptions
 from penstock.spark.streaming import PenstockStreamReader
 from tests.backup.support import writing
 from tests.hostile.mutations import EDITS, Edit, edited
-from tests.hostile.support import Tally
-from tests.store.kit import append, some
+from tests.hostile.support import Tally, some
+from tests.store.kit import append
+from tests.store.kit import some as events
 
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PenstockStreamReader]:
     folder = tmp_path_factory.mktemp("store")
     with writing(folder) as store:
-        append(store, "s", some(3))
+        append(store, "s", events(3))
     found = PenstockStreamReader(ReadOptions.of({"url": f"sqlite:///{folder}"}), TABLE)
     yield found
     found.stop()
@@ -30,6 +31,7 @@ def test_an_offset_is_judged_before_it_is_used(reader: PenstockStreamReader) -> 
     """It is refused, or is one of this history: then a batch has events that there are."""
     seen = Tally()
 
+    @some(4)
     @given(EDITS, st.booleans())
     @example([Edit("lose", 2)], True)
     @example([Edit("value", 1, 0)], False)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
@@ -17,7 +17,7 @@ from penstock.pipelines.generating import make_project
 from penstock.pipelines.integrity import check_integrity
 from penstock.pipelines.projects import read_project
 from penstock.pipelines.state import STATE
-from tests.hostile.mutations import CHANGES, EDITS, LINES, Change, Edit, Lines, changed, spoilt
+from tests.hostile.mutations import CHANGES, EDITS, LINES, Change, Cut, Edit, Lines, changed, spoilt
 from tests.hostile.support import Tally, ended, some, untouched
 from tests.pipelines.support import sell
 from tests.pipelines.test_status import add, checkpoint
@@ -120,8 +120,9 @@ def test_the_files_of_a_project_are_judged_before_they_are_used(made: Path) -> N
     """A project whose files cannot be read is refused with the name of the file."""
     seen = Tally()
 
-    @some(2)
+    @some(4)
     @given(st.sampled_from(FILES), CHANGES | st.lists(LINES, min_size=1, max_size=2) | st.sampled_from(YAML))
+    @example("penstock.yml", YAML[0])
     def check(file: str, changes: list[Change | Lines] | str) -> None:
         with copied(made) as folder:
             data = (folder / file).read_bytes()
@@ -145,8 +146,9 @@ def test_what_runs_have_left_is_shown_as_far_as_it_can_be_read(made: Path) -> No
     """Checkpoints, logs of files, tables and the state: `status` shows the rest, or says which file is damaged."""
     seen = Tally()
 
-    @some(2)
+    @some(4)
     @given(st.integers(0, 99), CHANGES | EDITS, st.booleans())
+    @example(0, [Cut(0)], False)
     def check(file: int, changes: list[Change] | list[Edit], by_line: bool) -> None:
         with copied(made) as folder:
             run_before(folder)

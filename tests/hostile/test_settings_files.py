@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.settings.table import TABLE
-from tests.hostile.mutations import CHANGES, LINES, Change, Lines, changed
+from tests.hostile.mutations import CHANGES, LINES, Change, Insert, Lines, changed
 from tests.hostile.support import Tally, ended, some, untouched
 
 VALUES = (
@@ -65,8 +65,9 @@ def read(folder: Path, data: bytes) -> int:
 def test_a_damaged_file_of_settings_is_refused_or_has_settings(folder: Path) -> None:
     seen = Tally()
 
-    @some(2)
+    @some(4)
     @given(CHANGES | st.lists(LINES, min_size=1, max_size=2))
+    @example([Insert(0, b"\0")])
     def check(changes: list[Change | Lines]) -> None:
         seen.add(read(folder, changed(whole(), changes)) != 0)  # type: ignore[arg-type]
 
@@ -78,7 +79,7 @@ def test_a_damaged_file_of_settings_is_refused_or_has_settings(folder: Path) -> 
 def test_any_value_of_any_setting_is_refused_or_is_one(folder: Path) -> None:
     seen = Tally()
 
-    @some(2)
+    @some(4)
     @given(st.sampled_from(sorted(TABLE)), st.sampled_from(VALUES))
     @example("data", '"~nobody-of-this-name/x"')
     def check(name: str, value: str) -> None:
