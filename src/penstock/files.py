@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
@@ -18,6 +19,7 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 SYSTEM: Final = ("/dev", "/proc")
 """Where links are that lead to standard output and other open files."""
 NUMBER_BITS: Final = 64
+CHECKSUM: Final = "checksum"
 SHOWN_CHARS: Final = 40
 """How much of a wrong value an error shows."""
 
@@ -82,6 +84,23 @@ def parsed(data: bytes | str) -> Any:
         return json.loads(data)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def sealed(document: dict[str, Any]) -> str:
+    """A document as JSON with its checksum: not a bit of it can change unnoticed."""
+    return json.dumps({**document, CHECKSUM: _checksum(document)})
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """A document that `sealed` has written. Raises ValueError if it is another one."""
+    document = parsed(data)
+    if not isinstance(document, dict) or document.pop(CHECKSUM, None) != _checksum(document):
+        raise ValueError("it does not have its checksum")
+    return document
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    return sha256(json.dumps(document).encode()).hexdigest()
 
 
 def made_of(kind: type[Made], members: object) -> Made:

@@ -10,14 +10,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from penstock.cli.output import INTERRUPTED
+from penstock.files import sealed
 from penstock.interchange.targets import FileTarget
 from tests.backup.support import reading, writing
 from tests.cli.support import run
-from tests.hostile.mutations import CHANGES, EDITS, Change, Edit, Flip, changed, spoilt
+from tests.hostile.mutations import CHANGES, EDITS, Change, Edit, Flip, changed, edited, raw
 from tests.hostile.support import Tally, ended, some, untouched
 from tests.store.kit import append, everything
 from tests.store.kit import some as events
@@ -91,15 +92,32 @@ def test_an_export_goes_on_with_what_was_begun(begun: Path, store: Path, kind: s
     assert gone_on(begun, store, kind, (begun / f"begun.{kind}.partial.json").read_bytes())
 
 
+def forged(note: bytes, edits: list[Edit]) -> bytes:
+    """A note that was edited, with the checksum that belongs to it."""
+    document = edited({name: value for name, value in json.loads(note).items() if name != "checksum"}, edits)
+    return raw(sealed(document).encode())
+
+
+def test_a_damaged_note_of_an_export_counts_as_none(begun: Path, store: Path) -> None:
+    """Whatever changes in it: the export begins anew, and its file is the one that was asked for."""
+
+    @some(4)
+    @given(st.sampled_from(KINDS), CHANGES)
+    def check(kind: str, changes: list[Change]) -> None:
+        assert gone_on(begun, store, kind, changed((begun / f"begun.{kind}.partial.json").read_bytes(), changes))
+
+    check()
+
+
 def test_the_note_of_an_export_is_judged_before_it_is_used(begun: Path, store: Path) -> None:
     """It is no note, and the export begins anew; or it is of another export, and is refused; or it is gone on with."""
     seen = Counter[bool | None]()
 
     @some(4)
-    @given(st.sampled_from(KINDS), CHANGES | EDITS)
-    def check(kind: str, changes: list[Change] | list[Edit]) -> None:
+    @given(st.sampled_from(KINDS), EDITS)
+    def check(kind: str, edits: list[Edit]) -> None:
         note = (begun / f"begun.{kind}.partial.json").read_bytes()
-        seen[gone_on(begun, store, kind, spoilt(note, changes))] += 1
+        seen[gone_on(begun, store, kind, forged(note, edits))] += 1
 
     check()
     # Positions and sizes are only numbers: some others are as good, and few of the edits make those.
@@ -141,29 +159,53 @@ def replayed(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def unfinished(replayed: Path) -> bytes:
+    """The note as it was when the replay was not finished yet."""
+    note = {**json.loads((replayed / "note").read_bytes()), "finished": None, "done": 3}
+    del note["checksum"]
+    return sealed(note).encode()
+
+
+def went_on(store: Path, replayed: Path, note: bytes) -> int | None:
+    """Go on with a replay; how many events the target has then, or None if the note was refused and nothing changed."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(replayed / "target", folder / "target")
+        (folder / "note").write_bytes(note)
+        with untouched(folder, folder / "target", folder / "note", folder / "note.lock"):
+            done = ended(*command(store, folder))
+        with reading(folder / "target") as target:
+            events = len(everything(target))
+        if done.code:
+            assert (folder / "note").read_bytes() == note
+            assert events == EVENTS
+        return None if done.code else events
+
+
+def test_a_damaged_note_of_a_replay_is_refused(store: Path, replayed: Path) -> None:
+    """Whatever changes in it: a replay that goes on under another name would send all of it once more."""
+
+    @some(4)
+    @given(CHANGES)
+    @example([Flip(1553, 1)])
+    def check(changes: list[Change]) -> None:
+        note = unfinished(replayed)
+        assume(changed(note, changes) != note)
+        assert went_on(store, replayed, changed(note, changes)) is None
+
+    check()
+    assert went_on(store, replayed, unfinished(replayed)) == EVENTS
+
+
 def test_the_note_of_a_replay_is_judged_before_it_is_used(store: Path, replayed: Path) -> None:
-    """It is refused and stays as it is, or the replay goes on; either way nothing comes twice."""
+    """Its checksum is right, and still it is refused if it cannot be; then it stays as it is, and nothing is sent."""
     seen = Tally()
 
     @some(4)
-    @given(st.booleans(), CHANGES | EDITS)
-    @example(False, [Edit("lose", 0)])
-    def check(is_finished: bool, changes: list[Change] | list[Edit]) -> None:
-        note = json.loads((replayed / "note").read_bytes())
-        if not is_finished:
-            note = {**note, "finished": None, "done": 3}
-        data = spoilt(json.dumps(note).encode(), changes)
-        with TemporaryDirectory() as name:
-            folder = Path(name)
-            shutil.copytree(replayed / "target", folder / "target")
-            (folder / "note").write_bytes(data)
-            with untouched(folder, folder / "target", folder / "note", folder / "note.lock"):
-                done = ended(*command(store, folder))
-            seen.add(done.code != 0)
-            if done.code:
-                assert (folder / "note").read_bytes() == data
-            with reading(folder / "target") as target:
-                assert len(everything(target)) == EVENTS
+    @given(EDITS)
+    @example([Edit("lose", 0)])
+    def check(edits: list[Edit]) -> None:
+        seen.add(went_on(store, replayed, forged(unfinished(replayed), edits)) is None)
 
     check()
     seen.check(1 / 3)
@@ -186,7 +228,9 @@ def test_the_note_of_a_replay_with_a_wrong_field_is_refused(store: Path, replaye
     with TemporaryDirectory() as name:
         shutil.copytree(replayed, name, dirs_exist_ok=True)
         note = Path(name) / "note"
-        note.write_text(json.dumps({**json.loads(note.read_bytes()), "finished": None, **wrong}))
+        document = {**json.loads(note.read_bytes()), "finished": None, **wrong}
+        del document["checksum"]
+        note.write_text(sealed(document))
         before = note.read_bytes()
         assert "is no state of a replay" in ended(*command(store, Path(name))).err
         assert note.read_bytes() == before
@@ -207,6 +251,7 @@ def test_the_note_of_a_replay_with_a_wrong_field_is_refused(store: Path, replaye
 )
 def test_an_export_whose_note_has_a_wrong_field_begins_anew(begun: Path, store: Path, wrong: dict[str, Any]) -> None:
     note = json.loads((begun / "begun.jsonl.partial.json").read_bytes())
-    assert gone_on(begun, store, "jsonl", json.dumps({**note, **wrong}).encode())
+    del note["checksum"]
+    assert gone_on(begun, store, "jsonl", sealed({**note, **wrong}).encode())
     del note[next(iter(wrong))]
-    assert gone_on(begun, store, "jsonl", json.dumps(note).encode())
+    assert gone_on(begun, store, "jsonl", sealed(note).encode())

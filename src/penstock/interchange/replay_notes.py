@@ -6,7 +6,6 @@ one step.
 """
 
 import fcntl
-import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from penstock.errors import PenstockError
-from penstock.files import made_of, parsed, read_file
+from penstock.files import made_of, read_file, sealed, unsealed
 
 NOTE_BYTES_MAX: Final = 1 << 20
 
@@ -80,7 +79,7 @@ class NoteFile:
     def read(self) -> Note | None:
         """The note, if there is one."""
         try:
-            note = made_of(Note, parsed(read_file(self.path, NOTE_BYTES_MAX)))
+            note = made_of(Note, unsealed(read_file(self.path, NOTE_BYTES_MAX)))
             if not 0 <= note.first - 1 <= note.done <= max(note.last, note.first - 1) or note.sending < 0:
                 raise ValueError("its positions do not fit together")
         except FileNotFoundError:
@@ -97,7 +96,7 @@ class NoteFile:
         aside = self.path.with_name(f"{self.path.name}.new")
         try:
             with aside.open("w") as file:
-                json.dump(asdict(note), file)
+                file.write(sealed(asdict(note)))
                 file.flush()
                 if lasting:
                     os.fsync(file.fileno())

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self, cast
 
-from penstock.files import made_of, parsed, read_file
+from penstock.files import made_of, read_file, sealed, unsealed
 from penstock.interchange.csvs import csv_header, to_csv
 from penstock.interchange.files import FileRefused, Flaw, Format
 from penstock.interchange.lines import to_cloud_lines, to_json_lines
@@ -150,7 +150,7 @@ class FileTarget(Target):
     def _noted(self) -> "Noted | None":
         """What an earlier run of the same export has noted, if the file has it."""
         try:
-            document = dict(parsed(read_file(self._note, NOTE_BYTES_MAX)))
+            document = unsealed(read_file(self._note, NOTE_BYTES_MAX))
             export = document.pop("export")
             noted = made_of(Noted, document)
             if not 0 <= noted.bytes <= self._partial.stat().st_size or noted.next < 1 or noted.events < 0:
@@ -186,7 +186,7 @@ class FileTarget(Target):
             # Half a page may be there, for which there was no room; without it there is some for the note.
             self._file.truncate(self._bytes)
             os.fsync(self._file.fileno())
-            aside.write_text(json.dumps({**note, "bytes": self._bytes}))
+            aside.write_text(sealed({**note, "bytes": self._bytes}))
             aside.replace(self._note)
 
     def finish(self) -> None:
