@@ -9,7 +9,7 @@ from hypothesis import settings
 from tests.cli.support import Done, run
 
 PRECIOUS = b"precious"
-EXAMPLES_MIN = 10
+EXAMPLES_MIN = 6
 
 
 def some(part: int) -> settings:

@@ -91,7 +91,7 @@ def looked_at(made: Path, lake: Path, name: str) -> bool:
 def test_damage_to_the_manifest_or_to_events_is_found(made: Path) -> None:
     """Whatever changes in any byte of them: verify finds it, and nothing is restored."""
 
-    @some(4)
+    @some(6)
     @given(st.integers(0, 2), CHANGES, st.sampled_from(("verify", "restore")))
     def check(file: int, changes: list[Change], command: str) -> None:
         with copied(made) as lake:
@@ -117,7 +117,7 @@ def test_a_manifest_that_was_made_up_is_judged_before_it_is_used(made: Path) -> 
     """It is refused, or a store comes of it in which nothing is wrong."""
     seen = Tally()
 
-    @some(4)
+    @some(6)
     @given(EDITS, st.sampled_from(COMMANDS))
     @example([Edit("value", 0, TOO_DEEP)], "status")
     def check(edits: list[Edit], command: str) -> None:
@@ -154,7 +154,7 @@ def test_a_plan_that_was_made_up_is_judged_before_it_is_carried_out(made: Path) 
         {"format": 1, "change": {**change, "kind": "rewrite", "removed": [path]}},
     ]
 
-    @some(4)
+    @some(6)
     @given(st.sampled_from(plans), EDITS)
     @example(plans[1], [Edit("lose", 0)])
     def check(plan: dict[str, Any], edits: list[Edit]) -> None:
@@ -192,7 +192,7 @@ def test_a_file_of_events_that_was_made_up_is_judged_before_it_is_used(made: Pat
     """The manifest has its checksum, and still it is refused, or is as good as the one that was written."""
     seen = Tally()
 
-    @some(4)
+    @some(6)
     @given(st.integers(0, 1), CHANGES, st.sampled_from(("query", "verify", "restore")))
     @example(0, [Cut(0)], "verify")
     def check(number: int, changes: list[Change], command: str) -> None:
@@ -217,7 +217,7 @@ def test_what_a_file_says_is_erased_in_it_is_judged_before_it_is_used(
     bomb = zlib.compress(b"[" + b" " * (8 << 20) + b"]")
     seen = Tally()
 
-    @some(4)
+    @some(6)
     @given(
         st.sampled_from(("edited", "edited", "bytes", "bomb")), EDITS, CHANGES, st.sampled_from(("verify", "restore"))
     )
@@ -261,7 +261,7 @@ def test_columns_that_were_made_up_are_judged_before_they_are_used(made: Path) -
     names = ("position", "sequence", "context", "type", "event_id", "ticks", "recorded_at", "body")
     rows = first_rows(made / "lake")
 
-    @some(4)
+    @some(6)
     @given(st.sampled_from(names), st.sampled_from(columns(rows.num_rows)), st.sampled_from(("verify", "restore")))
     @example("event_id", columns(rows.num_rows)[6], "restore")
     @example("position", columns(rows.num_rows)[3], "restore")
@@ -292,7 +292,7 @@ def test_whatever_is_in_icebergs_metadata_the_lake_goes_on(iced: Path) -> None:
     """An archive follows the lake's own manifest: the metadata is made anew, or refused if it names files elsewhere."""
     seen = Tally()
 
-    @some(4)
+    @some(6)
     @given(st.integers(0, 99), CHANGES | EDITS)
     @example(0, [Cut(0)])
     def check(file: int, changes: list[Change] | list[Edit]) -> None:
