@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.files import sealed
 from penstock.history.histories import open_history
 from penstock.interchange.exporting import Selection, export_events, pages
 from penstock.interchange.files import FileRefused, Format
@@ -330,7 +331,7 @@ def test_an_export_of_another_store_is_not_gone_on_with(served: Server, few: int
     path = tmp_path / "some.jsonl"
     (tmp_path / "some.jsonl.partial").write_bytes(b"")
     note = {"export": {"store": "another"}, "next": 1, "events": 0, "bounds": {"last": 1}, "bytes": 0}
-    (tmp_path / "some.jsonl.partial.json").write_text(json.dumps(note))
+    (tmp_path / "some.jsonl.partial.json").write_text(sealed(note))
     with pytest.raises(FileRefused, match="of another export"):
         export_events(served.url, str(path), Format.JSONL, Selection("few"), lambda *_: None)
 

@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.errors import StoreChanged
+from penstock.files import sealed, unsealed
 from penstock.interchange.replay_notes import NoteFile, ReplayRefused
 from penstock.interchange.replay_targets import StreamsTarget
 from penstock.interchange.replaying import Wanted, replay_of
@@ -172,8 +173,8 @@ def test_another_replay_or_another_store_under_the_same_name_is_refused(
         replay_of(into(source, store, "second", tmp_path, name="n")),
     ):
         pass
-    note = (tmp_path / "n.json").read_text()
-    (tmp_path / "n.json").write_text(note.replace('", 1], "target"', '", 7], "target"'))
+    note = unsealed((tmp_path / "n.json").read_bytes())
+    (tmp_path / "n.json").write_text(sealed({**note, "source": [note["source"][0], 7]}))
     with pytest.raises(StoreChanged, match="timeline 7"), replay_of(into(source, store, "first", tmp_path, name="n")):
         pass
     for text in ("{}", "x", "[]", '{"a": 1}'):

@@ -12,7 +12,7 @@ from penstock.model import new_event
 from penstock.pipelines.generating import _scalar, make_project
 from penstock.pipelines.inferring import infer
 from penstock.pipelines.projects import read_project
-from penstock.pipelines.yamls import load
+from penstock.pipelines.yamls import loaded
 from penstock.spark.ddl import schema_of
 from tests.spark.support import fill
 
@@ -46,16 +46,7 @@ def test_two_fields_for_one_column_are_refused(tmp_path: Path) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_is_read_again_as_it_was(text: str) -> None:
-    assert load_text(_scalar(text)) == text
-
-
-def load_text(text: str) -> object:
-    class Here:
-        def read_text(self, encoding: str) -> str:
-            assert encoding == "utf-8"
-            return text
-
-    return load(Here())  # type: ignore[arg-type]
+    assert loaded(_scalar(text)) == text
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers(), max_size=5))

@@ -15,6 +15,7 @@ from penstock.backup.exporting import records_between
 from penstock.backup.places import told
 from penstock.backup.restoring import FINDINGS_TOLD_MAX, Stage, findings
 from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreUnfinished
+from penstock.files import parsed
 from penstock.store import Store, hold_store, is_same_place, open_import, open_reader, shown_place
 from penstock.store.contract import STATE_TABLES, Progressed, StoreIdentity, StoreImport, StoreState
 from penstock.store.record import Record
@@ -110,7 +111,7 @@ def _begin(filling: StoreImport, state: StoreState, target: str) -> int:
 
 def _noted(text: str) -> _Note | None:
     try:
-        return _Note(*json.loads(text))
+        return _Note(*parsed(text))
     except (ValueError, TypeError):
         return None
 

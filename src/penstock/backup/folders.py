@@ -5,9 +5,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from penstock.backup.places import SIGN, SIGN_NAME, Place, lock, open_sign, sync_directory, told
+from penstock.backup.places import FILE_BYTES_MAX, SIGN, SIGN_NAME, Place, lock, open_sign, sync_directory, told
 from penstock.errors import PlaceRefused
-from penstock.files import close_folder, created, inside, is_shared, make_folder, settle
+from penstock.files import close_folder, created, inside, is_shared, make_folder, read_file, settle
 
 FOLDERS: Final = ("history", "states", "backups")
 _UNFINISHED: Final = ".tmp"
@@ -65,9 +65,9 @@ class Folder(Place):
                 if not entry.name.endswith(_UNFINISHED)
             }
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, bytes_max: int = FILE_BYTES_MAX) -> bytes:
         try:
-            return self._at(name).read_bytes()
+            return read_file(self._at(name), min(bytes_max, FILE_BYTES_MAX))
         except OSError as error:
             raise self.damaged(name, f"cannot be read: {error.strerror}") from error
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from penstock.errors import BackupDamaged, PlaceRefused
-from penstock.files import flaw_of
+from penstock.files import flaw_of, made_of, parsed
 
 FORMAT_VERSION: Final = 1
 """Of the layout of backups and of all their files but the records, which have versions of their own."""
@@ -107,25 +107,26 @@ def _checksum(document: dict[str, Any]) -> str:
 def decode(place: str, path: str, data: bytes) -> Manifest:
     """A manifest from its file; raises BackupDamaged, or PlaceRefused if a newer Penstock wrote it."""
     try:
-        document = json.loads(data)
+        document = parsed(data)
         version = document["format"]
         if isinstance(version, int) and version > FORMAT_VERSION:
             reason = (
                 f"its backups have format {version}, and this Penstock knows {FORMAT_VERSION}; use a newer Penstock"
             )
             raise PlaceRefused(place, reason)
-        *history, state = (Member(**member) for member in document["files"])
-        fields = {name: document[name] for name in Manifest.__slots__ if name in document}
-        fields["timelines"] = tuple(tuple(row) for row in document["timelines"])
-        manifest = Manifest(**fields, state=state, history=tuple(history))
-        if type(manifest.number) is not int:
-            raise TypeError("its number is none")
+        *history, state = files = document["files"]
+        for file in files:
+            if (flaw := flaw_of(file["path"])) is not None:
+                raise BackupDamaged(place, path, f"names {file['path']!r}, which {flaw}")
+        said = {name: value for name, value in document.items() if name not in ("format", "files", "checksum")}
+        manifest = made_of(Manifest, {**said, "state": state, "history": history})
     except (ValueError, TypeError, KeyError) as error:
         raise BackupDamaged(place, path, f"cannot be read: {error}") from error
     for member in manifest.files:
-        flaw = flaw_of(member.path) or _foreign(manifest, member)
-        if flaw is not None:
+        if (flaw := _foreign(manifest, member)) is not None:
             raise BackupDamaged(place, path, f"names {member.path!r}, which {flaw}")
+    if not 1 <= manifest.sealed <= manifest.head + 1:
+        raise BackupDamaged(place, path, f"is not sound: it has {manifest.head} events, and {manifest.sealed} sealed")
     if encode(manifest) != data:
         raise BackupDamaged(place, path, "does not have the checksum that it says")
     return manifest

@@ -18,6 +18,8 @@ from penstock.files import FILE
 SIGN_NAME: Final = "penstock-backup.txt"
 SIGN: Final = b"Backups of a Penstock store, format 1. Restore them with: penstock restore\n"
 """Tells a place of ours from all others; the first that is written."""
+FILE_BYTES_MAX: Final = 2 << 30
+"""No file of a backup is larger, whatever its manifest says: it would have to be in memory."""
 
 
 class Place(ABC):
@@ -31,8 +33,8 @@ class Place(ABC):
         """The names of all files, and their bytes."""
 
     @abstractmethod
-    def read(self, name: str) -> bytes:
-        """A file; raises BackupDamaged if it is not there."""
+    def read(self, name: str, bytes_max: int = FILE_BYTES_MAX) -> bytes:
+        """A file; raises BackupDamaged if it is not there, or has more bytes than that."""
 
     @abstractmethod
     def add(self, name: str, data: bytes) -> None:

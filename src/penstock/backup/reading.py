@@ -131,7 +131,7 @@ def read_state(place: Place, manifest: Manifest) -> StoreState:
 
 def read_member(place: Place, member: Member) -> bytes:
     """A file of a backup; raises BackupDamaged if it is not what was written."""
-    data = place.read(member.path)
+    data = place.read(member.path, max(member.bytes, 0))
     if len(data) != member.bytes or sha256(data).hexdigest() != member.sha256:
         raise place.damaged(member.path, "is not what was written: its checksum does not match")
     return data

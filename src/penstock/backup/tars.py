@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.backup.manifests import decode
-from penstock.backup.places import SIGN, SIGN_NAME, Place, lock, open_sign, sync_directory, told
+from penstock.backup.places import FILE_BYTES_MAX, SIGN, SIGN_NAME, Place, lock, open_sign, sync_directory, told
 from penstock.errors import BackupDamaged, PlaceRefused
 from penstock.files import settle
 
@@ -89,10 +89,12 @@ class Tar(Place):
     def sizes(self) -> dict[str, int]:
         return {name: length for name, (_, length) in self._members.items() if name != SIGN_NAME}
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, bytes_max: int = FILE_BYTES_MAX) -> bytes:
         if name not in self._members:
             raise self.damaged(name, "is not there")
         start, length = self._members[name]
+        if length > min(bytes_max, FILE_BYTES_MAX):
+            raise self.damaged(name, f"has {length} bytes, more than {min(bytes_max, FILE_BYTES_MAX)}")
         with told(self.path):
             data = os.pread(self._file.fileno(), length, start)
         if len(data) != length:
@@ -141,6 +143,8 @@ class Tar(Place):
         if header is None:
             return False
         name, length = header
+        # The length is what a damaged file says: it may be any.
+        length = min(length, os.fstat(self._file.fileno()).st_size - start, FILE_BYTES_MAX)
         try:
             decode(str(self.path), name, os.pread(self._file.fileno(), length, start))
         except BackupDamaged:

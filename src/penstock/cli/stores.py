@@ -14,7 +14,7 @@ from penstock.cli.options import Config, Data, StoreUrl
 from penstock.cli.output import complain
 from penstock.cli.serve import one_store
 from penstock.cli.settings import own_parameters
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreError
 from penstock.server import complaint, store_address, wrong_use
 from penstock.settings import BadSetting, resolve
 from penstock.store import Store, open_reader
@@ -62,5 +62,8 @@ def opened(url: str) -> Iterator[Store]:
         raise typer.Exit(complain(f"{error.filename}: {error.strerror}", 1)) from None
     try:
         yield store
+    except (TypeError, ValueError, AttributeError) as error:
+        # A damaged file can hold any value in any column.
+        raise StoreError(f"the store holds a value that cannot be: {error}; run penstock verify") from error
     finally:
         store.close()

@@ -36,7 +36,7 @@ from penstock.engine.subscriptions import Subscriptions
 from penstock.engine.waiters import Waiters
 from penstock.engine.workers import LuaPool, SealerPool, WorkerPool
 from penstock.engine.writer import Writer
-from penstock.errors import Closed, InvalidRequest, NotAllowed, PenstockError, ReaderBusy, Unexpected
+from penstock.errors import Closed, InvalidRequest, NotAllowed, PenstockError, ReaderBusy, StoreError, Unexpected
 from penstock.model import (
     AcknowledgeQueue,
     AddMessages,
@@ -156,9 +156,12 @@ class Engine:
             open_erasures = self._store.open_erasures()
             head, sealed = self._store.head(), self._store.sealed()
             self._iterators.start(lookups.all_iterators(self._store))
-        except BaseException:
+        except BaseException as error:
             await self._others.stop()
             self._store.close()
+            if isinstance(error, TypeError | ValueError | AttributeError):
+                # A damaged file can hold any value in any column.
+                raise StoreError(f"the store holds a value that cannot be: {error}; run penstock verify") from error
             raise
         self._writer.start()
         self._housekeeper = loop.create_task(self._keep_house())

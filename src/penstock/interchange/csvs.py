@@ -76,9 +76,20 @@ def from_csv(file: IO[bytes], defaults: Defaults) -> Iterator[Incoming]:
 
 def _numbered(file: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
     """Rows that have something in them, and the lines that they begin in."""
-    reader = csv.reader((line for _, line in decoded_lines(file)), strict=True)
+    length = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal length
+        for _, line in decoded_lines(file):
+            length += len(line)
+            if length > LINE_BYTES_MAX:
+                raise Flaw(f"line {number}, column 1", f"a row has more than {LINE_BYTES_MAX} characters")
+            yield line
+
+    reader = csv.reader(lines(), strict=True)
     number = 1
     while True:
+        length = 0
         try:
             row = next(reader)
         except StopIteration:

@@ -127,17 +127,31 @@ def _streamed(batches: list[Any]) -> bytes:
 
 
 def parquet_of_stream(source: Path, target: IO[bytes]) -> None:
-    """Make a Parquet file of an Arrow stream, a row group at a time."""
-    import pyarrow as pa  # noqa: PLC0415
-
+    """Make a Parquet file of an Arrow stream, a row group at a time. Raises Flaw if it is none of events."""
     parquet = ParquetEvents(target)
     try:
-        with source.open("rb") as file, pa.ipc.open_stream(file) as stream:
-            for batch in stream:
-                parquet.add(batch)
+        for batch in _streamed_batches(source):
+            parquet.add(batch)
         parquet.close()
     finally:
         parquet.abandon()
+
+
+def _streamed_batches(source: Path) -> Iterator[Any]:
+    import pyarrow as pa  # noqa: PLC0415
+
+    with source.open("rb") as file:
+        try:
+            with pa.ipc.open_stream(file) as stream:
+                if not stream.schema.equals(_schema()):
+                    raise Flaw("the file as a whole", "has other columns than events")
+                for batch in stream:
+                    batch.validate(full=True)
+                    yield batch
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise (
+                error if isinstance(error, Flaw) else Flaw("the file as a whole", f"is damaged: {_sentence(error)}")
+            ) from error
 
 
 # --- in -------------------------------------------------------------------------------------------------------
@@ -156,9 +170,10 @@ def from_parquet(path: Path, defaults: Defaults) -> Iterator[Incoming]:
                 for members in _rows(batch):
                     number += 1
                     yield _event(number, names, members, defaults)
-    except FileNotFoundError:
+    except (FileNotFoundError, Flaw):
         raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        # Arrow has times and dates that Python has no values for, and texts that are no UTF-8.
         place = f"row {number + 1}, column 1" if number else "the file as a whole"
         raise Flaw(place, f"it cannot be read as Parquet: {_sentence(error)}") from None
 

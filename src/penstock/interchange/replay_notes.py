@@ -6,15 +6,16 @@ one step.
 """
 
 import fcntl
-import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from penstock.errors import PenstockError
-from penstock.files import created, make_folder, private
+from penstock.files import created, made_of, make_folder, private, read_file, sealed, unsealed
+
+NOTE_BYTES_MAX: Final = 1 << 20
 
 
 @dataclass(eq=False)
@@ -78,15 +79,16 @@ class NoteFile:
     def read(self) -> Note | None:
         """The note, if there is one."""
         try:
-            found = json.loads(self.path.read_bytes())
-            note = Note(**found)
+            note = made_of(Note, unsealed(read_file(self.path, NOTE_BYTES_MAX)))
+            if not 0 <= note.first - 1 <= note.done <= max(note.last, note.first - 1) or note.sending < 0:
+                raise ValueError("its positions do not fit together")
         except FileNotFoundError:
             return None
         except OSError as error:
             raise _refused(self.path, error) from None
-        except (ValueError, TypeError):
-            raise ReplayRefused(f"{self.path} is no state of a replay; name another file with --state") from None
-        note.source, note.target = tuple(note.source), tuple(note.target)  # type: ignore[assignment]
+        except (ValueError, TypeError) as error:
+            reason = f"{self.path} is no state of a replay: {error}; name another file with --state"
+            raise ReplayRefused(reason) from None
         return note
 
     def write(self, note: Note, *, lasting: bool = False) -> None:
@@ -94,7 +96,7 @@ class NoteFile:
         aside = self.path.with_name(f"{self.path.name}.new")
         try:
             with created(aside, "wb") as file:
-                file.write(json.dumps(asdict(note)).encode())
+                file.write(sealed(asdict(note)).encode())
                 file.flush()
                 if lasting:
                     os.fsync(file.fileno())

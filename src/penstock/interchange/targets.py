@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self, cast
 
-from penstock.files import created, private, release
+from penstock.files import created, made_of, private, read_file, release, sealed, unsealed
 from penstock.interchange.csvs import csv_header, to_csv
 from penstock.interchange.files import FileRefused, Flaw, Format
 from penstock.interchange.lines import to_cloud_lines, to_json_lines
@@ -25,6 +25,8 @@ from penstock.terminal import shown_document
 NOTE_BYTES: Final = 64 << 20
 NOTE_S: Final = 2.0
 """How much is written, and how long it takes, until it is noted how far an export is."""
+NOTE_BYTES_MAX: Final = 1 << 20
+"""How large a note may be that somebody else has written."""
 PARTIAL: Final = ".partial"
 NOTE: Final = ".partial.json"
 FULL: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -62,6 +64,16 @@ class Bounds:
     last: int
     since: int | None = None
     until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """How far an export is: the next position, and the events and bytes that are written."""
+
+    next: int
+    events: int
+    bytes: int
+    bounds: Bounds
 
 
 class Target(ABC):
@@ -122,10 +134,9 @@ class FileTarget(Target):
             raise
         self._noted_bytes, self._noted_at = self._bytes, time.monotonic()
 
-    def _begin(self, noted: dict[str, Any] | None) -> None:
+    def _begin(self, noted: "Noted | None") -> None:
         if noted is not None:
-            self.next, self.events, self._bytes = (noted[name] for name in ("next", "events", "bytes"))
-            self.bounds = noted["bounds"]
+            self.next, self.events, self._bytes, self.bounds = noted.next, noted.events, noted.bytes, noted.bounds
         with refusing(self._path):
             if noted is None:
                 self._note.unlink(missing_ok=True)
@@ -134,20 +145,20 @@ class FileTarget(Target):
         if noted is None:
             self._put(_HEADS[self._kind]())
 
-    def _noted(self) -> dict[str, Any] | None:
+    def _noted(self) -> "Noted | None":
         """What an earlier run of the same export has noted, if the file has it."""
         try:
-            noted = json.loads(self._note.read_bytes())
-            if self._partial.stat().st_size < noted["bytes"]:
+            document = unsealed(read_file(self._note, NOTE_BYTES_MAX))
+            export = document.pop("export")
+            noted = made_of(Noted, document)
+            if not 0 <= noted.bytes <= self._partial.stat().st_size or noted.next < 1 or noted.events < 0:
                 return None
-            if is_same := noted["export"] == self._identity:
-                noted["bounds"] = Bounds(**noted["bounds"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        if not is_same:
+        if export != self._identity:
             reason = f"{self._partial} is of another export, which was not finished; run that again, or say --anew"
             raise FileRefused(str(self._path), reason)
-        return dict(noted)
+        return noted
 
     def write(self, events: Sequence[Event], following: int) -> None:
         """See Target."""
@@ -174,7 +185,7 @@ class FileTarget(Target):
             self._file.truncate(self._bytes)
             os.fsync(self._file.fileno())
             with created(aside, "wb") as file:
-                file.write(json.dumps({**note, "bytes": self._bytes}).encode())
+                file.write(sealed({**note, "bytes": self._bytes}).encode())
             aside.replace(self._note)
 
     def finish(self) -> None:
@@ -201,6 +212,9 @@ class FileTarget(Target):
                 release(file.fileno(), self._path)
             aside.replace(self._path)
             self._partial.unlink()
+        except Flaw as flaw:
+            aside.unlink(missing_ok=True)
+            raise FileRefused(str(self._path), f"{self._partial} {flaw.reason}; say --anew to export it anew") from None
         except BaseException:
             aside.unlink(missing_ok=True)
             raise

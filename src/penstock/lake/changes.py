@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from penstock.errors import LakeDamaged, PenstockError, PlaceRefused
-from penstock.files import flaw_of
+from penstock.files import flaw_of, made_of
 from penstock.lake.iceberg import update_iceberg
 from penstock.lake.layout import MANIFEST, PENDING, is_aside, is_passed_over, named
 from penstock.lake.manifests import (
@@ -21,11 +21,10 @@ from penstock.lake.manifests import (
     LakeFile,
     Manifest,
     check,
-    check_numbers,
+    check_entries,
     decode,
     encode,
     event_path,
-    file_of,
     opened,
     sealed,
 )
@@ -64,6 +63,17 @@ class Change:
     added: tuple[LakeFile, ...]
     staged: Mapping[str, str]
     removed: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """A plan as a document has it."""
+
+    kind: str
+    spans: tuple[tuple[int, int], ...]
+
+
+AnyPending = TypeVar("AnyPending", Change, _Spans)
 
 
 def record(place: LakePlace, plan: Plan) -> None:
@@ -181,26 +191,28 @@ def pending_of(place: LakePlace) -> Plan | Change | None:
     document = opened(place.shown, PENDING, data)
     try:
         if "plan" in document:
-            plan = document["plan"]
-            return Plan(_kind(plan), tuple(Span(*span) for span in plan["spans"]))
+            return _plan(document["plan"])
         change = document["change"]
-        added = tuple(file_of(place.shown, PENDING, file) for file in change.pop("added"))
-        removed, staged = tuple(change.pop("removed")), dict(change.pop("staged"))
-        _check_paths(place, added, removed, staged)
-        check_numbers(change, "number", "head", "erasures")
-        return Change(**{**change, "kind": _kind(change)}, added=added, removed=removed, staged=staged)
+        check_entries(place.shown, PENDING, change["added"])
+        _check_paths(place, change["added"], change["removed"], change["staged"])
+        return _with_kind(made_of(Change, change))
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise LakeDamaged(place.shown, PENDING, f"cannot be read: {error}") from error
 
 
-def _kind(document: dict[str, str]) -> str:
-    if document["kind"] not in KINDS:
-        raise ValueError(f"it has the kind {document['kind']!r}")
-    return document["kind"]
+def _plan(document: dict[str, Any]) -> Plan:
+    plan = _with_kind(made_of(_Spans, document))
+    return Plan(plan.kind, tuple(Span(*span) for span in plan.spans))
+
+
+def _with_kind(found: AnyPending) -> AnyPending:
+    if found.kind not in KINDS:
+        raise ValueError(f"it has the kind {found.kind!r}")
+    return found
 
 
 def _check_paths(
-    place: LakePlace, added: Sequence[LakeFile], removed: Sequence[object], staged: Mapping[str, object]
+    place: LakePlace, added: Sequence[dict[str, Any]], removed: Sequence[object], staged: Mapping[str, object]
 ) -> None:
     """A change places files of events that were written aside, and removes files of events: nothing else."""
     for path in (*removed, *staged):
@@ -209,7 +221,7 @@ def _check_paths(
         reason = flaw_of(aside) or (None if is_aside(str(aside)) else "is not a file that was written aside")
         if reason is not None:
             raise LakeDamaged(place.shown, PENDING, f"names {aside!r}, which {reason}")
-    if {file.path for file in added} != set(staged):
+    if {file["path"] for file in added} != set(staged):
         raise LakeDamaged(place.shown, PENDING, "is not sound: it places other files than it adds")
 
 

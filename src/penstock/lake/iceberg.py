@@ -11,13 +11,17 @@ that none of them is opened. Whatever is wrong with the metadata, it is made ane
 Nobody but who has the lake alone calls `update`, so that there is no catalog to decide between two of them.
 """
 
-import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from penstock.errors import PenstockError
+from penstock.files import parsed
 from penstock.lake.layout import OWN
 from penstock.lake.local import LocalPlace
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.places import LakePlace, open_lake_place
+
+if TYPE_CHECKING:
+    from penstock.lake.iceberg_tables import IcebergTable
 
 TABLE_FOLDER: Final = f"{OWN}/iceberg"
 """What engines are given as the table's path."""
@@ -38,13 +42,21 @@ def update(lake: LakePlace | str, manifest: Manifest) -> bool:
     # It takes a while to import, and most commands, and rounds in which nothing comes, do without it.
     from penstock.lake.iceberg_tables import IcebergTable  # noqa: PLC0415
 
-    table = IcebergTable(place, version)
+    try:
+        _follow(IcebergTable(place, version), place, manifest)
+    except PenstockError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever pyiceberg makes of metadata that is no good, it is made anew
+        _follow(IcebergTable(place, version, anew=True), place, manifest)
+    return True
+
+
+def _follow(table: "IcebergTable", place: LakePlace, manifest: Manifest) -> None:
     wanted = {location(place, file.path): file for file in manifest.files if file.rows}
     present = {file.file_path: file for file in table.files()}
     gone = [file for path, file in present.items() if not _is_same(file, wanted.get(path))]
     new = {path: file for path, file in wanted.items() if not _is_same(present.get(path), file)}
     table.change(gone, new, {NUMBER: str(manifest.number), HEAD: str(manifest.head)})
-    return True
 
 
 def update_iceberg(place: LakePlace, manifest: Manifest) -> None:
@@ -79,14 +91,15 @@ def _version(place: LakePlace) -> int:
 def _follows(place: LakePlace, version: int, manifest: Manifest) -> bool:
     """Whether the table has followed a manifest already, and its hint too."""
     try:
-        document = json.loads(place.find(metadata_path(version)) or b"{}")
+        document = parsed(place.find(metadata_path(version)) or b"{}")
         current = document.get("current-snapshot-id", -1)
         said: Any = next(each["summary"] for each in document.get("snapshots", ()) if each["snapshot-id"] == current)
+        is_followed = said[NUMBER] == str(manifest.number)
     except (ValueError, LookupError, StopIteration, AttributeError, TypeError):
         return False
     is_here = document.get("location") == location(place, TABLE_FOLDER)
     is_hinted = (place.find(HINT) or b"").strip() == str(version).encode()
-    return is_here and is_hinted and said.get(NUMBER) == str(manifest.number)
+    return is_here and is_hinted and bool(is_followed)
 
 
 def _is_same(found: Any, file: LakeFile | None) -> bool:

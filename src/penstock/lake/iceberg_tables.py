@@ -53,14 +53,14 @@ _EPOCH: Final = date(1970, 1, 1)
 
 
 class IcebergTable:
-    """The table in its last version, or a new one if that cannot be read, or is of another place."""
+    """The table in its last version, or a new one if that cannot be read, is of another place, or `anew` is said."""
 
-    def __init__(self, place: LakePlace, version: int) -> None:
+    def __init__(self, place: LakePlace, version: int, *, anew: bool = False) -> None:
         if isinstance(place, LocalPlace):
             place.make_folder(METADATA)
         self._place = place
         self._io = _PlaceIO(place)
-        metadata = _read(place, self._io, version) or _made(place)
+        metadata = (None if anew else _read(place, self._io, version)) or _made(place)
         catalog = _Versions(place, self._io, version)
         where = location(place, metadata_path(version))
         self._table = Table(("penstock", "events"), metadata, where, self._io, catalog)

@@ -14,12 +14,15 @@ from xxhash import xxh3_128_hexdigest
 
 from penstock import __version__
 from penstock.errors import LakeDamaged, PlaceRefused
-from penstock.files import flaw_of
+from penstock.files import flaw_of, made_of, parsed
 from penstock.lake.layout import MANIFEST, Named, named
 from penstock.store.contract import StoreIdentity
 
 FORMAT_VERSION: Final = 1
 """Of the layout of lakes, of manifests and of what the files say of themselves."""
+RECORDED_US_MIN: Final = -62_135_596_800_000_000
+RECORDED_US_MAX: Final = 253_402_300_799_999_999
+"""The years 1 to 9999, in microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ def _text(document: dict[str, Any]) -> bytes:
 def opened(lake: str, path: str, data: bytes) -> dict[str, Any]:
     """A document, checked; raises LakeDamaged, or PlaceRefused if a newer Penstock wrote it."""
     try:
-        document = json.loads(data)
+        document = parsed(data)
         version, checksum = document["format"], document.pop("checksum")
         if isinstance(version, int) and version > FORMAT_VERSION:
             reason = f"it has format {version}, and this Penstock knows {FORMAT_VERSION}; use a newer Penstock"
@@ -128,31 +131,33 @@ def decode(lake: str, data: bytes) -> Manifest:
     """A manifest from its bytes; raises LakeDamaged, or PlaceRefused if a newer Penstock wrote it."""
     document = opened(lake, MANIFEST, data)
     try:
-        files = tuple(file_of(lake, MANIFEST, entry) for entry in document.pop("files"))
-        timelines = tuple((row[0], row[1], row[2]) for row in document.pop("timelines"))
-        check_numbers(document, "number", "head", "erasures", "timeline")
-        manifest = Manifest(**document, files=files, timelines=timelines)
+        check_entries(lake, MANIFEST, document["files"])
+        manifest = made_of(Manifest, document)
     except (ValueError, TypeError, KeyError) as error:
         raise LakeDamaged(lake, MANIFEST, f"cannot be read: {error}") from error
     check(lake, MANIFEST, manifest)
     return manifest
 
 
-def check_numbers(document: dict[str, Any], *names: str) -> None:
-    """Raise TypeError unless these are numbers."""
-    for name in names:
-        if type(document[name]) is not int:
-            raise TypeError(f"its {name} is {document[name]!r}")
-
-
-def file_of(lake: str, document: str, entry: Any) -> LakeFile:
-    """A file that a document names; raises LakeDamaged, or TypeError if it is not even that."""
-    file = LakeFile(**entry)
-    found = event_path(lake, document, file.path)
-    if type(file.first) is not int or type(file.last) is not int or found[1:] != (file.first, file.last):
-        reason = f"names {file.path} for the positions {file.first!r} to {file.last!r}"
-        raise LakeDamaged(lake, document, f"is not sound: it {reason}")
-    return file
+def check_entries(lake: str, document: str, entries: Any) -> None:
+    """Files that a document names; raises LakeDamaged, or TypeError or KeyError if they are not even that."""
+    for entry in entries:
+        found = event_path(lake, document, entry["path"])
+        if (
+            type(entry["first"]) is not int
+            or type(entry["last"]) is not int
+            or found[1:] != (entry["first"], entry["last"])
+        ):
+            reason = f"names {entry['path']} for the positions {entry['first']!r} to {entry['last']!r}"
+            raise LakeDamaged(lake, document, f"is not sound: it {reason}")
+        file = made_of(LakeFile, entry)
+        events, times = file.last - file.first + 1, (file.recorded_min, file.recorded_max)
+        if not 0 <= file.rows <= events or min(file.bytes, file.event_bytes) < 0:
+            raise LakeDamaged(
+                lake, document, f"is not sound: it has {file.rows} events in {file.bytes} bytes of {file.path}"
+            )
+        if not all(time is None or RECORDED_US_MIN <= time <= RECORDED_US_MAX for time in times):
+            raise LakeDamaged(lake, document, f"is not sound: {file.path} has times that cannot be")
 
 
 def event_path(lake: str, document: str, path: Any) -> Named:

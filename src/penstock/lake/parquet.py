@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from xxhash import xxh3_128_hexdigest
 
+from penstock.files import parsed
 from penstock.history.columns import TABLE
 from penstock.lake.digests import digest
 from penstock.lake.layout import path_of
 from penstock.lake.manifests import FORMAT_VERSION, LakeFile
+from penstock.model.ticks import TICKS_MAX
 
 ROW_GROUP_ROWS: Final = 131_072
 COMPRESSION: Final = "zstd"
@@ -31,6 +33,11 @@ _COUNTED: Final = ("position", "sequence", "timestamp", "recorded_at", "ticks")
 _UNSORTED: Final = ("body", "text")
 """Columns that nobody skips by."""
 _SORTED: Final = ("context", "stream", "position")
+ERASED_BYTES_MAX: Final = 256 << 20
+"""What a file says is erased in it, unpacked."""
+POSITIONS_MAX: Final = 1 << 28
+"""Positions of one file, of which nearly all must be erased to be so many."""
+POSITION_MAX: Final = (1 << 63) - 1
 _FORMAT: Final = b"penstock.lake"
 _ERASED: Final = b"penstock.erased"
 
@@ -151,12 +158,60 @@ def _metadata(piece: Piece, found: str) -> dict[bytes, bytes]:
 
 
 def decode(data: pa.Buffer | bytes) -> tuple[pa.Table, list[Erased]]:
-    """The rows of a file as they are written, and what is erased in it. Raises pa.ArrowException or ValueError."""
-    rows = pq.read_table(pa.BufferReader(data), partitioning=None)
-    return rows.replace_schema_metadata(None).cast(TABLE), erased_in(rows.schema.metadata or {})
+    """The rows of a file as they are written, and what is erased in it. Raises ValueError if it is something else."""
+    try:
+        found = pq.read_table(pa.BufferReader(data), partitioning=None)
+        rows = found.replace_schema_metadata(None).cast(TABLE)
+        # Arrow reads texts as they are, and offsets too.
+        rows.validate(full=True)
+    except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+        raise ValueError(next(iter(str(error).splitlines()), type(error).__name__)) from error
+    return rows, erased_in(found.schema.metadata or {})
 
 
 def erased_in(metadata: dict[bytes, bytes]) -> list[Erased]:
-    """What a file says is erased in it."""
+    """What a file says is erased in it. Raises ValueError if that cannot be."""
     packed = metadata.get(_ERASED)
-    return [Erased(*each) for each in json.loads(zlib.decompress(b85decode(packed)))] if packed else []
+    if not packed:
+        return []
+    try:
+        unpacking = zlib.decompressobj()
+        text = unpacking.decompress(b85decode(packed), ERASED_BYTES_MAX)
+        if not unpacking.eof:
+            raise ValueError(f"what is erased in it is cut off, or has more than {ERASED_BYTES_MAX} bytes")
+        return [_erased(each) for each in parsed(text)]
+    except (zlib.error, TypeError) as error:
+        raise ValueError(f"what is erased in it cannot be read: {error}") from error
+
+
+def _erased(entry: Any) -> Erased:
+    found = Erased(*entry)
+    numbers = found.position, found.events, found.sequence, found.recorded
+    if not all(type(each) is int and 0 <= each <= POSITION_MAX for each in numbers):
+        raise TypeError("a number in it is none")
+    for name in (found.context, found.stream):
+        if not isinstance(name, str):
+            raise TypeError("a name in it is no text")
+        name.encode()
+    return found
+
+
+def check_positions(first: int, last: int, rows: pa.Table, erased: Sequence[Erased]) -> None:
+    """Whether rows, and what is erased, are the events of all positions between two, once each. Raises ValueError."""
+    events = last - first + 1
+    if any(each.events < 1 or each.position < first or each.last > last for each in erased):
+        raise ValueError("events are erased in it that are elsewhere")
+    if rows.num_rows + sum(each.events for each in erased) != events:
+        raise ValueError(f"it has {rows.num_rows} events of {events}, and the others are not erased")
+    if events > POSITIONS_MAX:
+        raise ValueError(f"it has {events} positions, more than {POSITIONS_MAX}")
+    at, seen = rows["position"].to_numpy() - first, np.zeros(events, np.bool_)
+    seen[at[(at >= 0) & (at < events)]] = True
+    for each in erased:
+        seen[each.position - first : each.last - first + 1] = True
+    if not seen.all():
+        raise ValueError(f"it has no event at position {first + int(np.argmin(seen))}")
+    for name, low, high in (("sequence", 1, POSITION_MAX), ("ticks", 0, TICKS_MAX)):
+        values = rows[name].to_numpy()
+        if len(values) and not (low <= values.min() and values.max() <= high):
+            raise ValueError(f"it has a {name} that cannot be")

@@ -6,7 +6,6 @@ not at all: files are copied to their names, and the manifest says which of them
 """
 
 import errno
-import json
 import os
 import socket
 import time
@@ -19,6 +18,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused, StoreError
+from penstock.files import parsed
 from penstock.lake.layout import ASIDE, MANIFEST, STAGED
 from penstock.lake.manifests import now
 from penstock.store.urls import SQLITE
@@ -187,7 +187,7 @@ def owner(what: str) -> dict[str, Any]:
 def shown_owner(data: bytes | None) -> str:
     """An owner in words."""
     try:
-        found = json.loads(data or b"")
+        found = parsed(data or b"")
         return f"{found['what']} of process {found['pid']} on {found['host']}, since {found['since']}"
     except (ValueError, TypeError, KeyError):
         return "another process"

@@ -190,7 +190,7 @@ class _FileScan:
                     passed = batch if self._passing is None else batch.filter(self._passing)
                     if passed.num_rows:
                         yield passed.select(self._names)
-            except pa.ArrowException as error:
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise LakeDamaged(self._place.shown, file.path, f"cannot be read: {error}") from error
 
 

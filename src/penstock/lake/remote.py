@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.errors import LakeDamaged, LakeInUse, PenstockError, PlaceRefused, StoreError
-from penstock.files import flaw_of
+from penstock.files import flaw_of, parsed
 from penstock.lake.layout import ASIDE, LOCK, OWN, STAGED
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
@@ -255,9 +255,11 @@ def _line(error: Exception) -> str:
 
 def _lease(data: bytes | None) -> dict[str, Any] | None:
     try:
-        return dict(json.loads(data)) if data is not None else None
+        found = None if data is None else dict(parsed(data))
     except (ValueError, TypeError):
         return None
+    # What somebody else has put there is no lease, unless it says until when.
+    return found if found is not None and isinstance(found.get("until"), int | float) else None
 
 
 def _file_system(url: str, shown: str) -> tuple[Any, str]:

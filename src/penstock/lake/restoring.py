@@ -5,9 +5,10 @@ every file as it is read, the new store as `penstock verify` does it, and then e
 a lake does not have is not there: queues, subscriptions, producers, iterators, logs without messages, the ledger.
 """
 
+import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.backup.exporting import records_between
 from penstock.backup.places import told
 from penstock.backup.restoring import FINDINGS_TOLD_MAX, Stage, findings
-from penstock.errors import StoreError
+from penstock.errors import LakeDamaged, StoreError
 from penstock.lake.changes import read_manifest, recover
 from penstock.lake.digests import digest
 from penstock.lake.manifests import LakeFile, Manifest
@@ -82,12 +83,22 @@ def _fill(store: StoreImport, place: LakePlace, manifest: Manifest, progressed: 
     counts = _Counts()
     for file in manifest.files:
         rows, erased = read_whole(place, file)
-        found = File(file.first, file.last, rows, erased)
-        counts.add(found)
-        for chunk in _chunks(found.records()):
-            store.add(chunk)
+        with _sound(place, file):
+            found = File(file.first, file.last, rows, erased)
+            counts.add(found)
+            for chunk in _chunks(found.records()):
+                store.add(chunk)
         progressed(file.last, manifest.head)
     store.finish(_state(manifest, counts))
+
+
+@contextmanager
+def _sound(place: LakePlace, file: LakeFile) -> Iterator[None]:
+    """A checksum tells that a file is as it was written, not that what is in it can be events."""
+    try:
+        yield
+    except (ValueError, OverflowError, IndexError, struct.error, MemoryError) as error:
+        raise LakeDamaged(place.shown, file.path, f"has rows that cannot be events: {error}") from error
 
 
 def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:

@@ -12,7 +12,7 @@ from penstock.lake.changes import pending_of, read_manifest, recover, strays
 from penstock.lake.digests import digest
 from penstock.lake.layout import named
 from penstock.lake.manifests import LakeFile, Manifest
-from penstock.lake.parquet import Erased, decode
+from penstock.lake.parquet import Erased, check_positions, decode
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
 from penstock.lake.reading import Span, read_rows
 from penstock.lake.sources import check_source, look
@@ -143,15 +143,24 @@ def _disagreements(file: LakeFile, who: str, rows: int, found: str) -> Iterable[
 
 def read_file(place: LakePlace, file: LakeFile) -> pa.Table:
     """The rows of a file, if it is what was written; raises LakeDamaged."""
-    return read_whole(place, file)[0]
+    return _decoded(place, file)[0]
 
 
 def read_whole(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]]:
-    """The rows of a file, and what is erased in it, if it is what was written; raises LakeDamaged."""
+    """The rows of a file, and what is erased in it: together all of its positions. Raises LakeDamaged."""
+    rows, erased = _decoded(place, file)
+    try:
+        check_positions(file.first, file.last, rows, erased)
+    except ValueError as error:
+        raise LakeDamaged(place.shown, file.path, f"is not sound: {error}") from error
+    return rows, erased
+
+
+def _decoded(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]]:
     data = place.read(file.path)
     if data.size != file.bytes or xxh3_128_hexdigest(data) != file.checksum:
         raise LakeDamaged(place.shown, file.path, "does not have the checksum that the manifest says")
     try:
         return decode(data)
-    except (pa.ArrowException, ValueError) as error:
+    except ValueError as error:
         raise LakeDamaged(place.shown, file.path, f"cannot be read: {error}") from error

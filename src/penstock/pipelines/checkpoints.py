@@ -6,16 +6,19 @@ N has added. In both logs, `N.compact` has everything up to N. A table that was 
 one higher; the last one counts.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.errors import InvalidRequest
+from penstock.files import parsed
 from penstock.pipelines.projects import local_path
 
 FILES_LOG: Final = "_spark_metadata"
 _COMPACT: Final = ".compact"
+DIGITS_MAX: Final = 19
+"""Of a position, or of the number of a batch."""
 _HEADER_LINES: Final = 2
 """Lines of an offset file that come before those of the sources."""
 
@@ -44,7 +47,7 @@ class Checkpoint:
             return []
         try:
             lines = (self.path / "offsets" / str(self.committed)).read_text(encoding="utf-8").splitlines()
-            found = [json.loads(line) for line in lines[_HEADER_LINES:] if line != "-"]
+            found = [parsed(line) for line in lines[_HEADER_LINES:] if line != "-"]
         except (OSError, ValueError):
             return []
         return [each for each in found if isinstance(each, dict)]
@@ -54,7 +57,8 @@ class Checkpoint:
         found = {}
         for source, offset in enumerate(self.offsets()):
             if "logOffset" in offset:
-                found[source] = set(logged_files(self.path / "sources" / str(source), int(offset["logOffset"])))
+                until = number_of(self.path, offset, "logOffset")
+                found[source] = set(logged_files(self.path / "sources" / str(source), until))
         return found
 
 
@@ -90,13 +94,29 @@ def _logs(log: Path) -> Iterator[tuple[int, Path]]:
     if log.is_dir():
         for path in log.iterdir():
             number = path.name.removesuffix(_COMPACT)
-            if number.isdigit():
+            if number.isdecimal():
                 yield int(number), path
 
 
 def _entries(path: Path) -> Iterator[Path]:
-    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
-        entry = json.loads(line)
-        place = local_path(entry["path"])
-        if place is not None and entry.get("action", "add") == "add":
-            yield place
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+            entry = parsed(line)
+            place = local_path(entry["path"])
+            if place is not None and entry.get("action", "add") == "add":
+                yield place
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _damaged(path, str(error)) from None
+
+
+def number_of(checkpoint: Path, offset: dict[str, Any], name: str) -> int:
+    """A number that an offset has, as a number or as its digits. Raises InvalidRequest."""
+    value = str(offset[name]) if isinstance(offset[name], int | str) else ""
+    if not value.isdecimal() or len(value) > DIGITS_MAX:
+        raise _damaged(checkpoint / "offsets", f"its {name} is no number")
+    return int(value)
+
+
+def _damaged(path: Path, reason: str) -> InvalidRequest:
+    rest = "remove the project's tables and checkpoints, and run it again: all of it is made from the history"
+    return InvalidRequest(str(path), f"is damaged ({reason}); {rest}")

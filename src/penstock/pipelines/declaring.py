@@ -110,7 +110,7 @@ def _source(path: Path, found: Any) -> dict[str, str]:
 def _text(path: Path, name: str, value: Any) -> str:
     """A value of the source. What YAML takes for a list or nothing has no text that somebody could have meant."""
     if isinstance(value, bool) or not isinstance(value, str | int | date):
-        raise InvalidRequest(str(path), f"{name} in source must be a text, a number or a time, and is {value!r}")
+        raise InvalidRequest(str(path), f"{name} in source must be a text, a number or a time, and is {value!r:.80}")
     return value.isoformat() if isinstance(value, date) else str(value)
 
 

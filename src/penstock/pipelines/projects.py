@@ -59,13 +59,16 @@ class Project:
     def metastore(self) -> Path | None:
         """Where the metastore is, if it is a folder."""
         found = self.conf.get(METASTORE, "").partition(_DERBY)[2].partition(";")[0]
-        return Path(found) if found else None
+        return Path(found) if found and "\0" not in found else None
 
 
 def local_path(url: str) -> Path | None:
     """The path of a place on this machine: `file:///…` or a path."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("", "file") or not parts.path.startswith("/"):
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    if parts.scheme not in ("", "file") or not parts.path.startswith("/") or "\0" in unquote(parts.path):
         return None
     return Path(unquote(parts.path))
 
@@ -98,7 +101,11 @@ def read_conf(folder: Path) -> dict[str, str]:
     if not path.is_file():
         raise InvalidRequest(str(path), "is not there: it says where tables and the metastore are")
     conf = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(str(path), f"cannot be read: {error}") from None
+    for number, line in enumerate(lines, 1):
         if (text := line.strip()) and not text.startswith("#"):
             name, _, value = text.partition(" ")
             if not value.strip():

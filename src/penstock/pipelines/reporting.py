@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.history.histories import Now, open_history
-from penstock.pipelines.checkpoints import FILES_LOG, Checkpoint, checkpoints, logged_files
+from penstock.pipelines.checkpoints import FILES_LOG, Checkpoint, checkpoints, logged_files, number_of
 from penstock.pipelines.projects import Project
 from penstock.pipelines.state import holder, read_state
 
@@ -113,24 +113,31 @@ class _Reached:
         self._known = known
         self._targets = {each.target: each for each in known.values()}
 
-    def by(self, flow: str, head: int | None) -> tuple[str | None, int | None, int | None]:
-        """What a flow reads, up to which position, and where that ends."""
+    def by(
+        self, flow: str, head: int | None, readers: tuple[str, ...] = ()
+    ) -> tuple[str | None, int | None, int | None]:
+        """What a flow reads, up to which position, and where that ends; `readers` read what it writes."""
+        if flow in readers:
+            # No tables read one another in a circle, but files can say so.
+            return None, None, None
         offsets = self._known[flow].offsets()
-        direct = [int(offset[POSITION]) for offset in offsets if POSITION in offset]
+        direct = [number_of(self._known[flow].path, offset, POSITION) for offset in offsets if POSITION in offset]
         if direct:
             return STORE, min(direct), head
         files = [files for files in self._known[flow].files_read().values() if files]
-        read = [self._of_table(each, head) for each in files]
+        read = [self._of_table(each, head, (*readers, flow)) for each in files]
         tables = [each for each in read if each is not None]
         if not tables or len(tables) != len(read):
             return None, None, None
         return _behind(tables)
 
-    def _of_table(self, files: set[Path], head: int | None) -> tuple[str, int | None, int | None] | None:
+    def _of_table(
+        self, files: set[Path], head: int | None, readers: tuple[str, ...]
+    ) -> tuple[str, int | None, int | None] | None:
         folder = next(iter(files)).parent
         if folder.parent != self._project.tables or folder.name not in self._targets:
             return None
-        _, end, _ = self.by(self._targets[folder.name].flow, head)
+        _, end, _ = self.by(self._targets[folder.name].flow, head, readers)
         return folder.name, _position(folder, files, end), end
 
 
@@ -146,7 +153,10 @@ def _behind(tables: list[tuple[str, int | None, int | None]]) -> tuple[str, int 
 
 def _position(table: Path, read: set[Path], end: int | None) -> int | None:
     unread = set(logged_files(table / FILES_LOG)) - read
-    firsts = [first for file in unread if (first := _footer(file)[1]) is not None]
+    try:
+        firsts = [first for file in unread if (first := _footer(file)[1]) is not None]
+    except OSError:
+        return None
     return min(firsts) - 1 if firsts else end
 
 
@@ -179,7 +189,7 @@ class RowCounts:
                 known, rows = set(), 0
             rows += sum(_footer(file)[0] for file in files - known)
         except OSError:
-            # It is being made anew at this moment.
+            # It is being made anew at this moment, or a file of it is damaged.
             return None
         self._known[table] = files, rows
         return rows
@@ -192,10 +202,17 @@ def _files(folder: Path) -> set[Path]:
 
 @lru_cache(FOOTERS_MAX)
 def _footer(file: Path) -> tuple[int, int | None]:
-    """The rows of a file, and the first position in it. Files never change."""
+    """The rows of a file, and the first position in it. Files never change. Raises OSError if it cannot be read."""
+    import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    metadata = pq.read_metadata(file)
+    try:
+        return _rows_and_first(pq.read_metadata(file))
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise OSError(f"{file} is damaged: {error}") from error
+
+
+def _rows_and_first(metadata: Any) -> tuple[int, int | None]:
     columns = [index for index in range(metadata.num_columns) if metadata.schema.column(index).path == POSITION]
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     found = [group.column(column).statistics for group in groups for column in columns]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import InvalidRequest
-from penstock.files import created, is_shared, make_folder, private
+from penstock.files import created, is_shared, make_folder, parsed, private, read_file
 from penstock.pipelines.projects import Project
 
 STATE: Final = "state.json"
@@ -25,6 +25,7 @@ METASTORE_S: Final = 30.0
 """Seconds that the Spark of a run that was killed has to end."""
 LOOK_S: Final = 0.2
 OWNER_BYTES_MAX: Final = 4096
+STATE_BYTES_MAX: Final = 64 << 20
 
 
 def now() -> str:
@@ -33,12 +34,39 @@ def now() -> str:
 
 
 def read_state(project: Project) -> dict[str, Any]:
-    """What the last run has left; nothing if there was none."""
+    """What the last run has left; nothing if there was none. Raises InvalidRequest if it is something else."""
+    path = project.own / STATE
     try:
-        found = json.loads((project.own / STATE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        found = parsed(read_file(path, STATE_BYTES_MAX))
+        _check(found)
+    except FileNotFoundError:
         return {}
-    return found if isinstance(found, dict) else {}
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        reason = f"is damaged ({error}); remove it, and the next run goes by what the project says now"
+        raise InvalidRequest(str(path), reason) from None
+    return dict(found)
+
+
+def _check(state: Any) -> None:
+    """Raise unless a state has what runs write: whoever reads it relies on that."""
+    for flow in state.get("flows", {}).values():
+        for name, value in flow.items():
+            if not (value is None or (isinstance(value, str) and value.isprintable())):
+                raise TypeError(f"the {name} of a flow is no text")
+        if "/" in flow.get("target", "") or not flow.get("target", "x"):
+            raise ValueError("a flow has a target that is no table")
+    made = state.get("made", {})
+    if not all(isinstance(each, dict) for each in _list(made.get("source", []))):
+        raise TypeError("what bronze was read by is no source")
+    for table in made.get("tables", {}).values():
+        for types in (table["type"], *table["columns"].values()):
+            _list(types)
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError("something is no list")
+    return value
 
 
 def write_state(project: Project, state: dict[str, Any]) -> None:

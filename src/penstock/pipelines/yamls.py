@@ -1,15 +1,23 @@
-"""YAML in which no name stands twice: the last one would count, and what the first one says would be gone unnoticed."""
+"""YAML in which no name stands twice: the last one would count, and what the first one says would be gone unnoticed.
+
+A few lines with aliases can mean more than fits into any memory. So what a file means is counted before it is made.
+"""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
 from penstock.errors import InvalidRequest
+from penstock.files import read_file
+
+BYTES_MAX: Final = 8 << 20
+NODES_MAX: Final = 1_000_000
+"""Values in a file, those that aliases stand for counted as often as they do."""
 
 
-class _Twice(yaml.YAMLError):  # type: ignore[misc]
-    """A name that stands twice in one place."""
+class _Refused(yaml.YAMLError):  # type: ignore[misc]
+    """A name that stands twice in one place, or aliases that stand for too much."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -21,7 +29,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
             if isinstance(key, yaml.ScalarNode):
                 line, name = key.start_mark.line + 1, (key.tag, key.value)
                 if name in seen:
-                    raise _Twice(f"has {key.value!r} twice, in line {seen[name]} and in line {line}")
+                    raise _Refused(f"has {key.value!r} twice, in line {seen[name]} and in line {line}")
                 seen[name] = line
         return node
 
@@ -29,11 +37,36 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 def load(path: Path) -> Any:
     """What is in a file. Raises InvalidRequest, which names the file and the line."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - it is a safe one
-    except _Twice as error:
+        return loaded(read_file(path, BYTES_MAX).decode())
+    except _Refused as error:
         raise InvalidRequest(str(path), str(error)) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InvalidRequest(str(path), f"cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise InvalidRequest(str(path), "is nested too deeply") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # Values that say their own type, and are none of it, raise what Python raises.
         raise InvalidRequest(str(path), f"is no YAML: {_told(error)}") from None
+
+
+def loaded(text: str) -> Any:
+    """What a text says. Raises whatever PyYAML raises."""
+    loader = _Loader(text)
+    node = loader.get_single_node()
+    if _size(node, {}) > NODES_MAX:
+        raise _Refused(f"has aliases that make more than {NODES_MAX} values of it")
+    return None if node is None else loader.construct_document(node)
+
+
+def _size(node: Any, known: dict[int, int]) -> int:
+    """How many values a node means. One that has itself in it has more than any number."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = NODES_MAX + 1
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        known[id(node)] = 1 + sum(_size(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _told(error: Exception) -> str:

@@ -118,7 +118,8 @@ def read_toml(path: Path, source: str) -> dict[str, object]:
             return tomllib.load(file)
     except OSError as error:
         raise BadSetting("config", str(path), source, f"cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # Numbers of very many digits, and very deep brackets, are TOML that Python does not read.
         raise BadSetting("config", str(path), source, f"is not TOML: {error}") from error
 
 

@@ -25,7 +25,13 @@ def text(raw: object) -> str:
 
 def directory(raw: object) -> Path:
     """A path; `~` is the home directory."""
-    return (raw if isinstance(raw, Path) else Path(text(raw))).expanduser()
+    path = raw if isinstance(raw, Path) else Path(text(raw))
+    if "\0" in str(path):
+        raise ValueError("must not have a zero in it")
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("names a home directory that nobody has") from None
 
 
 def switch(raw: object) -> bool:

@@ -31,6 +31,8 @@ SIMPLE: Final = {
 """Types by their names in SQL. DECIMAL, ARRAY, MAP and STRUCT have arguments."""
 DECIMALS: Final = ("DECIMAL", "DEC", "NUMERIC")
 DIGITS_MAX: Final = 38
+LEVELS_MAX: Final = 100
+"""How deep types may lie in one another."""
 _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|(\d+)|('(?:[^'\\]|\\.)*')|([<>(),:]))")
 
 Schema = dict[str, Any]
@@ -49,6 +51,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._words = _words(text)
         self._at = 0
+        self._level = 0
 
     def fields(self, colon: str, end: str) -> list[Schema]:
         """Columns with commas between them."""
@@ -97,7 +100,12 @@ class _Reader:
             return self._decimal()
         if word in ("ARRAY", "MAP", "STRUCT"):
             self._need("<", word)
-            return self._nested(word, name)
+            self._level += 1
+            if self._level > LEVELS_MAX:
+                raise _wrong(f"{name} has more than {LEVELS_MAX} types in one another")
+            nested = self._nested(word, name)
+            self._level -= 1
+            return nested
         raise _wrong(f"{name} has the type {word or 'nothing'}, which is unknown, or cannot come from JSON")
 
     def _decimal(self) -> str:
@@ -113,8 +121,8 @@ class _Reader:
     def _number(self) -> int:
         word = self._next()
         self._at += 1
-        if not word.isdigit():
-            raise _wrong(f"{word!r} stands where a number should be")
+        if not word.isdecimal() or len(word) > DIGITS_MAX:
+            raise _wrong(f"{word[:DIGITS_MAX]!r} stands where a number should be")
         return int(word)
 
     def _nested(self, word: str, name: str) -> Schema:

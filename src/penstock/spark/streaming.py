@@ -6,12 +6,15 @@ another store or timeline is StoreChanged.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from penstock.errors import InvalidRequest
+from penstock.files import made_of
 from penstock.history.histories import History, Now, check_identity, open_history
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import plan, read_range
@@ -44,8 +47,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """How far the next batch goes."""
-        now, after = self._now(), int(start["position"])
-        _check(start, now)
+        now = self._now()
+        after = _position(start, now)
         end = self._end(now)
         if isinstance(limit, ReadMaxRows):
             end = min(end, after + limit.max_rows)
@@ -76,9 +79,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The ranges of a batch."""
         now = self._now()
-        _check(start, now)
-        _check(end, now)
-        ranges = plan(self._open(), now, self._options, int(start["position"]) + 1, int(end["position"]))
+        first, last = _position(start, now) + 1, _position(end, now)
+        ranges = plan(self._open(), now, self._options, first, last)
         return [InputPartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -105,5 +107,20 @@ def _offset(now: Now, position: int) -> Offset:
     return {"store": now.identity.id, "timeline": now.identity.timeline, "position": position}
 
 
-def _check(offset: Offset, now: Now) -> None:
-    check_identity(StoreIdentity(offset["store"], offset["timeline"]), now.identity, "the checkpoint")
+def _position(offset: Offset, now: Now) -> int:
+    """The position of an offset of this history. Spark keeps offsets in files, which may be damaged."""
+    try:
+        found = made_of(_Place, offset)
+    except TypeError as error:
+        raise InvalidRequest("the checkpoint", f"is damaged ({error}); begin the query with a new one") from None
+    check_identity(StoreIdentity(found.store, found.timeline), now.identity, "the checkpoint")
+    return found.position
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An offset."""
+
+    store: str
+    timeline: int
+    position: int
