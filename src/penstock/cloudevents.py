@@ -20,7 +20,7 @@ from uuid import UUID, uuid5
 
 from penstock.errors import PenstockError
 from penstock.model import Event, NewEvent, check_context, check_stream, check_type, now_ticks, ticks_of_datetime
-from penstock.model.ticks import TICKS_MAX, TICKS_PER_SECOND, datetime_of, stamp_of, ticks_of
+from penstock.model.events import TICKS_MAX, TICKS_PER_SECOND, datetime_of, stamp_of, ticks_of
 
 BASE: Final = "penstock:"
 """What a source begins with that names a context."""

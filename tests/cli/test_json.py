@@ -18,7 +18,7 @@ from penstock.cli.output import iso, json_text
 from penstock.interchange.lines import from_json_lines
 from penstock.interchange.rows import Defaults
 from penstock.model import Event
-from penstock.model.ticks import TICKS_MAX, stamp_of
+from penstock.model.events import TICKS_MAX, stamp_of
 from penstock.terminal import LogLines, escape_python, shown, shown_document
 
 JOINERS = "\u200c\u200d"

@@ -19,7 +19,7 @@ from penstock.interchange.parquets import ParquetEvents, from_parquet
 from penstock.interchange.rows import Defaults, id_of, text_of_id
 from penstock.interchange.times import stamp_of_text, text_of_stamp
 from penstock.model import Event, NewEvent
-from penstock.model.ticks import KIND_LOCAL, KIND_UNSPECIFIED, KIND_UTC, TICKS_MAX, stamp_of
+from penstock.model.events import KIND_LOCAL, KIND_UNSPECIFIED, KIND_UTC, TICKS_MAX, stamp_of
 
 NOTHING = Defaults()
 UNICODE = st.characters(codec="utf-8", exclude_characters="\0")

@@ -21,8 +21,7 @@ from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, js
 from penstock.errors import PenstockError, Retry, VersionConflict
 from penstock.interchange.strict import parsed
 from penstock.model import ANY, NEW, Appended
-from penstock.model.events import NewEvent, random_id
-from penstock.model.ticks import now_ticks, stamp_of, ticks_of_datetime
+from penstock.model.events import NewEvent, now_ticks, random_id, stamp_of, ticks_of_datetime
 
 if TYPE_CHECKING:
     from penstock.client import Client

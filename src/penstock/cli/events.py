@@ -23,8 +23,7 @@ from penstock.cli.output import Painted, iso, json_text
 from penstock.interchange.strict import parsed
 from penstock.interchange.times import stamp_of_text
 from penstock.model import Event, NewEvent, check_context, check_stream, check_type
-from penstock.model.events import random_id
-from penstock.model.ticks import TICKS_MAX, TICKS_PER_SECOND, now_ticks, stamp_of, ticks_of_datetime
+from penstock.model.events import TICKS_MAX, TICKS_PER_SECOND, now_ticks, random_id, stamp_of, ticks_of_datetime
 
 __all__ = ["BadEvent", "Placed", "body_text", "event_document", "event_line", "event_of", "ticks_of_text"]
 

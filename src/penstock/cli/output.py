@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
 
-from penstock.model.ticks import TICKS_PER_SECOND
+from penstock.model.events import TICKS_PER_SECOND
 from penstock.terminal import complain, shown, shown_document
 
 if TYPE_CHECKING:

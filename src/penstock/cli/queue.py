@@ -27,7 +27,7 @@ from penstock.cli.output import (
 from penstock.cli.read import print_events
 from penstock.errors import PenstockError
 from penstock.model import Allocation, QueueInfo
-from penstock.model.ticks import TICKS_MAX, datetime_of
+from penstock.model.events import TICKS_MAX, datetime_of
 
 if TYPE_CHECKING:
     from penstock.client import Client, Queue

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.history.texts import texts
 from penstock.model import Event
-from penstock.model.ticks import TICKS_MASK, UNIX_EPOCH_TICKS
+from penstock.model.events import TICKS_MASK, UNIX_EPOCH_TICKS
 from penstock.store.arrow import SCHEMA
 
 TICKS_PER_US: Final = 10

@@ -13,7 +13,7 @@ from typing import Any, Final
 from penstock.errors import InvalidRequest
 from penstock.history.columns import COLUMNS
 from penstock.model import EventFilter, ticks_of_datetime
-from penstock.model.names import check_context, check_stream, check_type
+from penstock.model.events import check_context, check_stream, check_type
 from penstock.settings.parsers import size, switch, whole_number
 
 POSITION_MAX: Final = (1 << 63) - 1

@@ -31,7 +31,7 @@ from penstock.interchange.rows import (
 from penstock.interchange.strict import decoder
 from penstock.interchange.times import text_of_stamp
 from penstock.model import Event
-from penstock.model.ticks import stamp_of
+from penstock.model.events import stamp_of
 
 LINE_BYTES_MAX: Final = 64 << 20
 """One line: more than an event can be, however it is written."""

@@ -16,7 +16,7 @@ from penstock.interchange.files import Flaw
 from penstock.interchange.rows import ALIASES, PASSED_OVER, Defaults, Stamp, Wrong, compact_json, incoming
 from penstock.interchange.times import stamp_of_ticks, text_of_stamp
 from penstock.model import Event
-from penstock.model.ticks import KIND_UTC, UNIX_EPOCH_TICKS
+from penstock.model.events import KIND_UTC, UNIX_EPOCH_TICKS
 
 ROW_GROUP_EVENTS_MAX: Final = 65_536
 ROW_GROUP_BYTES_MAX: Final = 32 << 20

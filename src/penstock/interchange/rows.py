@@ -24,8 +24,7 @@ from uuid import UUID
 from penstock.cloudevents import Incoming
 from penstock.interchange.times import stamp_of_text
 from penstock.model import NewEvent, check_context, check_stream, check_type, now_ticks
-from penstock.model.events import random_id
-from penstock.model.ticks import stamp_of
+from penstock.model.events import random_id, stamp_of
 from penstock.store.contract import LOG_CONTEXT, MESSAGE_TYPE
 from penstock.wire.remits import first_invalid
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
-from penstock.model.ticks import (
+from penstock.model.events import (
     KIND_LOCAL,
     KIND_UNSPECIFIED,
     KIND_UTC,

@@ -16,7 +16,7 @@ from penstock.history.columns import TABLE, stored_columns, table_batch
 from penstock.history.histories import check_identity, open_history
 from penstock.lake.parquet import DAY_US, Erased, Piece, day_of, in_order
 from penstock.model import EventFilter
-from penstock.model.ticks import UNIX_EPOCH_TICKS
+from penstock.model.events import UNIX_EPOCH_TICKS
 from penstock.store.arrow import record_batch
 from penstock.store.contract import StoreIdentity
 from penstock.store.joining import Joined

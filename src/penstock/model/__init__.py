@@ -14,7 +14,31 @@ from penstock.model.builds import (
     ReadMessages,
     StageOutput,
 )
-from penstock.model.events import ANY, NEW, Event, EventFilter, NewEvent, event, new_event
+from penstock.model.events import (
+    ANY,
+    KIND_LOCAL,
+    KIND_UNSPECIFIED,
+    KIND_UTC,
+    NEW,
+    TICKS_MAX,
+    Event,
+    EventFilter,
+    NewEvent,
+    check_context,
+    check_job,
+    check_name,
+    check_stream,
+    check_type,
+    datetime_of,
+    event,
+    new_event,
+    now_ticks,
+    stamp_of,
+    ticks_of,
+    ticks_of_datetime,
+    ticks_of_unix_ns,
+    unix_ns_of,
+)
 from penstock.model.logs import (
     AddMessages,
     CreateIterator,
@@ -33,8 +57,6 @@ from penstock.model.logs import (
     ShowIterator,
     ShowLog,
 )
-from penstock.model.names import check_context, check_job, check_name, check_stream, check_type
-from penstock.model.principals import ANONYMOUS, Principal, Right
 from penstock.model.replies import (
     Allocation,
     Appended,
@@ -61,6 +83,7 @@ from penstock.model.replies import (
     Transacted,
 )
 from penstock.model.requests import (
+    ANONYMOUS,
     AcknowledgeQueue,
     Append,
     FetchSubscription,
@@ -71,6 +94,7 @@ from penstock.model.requests import (
     ListQueues,
     ListStreams,
     ListSubscriptions,
+    Principal,
     ProducerMark,
     ProgressSubscription,
     PutBack,
@@ -85,6 +109,7 @@ from penstock.model.requests import (
     ReplayQueue,
     Request,
     ResetQueue,
+    Right,
     SetDeadLetterRule,
     SetSubscription,
     SubscribeQueue,
@@ -93,19 +118,6 @@ from penstock.model.requests import (
     Transact,
 )
 from penstock.model.staging import DropStages, Published, PublishStages, StagedUnit, StageEvents, StagesTaken, Winner
-from penstock.model.ticks import (
-    KIND_LOCAL,
-    KIND_UNSPECIFIED,
-    KIND_UTC,
-    TICKS_MAX,
-    datetime_of,
-    now_ticks,
-    stamp_of,
-    ticks_of,
-    ticks_of_datetime,
-    ticks_of_unix_ns,
-    unix_ns_of,
-)
 from penstock.model.upkeep import Erased, EraseStream, EraseSubject, ErasureInfo, ErasurePage, ListErasures
 
 __all__ = [

@@ -8,9 +8,8 @@ items count from 0. The server may build on meanwhile: the same function over th
 from dataclasses import dataclass
 
 from penstock.model.logs import IteratorKind, Over
-from penstock.model.principals import Right
 from penstock.model.replies import Reply
-from penstock.model.requests import Repeat, Request
+from penstock.model.requests import Repeat, Request, Right
 from penstock.model.staging import Winner
 
 

@@ -1,19 +1,127 @@
-"""Events, before and after they are history.
+"""Events, before and after they are history; their times, and what may be a name.
 
-Both are tuples: a server handles millions of them, so they are as light as Python lets them be.
+Both kinds of events are tuples: a server handles millions of them, so they are as light as Python lets them be.
 Ids are 16 bytes in RFC 4122 order (`uuid.UUID.bytes`); `event.uuid` makes the object when somebody wants one.
+
+A *tick* is 100 ns; ticks count from 0001-01-01 UTC. A *stamp* is 64 bits: the ticks in the low 62, and in the top two
+the kind of time that the client sent (.NET's `DateTimeKind`), so that a time comes back as it was sent. Only ticks are
+compared, never stamps. A name is non-empty UTF-8 without NUL, with a limit in bytes.
 """
 
 import json
 import os
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from penstock.errors import NotJson
-from penstock.model.ticks import datetime_of, now_ticks, stamp_of, ticks_of, ticks_of_datetime
+
+# --- times ----------------------------------------------------------------------------------------------------
+
+KIND_UNSPECIFIED: Final = 0
+KIND_UTC: Final = 1
+KIND_LOCAL: Final = 2
+
+TICKS_PER_SECOND: Final = 10_000_000
+TICKS_PER_MS: Final = 10_000
+TICKS_MASK: Final = (1 << 62) - 1
+TICKS_MAX: Final = 3_155_378_975_999_999_999
+"""9999-12-31 23:59:59.9999999, the last tick there is."""
+UNIX_EPOCH_TICKS: Final = 621_355_968_000_000_000
+
+_YEAR_ONE: Final = datetime(1, 1, 1, tzinfo=UTC)
+
+
+def stamp_of(ticks: int, kind: int = KIND_UTC) -> int:
+    """The stamp of a time and its kind."""
+    return kind << 62 | ticks
+
+
+def ticks_of(stamp: int) -> int:
+    """The time of a stamp, whatever its kind."""
+    return stamp & TICKS_MASK
+
+
+def ticks_of_unix_ns(nanoseconds: int) -> int:
+    """Ticks of a time given as nanoseconds since 1970."""
+    return UNIX_EPOCH_TICKS + nanoseconds // 100
+
+
+def unix_ns_of(ticks: int) -> int:
+    """Nanoseconds since 1970 of a time given as ticks."""
+    return (ticks - UNIX_EPOCH_TICKS) * 100
+
+
+def ticks_of_datetime(moment: datetime) -> int:
+    """Ticks of a datetime; one without an offset is taken as UTC."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - _YEAR_ONE) // timedelta(microseconds=1) * 10
+
+
+def datetime_of(ticks: int) -> datetime:
+    """The datetime of ticks, in UTC, cut to microseconds."""
+    return _YEAR_ONE + timedelta(microseconds=ticks // 10)
+
+
+def now_ticks() -> int:
+    """The time by this machine's clock."""
+    return ticks_of_unix_ns(time.time_ns())
+
+
+# --- names ----------------------------------------------------------------------------------------------------
+
+CONTEXT_BYTES_MAX: Final = 255
+STREAM_BYTES_MAX: Final = 512
+TYPE_BYTES_MAX: Final = 1024
+NAME_BYTES_MAX: Final = 512
+"""Subscribers, queues, producers, logs, iterators."""
+RESERVED_JOBS: Final = "penstock:"
+"""How the names of jobs begin that the server itself stages: the output of iterators."""
+
+
+def _reason(name: str, limit: int) -> str | None:
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        return "is not valid Unicode"
+    if not length:
+        return "is empty"
+    if length > limit:
+        return f"has {length} bytes; at most {limit} are allowed"
+    return "contains a NUL character" if "\0" in name else None
+
+
+def check_context(name: str) -> str | None:
+    """Why this cannot be a context's name, or None if it can."""
+    return _reason(name, CONTEXT_BYTES_MAX)
+
+
+def check_stream(name: str) -> str | None:
+    """Why this cannot be a stream's name, or None if it can."""
+    return _reason(name, STREAM_BYTES_MAX)
+
+
+def check_type(name: str) -> str | None:
+    """Why this cannot be an event's type, or None if it can."""
+    return _reason(name, TYPE_BYTES_MAX)
+
+
+def check_name(name: str) -> str | None:
+    """Why this cannot name a subscriber, queue, producer, log or iterator, or None if it can."""
+    return _reason(name, NAME_BYTES_MAX)
+
+
+def check_job(name: str) -> str | None:
+    """Why this cannot name a job that stages events, or None if it can."""
+    if name.startswith(RESERVED_JOBS):
+        return f"begins with {RESERVED_JOBS}, as only jobs of the server itself do"
+    return _reason(name, NAME_BYTES_MAX)
+
+
+# --- events ---------------------------------------------------------------------------------------------------
 
 NEW: Final = 1
 """Expected version of a stream that must not exist yet: its first event gets sequence 1."""

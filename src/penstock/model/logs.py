@@ -7,9 +7,8 @@ iterator's kept output, or a stream of any context. Ordinals count from 0; those
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.model.principals import Right
 from penstock.model.replies import Encoded, Reply
-from penstock.model.requests import Repeat, Request
+from penstock.model.requests import Repeat, Request, Right
 
 
 class IteratorKind(StrEnum):

@@ -6,11 +6,37 @@ Times are ticks. A `filter` is a stream prefix; `*` and the empty string mean ev
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import ClassVar
+from enum import Flag, StrEnum, auto
+from typing import ClassVar, Final
 
 from penstock.model.events import ANY, NewEvent
-from penstock.model.principals import Right
+
+
+class Right(Flag):
+    """What a request needs its principal to be allowed."""
+
+    READ = auto()
+    APPEND = auto()
+    CONSUME = auto()
+    ADMIN = auto()
+    ALL = READ | APPEND | CONSUME | ADMIN
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A name with rights."""
+
+    name: str
+    rights: Right
+
+    def may(self, right: Right) -> bool:
+        """Whether all of these rights are given."""
+        # Asked of every request; `in` would build a flag each time, and `value` is looked up the long way.
+        return not right._value_ & ~self.rights._value_
+
+
+ANONYMOUS: Final = Principal("anonymous", Right.ALL)
+"""Everyone, as long as nobody has to say who they are."""
 
 
 class Repeat(StrEnum):

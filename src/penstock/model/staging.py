@@ -6,9 +6,8 @@ one transaction under a producer's mark, so that publishing again adds nothing.
 
 from dataclasses import dataclass
 
-from penstock.model.principals import Right
 from penstock.model.replies import Reply
-from penstock.model.requests import ProducerMark, Repeat, Request
+from penstock.model.requests import ProducerMark, Repeat, Request, Right
 
 
 @dataclass(frozen=True, slots=True)

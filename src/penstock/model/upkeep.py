@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from penstock.model.principals import Right
 from penstock.model.replies import Reply
-from penstock.model.requests import Repeat, Request
+from penstock.model.requests import Repeat, Request, Right
 
 
 @dataclass(frozen=True, slots=True)

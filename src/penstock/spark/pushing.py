@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 
 from penstock.history.columns import NULLABLE
 from penstock.history.options import ReadOptions
-from penstock.model.names import check_context, check_stream
+from penstock.model.events import check_context, check_stream
 
 ALL: Final = "*"
 """As an option this means every stream; in a query it is a text like any other, which no option can say."""

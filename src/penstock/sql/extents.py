@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.history.columns import TICKS_PER_US
 from penstock.history.options import POSITION_MAX, ReadOptions
-from penstock.model.names import check_context, check_stream
-from penstock.model.ticks import TICKS_MAX, UNIX_EPOCH_TICKS
+from penstock.model.events import TICKS_MAX, UNIX_EPOCH_TICKS, check_context, check_stream
 from penstock.sql.substrait import Among, Call, Column, Literal, Node
 
 

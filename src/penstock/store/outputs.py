@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import DamagedRecord, InvalidRequest
 from penstock.model import StagedUnit, check_job, new_event
-from penstock.model.names import RESERVED_JOBS
+from penstock.model.events import RESERVED_JOBS
 from penstock.store.record import Record
 from penstock.store.staging import make_unit
 
