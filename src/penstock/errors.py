@@ -440,6 +440,15 @@ class StorageFull(StoreError):
         return f"the store is full: {self.reason}. Nothing was written; free some space and try again"
 
 
+class NotDurable(StoreError):
+    """The database would lose what it acknowledges, so the store takes no writes; nothing was written."""
+
+    _retry = Retry.SAFE
+
+    def __str__(self) -> str:
+        return f"the store takes no writes: {self.reason}. Nothing was written; mend this and try again"
+
+
 @dataclass(eq=False)
 class DamagedRecord(PenstockError):
     """A stored record is not what was written. It is never served."""

@@ -14,9 +14,9 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from penstock.errors import PenstockError, StorageFailure
+from penstock.errors import NotDurable, PenstockError, StorageFailure
 from penstock.store.postgres import arrays
-from penstock.store.postgres.connecting import QUERIES, Target, connect
+from penstock.store.postgres.connecting import QUERIES, Target, connect, refusal_of
 from penstock.store.postgres.translation import translate
 
 READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -40,7 +40,17 @@ class Database:
         self._pipeline: ExitStack | None = None
         self._is_in_turn = False
         self.connection = connect(target, write=write)
-        self.timeline = self._timeline()
+        try:
+            if write and (refusal := self.refusal()) is not None:
+                raise refusal
+            self.timeline = self._timeline()
+        except BaseException:
+            self.close()
+            raise
+
+    def refusal(self) -> NotDurable | None:
+        """Why nothing may be written here, if a setting is off that must be on."""
+        return refusal_of(self.value("switched_off"))
 
     def _timeline(self) -> str:
         """Which line of PostgreSQL's own history is written here; another after a failover, and transactions of the

@@ -165,6 +165,8 @@ class SqliteStore(SqliteReader):
         self._erased = False
         self._emptied: list[int] = []
         self._recorded = self._last_recorded()
+        now = self.now()
+        self.batch_times = BatchTimes(now, max(now, self._recorded))
 
     def _last_recorded(self) -> int:
         """The last recorded time; of a record before it if the last one is damaged, which is no reason not to open."""

@@ -81,6 +81,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.NotAllowed: NOT_ALLOWED,
     errors.NotAppended: INTERNAL,
     errors.NotCbor: NOT_CBOR,
+    errors.NotDurable: INTERNAL,
     errors.NotJson: INTERNAL,
     errors.NotLoopback: INTERNAL,
     errors.OutputMoved: INTERNAL,

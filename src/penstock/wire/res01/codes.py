@@ -49,6 +49,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.NotAppended: UNEXPECTED,
     errors.NotJson: UNEXPECTED,
     errors.NotCbor: STORAGE,
+    errors.NotDurable: STORAGE,
     errors.NotAllowed: NOT_ALLOWED,
     errors.NotLoopback: UNEXPECTED,
     errors.OutputMoved: STORAGE,
