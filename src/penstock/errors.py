@@ -431,6 +431,13 @@ class StorageFailure(StoreError):
         )
 
 
+class ReadFailure(StorageFailure):
+    """The disk or database failed under a read, which writes nothing."""
+
+    def __str__(self) -> str:
+        return f"the store cannot be read: {self.reason}"
+
+
 class StorageFull(StoreError):
     """There was no room; nothing was written."""
 

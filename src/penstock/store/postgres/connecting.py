@@ -106,13 +106,13 @@ def connect(target: Target, *, write: bool) -> psycopg.Connection[Any]:
             _aimed(target.conninfo, write=write), autocommit=True, prepare_threshold=PREPARE_AFTER
         )
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise translate(error, write=write) from error
     try:
         _check(connection)
         _set_up(connection, target.schema)
     except psycopg.Error as error:
         connection.close()
-        raise translate(error) from error
+        raise translate(error, write=write) from error
     except BaseException:
         connection.close()
         raise

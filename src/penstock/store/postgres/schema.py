@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from psycopg import sql
 
-from penstock.errors import NotAStore, StorageFailure, StoreTooNew, StoreUnfinished
+from penstock.errors import NotAStore, ReadFailure, StoreTooNew, StoreUnfinished
 from penstock.store.postgres.connecting import QUERIES
 from penstock.store.postgres.database import Database
 from penstock.store.sql import load_migrations
@@ -49,7 +49,7 @@ def require(database: Database) -> None:
     if version == 0:
         raise NotAStore(database.target.shown, f"it has no schema {database.target.schema} with tables")
     if version < SCHEMA_VERSION:
-        raise StorageFailure(f"{database.target.shown} has an older schema; start a server on it once")
+        raise ReadFailure(f"{database.target.shown} has an older schema; start a server on it once")
     refuse_unfinished(database)
 
 

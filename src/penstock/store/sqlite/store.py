@@ -13,6 +13,7 @@ import apsw
 from penstock.errors import (
     DamagedRecord,
     PenstockError,
+    ReadFailure,
     StorageFailure,
     StoreError,
     VersionConflict,
@@ -69,7 +70,7 @@ class SqliteReader(History, Consumers, Logs, Ledger[Database], Sealing, Stating[
         database = Database(self.directory, create=False, write=False, vfs=self._vfs)
         if schema.check(database, self.directory) < schema.SCHEMA_VERSION:
             database.close()
-            raise StorageFailure(f"{self.directory} has an older schema; start a server on it once")
+            raise ReadFailure(f"{self.directory} has an older schema; start a server on it once")
         return database
 
     def now(self) -> int:

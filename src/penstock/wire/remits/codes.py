@@ -91,6 +91,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.QueueContended: BUSY,
     errors.QueueFilterMismatch: INTERNAL,
     errors.QueueNotFound: INTERNAL,
+    errors.ReadFailure: INTERNAL,
     errors.ReaderBusy: BUSY,
     errors.ReaderTimeout: BUSY,
     errors.Refused: INTERNAL,

@@ -59,6 +59,7 @@ CODES: Final[dict[type[errors.PenstockError], int]] = {
     errors.QueueContended: READER_BUSY,
     errors.QueueFilterMismatch: QUEUE_FILTER,
     errors.QueueNotFound: STORAGE,
+    errors.ReadFailure: STORAGE,
     errors.ReaderBusy: READER_BUSY,
     errors.ReaderTimeout: READER_TIMEOUT,
     errors.Refused: UNEXPECTED,
