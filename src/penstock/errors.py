@@ -453,7 +453,7 @@ class NotDurable(StoreError):
     _retry = Retry.SAFE
 
     def __str__(self) -> str:
-        return f"the store takes no writes: {self.reason}. Nothing was written; mend this and try again"
+        return f"the store takes no writes: {self.reason}. Nothing was written; change that setting and try again"
 
 
 @dataclass(eq=False)
