@@ -244,6 +244,7 @@ def _empty(connection: psycopg.Connection[Any], schema: str) -> bool:
             connection.execute("SELECT setval(pg_get_serial_sequence(%s, 'id'), 1, false)", [table])
         connection.execute("DELETE FROM meta WHERE key <> 'store_id'")
         connection.execute("UPDATE meta SET value = gen_random_uuid()")
+        connection.execute("INSERT INTO meta VALUES ('last_log', '0')")
         connection.execute("INSERT INTO state DEFAULT VALUES")
         connection.execute("INSERT INTO timelines VALUES (1, 0, 0)")
     return True

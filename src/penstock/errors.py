@@ -431,6 +431,13 @@ class StorageFailure(StoreError):
         )
 
 
+class ReadFailure(StorageFailure):
+    """The disk or database failed under a read, which writes nothing."""
+
+    def __str__(self) -> str:
+        return f"the store cannot be read: {self.reason}"
+
+
 class StorageFull(StoreError):
     """There was no room; nothing was written."""
 
@@ -438,6 +445,15 @@ class StorageFull(StoreError):
 
     def __str__(self) -> str:
         return f"the store is full: {self.reason}. Nothing was written; free some space and try again"
+
+
+class NotDurable(StoreError):
+    """The database would lose what it acknowledges, so the store takes no writes; nothing was written."""
+
+    _retry = Retry.SAFE
+
+    def __str__(self) -> str:
+        return f"the store takes no writes: {self.reason}. Nothing was written; change that setting and try again"
 
 
 @dataclass(eq=False)

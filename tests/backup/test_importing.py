@@ -8,7 +8,7 @@ import pytest
 from penstock.errors import DamagedRecord, InvalidRequest, PlaceRefused, StoreInUse, StoreUnfinished
 from penstock.model import EventFilter
 from penstock.store import open_import, open_reader, store_url
-from penstock.store.contract import ReadLimits, Store, StoreImport
+from penstock.store.contract import AddLog, DeleteLog, ReadLimits, Store, StoreImport
 from penstock.store.record import HEADER, RUN, Record, with_checksum
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from tests.backup.support import check_same, furnish, ones, seal_all, writing
@@ -67,6 +67,25 @@ def test_a_store_that_was_never_used_can_be_filled(tmp_path: Path) -> None:
         filling.finish(state)
     with writing(tmp_path / "copy") as copy:
         assert copy.identity() == state.identity
+
+
+def test_a_log_of_a_copy_and_its_successor_are_told_apart_though_the_clock_stands_still(tmp_path: Path) -> None:
+    clock = Clock()
+    with writing(tmp_path / "data", clock) as store, writing(tmp_path / "copy", clock):
+        for name in ("a", "b", "log"):
+            do(store, AddLog(name))
+        append(store, "s", some(1))
+        records, state = records_of(store), store.state()
+    with closing(opened(tmp_path / "copy")) as filling:
+        filling.add(records)
+        filling.finish(state)
+    with writing(tmp_path / "copy", clock) as copy:
+        before = copy.log("log")
+        assert before is not None
+        for name in ("a", "b", "log"):
+            do(copy, DeleteLog(name))
+        do(copy, AddLog("log"))
+        assert do(copy, DeleteLog("log", before.created)) == [False]
 
 
 def test_records_that_do_not_follow_are_refused_and_nothing_is_added(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Where a store may be restored to, what becomes of what is there, and that a server goes on with it."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreInUse, Sto
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.sqlite import SqliteReader, SqliteStore
+from penstock.store.sqlite.lock import LOCK_NAME, take_lock
 from penstock.store.sqlite.replacing import REPLACED, Replacement
 from penstock.testing.threads import ThreadedEngine
 from tests.backup.support import back_up_directory, backed_up, files_of, reading, restored, writing
@@ -223,3 +225,35 @@ async def test_a_server_goes_on_with_a_restored_store(tmp_path: Path) -> None:
     with reading(tmp_path / "copy") as copy:
         assert findings(copy) == []
         assert copy.head() == 9
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["a new folder", "an empty one"])
+def test_a_restore_that_fails_leaves_nothing_where_there_was_nothing(tmp_path: Path, there: bool) -> None:
+    target = tmp_path / "above" / "new"
+    if there:
+        target.mkdir(parents=True)
+    before = set(tmp_path.rglob("*"))
+    with Replacement(target, replace=False) as replacement, closing(replacement.filling()):
+        assert set(tmp_path.rglob("*")) > before
+    assert set(tmp_path.rglob("*")) == before
+    with writing(target) as store:
+        append(store, "s", some(1))
+
+
+def test_a_lock_that_its_owner_removes_keeps_nobody_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is gone between the moments when the next one opens it and locks it."""
+    locked, taken = fcntl.flock, 0
+
+    def flock(descriptor: int, how: int) -> None:
+        nonlocal taken
+        taken += 1
+        locked(descriptor, how)
+        if taken == 1:
+            (tmp_path / LOCK_NAME).unlink()
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    owned = take_lock(tmp_path)
+    assert taken == 2
+    with pytest.raises(StoreInUse):
+        take_lock(tmp_path)
+    os.close(owned)

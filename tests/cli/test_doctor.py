@@ -165,6 +165,10 @@ def test_a_clock_that_went_back_is_a_warning(tmp_path: Path) -> None:
     (found,) = (each for each in stores.embedded(tmp_path, Settings()) if each.check == "times")
     assert found.status is Status.WARNING
     assert "s in the future" in found.message
+    until = found.message.rpartition(" ")[2]
+    assert found.advice == (
+        f"if the clock is right, wait: until {until} all events are recorded at that time; if it is not, set it"
+    )
 
 
 def test_a_long_log_and_unfinished_erasures_are_warnings(filled: Path) -> None:
@@ -225,6 +229,27 @@ def test_a_store_on_postgresql_is_looked_at_as_well(schemas: Schemas) -> None:
     code, found = doctor("--store", "postgresql://127.0.0.1/x?no_such_parameter=1")
     assert (code, found["store"]["status"]) == (1, "problem")
     assert "docs/postgresql.md" in found["store"]["advice"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_database_that_would_lose_commits_is_a_problem(schemas: Schemas) -> None:
+    from penstock.store.postgres import PostgresStore
+
+    with closing(PostgresStore(schemas.url())) as store:
+        append(store, "order-1", some(2))
+    assert "writes" not in doctor("--store", schemas.url())[1]
+    try:
+        schemas.server.set("fsync", "off")
+        deadline = time.monotonic() + 30
+        while (seen := doctor("--store", schemas.url()))[0] == 0:
+            assert time.monotonic() < deadline
+    finally:
+        schemas.server.set("fsync", "on")
+    code, found = seen
+    assert (code, found["writes"]["status"]) == (1, "problem")
+    assert "the database has fsync = off" in found["writes"]["message"]
+    assert "set it to on" in found["writes"]["advice"]
+    assert found["records"]["status"] == "ok"
 
 
 # ---------------------------------------------------------------- servers and ports

@@ -141,3 +141,20 @@ def test_without_psycopg_a_url_of_postgres_is_told_in_a_line_and_all_else_works(
 def test_a_password_is_not_told_when_commands_cannot_connect() -> None:
     code, out, err = penstock("read", "shop", "--url", "postgresql://me:secret@127.0.0.1:1/db")
     assert (code, out, err.count("\n"), "secret" in err) == (1, "", 1, False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sql", "SELECT 1 FROM events", "--store"],
+        ["stats", "--store"],
+        ["verify", "--store"],
+        ["read", "shop", "--url"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_command_that_only_reads_says_nothing_of_writing_when_it_cannot_connect(command: list[str]) -> None:
+    code, out, err = penstock(*command, "postgresql://127.0.0.1:1/db")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "Connection refused" in err
+    assert "writ" not in err

@@ -75,6 +75,9 @@ def test_while_the_disk_fails_everyone_is_told_and_when_it_works_again_appends_s
             failed = await asyncio.gather(*(append_or_error(engine, f"s{n % 7}") for n in range(50)))
             await until(lambda: not engine.is_healthy)
             assert _store_up(engine) == 0
+            reason = "no space left" if fault == FailingDisk.FULL else "the disk is broken"
+            assert str(engine.trouble).startswith("the store cannot be written to at present: ")
+            assert reason in str(engine.trouble)
             failed += await asyncio.gather(*(append_or_error(engine, f"s{n % 7}") for n in range(50)))
             expected = StorageFull if fault == FailingDisk.FULL else StorageFailure
             assert {type(error) for error in failed} == {expected}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import LakeDamaged, PlaceRefused
+from penstock.errors import LakeDamaged
 from penstock.lake import iceberg_tables, remote
 from penstock.lake.changes import read_manifest, recover
 from penstock.lake.iceberg import METADATA, location, metadata_path, update
@@ -38,6 +38,14 @@ ELSEWHERE = [
     None,
     ["../x"],
 ]
+
+COPIES = [
+    "../outside/copy.parquet",
+    "recorded_day=2026-11-14/../../outside/copy.parquet",
+    "_penstock/../../outside/copy.parquet",
+    "{outside}/copy.parquet",
+]
+"""Where a test puts a copy of a file of the lake."""
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +81,13 @@ def contents(folder: Path) -> dict[str, bytes | str]:
 
 
 def attempts(url: str, lake: Path) -> Iterator[Callable[[], object]]:
+    # First what would read a file wherever it is: the others look for it in the lake.
+    yield lambda: restore_lake(str(lake), f"sqlite:///{lake.parent / 'restored'}", stage)
+    yield lambda: query_lake(str(lake), None, "SELECT count(*) FROM events", lambda answer: None)
     yield lambda: archive(url, lake)
     yield lambda: compact(lake)
     yield lambda: verified(url, lake)
-    yield lambda: restore_lake(str(lake), f"sqlite:///{lake.parent / 'restored'}", stage)
     yield lambda: status(str(lake))
-    yield lambda: query_lake(str(lake), None, "SELECT count(*) FROM events", lambda answer: None)
 
 
 def check_refused(url: str, lake: Path, document: str, entry: str) -> None:
@@ -141,11 +150,18 @@ def test_a_change_places_nothing_from_outside(url: str, lake: Path, aside: objec
     check_refused(url, lake, PENDING, repr(aside))
 
 
-@pytest.mark.parametrize("path", ELSEWHERE)
+@pytest.mark.parametrize("path", [*COPIES, *ELSEWHERE])
 def test_a_manifest_names_nothing_outside(url: str, lake: Path, path: object) -> None:
+    """The copies outside are what the manifest says of the file: whoever reads them finds nothing wrong."""
     document = json.loads((lake / MANIFEST).read_bytes())
     del document["checksum"]
-    document["files"][1]["path"] = path
+    entry = document["files"][1]
+    (lake.parent / "outside").mkdir()
+    shutil.copy(lake / entry["path"], lake.parent / "outside" / "copy.parquet")
+    if path in COPIES:
+        shutil.move(lake / entry["path"], lake.parent / "outside" / "moved.parquet")
+        path = str(path).format(outside=lake.parent / "outside")
+    entry["path"] = path
     (lake / MANIFEST).write_bytes(sealed(document))
     check_refused(url, lake, MANIFEST, repr(path))
 
@@ -211,13 +227,28 @@ def test_a_day_that_is_a_link_out_of_the_lake_is_not_changed(url: str, lake: Pat
 def test_a_file_that_is_a_link_out_of_the_lake_is_not_read(url: str, lake: Path) -> None:
     first = manifest_of(lake).files[0].path
     linked(lake / first, lake.parent / "moved.parquet")
+    check_link_refused(lake)
     assert [each.what for each in verified(url, lake).differences] == ["is a link that leads out of the folder"]
-    with pytest.raises(LakeDamaged, match="leads out of the folder"):
-        query_lake(str(lake), None, "SELECT count(*) FROM events", lambda answer: None)
-    with pytest.raises(LakeDamaged, match="leads out of the folder"):
-        restore_lake(str(lake), f"sqlite:///{lake.parent / 'restored'}", stage)
-    with pytest.raises((LakeDamaged, PlaceRefused)):
-        compact(lake)
+
+
+def test_a_day_that_is_a_link_out_of_the_lake_is_not_read(url: str, lake: Path) -> None:
+    (day,) = lake.glob("recorded_day=*")
+    linked(day, lake.parent / "moved")
+    check_link_refused(lake)
+    assert {each.what for each in verified(url, lake).differences} >= {"is a link that leads out of the folder"}
+
+
+def check_link_refused(lake: Path) -> None:
+    """Whatever reads the files says that they are behind a link, and leaves nothing anywhere."""
+    before = set(lake.parent.rglob("*"))
+    for attempt in (
+        lambda: query_lake(str(lake), None, "SELECT count(*) FROM events", lambda answer: None),
+        lambda: restore_lake(str(lake), store_url(lake.parent / "new" / "restored"), stage),
+        lambda: compact(lake),
+    ):
+        with pytest.raises(LakeDamaged, match=r"recorded_day=.* is a link that leads out of the folder"):
+            attempt()
+        assert set(lake.parent.rglob("*")) <= before
 
 
 @pytest.mark.parametrize("name", ["_penstock/lock", "_penstock/manifest.json", "_penstock/pending.json"])

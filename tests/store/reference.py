@@ -86,6 +86,7 @@ class State:
     dead_after: dict[int, int | None] = field(default_factory=dict)
     producers: dict[str, tuple[int, list[Appended | Placed], int]] = field(default_factory=dict)
     logs: dict[str, LogInfo] = field(default_factory=dict)
+    last_log: int = 0
     to_erase: set[int] = field(default_factory=set)
     erased_up_to: dict[tuple[str, str], int] = field(default_factory=dict)
     iterators: dict[str, IteratorState] = field(default_factory=dict)
@@ -380,7 +381,8 @@ class ReferenceStore(BuildReference):
     def _do_addlog(self, op: contract.AddLog) -> bool:
         if op.name in self.state.logs:
             return False
-        self.state.logs[op.name] = LogInfo(op.name, self.recorded, len(self.stream(LOG_CONTEXT, op.name)), 0)
+        created = self.state.last_log = max(self.recorded, self.state.last_log + 1)
+        self.state.logs[op.name] = LogInfo(op.name, created, len(self.stream(LOG_CONTEXT, op.name)), 0)
         return True
 
     def _do_requirelog(self, op: contract.RequireLog) -> bool:

@@ -3,17 +3,19 @@
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
-from penstock.errors import InvalidRequest, NotAStore, StoreError, StoreTooNew
+from penstock.errors import InvalidRequest, NotAStore, NotDurable, StoreError, StoreTooNew
+from penstock.model import ProducerMark
 from penstock.store import open_reader, open_store
-from penstock.store.contract import LOG_CONTEXT, AddLog, DeleteLog, Erase
+from penstock.store.contract import LOG_CONTEXT, AddLog, DeleteLog, Erase, Progress, Register, Transaction
 from penstock.store.postgres import PostgresReader, PostgresStore
 from penstock.store.postgres.connecting import Target
 from penstock.store.postgres.schema import SCHEMA_VERSION
 from tests.postgres import Postgres, postgres
-from tests.store.kit import append, do_one, everything, findings, some
+from tests.store.kit import append, attempt, commit, do, do_one, everything, findings, some
 
 
 def test_a_store_is_found_by_its_url(url: str) -> None:
@@ -139,16 +141,50 @@ def test_a_setting_that_is_switched_off_later_stops_all_writes_until_it_is_on_ag
         append(store, "orders", some(1))
         try:
             server.set(name, "off")
-            with pytest.raises(StoreError, match=f"{name} = off.*Nothing was written"):
+            with pytest.raises(NotDurable, match=f"{name} = off.*Nothing was written"):
                 append_until_refused(store)
-            with pytest.raises(StoreError, match=f"{name} = off"):
+            with pytest.raises(NotDurable, match=f"{name} = off"):
                 store.recover()
+            with pytest.raises(NotDurable, match=f"{name} = off"):
+                append(store, "orders", some(1))
         finally:
             server.set(name, "on")
         recover_soon(store)
         head = store.head()
         append(store, "orders", some(1))
         assert [one.sequence for one in everything(store)] == list(range(1, head + 2))
+
+
+def test_what_was_written_is_known_while_nothing_may_be_written(server: Postgres) -> None:
+    """By a mark or by its events, before and after an attempt to recover, and on a new connection."""
+    events, mark = some(2), ProducerMark("p", 1)
+    with closing(PostgresStore(server.url("known"))) as store:
+        first = append(store, "a", events, expected=1)
+        marked = append(store, "b", events, mark=mark)
+        do_one(store, Register("me", "shop", "", 1))
+        left = Transaction((commit("a", events, expected=1), Progress(1, 1, 2, strict=True)))
+        try:
+            server.set("fsync", "off")
+            with pytest.raises(NotDurable):
+                append_until_refused(store)
+            head = store.head()
+            for _ in range(2):
+                assert append(store, "a", events, expected=1) == replace(first, repeated=True)
+                assert append(store, "b", events, mark=mark) == replace(marked, repeated=True)
+                # Its events are there, and its progress is not: this transaction was never carried out.
+                assert [type(outcome) for outcome in store.write([left, left])] == [NotDurable, NotDurable]
+                assert isinstance(attempt(store, commit("b", events), mark=ProducerMark("p", 2)), NotDurable)
+                with pytest.raises(NotDurable):
+                    store.recover()
+            assert store.head() == head
+        finally:
+            server.set("fsync", "on")
+        recover_soon(store)
+        found = store.find_subscription("me", "shop", "")
+        assert found is not None
+        assert found.position == 1
+        do(store, *left.operations)
+        assert append(store, "b", events, mark=ProducerMark("p", 2)).position == head + 1
 
 
 def append_until_refused(store: PostgresStore) -> None:

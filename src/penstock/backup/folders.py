@@ -1,7 +1,7 @@
 """A place for backups that is a folder: each file is written under another name, synced, and then renamed."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +55,10 @@ class Folder(Place):
             return inside(self.path, name)
         except ValueError as error:
             raise self.damaged(name if name.isprintable() else repr(name), str(error)) from None
+
+    def check_inside(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._at(name)
 
     def sizes(self) -> dict[str, int]:
         with told(self.path):

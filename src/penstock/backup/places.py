@@ -7,7 +7,7 @@ that was killed has left behind is in no manifest: readers do not see it, and th
 import fcntl
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,9 @@ class Place(ABC):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def check_inside(self, names: Iterable[str]) -> None:  # noqa: B027 - a single file has nothing but its own
+        """Raise BackupDamaged if a file is a link that leads out of the place, or is in a folder that is one."""
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:

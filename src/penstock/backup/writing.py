@@ -83,6 +83,7 @@ def _last(place: Place) -> tuple[Manifest | None, str | None]:
     if not found:
         return None, None
     manifest, checksum = read_manifest(place, found[-1])
+    place.check_inside(member.path for member in manifest.files)
     sizes = place.sizes()
     for member in manifest.files:
         if sizes.get(member.path) != member.bytes:

@@ -25,6 +25,7 @@ from penstock.errors import (
     EventNotFound,
     InvalidRequest,
     MarkSuperseded,
+    NotDurable,
     PenstockError,
     Retry,
     StorageFull,
@@ -37,8 +38,10 @@ PAUSE_S_MAX: Final = 1.0
 """Between two attempts: twice as long each time, and not quite the same for all clients."""
 ATTEMPT_S_MIN: Final = 0.02
 """With less time than this nothing is tried again: what is hardly sent when the time is up would only be in doubt."""
-LASTING: Final = (EventNotFound, StorageFull)
+LASTING: Final = (EventNotFound, StorageFull, NotDurable)
 """Errors that do not pass by themselves in a moment: whoever asked decides whether to ask again."""
+HONEST: Final = (ConnectionLost, MarkSuperseded)
+"""Errors that claim no more than what is known: the outcome is unknown, or is no longer kept."""
 
 R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
@@ -212,13 +215,12 @@ class _Attempts:
 
     def _leaves_doubt(self, error: PenstockError) -> bool:
         """Whether an error says less than it seems to: an attempt before may have been carried out all the same."""
-        if self._lost is None or self._request.repeat is Repeat.READS or error.retry is Retry.UNKNOWN:
+        if self._lost is None or self._request.repeat is Repeat.READS:
             return False
         if isinstance(error, VersionConflict):
             # Other events are where these belong: neither attempt was written, or ever will be.
             return error.actual < error.expected
-        # The mark's result is no longer kept: the error itself says no more than that.
-        return not isinstance(error, MarkSuperseded)
+        return not isinstance(error, HONEST)
 
     def _why(self, error: PenstockError) -> str:
         """The reason for an error message. In doubt, without the refusal's sentence: it may say "nothing was done"."""

@@ -38,6 +38,7 @@ MB: Final = 1_000_000
 USED: Final = (FILE_NAME, LOCK_NAME)
 """What whoever looks at a store has to open."""
 RESTORE: Final = "if it is damaged, restore a backup into another directory: penstock restore; see docs/operations.md"
+DURABLE: Final = "set it to on in the database's configuration and reload that; docs/postgresql.md, what it refuses"
 DATABASE: Final = "see to the database, its address and the rights in it: docs/postgresql.md"
 
 
@@ -133,6 +134,8 @@ def seen(store: Store, verify: str) -> Iterator[Finding]:
     """Look at one that is open."""
     stats = store.stats()
     yield standing(stats)
+    if (refusal := store.refusal()) is not None:
+        yield problem("writes", f"the store takes none: {refusal.reason}", DURABLE)
     yield erasures(store.open_erasures())
     looked, last = records(store, stats.head, verify)
     yield looked
@@ -218,8 +221,11 @@ def times(now: int, last: Record | None) -> Finding:
     recorded = max((run.recorded for run in last.runs()), default=0) if last is not None else 0
     ahead = (recorded - now) / TICKS_PER_SECOND
     if ahead > SKEW_S_MAX:
-        message = (
-            f"the last event was recorded {ahead:,.0f} s in the future, at {datetime_of(recorded):%Y-%m-%dT%H:%M:%SZ}"
+        until = f"{datetime_of(recorded):%Y-%m-%dT%H:%M:%SZ}"
+        message = f"the last event was recorded {ahead:,.0f} s in the future, at {until}"
+        return warning(
+            "times",
+            message,
+            f"if the clock is right, wait: until {until} all events are recorded at that time; if it is not, set it",
         )
-        return warning("times", message, "set the clock; until then all events are recorded at that time")
     return ok("times", "the clock goes on from what was recorded last")

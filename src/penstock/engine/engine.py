@@ -220,8 +220,10 @@ class Engine:
     @property
     def trouble(self) -> str | None:
         """Why appends cannot succeed at present, in a sentence for those who watch the server; None if they can."""
-        if self._closing or not self._writer.is_healthy:
-            return "the store cannot be written to at present, or the server is stopping; the server's log says more"
+        if self._closing:
+            return "the server is stopping"
+        if (trouble := self._writer.trouble) is not None:
+            return f"the store cannot be written to at present: {trouble}"
         refusal = self._disk.refusal()
         return None if refusal is None else f"appends are refused: {refusal.reason}"
 

@@ -73,7 +73,7 @@ class Metrics(Collector):
         self.waiting_polls = 0
         self.requests_bytes: Callable[[], int] = int
         self.store_up = True
-        self.recorded_ahead_seconds = 0.0
+        self.recorded_ahead_s: Callable[[], float] = float
         self.refused: Counter[str] = Counter()
         self.gate_received: Counter[str] = Counter()
         self.gate_sent: Counter[str] = Counter()
@@ -128,7 +128,7 @@ class Metrics(Collector):
         yield GaugeMetricFamily(
             "penstock_recorded_ahead_seconds",
             "How far recorded times are ahead of the clock, after it was set back",
-            self.recorded_ahead_seconds,
+            self.recorded_ahead_s(),
         )
         yield self.batch_seconds.family()
         yield self.batch_requests.family()

@@ -3,7 +3,8 @@
 Requests are handed over on the event loop's thread and answered there; the writer only touches the store. When it
 is idle a request starts at once; while a commit is being synced, others gather and share the next one.
 
-If the store fails, everyone who waits is told, and the writer tries to bring the store back until it is.
+If the store fails, everyone who waits is told, and the writer tries to bring the store back until it is. A store that
+only refuses to write (NotDurable) still answers repeats of what it has written.
 """
 
 import asyncio
@@ -16,7 +17,16 @@ from typing import Final, NamedTuple
 
 from penstock.engine.clock import ClockWatch
 from penstock.engine.metrics import Metrics
-from penstock.errors import Closed, LimitExceeded, PenstockError, StoreError, Unexpected, WriterBusy, WriterTimeout
+from penstock.errors import (
+    Closed,
+    LimitExceeded,
+    NotDurable,
+    PenstockError,
+    StoreError,
+    Unexpected,
+    WriterBusy,
+    WriterTimeout,
+)
 from penstock.model import Appended
 from penstock.settings import Settings
 from penstock.store import Store
@@ -66,6 +76,7 @@ class Writer:
 
     def start(self) -> None:
         """Begin to work."""
+        self._clock.look(self._store.batch_times)
         self._thread.start()
 
     @property
@@ -74,9 +85,12 @@ class Writer:
         return self._waiting
 
     @property
-    def is_healthy(self) -> bool:
-        """Whether the store took the last write, or came back since."""
-        return self._failure is None and self._thread.is_alive()
+    def trouble(self) -> str | None:
+        """Why the store takes no writes; None if it took the last one, or came back since."""
+        failure = self._failure
+        if failure is not None:
+            return failure.reason if isinstance(failure, StoreError) else str(failure)
+        return None if self._thread.is_alive() else "the thread that writes has ended"
 
     def submit(self, transaction: Transaction, size: int, answer: Answer) -> None:
         """Queue a transaction; `answer` is called on the loop's thread. Raises if it cannot be taken."""
@@ -149,7 +163,7 @@ class Writer:
         return outcomes
 
     def _commit(self, transactions: list[Transaction]) -> list[Outcome]:
-        if self._failure is not None:
+        if self._failure is not None and not isinstance(self._failure, NotDurable):
             return [self._failure] * len(transactions)
         if not transactions:
             return []
@@ -162,10 +176,15 @@ class Writer:
             return [error] * len(transactions)
         except Exception as error:
             log.exception("a transaction could not be carried out")
-            if self._has_recovered() and len(transactions) == 1:
-                return [Unexpected(repr(error))]
+            self._has_recovered()
+            if len(transactions) == 1:
+                return [self._failure or Unexpected(repr(error))]
             # One of them is at fault; the others shall not suffer for it.
             return [outcome for transaction in transactions for outcome in self._commit([transaction])]
+        for refusal in outcomes:
+            if isinstance(refusal, NotDurable):
+                self._refused(refusal)
+                return outcomes
         self._clock.look(self._store.batch_times)
         self._metrics.batch_seconds.add(time.perf_counter() - started)
         self._metrics.batch_requests.add(len(transactions))
@@ -191,6 +210,11 @@ class Writer:
         self._failure = None
         self._metrics.store_up = True
         return True
+
+    def _refused(self, refusal: NotDurable) -> None:
+        if str(self._failure) != str(refusal):
+            log.warning("the store takes no writes: %s", refusal.reason)
+        self._failed(refusal)
 
     def _failed(self, error: PenstockError) -> None:
         self._failure = error

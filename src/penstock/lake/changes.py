@@ -245,8 +245,14 @@ def check_new(place: LakePlace) -> None:
         raise PlaceRefused(place.shown, f"it holds other things: {_told(foreign)}; name an empty folder, or a new one")
 
 
+def check_links(place: LakePlace, manifest: Manifest) -> None:
+    """Refuse files that are links out of the lake, or in a folder that is one; raises LakeDamaged."""
+    place.check_inside(file.path for file in manifest.files)
+
+
 def check_files(place: LakePlace, manifest: Manifest) -> None:
     """Whether all files are there, and no others; raises LakeDamaged or PlaceRefused."""
+    check_links(place, manifest)
     sizes = place.files()
     for file in manifest.files:
         if file.path not in sizes:

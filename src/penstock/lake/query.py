@@ -138,6 +138,7 @@ def _is_outdated(place: LakePlace, asked: Asked) -> bool:
         return True
     for file in asked.manifest.files:
         if file.path not in there:
+            place.check_inside([file.path])
             raise place.missing(file.path)
     return False
 

@@ -19,7 +19,7 @@ from penstock.backup.exporting import records_between
 from penstock.backup.places import told
 from penstock.backup.restoring import FINDINGS_TOLD_MAX, Stage, findings
 from penstock.errors import LakeDamaged, StoreError
-from penstock.lake.changes import read_manifest, recover
+from penstock.lake.changes import check_links, read_manifest, recover
 from penstock.lake.digests import digest
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.places import LakePlace, open_lake_place
@@ -55,6 +55,7 @@ def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
     with told(target.shown), ExitStack() as held:
         target.look()
         manifest = _held(place, held)
+        check_links(place, manifest)
         with target:
             with closing(target.filling()) as store, stage("restoring") as progressed:
                 _fill(store, place, manifest, progressed)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from penstock.errors import PenstockError
+from penstock.errors import NotDurable, PenstockError
 from penstock.model import (
     Allocation,
     Appended,
@@ -374,17 +374,23 @@ class Store(ABC):
     """A history and all state that goes with it."""
 
     batch_times: BatchTimes
-    """Those of the last `write`."""
+    """Those of the last `write`; before the first, the clock as the store was opened, and the last recorded time."""
 
     # -- writing
 
     @abstractmethod
     def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
-        """Carry out a batch; see the module. Raises StorageFailure or StorageFull if nothing was done."""
+        """Carry out a batch; see the module. Raises StorageFailure or StorageFull if nothing was done.
+
+        While `refusal` says why, each transaction is refused with NotDurable, unless the store recognises it.
+        """
 
     @abstractmethod
     def recover(self) -> None:
-        """After a failed write: come back to what is surely on disk. Raises until the database works again."""
+        """After a failed write: come back to what is surely on disk. Raises until the database works again.
+
+        Where it raises NotDurable, `write` still recognises what was written before.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -539,6 +545,10 @@ class Store(ABC):
     @abstractmethod
     def free_bytes(self) -> int | None:
         """Free space where the store's files grow; None if that cannot be known. May be asked from any thread."""
+
+    def refusal(self) -> NotDurable | None:
+        """Why nothing may be written, where acknowledged commits could be lost; None: all is well."""
+        return None
 
     @abstractmethod
     def stats(self) -> StoreStats:

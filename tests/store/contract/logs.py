@@ -1,6 +1,8 @@
 """Logs: adding to them, deleting them, and erasing what they held."""
 
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,14 @@ def erase_all(store: Store, records_max: int = 3) -> int:
         steps += 1
         assert steps < 100_000, "an erasure must come to its end"
     return steps
+
+
+def made_at(store: Store, name: str) -> int:
+    """Make a log; its time."""
+    assert do_one(store, AddLog(name)) is True
+    made = store.log(name)
+    assert made is not None
+    return made.created
 
 
 class LogContract(StoreCase):
@@ -77,6 +87,24 @@ class LogContract(StoreCase):
         assert len(stream_of(store, "log", LOG_CONTEXT)) == 2
         assert do_one(store, DeleteLog("log", second.created)) is True
         assert stream_of(store, "log", LOG_CONTEXT) == []
+
+    def test_no_two_logs_are_made_at_the_same_time_though_the_clock_stands_still_or_is_set_back(
+        self, tmp_path: Path, clock: Clock
+    ) -> None:
+        start = clock.ticks
+        with closing(self.open(tmp_path, clock)) as store:
+            times = [made_at(store, "log")]
+            for _ in range(3):
+                assert do_one(store, DeleteLog("log", times[-1])) is True
+                times.append(made_at(store, "log"))
+                assert do_one(store, DeleteLog("log", times[-2])) is False, "a deletion of the one before, sent again"
+            do_one(store, DeleteLog("log"))
+        clock.advance(-3_600_000)
+        with closing(self.open(tmp_path, clock)) as store:
+            times.append(made_at(store, "log"))
+            clock.advance(2 * 3_600_000)
+            times.append(made_at(store, "other"))
+        assert times == [start, start + 1, start + 2, start + 3, start + 4, clock.ticks]
 
     def test_a_log_added_again_starts_at_ordinal_0(self, store: Store) -> None:
         do_one(store, AddLog("log"))

@@ -9,7 +9,7 @@ for every result.
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from penstock.errors import InvalidRequest, PenstockError, StoreError, VersionConflict
+from penstock.errors import InvalidRequest, NotDurable, PenstockError, StoreError, VersionConflict
 from penstock.model import Appended, ProducerMark
 from penstock.store import operations
 from penstock.store.contract import (
@@ -93,6 +93,7 @@ class Batch:
         now: int,
         recorded: int,
         careful: bool,
+        refusal: NotDurable | None = None,
     ) -> None:
         self._db = db
         self._appender = appender
@@ -101,6 +102,8 @@ class Batch:
         self._now = now
         self._recorded = recorded
         self._careful = careful
+        self.refusal = refusal
+        """Why nothing of this batch may be committed; what was written before is looked up all the same."""
         self.producers = Producers(db)
         self.has_erased = False
         """Whether there was a step of an erasure."""
@@ -112,12 +115,13 @@ class Batch:
     def judge(self, transaction: Transaction) -> Judged:
         """Carry out a transaction as far as that goes without waiting, or say why it cannot be."""
         ops, mark, refusal = transaction
+        refusal = refusal or self.refusal
         try:
             if mark is not None and (before := self._marked(mark)) is not None:
                 return Judged([*judging.first_results(ops, before, mark)], is_whole=False)
             if refusal is not None:
                 # Not raised: StorageFull would look as if the database itself had failed.
-                return Judged(self._again(ops) if self._is_behind(ops) else refusal, is_whole=False)
+                return Judged(self._known(ops) or refusal, is_whole=False)
             results = self._carry_out(ops)
             if mark is not None:
                 self.producers.save(mark, judging.kept(ops, results))
@@ -149,6 +153,22 @@ class Batch:
         """Whether all streams have gone on from where the commits want to be: they are repeats or conflicts."""
         commits = [op for op in ops if isinstance(op, Commit)]
         return bool(commits) and all(map(self._appender.is_behind, commits))
+
+    def _known(self, ops: Sequence[Operation]) -> list[Result | Later] | None:
+        """The first results of a transaction that is refused now, if it was carried out before."""
+        if not self._is_behind(ops) or (self.refusal is not None and self._is_left_to_do(ops)):
+            return None
+        return self._again(ops)
+
+    def _is_left_to_do(self, ops: Sequence[Operation]) -> bool:
+        """Whether acknowledgements or progress of a transaction would change something; tried, and taken back."""
+        if not (receipts := list(judging.receipts(ops))):
+            return False
+        self._db.command(SAVEPOINT)
+        has_changed = any(_settled(self._apply(op)) for op in receipts)
+        self._db.command(ROLL_BACK)
+        self._db.command(RELEASE)
+        return has_changed
 
     def _again(self, ops: Sequence[Operation]) -> list[Result | Later]:
         """The first results of commits that were made before; a conflict if they were not."""

@@ -3,11 +3,11 @@
 A URL is one of libpq's (`postgresql://user@host/database?…`), with several hosts if there are standbys. The tables live
 in the schema `penstock`, or in the one that the URL's `options=-csearch_path=…` names.
 
-A database whose settings would lose acknowledged commits is refused, by the name of the setting.
+A database whose settings would lose acknowledged commits is refused, by the name of the setting, when a store is opened
+for writing. Those who connect again later may look up what was written before; every batch looks at the settings.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
@@ -15,7 +15,7 @@ from zlib import crc32
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from penstock.errors import InvalidRequest, StoreError
+from penstock.errors import InvalidRequest, NotDurable, StoreError
 from penstock.store.postgres import arrays
 from penstock.store.postgres.translation import translate
 from penstock.store.sql import load_queries
@@ -106,13 +106,13 @@ def connect(target: Target, *, write: bool) -> psycopg.Connection[Any]:
             _aimed(target.conninfo, write=write), autocommit=True, prepare_threshold=PREPARE_AFTER
         )
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise translate(error, write=write) from error
     try:
-        _check(connection, write)
+        _check(connection)
         _set_up(connection, target.schema)
     except psycopg.Error as error:
         connection.close()
-        raise translate(error) from error
+        raise translate(error, write=write) from error
     except BaseException:
         connection.close()
         raise
@@ -137,19 +137,17 @@ def _set_up(connection: psycopg.Connection[Any], schema: str) -> None:
     connection.execute(QUERIES["set_up"], values)
 
 
-def _check(connection: psycopg.Connection[Any], write: bool) -> None:
+def _check(connection: psycopg.Connection[Any]) -> None:
     version = connection.info.server_version // 10_000
     if version < VERSION_MIN:
         raise StoreError(f"the database is PostgreSQL {version}, and the store needs {VERSION_MIN} or later")
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise StoreError(f"the database has the encoding {encoding}, and the store needs UTF8")
-    settings = dict(connection.execute(QUERIES["settings"]).fetchall())
-    if write:
-        refuse_switched_off([name for name in _REFUSED if settings[name] == "off"])
 
 
-def refuse_switched_off(names: Sequence[str]) -> None:
-    """Raises StoreError if there are settings that must be on and are not."""
-    for name in names:
-        raise StoreError(f"the database has {name} = off: {_REFUSED[name]}. Nothing was written; set it to on")
+def refusal_of(switched_off: str) -> NotDurable | None:
+    """Why nothing may be written while settings are off that must be on: their names, separated by blanks."""
+    for name in switched_off.split():
+        return NotDurable(f"the database has {name} = off, and it must be on: {_REFUSED[name]}")
+    return None

@@ -14,9 +14,9 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from penstock.errors import PenstockError, StorageFailure
+from penstock.errors import NotDurable, PenstockError, StorageFailure
 from penstock.store.postgres import arrays
-from penstock.store.postgres.connecting import QUERIES, Target, connect
+from penstock.store.postgres.connecting import QUERIES, Target, connect, refusal_of
 from penstock.store.postgres.translation import translate
 
 READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -40,7 +40,17 @@ class Database:
         self._pipeline: ExitStack | None = None
         self._is_in_turn = False
         self.connection = connect(target, write=write)
-        self.timeline = self._timeline()
+        try:
+            if write and (refusal := self.refusal()) is not None:
+                raise refusal
+            self.timeline = self._timeline()
+        except BaseException:
+            self.close()
+            raise
+
+    def refusal(self) -> NotDurable | None:
+        """Why nothing may be written here, if a setting is off that must be on."""
+        return refusal_of(self.value("switched_off"))
 
     def _timeline(self) -> str:
         """Which line of PostgreSQL's own history is written here; another after a failover, and transactions of the
@@ -60,7 +70,7 @@ class Database:
         try:
             return self.connection.execute(QUERIES[name], values, binary=True)
         except psycopg.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     def rows(self, name: str, values: Values = _NONE) -> list[Any]:
         """All rows of a query."""
@@ -72,7 +82,7 @@ class Database:
         return self._fetch(name, values)
 
     def _fetch(self, name: str, values: Values) -> list[Any]:
-        return fetched(self._execute(name, values))
+        return fetched(self._execute(name, values), write=self._is_for_writing)
 
     def ask(self, name: str, values: Values = _NONE) -> psycopg.Cursor[Any]:
         """Send a query; see `fetched`."""
@@ -111,7 +121,7 @@ class Database:
             with self.connection.transaction():
                 yield self.connection
         except psycopg.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
         finally:
             self._is_in_turn = False
 
@@ -123,14 +133,14 @@ class Database:
             self.connection.execute(text)
         except psycopg.Error as error:
             self.abandon()
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     def sync(self) -> None:
         """Wait for all that was sent. From here on the database knows that it waits for us, and for how long."""
         try:
             self._sync()
         except psycopg.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     def commit(self) -> None:
         """End the transaction; what was sent is carried out when this returns."""
@@ -138,7 +148,7 @@ class Database:
             done = self.connection.execute("COMMIT")
             self._leave_pipeline()
         except psycopg.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
         if done.statusmessage != "COMMIT":
             raise StorageFailure(f"the database answered a commit with {done.statusmessage}")
 
@@ -147,7 +157,7 @@ class Database:
         try:
             self.connection.execute(text)
         except psycopg.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     def _leave_pipeline(self) -> None:
         stack, self._pipeline = self._pipeline, None
@@ -227,12 +237,12 @@ class Database:
         raise StorageFailure("the connection was lost during a commit, and what became of it cannot be found out")
 
 
-def fetched(sent: psycopg.Cursor[Any]) -> list[Any]:
+def fetched(sent: psycopg.Cursor[Any], *, write: bool = True) -> list[Any]:
     """The rows of a statement that was sent; waits for them."""
     try:
         return sent.fetchall()
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise translate(error, write=write) from error
 
 
 # --- reading once more ----------------------------------------------------------------------------------------

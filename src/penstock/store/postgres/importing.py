@@ -18,6 +18,7 @@ from penstock.store.postgres.database import Database
 from penstock.store.postgres.translation import translate
 from penstock.store.record import Record
 from penstock.store.tables.hiding import packed
+from penstock.store.tables.logs import LAST_LOG
 from penstock.store.tables.state import Row
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ class PostgresImport(StoreImport):
                 cursor.executemany(QUERIES[f"import_{name}"], rows)
         db.later("next_numbers")
         db.later("delete_meta", {"key": "importing"})
+        db.later("delete_meta", {"key": LAST_LOG})
 
     def _in_transaction(self, work: Callable[[], object]) -> None:
         try:

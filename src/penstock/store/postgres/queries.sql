@@ -7,9 +7,10 @@ SELECT set_config('search_path', %(schema)s, false), set_config('lock_timeout', 
     -- Pinned as it was found, so that a reload of the configuration does not loosen what commits of this session mean.
     set_config('synchronous_commit', current_setting('synchronous_commit'), false);
 
--- name: settings
-SELECT name, setting FROM pg_settings
-WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit');
+-- name: switched_off
+SELECT concat_ws(' ', CASE current_setting('fsync') WHEN 'off' THEN 'fsync' END,
+    CASE current_setting('full_page_writes') WHEN 'off' THEN 'full_page_writes' END,
+    CASE current_setting('synchronous_commit') WHEN 'off' THEN 'synchronous_commit' END);
 
 -- name: wal_timeline
 SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
@@ -57,6 +58,9 @@ SELECT value FROM meta WHERE key = 'importing';
 -- name: meta
 SELECT value FROM meta WHERE key = %(key)s;
 
+-- name: recorded
+SELECT recorded FROM state;
+
 -- name: set_meta
 INSERT INTO meta (key, value) VALUES (%(key)s, %(value)s) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
@@ -82,7 +86,8 @@ SELECT head, recorded, writer, stream_id, context_id, pg_current_xact_id()::text
     (extract(epoch FROM clock_timestamp()) * 10000000)::bigint + 621355968000000000,
     -- Anybody may switch these off while we are connected: every batch looks.
     concat_ws(' ', CASE current_setting('fsync') WHEN 'off' THEN 'fsync' END,
-        CASE current_setting('full_page_writes') WHEN 'off' THEN 'full_page_writes' END)
+        CASE current_setting('full_page_writes') WHEN 'off' THEN 'full_page_writes' END,
+        CASE current_setting('synchronous_commit') WHEN 'off' THEN 'synchronous_commit' END)
 FROM state;
 
 -- name: batch_streams
@@ -510,6 +515,9 @@ SELECT name, created, base, bytes FROM logs WHERE name = %(name)s;
 
 -- name: logs
 SELECT name, created, base, bytes FROM logs WHERE name > %(after)s ORDER BY name LIMIT %(limit)s;
+
+-- name: last_log
+SELECT max(created) FROM logs;
 
 -- name: log_count
 SELECT count(*) FROM logs;

@@ -8,10 +8,11 @@ from uuid import uuid4
 
 from psycopg import sql
 
-from penstock.errors import NotAStore, StorageFailure, StoreTooNew, StoreUnfinished
+from penstock.errors import NotAStore, ReadFailure, StoreTooNew, StoreUnfinished
 from penstock.store.postgres.connecting import QUERIES
 from penstock.store.postgres.database import Database
 from penstock.store.sql import load_migrations
+from penstock.store.tables.logs import LAST_LOG
 
 
 def migrations() -> list[str]:
@@ -48,7 +49,7 @@ def require(database: Database) -> None:
     if version == 0:
         raise NotAStore(database.target.shown, f"it has no schema {database.target.schema} with tables")
     if version < SCHEMA_VERSION:
-        raise StorageFailure(f"{database.target.shown} has an older schema; start a server on it once")
+        raise ReadFailure(f"{database.target.shown} has an older schema; start a server on it once")
     refuse_unfinished(database)
 
 
@@ -71,6 +72,7 @@ def _bring_forward(database: Database, now: int, importing: bool) -> None:
     if version == 0:
         database.later("make_version", {"version": SCHEMA_VERSION})
         database.later("set_meta", {"key": "store_id", "value": str(uuid4())})
+        database.later("set_meta", {"key": LAST_LOG, "value": "0"})
         database.later("add_timeline", {"timeline": 1, "after_position": 0, "started": now})
         if importing:
             database.later("set_meta", {"key": "importing", "value": "yes"})

@@ -4,7 +4,8 @@ One `write` is one transaction of the database. It takes an advisory lock in its
 before it has it: so positions become visible in the order in which they are given, and everything that is compared is
 compared with what all others have committed. Times are those of the database's clock.
 
-When the connection is lost during a commit, what became of it is looked up before anything is answered.
+When the connection is lost during a commit, what became of it is looked up before anything is answered. While a setting
+is off without which commits may be lost, every transaction is refused, unless it is a repeat of one that was written.
 """
 
 import logging
@@ -13,7 +14,7 @@ from contextlib import ExitStack
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from penstock.errors import StorageFailure
+from penstock.errors import NotDurable, StorageFailure
 from penstock.model import StoreStats, check_name, ticks_of_unix_ns
 from penstock.store.contract import BatchTimes, Commit, Outcome, RequireLog, StoreIdentity, StoreState, Transaction
 from penstock.store.postgres import connecting, schema
@@ -78,6 +79,9 @@ class PostgresReader(History, Consumers, Logs, Ledger[Database], Sealing, Statin
     def free_bytes(self) -> int | None:
         return None
 
+    def refusal(self) -> NotDurable | None:
+        return self.db.refusal()
+
     def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
         raise StorageFailure(f"the store was opened for reading only; {len(transactions)} transactions refused")
 
@@ -134,6 +138,8 @@ class PostgresStore(PostgresReader):
         self._known_logs = KnownLogs(self.db, self._stream_cache_max)
         self._is_alone = False
         self._recorded = 0
+        now = self.now()
+        self.batch_times = BatchTimes(now, max(now, self.db.value("recorded")))
 
     def listener(self) -> PostgresListener:
         return PostgresListener(self.target, self.id)
@@ -150,6 +156,11 @@ class PostgresStore(PostgresReader):
         try:
             start, batch = self._begin(transactions, careful=careful)
             judged = [batch.judge(transaction) for transaction in transactions]
+            if batch.refusal is not None:
+                outcomes = [each.settled() for each in judged]
+                self._forget()
+                self.db.abandon()
+                return outcomes
             batch.finish()
             self._appender.finish(self._told(batch))
             outcomes = [each.settled() for each in judged]
@@ -179,7 +190,6 @@ class PostgresStore(PostgresReader):
         producers = self.db.ask("batch_producers", {"names": Texts(needs.producers)}) if needs.producers else None
         self.db.sync()
         start = Start(*fetched(started)[0])
-        connecting.refuse_switched_off(start.switched_off.split())
         now = start.now if self._clock is None else ticks_of_unix_ns(self._clock())
         # Recorded times never go backwards, whatever the clock does.
         self._recorded = max(self._recorded, start.recorded, now)
@@ -191,6 +201,7 @@ class PostgresStore(PostgresReader):
             now=now,
             recorded=self._recorded,
             careful=careful,
+            refusal=connecting.refusal_of(start.switched_off),
         )
         if producers is not None:
             batch.producers.add(fetched(producers), needs.producers)
@@ -244,8 +255,10 @@ class PostgresStore(PostgresReader):
         self.db.reconnect()
         # One who stands still in its turn, perhaps for ever, keeps all others from writing.
         self.db.rows("end_stalled", {**self.target.lock, "stalled_ms": connecting.IDLE_MS_MAX})
-        self._prove()
         self._load()
+        if (refusal := self.db.refusal()) is not None:
+            raise refusal
+        self._prove()
 
     def _prove(self) -> None:
         """Write something new and have it synced: only then does the database work again."""

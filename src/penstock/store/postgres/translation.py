@@ -4,7 +4,7 @@ from typing import Final
 
 import psycopg
 
-from penstock.errors import InvalidRequest, PenstockError, StorageFailure, StorageFull
+from penstock.errors import InvalidRequest, PenstockError, ReadFailure, StorageFailure, StorageFull
 
 DISK_FULL: Final = "53100"
 DATA_EXCEPTION: Final = "22"
@@ -28,8 +28,8 @@ SENTENCES: Final = {
 """What the more frequent ones mean, by their codes."""
 
 
-def translate(error: psycopg.Error) -> PenstockError:
-    """The error that says it."""
+def translate(error: psycopg.Error, *, write: bool = True) -> PenstockError:
+    """The error that says it; of a connection that writes, or only reads."""
     code = error.sqlstate or ""
     words = " ".join(str(error).split()) or type(error).__name__
     if code == DISK_FULL:
@@ -37,4 +37,5 @@ def translate(error: psycopg.Error) -> PenstockError:
     if code.startswith(DATA_EXCEPTION):
         return InvalidRequest("value", f"cannot be stored: {words}")
     sentence = SENTENCES.get(code)
-    return StorageFailure(f"{sentence} ({words})" if sentence else words)
+    failure = StorageFailure if write else ReadFailure
+    return failure(f"{sentence} ({words})" if sentence else words)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import apsw
 
-from penstock.errors import InvalidRequest, NotAStore, PenstockError, StorageFailure, StorageFull
+from penstock.errors import InvalidRequest, NotAStore, PenstockError, ReadFailure, StorageFailure, StorageFull
 from penstock.files import private
 from penstock.store.sql import load_queries
 from penstock.store.sqlite import redo
@@ -37,17 +37,18 @@ FOREIGN: Final = (apsw.Error, OverflowError, UnicodeError)
 """What SQLite raises, and what values raise that it cannot hold: numbers over 64 bits, broken text."""
 
 
-def translate(error: Exception) -> PenstockError:
-    """What an error of SQLite means to somebody who waits for an answer."""
+def translate(error: Exception, *, write: bool = True) -> PenstockError:
+    """What an error of SQLite means to somebody who waits for an answer; of a connection that writes, or only reads."""
+    failure = StorageFailure if write else ReadFailure
     if isinstance(error, UnicodeDecodeError):
-        return StorageFailure(f"its file is damaged, a text in it cannot be read: {error}")
+        return failure(f"its file is damaged, a text in it cannot be read: {error}")
     if not isinstance(error, apsw.Error):
         return InvalidRequest("value", f"cannot be stored: {error}")
     if isinstance(error, apsw.FullError):
         return StorageFull(str(error))
     if isinstance(error, apsw.InterruptError):
-        return StorageFailure("the read made way for a recovery from a failed write; read again")
-    return StorageFailure(f"{type(error).__name__}: {error}")
+        return failure("the read made way for a recovery from a failed write; read again")
+    return failure(f"{type(error).__name__}: {error}")
 
 
 def _create(path: Path) -> None:
@@ -63,6 +64,7 @@ class Database:
     def __init__(self, directory: Path, *, create: bool, write: bool, vfs: str | None = None) -> None:
         path = self._path = directory / FILE_NAME
         self._vfs = vfs
+        self._is_for_writing = write
         if not create and not path.exists():
             raise NotAStore(str(directory), f"it has no {FILE_NAME}")
         if create:
@@ -74,7 +76,7 @@ class Database:
         except apsw.NotADBError as error:
             raise NotAStore(str(directory), "its file is no SQLite database") from error
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     def _configure(self, write: bool) -> None:
         connection = self.connection
@@ -105,7 +107,7 @@ class Database:
         try:
             return self.connection.execute(QUERIES[name], values).fetchall()
         except FOREIGN as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     def row(self, name: str, values: Values = ()) -> Any:
         """The first row of a query, or None."""
@@ -130,7 +132,7 @@ class Database:
         try:
             self.connection.executemany(QUERIES[name], rows)
         except FOREIGN as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     def each(self, name: str, values: Values = ()) -> Iterator[Any]:
         """Rows one by one; the caller may stop early."""
@@ -138,7 +140,7 @@ class Database:
         try:
             yield from cursor.execute(QUERIES[name], values)
         except FOREIGN as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
         finally:
             cursor.close(True)
 
@@ -150,7 +152,7 @@ class Database:
                 blob.seek(0)
                 blob.write(data)
         except FOREIGN as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
         return before
 
     def pragma(self, name: str) -> int:
@@ -158,7 +160,7 @@ class Database:
         try:
             return int(self.connection.pragma(name))
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -178,7 +180,7 @@ class Database:
             for _ in self.connection.execute(text):
                 pass
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     def abandon(self) -> None:
         """Roll back whatever is open; never raises."""
@@ -195,7 +197,7 @@ class Database:
         except apsw.BusyError:
             pass  # Another connection is at it.
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     def copy_again(self) -> None:
         """Write and sync once more what checkpoints have brought into the file; see `redo`."""
@@ -204,21 +206,21 @@ class Database:
             if frames > 0:
                 redo.copy_again(self._path, self._vfs, frames, PAGE_BYTES)
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     def sync_file(self) -> None:
         """Have the file itself synced, without the WAL."""
         try:
             redo.sync(self._path, self._vfs)
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
 
     def uncopied_pages(self) -> int:
         """How many pages of the WAL are not in the file yet."""
         try:
             frames, copied = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
         return max(0, frames - copied)
 
     def wal_bytes(self) -> int:
@@ -236,7 +238,7 @@ class Database:
         except apsw.BusyError:
             return False
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error
         finally:
             self.connection.set_busy_timeout(BUSY_MS_MAX)
         return True
@@ -246,4 +248,4 @@ class Database:
         try:
             self.connection.close(True)
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate(error, write=self._is_for_writing) from error

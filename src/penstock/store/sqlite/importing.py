@@ -23,6 +23,7 @@ from penstock.store.sqlite.database import APPLICATION_ID, Database, translate
 from penstock.store.sqlite.lock import make_directory, take_lock
 from penstock.store.sqlite.unfinished import IMPORTING_ID
 from penstock.store.tables.hiding import packed
+from penstock.store.tables.logs import LAST_LOG
 from penstock.store.tables.state import Row
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class SqliteImport(StoreImport):
         db.run("replace_meta", {"key": "store_id", "value": state.identity.id})
         db.run("replace_meta", {"key": "sealed", "value": state.sealed})
         db.run("delete_meta", {"key": SOURCE})
+        db.run("delete_meta", {"key": LAST_LOG})
         db.run("forget_timelines")
         for name in STATE_TABLES:
             rows = state.tables[name]

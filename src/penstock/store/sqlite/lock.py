@@ -47,15 +47,26 @@ def is_served(directory: Path) -> bool:
 def take_lock(directory: Path) -> int:
     """Own the directory as long as the descriptor is open; the system lets go of it when the process dies."""
     path = directory / LOCK_NAME
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise StoreInUse(str(directory), holder or "another process") from error
+        if _is_at(path, descriptor):
+            write_owner(descriptor)
+            return descriptor
+        # Its owner has removed it meanwhile: a lock on it keeps nobody out.
         os.close(descriptor)
-        raise StoreInUse(str(directory), holder or "another process") from error
-    write_owner(descriptor)
-    return descriptor
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def write_owner(descriptor: int, *, recovering: bool = False) -> None:

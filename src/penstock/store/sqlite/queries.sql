@@ -2,7 +2,7 @@
 SELECT value FROM meta WHERE key = :key;
 
 -- name: set_meta
-INSERT INTO meta (key, value) VALUES (:key, :value);
+INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
 -- name: note_recovery
 INSERT INTO meta (key, value) VALUES ('recoveries', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1;
@@ -241,6 +241,9 @@ SELECT name, created, base, bytes FROM logs WHERE name = :name;
 
 -- name: logs
 SELECT name, created, base, bytes FROM logs WHERE name > :after ORDER BY name LIMIT :limit;
+
+-- name: last_log
+SELECT max(created) FROM logs;
 
 -- name: log_count
 SELECT count(*) FROM logs;

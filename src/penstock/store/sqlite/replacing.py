@@ -10,7 +10,7 @@ import os
 import shutil
 import struct
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -47,6 +47,8 @@ class Replacement(StoreReplacement):
         self.aside = self.directory / RESTORING
         self._replace = replace
         self._lock: int | None = None
+        self._made: list[Path] = []
+        """The lock, the directory and those above it, as far as they were made here: gone again if nothing is put."""
 
     def look(self) -> None:
         if not self.directory.exists():
@@ -72,13 +74,15 @@ class Replacement(StoreReplacement):
 
     def __enter__(self) -> Self:
         self.look()
+        places = (self.directory / LOCK_NAME, self.directory, *self.directory.parents)
+        self._made = [place for place in places if not place.exists()]
         make_directory(self.directory)
         self._lock = take_lock(self.directory)
         try:
             settle_access(self.directory)
             self._begin()
         except BaseException:
-            os.close(self._lock)
+            self._leave()
             raise
         return self
 
@@ -135,11 +139,21 @@ class Replacement(StoreReplacement):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._lock is not None
         try:
             self._clear()
         finally:
-            os.close(self._lock)
+            self._leave()
+
+    def _leave(self) -> None:
+        assert self._lock is not None
+        made = [] if _has_store(self.directory) else self._made
+        # Before it is given up: a lock that somebody else has by then is not ours to remove.
+        for place in made[:1]:
+            place.unlink(missing_ok=True)
+        os.close(self._lock)
+        for place in made[1:]:
+            with suppress(OSError):
+                place.rmdir()
 
 
 class Hold(StoreHold):

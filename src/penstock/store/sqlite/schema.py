@@ -15,6 +15,7 @@ from penstock.errors import NotAStore, StoreTooNew
 from penstock.store.sql import load_migrations
 from penstock.store.sqlite.database import APPLICATION_ID, PAGE_BYTES, Database, translate
 from penstock.store.sqlite.unfinished import refuse_unfinished
+from penstock.store.tables.logs import LAST_LOG
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ def _step(database: Database, number: int, text: str, now: int) -> None:
         if number == 1:
             connection.pragma("application_id", APPLICATION_ID)
             database.run("set_meta", {"key": "store_id", "value": str(uuid4())})
+            database.run("set_meta", {"key": LAST_LOG, "value": "0"})
             database.run("add_timeline", {"timeline": 1, "after_position": 0, "started": now})
         connection.execute("COMMIT")
     except apsw.Error as error:

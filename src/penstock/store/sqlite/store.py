@@ -13,6 +13,7 @@ import apsw
 from penstock.errors import (
     DamagedRecord,
     PenstockError,
+    ReadFailure,
     StorageFailure,
     StoreError,
     VersionConflict,
@@ -70,7 +71,7 @@ class SqliteReader(History, Consumers, Logs, Ledger[Database], Sealing, Stating[
         database = Database(self.directory, create=False, write=False, vfs=self._vfs)
         if schema.check(database, self.directory) < schema.SCHEMA_VERSION:
             database.close()
-            raise StorageFailure(f"{self.directory} has an older schema; start a server on it once")
+            raise ReadFailure(f"{self.directory} has an older schema; start a server on it once")
         return database
 
     def now(self) -> int:
@@ -168,6 +169,8 @@ class SqliteStore(SqliteReader):
         self._erased = False
         self._emptied: list[int] = []
         self._recorded = self._last_recorded()
+        now = self.now()
+        self.batch_times = BatchTimes(now, max(now, self._recorded))
 
     def _last_recorded(self) -> int:
         """The last recorded time; of a record before it if the last one is damaged, which is no reason not to open."""

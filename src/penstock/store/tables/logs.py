@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from struct import pack, unpack_from
-from typing import Generic
+from typing import Final, Generic
 
 from penstock.errors import LimitExceeded, LogNotFound, OutputMoved
 from penstock.store.contract import (
@@ -23,6 +23,9 @@ from penstock.store.tables.hiding import enter
 from penstock.store.tables.iterators import delete_below, iterator_of
 from penstock.store.tables.ledger import Heads
 from penstock.store.tables.queries import AnyQueries, Queries, Statements
+
+LAST_LOG: Final = "last_log"
+"""The key of the time (ticks) at which the last log was made."""
 
 
 class Logs(Store, Generic[AnyQueries]):
@@ -119,8 +122,28 @@ def add_log(db: Statements, op: AddLog, heads: Heads, now: int) -> bool:
         raise LimitExceeded("logs_max", count + 1, LOGS_MAX)
     base = heads.stream_head(LOG_CONTEXT, op.name)
     heads.flush()
-    db.later("add_log", {"name": op.name, "created": now, "base": base})
+    db.later("add_log", {"name": op.name, "created": _created(db, now), "base": base})
     return True
+
+
+def _created(db: Statements, now: int) -> int:
+    """A time for a new log that no log before it has, so that a log and its successor of the same name differ.
+
+    Recorded times may stand still, and logs may be gone; so the store keeps the time of the last log that was made.
+    """
+    created = max(now, _last_log(db, now) + 1)
+    _keep_last_log(db, created)
+    return created
+
+
+def _last_log(db: Statements, now: int) -> int:
+    """When the last log was made, at the latest: older stores and restored ones have not kept it."""
+    kept = db.value("meta", {"key": LAST_LOG})
+    return max(now, db.value("last_log") or 0) if kept is None else int(kept)
+
+
+def _keep_last_log(db: Statements, created: int) -> None:
+    db.later("set_meta", {"key": LAST_LOG, "value": str(created)})
 
 
 def delete_log(db: Statements, op: DeleteLog, heads: Heads, now: int) -> bool:
@@ -133,6 +156,7 @@ def delete_log(db: Statements, op: DeleteLog, heads: Heads, now: int) -> bool:
     if head > row[2]:
         enter(db, now, context=LOG_CONTEXT, stream=op.name, last=head, done=row[2], events=head - row[2])
     delete_below(db, op.name, Over.LOG, now)
+    _keep_last_log(db, _last_log(db, now))
     db.later("delete_log", {"name": op.name})
     return True
 
