@@ -79,12 +79,27 @@ def close_folder(folder: Path) -> None:
         permit(folder, stat.S_IMODE(found.st_mode) & ~(_GROUP | _OTHERS))
 
 
+def open_file(path: str | Path, flags: int) -> int:
+    """Open or create a file of ours. Raises OSError for a link or a pipe, which others may have put in its place."""
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, FILE)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            reason = "It is a link" if error.errno == errno.ELOOP else "It is not a file"
+            raise OSError(error.errno, reason, str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "It is not a file", str(path))
+    return descriptor
+
+
 def private(path: str | Path, flags: int) -> int:
     """Open a file that is created for its owner or the group of a shared folder: an opener for `open`.
 
     One that is there and is ours is narrowed to that, too.
     """
-    descriptor = os.open(path, flags | os.O_CLOEXEC, FILE)
+    descriptor = open_file(path, flags)
     try:
         settle(descriptor, Path(path))
     except BaseException:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -83,7 +84,11 @@ def test_a_new_command_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         "FILTER": FILTER,
         "__name__": "example",
     }
-    exec(code, names)
+    names["model"] = SimpleNamespace()
+    for part in re.split(r"^# src/", code, flags=re.MULTILINE)[1:]:
+        exec(f"# {part}", names)
+        # As if `penstock.model` exported them.
+        vars(names["model"]).update({name: made for name, made in names.items() if isinstance(made, type)})
     command, request, reply = names["COUNT_STREAMS"], names["CountStreams"]("shop", "order-"), names["StreamCount"](7)
     monkeypatch.setitem(OURS, type(request), command)
     monkeypatch.setitem(commands.TEXT_COMMANDS, command.code, command)

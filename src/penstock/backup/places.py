@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import BackupDamaged, PlaceRefused, StoreError
-from penstock.files import FILE
+from penstock.files import open_file
 
 SIGN_NAME: Final = "penstock-backup.txt"
 SIGN: Final = b"Backups of a Penstock store, format 1. Restore them with: penstock restore\n"
@@ -67,7 +67,7 @@ class Place(ABC):
 
 def open_sign(path: Path, *, write: bool) -> int:
     """Open the file that tells a place of ours, and is locked; a backup creates it."""
-    return os.open(path, (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY) | os.O_CLOEXEC, FILE)
+    return open_file(path, os.O_RDWR | os.O_CREAT if write else os.O_RDONLY)
 
 
 def lock(path: Path, descriptor: int, *, write: bool) -> None:

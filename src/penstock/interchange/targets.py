@@ -322,7 +322,9 @@ class refusing:  # noqa: N801 - used as a function
         if isinstance(error, OSError):
             reason = (error.strerror or str(error)).lower()
             rest = "; run the same command again when there is room, and it goes on" if error.errno in FULL else ""
-            raise FileRefused(self._path, reason + rest) from None
+            # A link or a pipe is in the place of a file of ours beside it.
+            path = str(error.filename) if error.errno in (errno.ELOOP, errno.EINVAL) else self._path
+            raise FileRefused(path, reason + rest) from None
 
 
 def _locked(path: Path) -> io.FileIO:

@@ -19,9 +19,12 @@ import pyarrow as pa
 
 from penstock.backup.places import sync_directory
 from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused
-from penstock.files import FOLDER, created, inside, is_shared, make_folder, permit, private
+from penstock.files import FOLDER, created, inside, is_shared, make_folder, permit, private, read_file
 from penstock.lake.layout import ASIDE, LOCK, OWN, folder_of, is_passed_over
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
+
+DOCUMENT_BYTES_MAX: Final = 1 << 30
+"""Of a manifest or a plan: that of millions of files."""
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -67,7 +70,9 @@ class LocalPlace(LakePlace):
     def check_inside(self, paths: Iterable[str]) -> None:
         """See LakePlace."""
         for path in paths:
-            self.at(path)
+            found = self.at(path)
+            if found.exists() and not (found.is_file() or found.is_dir()):
+                raise LakeDamaged(self.shown, path, "is not a file")
 
     # -- reading
 
@@ -75,7 +80,7 @@ class LocalPlace(LakePlace):
         """See LakePlace."""
         with self.told():
             try:
-                return self.at(path).read_bytes()
+                return read_file(self.at(path), DOCUMENT_BYTES_MAX)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 

@@ -81,9 +81,16 @@ def lake_session(place: LakePlace, url: str | None, asked: Asked, limits: Limits
 def _add_files(session: Session, place: LakePlace, manifest: Manifest) -> None:
     if not manifest.files:
         return
+    # A link out of the lake, or a pipe, would be opened by DuckDB.
+    place.check_inside(file.path for file in manifest.files)
     if isinstance(place, LocalPlace):
         paths = ", ".join(quoted(_plain(str(place.at(file.path)))) for file in manifest.files)
-        session.add_view(_FILES, f"FROM read_parquet([{paths}], hive_partitioning = false) SELECT {', '.join(COLUMNS)}")
+        view = f"FROM read_parquet([{paths}], hive_partitioning = false) SELECT {', '.join(COLUMNS)}"
+        try:
+            session.add_view(_FILES, view)
+        except UnicodeDecodeError:
+            reason = "has a column whose name is not UTF-8; penstock lake verify says in which file"
+            raise LakeDamaged(place.shown, "one of its files", reason) from None
     else:
         session.add(_FILES, FilesDataset(place, manifest.files, session.failures))
 

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from penstock.settings.table import TABLE, Settings
 
@@ -18,6 +18,10 @@ CONFIG_ENVIRONMENT = "PENSTOCK_CONFIG"
 
 Raw = dict[str, tuple[object, str]]
 """Raw values by setting name, each with its source."""
+
+
+CONFIG_BYTES_MAX: Final = 1 << 20
+"""Of a file of settings."""
 
 
 class BadSetting(ValueError):
@@ -114,8 +118,14 @@ def read_file(toml_path: Path | None, environ: Mapping[str, str]) -> Raw:
 def read_toml(path: Path, source: str) -> dict[str, object]:
     """Parse a TOML file."""
     try:
+        # Not only files: a shell may hand over a pipe.
         with path.open("rb") as file:
-            return tomllib.load(file)
+            data = file.read(CONFIG_BYTES_MAX + 1)
+        if len(data) > CONFIG_BYTES_MAX:
+            raise BadSetting("config", str(path), source, f"is longer than {CONFIG_BYTES_MAX} bytes")
+        return tomllib.loads(data.decode())
+    except BadSetting:
+        raise
     except OSError as error:
         raise BadSetting("config", str(path), source, f"cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

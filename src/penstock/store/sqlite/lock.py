@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import StoreInUse
-from penstock.files import FILE, make_folder
+from penstock.files import make_folder, open_file
 
 LOCK_NAME: Final = "penstock.lock"
 RECOVERING: Final = ", recovering"
@@ -32,7 +32,7 @@ def make_directory(directory: Path, *, shared: bool = False) -> None:
 def is_served(directory: Path) -> bool:
     """Whether somebody has the store open for writing."""
     try:
-        descriptor = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_file(directory / LOCK_NAME, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
@@ -48,7 +48,7 @@ def take_lock(directory: Path) -> int:
     """Own the directory as long as the descriptor is open; the system lets go of it when the process dies."""
     path = directory / LOCK_NAME
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
