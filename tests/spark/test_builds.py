@@ -15,6 +15,7 @@ from penstock.model import BuildStart, IteratorKind, NewEvent, Over, new_event
 from penstock.spark.build_parts import Part
 from penstock.spark.building import NUMBERS_MAX, PARTS_MAX, RANGE_MESSAGES, build, plan_parts
 from penstock.spark.spreading import spread
+from penstock.store.contract import LOG_CONTEXT
 from penstock.store.urls import absolute_url
 from penstock.testing import Server, server
 from tests.postgres import Schemas
@@ -71,7 +72,8 @@ def numbers(values: Iterable[int], subject: str = "") -> list[NewEvent]:
 def make(client: penstock.Client, log: str, kind: str, function: str, values: Iterable[Any] = range(MESSAGES)) -> str:
     """A log and an indexed iterator over it."""
     client.log(log).create()
-    client.log(log).append(list(values))
+    if messages := list(values):
+        client.log(log).append(messages)
     client.iterator(f"{log}-it").create(log, kind, function, indexed=True)
     return f"{log}-it"
 
@@ -335,7 +337,9 @@ def test_the_store_of_a_server_is_refused_before_anything_is_done(here: Place, n
 def test_tasks_are_given_the_whole_path_of_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "data", [])
     with place_of(tmp_path / "data").client() as client:
-        make(client, "log", "map", "return msg")
+        make(client, "log", "map", "return msg", values=())
+    # Messages that come while no server is there, which might have built them into the index at once.
+    fill(tmp_path / "data", [(LOG_CONTEXT, "log", [new_event("message", b"\x01")])])
     given: list[Part] = []
 
     def refuse(_spark: None, tasks: list[Part], *_more: object) -> None:
