@@ -1,5 +1,6 @@
 """Files to import that are damaged, or that somebody has made up: they are refused as a whole, or are events."""
 
+import csv
 import io
 import json
 from collections.abc import Iterator
@@ -177,7 +178,12 @@ def test_a_parquet_file_with_any_column_is_refused_or_has_its_events(folder: Pat
     seen.check(1 / 4)
 
 
-def test_a_row_of_csv_without_an_end_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_csv_without_an_end_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """Each of its lines is short, and together they are one row: what a row may have is limited as well."""
     monkeypatch.setattr("penstock.interchange.csvs.LINE_BYTES_MAX", 10_000)
+    # The command sets the limit of Python's own module, which others in this process use as well.
+    limit = csv.field_size_limit()
+    request.addfinalizer(lambda: csv.field_size_limit(limit))
     assert looked_through(folder, "csv", b"context,stream,type,body\n" + b'"a\n",' * 5_000) == -1
