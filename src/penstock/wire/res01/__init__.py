@@ -3,6 +3,7 @@
 See docs/protocols/res01.md. All commands are in one table, `commands`.
 """
 
+from penstock.wire.res01.answers import Replies
 from penstock.wire.res01.codes import CODES, code_of
 from penstock.wire.res01.commands import BINARY_COMMANDS, OURS, OWN_COMMANDS, TEXT_COMMANDS, Command
 from penstock.wire.res01.dialects import ORIGINAL_TAG, OWN_TAG, TEXT_TAG, Frames, Presenter, error_frame, error_of
@@ -10,7 +11,6 @@ from penstock.wire.res01.events import binary_frames, full_frames, text_frames
 from penstock.wire.res01.messages import (
     Envelope,
     Exchange,
-    Replies,
     Unanswerable,
     decode,
     fields_of,

@@ -32,7 +32,6 @@ Presenter = Callable[[list[Event]], Frames]
 class Dialect:
     """A way of writing messages. `legacy`: commits are answered with the older results."""
 
-    name: str
     scalars: Scalars
     present: Presenter
     failed: Callable[[PenstockError], Frames]
@@ -143,7 +142,7 @@ def _errors() -> dict[str, _Known]:
 
 # --- the dialects ------------------------------------------------------------------------------------------------
 
-TEXT: Final = Dialect("text", TEXT_SCALARS, text_frames, error_payload, _sentence)
-LEGACY: Final = Dialect("text", TEXT_SCALARS, text_frames, error_payload, _sentence, legacy=True)
-BINARY: Final = Dialect("binary", BINARY_SCALARS, binary_frames, error_payload, _sentence, is_binary=True)
-OWN: Final = Dialect("own", TEXT_SCALARS, text_frames, _own_payload, error_frame)
+TEXT: Final = Dialect(TEXT_SCALARS, text_frames, error_payload, _sentence)
+LEGACY: Final = Dialect(TEXT_SCALARS, text_frames, error_payload, _sentence, legacy=True)
+BINARY: Final = Dialect(BINARY_SCALARS, binary_frames, error_payload, _sentence, is_binary=True)
+OWN: Final = Dialect(TEXT_SCALARS, text_frames, _own_payload, error_frame)

@@ -189,7 +189,6 @@ class Rows:
     count: str = "Count"
     collect: Callable[[Iterable[Any]], Any] = tuple
     to_end: bool = True
-    most: int | None = None
     frames = 1
 
     @property
@@ -200,7 +199,7 @@ class Rows:
     def read(self, fields: Fields, _field: str) -> Any:
         """All rows."""
         counted = fields.count_to_end if self.to_end else fields.count
-        count = counted(self.count, self.layout.frames, self.most)
+        count = counted(self.count, self.layout.frames)
         return self.collect(self.layout.read(fields) for _ in range(count))
 
     def write(self, out: Frames, value: Sequence[Any], dialect: Dialect) -> None:

@@ -20,6 +20,7 @@ from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitEx
 from penstock.model import TICKS_MAX, Append, Event, ProducerMark, Reply, Request
 from penstock.model.events import TICKS_MASK
 from penstock.wire.mqframe import cut
+from penstock.wire.res01.answers import Replies
 from penstock.wire.res01.codes import MALFORMED, RETRIES, UNSUPPORTED_COMMAND, UNSUPPORTED_PROTOCOL
 from penstock.wire.res01.commands import BINARY_COMMANDS, OURS, OWN_COMMANDS, TEXT_COMMANDS, Command
 from penstock.wire.res01.dialects import (
@@ -46,8 +47,6 @@ from penstock.wire.res01.fields import (
     shown,
     swap_guid,
 )
-
-Replies = Sequence[Reply | PenstockError]
 
 
 class Envelope(NamedTuple):
