@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from penstock import __version__
-from penstock.cli.serve import one_store
+from penstock.cli.settings import one_store
 from penstock.settings import resolve
 from penstock.testing import server
 from tests.cli.support import called, run, terminal_output, variables

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from penstock.cli.connecting import address_of, connected, default_url
+from penstock.cli.connection import address_of, connected, default_url
 from penstock.cli.options import moment
 from penstock.testing import Server
 from tests.cli.support import called as command

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import penstock
-from penstock.cli.queue import Consumer
+from penstock.cli.consumers import Consumer
 from penstock.client.sync import Queue
 from penstock.testing import Server
 from tests.cli.support import called as command

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Client, event
-from penstock.doctor import Finding, Status, disk, installation, ports, spark, stores
+from penstock.doctor import Finding, Status, disk, machine, ports, stores
 from penstock.settings import Settings
 from penstock.spark import java
 from penstock.store.sqlite import SqliteStore
@@ -46,7 +46,7 @@ def free_ports(no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a Java nor another Python is started, and the disk is asked a few times only."""
-    monkeypatch.setattr(spark, "output_of", lambda _command: None)
+    monkeypatch.setattr(machine, "output_of", lambda _command: None)
     monkeypatch.setattr(java, "output_of", lambda _command: None)
     monkeypatch.setattr(disk, "SYNCED_WRITES", 3)
 
@@ -154,7 +154,7 @@ def test_a_file_in_the_place_of_the_directory_is_a_problem(tmp_path: Path) -> No
 
 def test_a_restore_that_was_interrupted_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "restoring").mkdir()
-    (found,) = stores.embedded(tmp_path, Settings())
+    (found,) = stores.embedded_store(tmp_path, Settings())
     assert found.status is Status.PROBLEM
     assert "goes on where it was" in str(found.advice)
 
@@ -162,7 +162,7 @@ def test_a_restore_that_was_interrupted_is_a_problem(tmp_path: Path) -> None:
 def test_a_clock_that_went_back_is_a_warning(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path, clock=lambda: time.time_ns() + 3600 * 10**9)) as store:
         append(store, "order-1", some(1))
-    (found,) = (each for each in stores.embedded(tmp_path, Settings()) if each.check == "times")
+    (found,) = (each for each in stores.embedded_store(tmp_path, Settings()) if each.check == "times")
     assert found.status is Status.WARNING
     assert "s in the future" in found.message
     until = found.message.rpartition(" ")[2]
@@ -384,9 +384,8 @@ def test_no_java_on_the_path_is_a_warning_with_the_way_to_get_one(
 def test_a_library_that_is_missing_or_too_old_is_a_problem_and_ends_the_examination(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    libraries = [installation.Library("cbor2", "6.2", "6.1.9"), installation.Library("lupa", "2.8", None)]
-    monkeypatch.setattr(installation, "needed", lambda: iter(libraries))
-    monkeypatch.setattr(spark, "output_of", lambda _command: None)
+    monkeypatch.setattr(machine, "version_of", lambda name: {"cbor2": "6.1.9", "lupa": None}.get(name, "999"))
+    monkeypatch.setattr(machine, "output_of", lambda _command: None)
     monkeypatch.setattr(java, "output_of", lambda _command: None)
     code, found = doctor()
     assert code == 1

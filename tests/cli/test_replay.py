@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.cli.replay import STALLED_S, Shown, signals
+from penstock.cli.replay import STALLED_S, ReplayProgress
+from penstock.cli.signals import stop_signals
 from penstock.model import stamp_of, ticks_of_datetime
 from penstock.store import store_url
 from penstock.testing import Server, server
@@ -168,7 +169,7 @@ def test_a_queue_hands_a_range_out_once_more(served: Server, shop: str, client: 
 
 
 def test_it_is_said_that_consumers_are_waited_for_where_no_bar_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = Shown(lambda *_: None)
+    shown = ReplayProgress(lambda *_: None)
     replay: Any = SimpleNamespace(waiting=1600, note=SimpleNamespace(done=4, events=4, first=1, last=9))
     for _ in range(3):
         shown.show(replay)
@@ -239,11 +240,11 @@ def test_a_target_that_cannot_be_reached_is_named(served: Server, shop: str, mon
 
 
 def test_any_rate_can_be_waited_for_and_be_interrupted() -> None:
-    with signals() as caught:
+    with stop_signals() as caught:
         waker = threading.Timer(0.01, signal.pthread_kill, [threading.main_thread().ident, signal.SIGTERM])
         waker.start()
         assert not caught.wait(1 / 1e-12)
-        assert (caught.is_set, caught.number) == (True, signal.SIGTERM)
+        assert (caught.is_set, caught.exit_code) == (True, 143)
         waker.join()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli.events import BODY_LETTERS_MAX, body_text
+from penstock.cli.read import BODY_LETTERS_MAX, body_text
 from penstock.settings import TABLE
 from penstock.testing import Server
 from tests.cli.support import called as command

@@ -22,7 +22,7 @@ from penstock.gates.http import HttpGate, application
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.tcp.peers import LINES_PER_ADDRESS_MAX
-from penstock.testing.threads import ThreadedEngine
+from penstock.testing.harness import ThreadedEngine
 from tests.mq.support import until
 
 PATIENCE_S = 30.0

@@ -115,7 +115,7 @@ def from_json_lines(file: IO[bytes], defaults: Defaults) -> Iterator[Incoming]:
     for number, text in _lines(file):
         members = _object(number, text)
         try:
-            yield _event(members, defaults)
+            yield event_of(members, defaults)
         except Wrong as wrong:
             _flawed(number, text, wrong.member, wrong.reason)
 
@@ -184,7 +184,8 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _event(members: dict[str, Any], defaults: Defaults) -> Incoming:
+def event_of(members: dict[str, Any], defaults: Defaults) -> Incoming:
+    """The event of a JSON object. Raises Wrong."""
     if not members.keys() <= KNOWN:
         unknown = next(name for name in members if name not in KNOWN)
         raise Wrong(unknown, "is no member of an event; what is the event's own belongs into its body")
