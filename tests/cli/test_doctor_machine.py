@@ -19,7 +19,7 @@ def test_a_place_that_cannot_be_written_is_a_problem() -> None:
     # Rights do not bind everybody; but there nobody can make a file.
     *_, found = disk.disk(Path("/proc/self/fd"), Settings())
     assert (found.check, found.status) == ("directory", Status.PROBLEM)
-    assert "nothing can be written in /proc/self/fd" in found.message
+    assert "cannot write in /proc/self/fd" in found.message
 
 
 # ---------------------------------------------------------------- the disk
@@ -32,7 +32,7 @@ def test_a_file_system_in_memory_is_a_warning() -> None:
         assert list(Path(folder).iterdir()) == []
     assert found["file system"].status is Status.WARNING
     assert "which is in memory" in found["file system"].message
-    assert found["directory"].message.endswith(f"is not there yet, and can be made in {folder}")
+    assert found["directory"].message.endswith(f"does not exist yet, and can be created in {folder}")
 
 
 def test_a_file_system_over_a_network_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_who_has_no_pyspark_misses_no_java() -> None:
 def test_sparks_workers_must_run_a_python_like_ours_with_penstock_in_it(tmp_path: Path) -> None:
     assert machine.workers({"PYSPARK_PYTHON": sys.executable}).status is Status.OK
     for script, words in (
-        ("echo 3.9", "which is Python 3.9 and not"),
+        ("echo 3.9", "which is Python 3.9, but this is Python"),
         ('echo "{}.{}" penstock pyspark'.format(*sys.version_info[:2]), "which has no penstock and no pyspark"),
         ("exit 1", "which does not run"),
     ):

@@ -52,7 +52,7 @@ def test_the_man_page_can_be_read() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     # Without what makes letters bold.
     text = re.sub(r"\x1b\[[\d;]*m|.\x08", "", done.stdout.decode())
-    assert "penstock append CONTEXT [STREAM] [TYPE] [BODY]" in text
+    assert "penstock append [OPTIONS] {CONTEXT} [STREAM] [TYPE] [BODY]" in text
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -53,7 +53,7 @@ def test_a_lake_follows_its_store_until_it_is_told_to_stop_and_is_then_the_same(
         finally:
             following.kill()
     assert following.returncode == 0
-    assert complained.read_text() == f"penstock: waiting: {in_use}penstock: stopped; all that was begun is done\n"
+    assert complained.read_text() == f"penstock: waiting: {in_use}penstock: stopped; the last round is complete\n"
     assert said.read_text().endswith("10 new of 40 events archived, 1 new file\n")
     fill(data, numbers(1))
     same = subprocess.run(

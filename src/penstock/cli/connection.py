@@ -157,7 +157,7 @@ def error_line(error: PenstockError | OSError) -> str:
 def store_error_line(error: PenstockError | OSError) -> str:
     """An error as one line, for commands that work on a store itself and have nothing in flight."""
     if isinstance(error, StorageFailure):
-        return str(without_password(f"cannot use the store: {error.reason}"))
+        return str(without_password(f"the store cannot be used: {error.reason}"))
     return error_line(error) if isinstance(error, OSError) else str(without_password(str(error)))
 
 

@@ -7,7 +7,7 @@ one that a server has open.
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
@@ -172,15 +172,19 @@ def erasures_command(url: Url = None, data: Data = None, as_json: AsJson = False
     rows = [
         (
             info.id,
-            f"{info.context}/{info.stream}" if info.stream is not None else "single events, or output of iterators",
+            f"{info.context}/{info.stream}" if info.stream is not None else "single events, or output",
             info.events,
-            _time(info.requested),
-            _time(info.finished) or "not yet",
+            _short_time(info.requested),
+            "not yet" if info.finished is None else _short_time(info.finished),
         )
         for info in found
     ]
     print_table(("#id", "what", "#events", "requested", "finished"), rows, empty="nothing was erased")
 
 
-def _time(ticks: int | None) -> Any:
+def _time(ticks: int | None) -> str | None:
     return None if ticks is None else datetime_of(ticks).isoformat(timespec="seconds")
+
+
+def _short_time(ticks: int) -> str:
+    return f"{datetime_of(ticks):%Y-%m-%d %H:%M:%SZ}"
