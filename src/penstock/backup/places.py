@@ -4,7 +4,6 @@ A writer locks the place for itself, and readers lock out writers. Files are add
 leaves files that no manifest names: readers do not see them, and the next backup removes them.
 """
 
-import fcntl
 import os
 import tarfile
 import time
@@ -16,7 +15,18 @@ from typing import Final
 
 from penstock.backup.manifest import decode_manifest
 from penstock.errors import BackupDamaged, PlaceRefused, StoreError
-from penstock.files import close_folder, created, inside, is_shared, make_folder, open_file, read_file, settle
+from penstock.files import (
+    atomic_write,
+    close_folder,
+    inside,
+    is_shared,
+    make_folder,
+    open_file,
+    read_file,
+    settle,
+    sync_directory,
+    try_lock,
+)
 
 SIGN_NAME: Final = "penstock-backup.txt"
 SIGN: Final = b"Backups of a Penstock store, format 1. Restore them with: penstock restore\n"
@@ -41,14 +51,12 @@ class Place(ABC):
             locked = self._prepare(write)
             self._descriptor = open_file(locked, os.O_RDWR | os.O_CREAT if write else os.O_RDONLY)
             try:
-                fcntl.flock(self._descriptor, (fcntl.LOCK_EX if write else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                if not try_lock(self._descriptor, shared=not write):
+                    user = "another backup or restore is using it" if write else "another backup is being written to it"
+                    raise PlaceRefused(str(path), f"{user}; wait until that has ended")
                 self._begin(write)
                 if write:
                     settle(self._descriptor, locked)
-            except BlockingIOError:
-                os.close(self._descriptor)
-                user = "another backup or restore is using it" if write else "another backup is being written to it"
-                raise PlaceRefused(str(path), f"{user}; wait until that has ended") from None
             except BaseException:
                 os.close(self._descriptor)
                 raise
@@ -116,15 +124,6 @@ def system_errors(path: Path | str) -> Iterator[None]:
         raise StoreError(f"{error.filename or path}: {error.strerror}") from error
 
 
-def sync_directory(path: Path) -> None:
-    """Make new names in a directory survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class Folder(Place):
     """Files in three subfolders. Each is written under another name, synced, and then renamed."""
 
@@ -186,13 +185,8 @@ class Folder(Place):
 
     def add(self, name: str, data: bytes) -> None:
         path = self._at(name)
-        with system_errors(self.path):
-            unfinished = self._at(name + UNFINISHED)
-            with created(unfinished, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
+        with system_errors(self.path), atomic_write(path, aside=self._at(name + UNFINISHED)) as file:
+            file.write(data)
         self._unsynced.add(path.parent)
 
     def sync(self) -> None:

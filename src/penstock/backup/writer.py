@@ -10,7 +10,6 @@ Every backup but the first writes only the records after the head of the one bef
 
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from penstock import __version__
@@ -28,6 +27,7 @@ from penstock.backup.places import Place
 from penstock.backup.reader import LENGTH, numbers, read_manifest
 from penstock.errors import PenstockError, PlaceRefused
 from penstock.model import EventFilter
+from penstock.model.times import now_text
 from penstock.store.contract import Progressed, ReadLimits, Store, StoreState
 from penstock.store.cutting import cut
 from penstock.store.record import Record
@@ -115,7 +115,7 @@ def _conclude(
     own = member_of(state_path(number), data)
     manifest = Manifest(
         number,
-        datetime.now(UTC).isoformat(timespec="seconds"),
+        now_text(),
         __version__,
         *state.identity,
         state.head,

@@ -19,7 +19,7 @@ from penstock.errors import DamagedRecord
 from penstock.history.columns import TABLE
 from penstock.history.histories import History, Now, check_identity, open_history
 from penstock.history.options import ReadOptions
-from penstock.history.ranges import PositionRange, read_range
+from penstock.history.ranges import ReadPartition, read_range
 from penstock.model import EventFilter
 from penstock.sql.pushdown import (
     Constraints,
@@ -104,7 +104,7 @@ class Scan:
         if first > last:
             return
         for batch in read_range(
-            self._options, self._needed, PositionRange(self._now.identity, first, last, 0, last + 1)
+            self._options, self._needed, ReadPartition(self._now.identity, first, last, 0, last + 1)
         ):
             passed = batch if self._passing is None else batch.filter(self._passing)
             if passed.num_rows:

@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.history.columns import TICKS_PER_US
 from penstock.history.options import POSITION_MAX, ReadOptions
-from penstock.model.events import TICKS_MAX, UNIX_EPOCH_TICKS, check_context, check_stream
+from penstock.model.events import check_context, check_stream
+from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
 
 
 class Column(NamedTuple):
