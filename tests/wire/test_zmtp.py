@@ -153,7 +153,7 @@ REFUSED: Final[dict[str, tuple[bytes, str]]] = {
         greeting_3(mechanism=b"CURVE"),
         "the peer asks for the security mechanism CURVE; this server has NULL",
     ),
-    "a mechanism of their own": (
+    "an unknown mechanism": (
         greeting_3(mechanism=b"\xffOURS"),
         "the peer asks for the security mechanism unknown; this server has NULL",
     ),

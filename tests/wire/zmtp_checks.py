@@ -59,7 +59,7 @@ HANDSHAKES: Final = {
     "3.0": greeting_3(0) + ready(),
     "3.1": greeting_3(1) + ready(),
 }
-"""What a peer says before its first message, by version."""
+"""The bytes of a peer before its first message, by version."""
 OUR_SIGNATURE: Final = b"\xff" + bytes(7) + b"\x01\x7f"
 OUR_GREETING_3: Final = b"\x03\x01" + b"NULL" + bytes(16) + bytes(32)
 OUR_READY: Final = command(b"READY", properties(Socket_Type=b"ROUTER", Identity=b""))
@@ -68,11 +68,11 @@ ANSWERS: Final = {
     "3.0": [OUR_SIGNATURE, OUR_GREETING_3, OUR_READY],
     "3.1": [OUR_SIGNATURE, OUR_GREETING_3, OUR_READY],
 }
-"""What the server says meanwhile, in the pieces that are separate writes where the peer waits for them."""
+"""The bytes of the server meanwhile: signature, rest of the greeting, first frame."""
 
 
 class Outcome(NamedTuple):
-    """What became of some bytes."""
+    """Events, bytes to send, and bytes of an incomplete message."""
 
     events: list[Event]
     sent: bytes
@@ -80,7 +80,7 @@ class Outcome(NamedTuple):
 
 
 def received(chunks: Iterable[bytes], limits: Limits = Limits()) -> Outcome:  # noqa: B008
-    """What a new connection makes of bytes that come in these chunks."""
+    """The outcome of bytes that come in these chunks."""
     connection = Connection(limits)
     events = [event for chunk in chunks for event in connection.receive(chunk)]
     return Outcome(events, connection.data_to_send(), connection.pending_bytes)

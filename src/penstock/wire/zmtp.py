@@ -47,7 +47,7 @@ COMMAND_BYTES_MAX: Final = 8192
 HEAD_FRAMES_MAX: Final = 1000
 """Frames of a message over a limit that are kept, so that it can be answered."""
 FRAME_OVERHEAD_BYTES: Final = 64
-"""What a frame takes in memory besides its body."""
+"""Memory of a frame beyond its body."""
 
 _SHORT: Final = Struct(">BB")
 _LONG: Final = Struct(">BQ")
@@ -100,7 +100,7 @@ Event = Ready | Message | Ping | Oversize | Violation
 
 
 class Limits(NamedTuple):
-    """What one message may have."""
+    """Limits of one message."""
 
     frame_bytes_max: int = 16 << 20
     message_bytes_max: int = 64 << 20
@@ -215,20 +215,20 @@ class Connection:
         self._size = 0
         self._flags = 0
         self._body = bytearray()
-        """What has come of a long frame."""
+        """The beginning of a long frame."""
         self._missing = 0
 
     # -- out
 
     def data_to_send(self) -> bytes:
-        """What the protocol has to say. Ask after the connection was made and after each `receive`."""
+        """Bytes of the protocol itself. Send them when the connection is made and after each `receive`."""
         data = b"".join(self._out)
         self._out.clear()
         return data
 
     def send(self, message: Sequence[bytes]) -> list[bytes]:
         """A message as the pieces of its bytes, which only need to be joined. It has at least one frame."""
-        # A hot loop; see bench/zmtp.py.
+        # A hot loop; see bench/res01.py.
         out: list[bytes] = []
         add, heads = out.append, _MORE_HEADS
         for body in message:
@@ -247,7 +247,7 @@ class Connection:
 
     @property
     def pending_bytes(self) -> int:
-        """What an incomplete message takes in memory."""
+        """Memory that an incomplete message takes."""
         incomplete = len(self._tail) + len(self._body) + (_LONG.size if self._missing else 0)
         return self._size + FRAME_OVERHEAD_BYTES * len(self._parts) + incomplete
 
@@ -363,7 +363,7 @@ class Connection:
 
     def _read_messages(self, data: bytes, at: int, events: list[Event]) -> int:
         """Read whole frames of messages; where it stopped, because of the end or of a frame that is not so simple."""
-        # The hot loop of this protocol; see bench/zmtp.py.
+        # The hot loop of this protocol; see bench/res01.py.
         head, long_head, end, small = _SHORT.unpack_from, _LONG.unpack_from, len(data), self._small
         frame_bytes_max = self._limits.frame_bytes_max
         last_head, last_long_head = end - _SHORT.size, end - _LONG.size
