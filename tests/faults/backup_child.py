@@ -60,16 +60,16 @@ def _waiting() -> Progressed:
 
 def _crash_at(number: int) -> None:
     calls = 0
-    sync = replacing._sync
+    sync = replacing.sync_directory  # type: ignore[attr-defined]
 
-    def counted(directory: Path) -> None:
+    def counted(path: Path) -> None:
         nonlocal calls
         calls += 1
         if calls == number:
             os._exit(CRASHED)
-        sync(directory)
+        sync(path)
 
-    replacing._sync = counted
+    replacing.sync_directory = counted  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from penstock.history.columns import TABLE
 from penstock.history.histories import History, StoredHistory, open_history
 from penstock.history.options import ReadOptions
 from penstock.model import ANY, EventFilter, NewEvent, new_event
-from penstock.model.events import TICKS_MAX, stamp_of, ticks_of_datetime
+from penstock.model.times import TICKS_MAX, stamp_of, ticks_of_datetime
 from penstock.sql import Session, open_session
 from penstock.sql.extents import EVERYTHING, Span, extent_of, narrowed, recorded_times
 from penstock.sql.recorded import recorded_between

@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
-from penstock.backup.places import FILE_BYTES_MAX, SIGN, SIGN_NAME, Place, lock, open_sign, sync_directory, told
+from penstock.backup.places import FILE_BYTES_MAX, SIGN, SIGN_NAME, Place, lock, open_sign, told
 from penstock.errors import PlaceRefused
-from penstock.files import close_folder, created, inside, is_shared, make_folder, read_file, settle
+from penstock.files import atomic_write, close_folder, inside, is_shared, make_folder, read_file, settle, sync_directory
 
 FOLDERS: Final = ("history", "states", "backups")
 _UNFINISHED: Final = ".tmp"
@@ -77,10 +77,8 @@ class Folder(Place):
 
     def add(self, name: str, data: bytes) -> None:
         path = self._at(name)
-        with told(self.path):
-            unfinished = self._at(name + _UNFINISHED)
-            _write(unfinished, data)
-            unfinished.replace(path)
+        with told(self.path), atomic_write(path, aside=self._at(name + _UNFINISHED)) as file:
+            file.write(data)
         self._fresh.add(path.parent)
 
     def sync(self) -> None:
@@ -112,10 +110,3 @@ def _check(path: Path, *, write: bool) -> None:
         raise PlaceRefused(str(path), f"it holds no backups: there is no {SIGN_NAME}")
     if names:
         raise PlaceRefused(str(path), "it holds other things than backups; name an empty folder, or a new one")
-
-
-def _write(path: Path, data: bytes) -> None:
-    with created(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

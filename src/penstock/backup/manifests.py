@@ -8,7 +8,6 @@ checksum too, so every path that a manifest names is checked before anything is 
 import json
 import re
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 
@@ -80,11 +79,6 @@ def state_path(number: int) -> str:
 def history_path(first: int, last: int) -> str:
     """Where the records of these positions are."""
     return f"history/{first:020}-{last:020}.records"
-
-
-def created_now() -> str:
-    """The present time, as a manifest has it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def encode(manifest: Manifest) -> bytes:

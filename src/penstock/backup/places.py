@@ -4,7 +4,6 @@ Whoever writes has the place alone, whoever reads keeps writers away. Files are 
 that was killed has left behind is in no manifest: readers do not see it, and the next backup removes it.
 """
 
-import fcntl
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import BackupDamaged, PlaceRefused, StoreError
-from penstock.files import open_file
+from penstock.files import open_file, try_lock
 
 SIGN_NAME: Final = "penstock-backup.txt"
 SIGN: Final = b"Backups of a Penstock store, format 1. Restore them with: penstock restore\n"
@@ -72,11 +71,9 @@ def open_sign(path: Path, *, write: bool) -> int:
 
 def lock(path: Path, descriptor: int, *, write: bool) -> None:
     """Have a place alone, or keep others from that, as long as the descriptor is open."""
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_EX if write else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(descriptor, shared=not write):
         reason = "another backup is being written to it" if not write else "another backup or restore is using it"
-        raise PlaceRefused(str(path), f"{reason}; wait until that has ended") from None
+        raise PlaceRefused(str(path), f"{reason}; wait until that has ended")
 
 
 @contextmanager
@@ -86,12 +83,3 @@ def told(path: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(f"{error.filename or path}: {error.strerror}") from error
-
-
-def sync_directory(path: Path) -> None:
-    """Make sure that new names in a directory are on disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

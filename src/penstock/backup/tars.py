@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.backup.manifests import decode
-from penstock.backup.places import FILE_BYTES_MAX, SIGN, SIGN_NAME, Place, lock, open_sign, sync_directory, told
+from penstock.backup.places import FILE_BYTES_MAX, SIGN, SIGN_NAME, Place, lock, open_sign, told
 from penstock.errors import BackupDamaged, PlaceRefused
-from penstock.files import settle
+from penstock.files import settle, sync_directory
 
 BLOCK: Final = tarfile.BLOCKSIZE
 END: Final = bytes(2 * BLOCK)

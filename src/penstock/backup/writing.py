@@ -16,7 +16,6 @@ from penstock.backup.exporting import records_between
 from penstock.backup.manifests import (
     Manifest,
     Member,
-    created_now,
     encode,
     history_path,
     manifest_path,
@@ -27,6 +26,7 @@ from penstock.backup.places import Place
 from penstock.backup.reading import LENGTH, numbers, read_manifest
 from penstock.backup.states import encode_state
 from penstock.errors import PenstockError, PlaceRefused
+from penstock.model.times import now_text
 from penstock.store.contract import Progressed, Store, StoreState
 
 CHUNK_BYTES_MAX: Final = 16 << 20
@@ -128,7 +128,7 @@ def _conclude(
     own = member_of(state_path(number), data)
     manifest = Manifest(
         number,
-        created_now(),
+        now_text(),
         __version__,
         *state.identity,
         state.head,

@@ -23,10 +23,10 @@ from penstock.lake.changes import check_links, read_manifest, recover
 from penstock.lake.digests import digest
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.places import LakePlace, open_lake_place
-from penstock.lake.reading import Span, rows_of
+from penstock.lake.reading import rows_of
 from penstock.lake.rebuilding import File, Places
 from penstock.lake.verifying import read_whole
-from penstock.model import ticks_of_unix_ns
+from penstock.model import PositionRange, ticks_of_unix_ns
 from penstock.store import Store, open_replacement
 from penstock.store.contract import LOG_CONTEXT, STATE_TABLES, Progressed, StoreIdentity, StoreImport, StoreState
 from penstock.store.record import Record
@@ -205,6 +205,6 @@ def _differences(built: Store, manifest: Manifest, progressed: Progressed) -> It
 
 
 def _is_same(built: Store, file: LakeFile) -> bool:
-    span = Span(file.first, file.last)
+    span = PositionRange(file.first, file.last)
     rows, _ = rows_of(([record] for record in records_between(built, *span)), span)
     return (rows.num_rows, digest(rows)) == (file.rows, file.digest)

@@ -9,9 +9,9 @@ from uuid import UUID
 import pyarrow as pa
 
 from penstock.errors import InvalidRequest
-from penstock.history.columns import TICKS_PER_US
 from penstock.model import ANY, NewEvent, StagedUnit, now_ticks, stamp_of
-from penstock.model.events import TICKS_MAX, UNIX_EPOCH_TICKS, check_context, check_stream, check_type, random_id
+from penstock.model.events import check_context, check_stream, check_type, random_id
+from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.spark.writing import GIVEN
 from penstock.store.contract import LOG_CONTEXT
 from penstock.store.staging import UNIT_BYTES_MAX, UNIT_EVENTS_MAX, make_unit

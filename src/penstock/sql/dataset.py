@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 from penstock.history.columns import TABLE
 from penstock.history.histories import Now, check_identity, open_history
 from penstock.history.options import ReadOptions
-from penstock.history.ranges import PositionRange, read_range
+from penstock.history.ranges import ReadPartition, read_range
 from penstock.sql.extents import Extent, extent_of, narrowed, recorded_times
 from penstock.sql.recorded import recorded_between
 from penstock.sql.substrait import columns_of, tree
@@ -99,7 +99,7 @@ class Scan:
         first, last = self._positions()
         if first > last:
             return
-        part = PositionRange(self._now.identity, first, last, 0, last + 1)
+        part = ReadPartition(self._now.identity, first, last, 0, last + 1)
         for batch in read_range(self._options, self._needed, part):
             passed = batch if self._passing is None else batch.filter(self._passing)
             if passed.num_rows:

@@ -9,9 +9,9 @@ from functools import reduce
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from penstock.history.columns import TICKS_PER_US
 from penstock.history.options import POSITION_MAX, ReadOptions
-from penstock.model.events import TICKS_MAX, UNIX_EPOCH_TICKS, check_context, check_stream
+from penstock.model.events import check_context, check_stream
+from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.sql.substrait import Among, Call, Column, Literal, Node
 
 

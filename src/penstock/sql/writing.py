@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from penstock.errors import InvalidRequest
-from penstock.files import created, is_replaceable, release
+from penstock.files import atomic_write, is_replaceable
 from penstock.sql.sessions import Answer
 from penstock.sql.values import cell_schema, cells, json_lines, names_of
 
@@ -96,13 +96,5 @@ def _whole_file(path: Path) -> Iterator[IO[bytes]]:
     if path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        with created(aside, "xb") as file:
-            yield file
-            file.flush()
-            release(file.fileno(), path)
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    with atomic_write(path, aside=aside, public=True) as file:
+        yield file
