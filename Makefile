@@ -84,7 +84,7 @@ docs: $(VENV)/.run ## the pages that are made from code
 
 # NO_MKDOCS_2_WARNING hides a notice of mkdocs-material about its successor; it is no fault of a page.
 site: $(SITE_VENV)/.site ## the docs as a website with search, in build/site
-	@NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/python -m mkdocs --quiet build --clean $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/python -m mkdocs build --clean $(ARGS)
 	@echo "build/site is ready: $(SITE_VENV)/bin/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 # The locks hold what the public registry has, whatever mirror or wheel folder this machine's pip prefers.
