@@ -20,6 +20,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )
+GUIDES = [page for page in PAGES if page.is_relative_to(ROOT / "docs") and not page.name[0].isdigit()]
+"""The pages of docs/ without the decision records, which all have the same readers."""
 
 
 def text(*names: str) -> str:
@@ -98,3 +100,11 @@ def test_every_decision_is_listed_in_the_index() -> None:
     records = {f"decisions/{path.name}" for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md")}
     assert records
     assert records <= set(re.findall(r"\]\(([^)]+)\)", text("docs/README.md")))
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_opens_with_its_readers_and_what_they_can_do_afterwards(page: Path) -> None:
+    title, opening, *_ = page.read_text(encoding="utf-8").split("\n\n", 2)
+    assert title.startswith("# ")
+    assert re.fullmatch(r"\*For [^*]* you can [^*]*\.\*", opening)
+    assert len(opening.splitlines()) <= 3

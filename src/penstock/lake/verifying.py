@@ -14,8 +14,9 @@ from penstock.lake.layout import named
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.parquet import Erased, check_positions, decode
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
-from penstock.lake.reading import Span, read_rows
+from penstock.lake.reading import read_rows
 from penstock.lake.sources import check_source, look
+from penstock.model import PositionRange
 from penstock.spark.parallel import Session, event_progress, parallel_map
 from penstock.store.contract import Progressed, StoreIdentity
 
@@ -124,7 +125,7 @@ def _compared(
 
 def _check(task: _Task) -> list[str]:
     """What is wrong with a file, beside the store and in itself."""
-    rows, _ = read_rows(task.url, task.identity, Span(task.file.first, task.file.last))
+    rows, _ = read_rows(task.url, task.identity, PositionRange(task.file.first, task.file.last))
     store = "the store", rows.num_rows, digest(rows)
     found = list(_disagreements(task.file, *store))
     try:

@@ -10,12 +10,13 @@ from io import StringIO
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import InvalidRequest
+from penstock.model.times import now_text
 from penstock.pipelines.changing import BRONZE, JUDGED, QUARANTINE, after_run, before_run, check_changes, with_judged
 from penstock.pipelines.connecting import Connect, connect_server
 from penstock.pipelines.integrity import check_integrity, refreshed_with
 from penstock.pipelines.projects import Project, read_project
 from penstock.pipelines.registering import Defined, defined
-from penstock.pipelines.state import alone, now, read_state, write_state
+from penstock.pipelines.state import alone, read_state, write_state
 from penstock.pipelines.telling import Failure, mistake, reason, told
 from penstock.spark.sessions import run_in_thread
 
@@ -124,7 +125,7 @@ def _note(
     refreshed: Collection[str],
 ) -> None:
     """Leave how it went for `status`, and for the next run."""
-    state, at = read_state(project), now()
+    state, at = read_state(project), now_text()
     known = state.get("flows", {})
     errors = {failure.flow: failure.reason for failure in failures}
     flows = {}

@@ -48,18 +48,10 @@ from pyspark.sql.types import (
 
 from penstock.errors import InvalidRequest
 from penstock.files import created, make_folder, release
-from penstock.history.columns import TICKS_PER_US
 from penstock.history.options import parsed, url
 from penstock.model import ANY, NewEvent, ProducerMark, StagedUnit, Winner, now_ticks, stamp_of
-from penstock.model.events import (
-    TICKS_MAX,
-    UNIX_EPOCH_TICKS,
-    check_context,
-    check_name,
-    check_stream,
-    check_type,
-    random_id,
-)
+from penstock.model.events import check_context, check_name, check_stream, check_type, random_id
+from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.settings.parsers import choice, whole_number
 from penstock.spark.stages import open_stages, requests_of
 from penstock.store.contract import LOG_CONTEXT

@@ -19,7 +19,7 @@ from typing import IO, Final, Protocol, TypeVar
 import cbor2
 
 from penstock.errors import InvalidRequest, PenstockError, StageLost, StorageFailure, StoreInUse
-from penstock.files import created, is_shared, make_folder
+from penstock.files import created, is_shared, make_folder, sync_directory
 from penstock.history.histories import SERVED
 from penstock.model import Installed, ProducerMark, Published, StagedUnit, Winner
 from penstock.store import Store, open_store
@@ -179,7 +179,7 @@ class FileStages:
         except OSError as error:
             raise StorageFailure(f"{path}: {error.strerror}") from error
         if not number:
-            _sync_folder(self._folder)
+            sync_directory(self._folder)
 
     def _file(self, part: int, attempt: str) -> Path:
         return self._folder / f"{part}-{attempt}"
@@ -263,11 +263,3 @@ class FileStages:
 def _unit_data(file: IO[bytes]) -> bytes:
     head = file.read(_LENGTH.size)
     return file.read(*_LENGTH.unpack(head)) if len(head) == _LENGTH.size else b""
-
-
-def _sync_folder(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
