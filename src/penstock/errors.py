@@ -721,3 +721,11 @@ class CannotListen(PenstockError):
 
     def __str__(self) -> str:
         return f"cannot listen on --{self.gate} {self.address}: {self.reason}"
+
+
+def drop_traceback(error: PenstockError) -> None:
+    """Break the cycle between an error and the frames of its traceback, which refer to the error and to the request.
+
+    Otherwise the request stays in memory until the garbage collector finds the cycle.
+    """
+    error.__traceback__ = None

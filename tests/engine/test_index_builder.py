@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.engine import Engine, index_builder, iterators
-from penstock.engine.build_step import Built, build
+from penstock.engine.iterator_jobs import Built, build_index
 from penstock.engine.workers import Job
 from penstock.errors import (
     Closed,
@@ -277,7 +277,7 @@ class NoBuild:
         run = engine.lua.run
 
         def held(job: Job, *arguments: Any) -> "asyncio.Future[Any]":
-            return asyncio.get_running_loop().create_future() if job is build else run(job, *arguments)
+            return asyncio.get_running_loop().create_future() if job is build_index else run(job, *arguments)
 
         monkeypatch.setattr(engine.lua, "run", held)
 

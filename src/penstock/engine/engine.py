@@ -1,11 +1,16 @@
-"""The engine: (principal, request) in, one reply out. What every gate talks to.
+"""A limit, in bytes, for the requests that are in flight in the whole server.
 
-It checks rights and limits, hands writes to the writer and reads to the workers, and knows nothing of wires. All of
-it runs on one event loop; only the writer's thread and the worker processes are elsewhere.
+A gate takes the bytes of a message from the budget when it has read the message. It gives them back when the last
+answer is ready, or when the client is gone and the engine has dropped the request. In between the request may wait in
+the gate, for a worker or for the writer: one sum covers all these queues.
+
+A gate answers *busy* to a message that finds no room. Each connection also has a limit, far below the sum, at which its
+gate stops reading. The ZeroMQ gate cannot stop reading from one client, so it answers *busy* there too.
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -13,30 +18,33 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.engine import jobs, lookups
-from penstock.engine.appends import Appends
-from penstock.engine.budget import Budget
-from penstock.engine.builds import Builds
-from penstock.engine.checks import Checks
-from penstock.engine.disk import DiskWatch
-from penstock.engine.eraser import Eraser
+from penstock.engine import jobs
+from penstock.engine.appends import Appends, Checks
+from penstock.engine.background import DiskWatch, Eraser, Sealer, SpaceKeeper
+from penstock.engine.context import Attempt, EngineContext, Handler, Handlers, check_names, plain, settle
+from penstock.engine.coordination import coordination
 from penstock.engine.erasures import Erasures
 from penstock.engine.iterators import Iterators
 from penstock.engine.jobs import Presenter
 from penstock.engine.logs import Logs
 from penstock.engine.metrics import Metrics, PoolCounts
-from penstock.engine.parts import Handler, Handlers, Parts, Tried, check_names, plain, settle
-from penstock.engine.queues import Queues
-from penstock.engine.replays import Replays
-from penstock.engine.sealer import Sealer
-from penstock.engine.sharing import sharing
-from penstock.engine.space import SpaceKeeper
-from penstock.engine.staging import Staging
+from penstock.engine.queues import Queues, Replays
+from penstock.engine.staging import Builds, Staging
 from penstock.engine.subscriptions import Subscriptions
-from penstock.engine.waiters import Waiters
+from penstock.engine.wakeups import Wakeups
 from penstock.engine.workers import LuaPool, SealerPool, WorkerPool
 from penstock.engine.writer import Writer
-from penstock.errors import Closed, InvalidRequest, NotAllowed, PenstockError, ReaderBusy, StoreError, Unexpected
+from penstock.errors import (
+    Busy,
+    Closed,
+    InvalidRequest,
+    NotAllowed,
+    PenstockError,
+    ReaderBusy,
+    StoreError,
+    Unexpected,
+    WriterBusy,
+)
 from penstock.model import (
     AcknowledgeQueue,
     AddMessages,
@@ -78,10 +86,56 @@ from penstock.model import (
     Transact,
     now_ticks,
 )
+from penstock.model.requests import Repeat
 from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
 from penstock.store.contract import ExpireProducers, Notice, ReadLimits, Transaction
+
+CONNECTIONS_MIN: Final = 16
+"""The gate stops reading from a connection that has more than this part of the budget. It still takes the request that
+exceeds the limit, so a client can send any request."""
+CLIENTS_MIN: Final = 4
+"""The ZeroMQ gate answers busy to a client that would have more than this part of the budget."""
+FIELD_BYTES: Final = 64
+"""Overhead of a field of a message, and of a message of a log: a request may have many short or empty ones."""
+
+
+class Budget:
+    """The bytes of all requests that gates have taken and not answered."""
+
+    __slots__ = ("_bytes_max", "_refused", "_requests", "client_bytes_max", "connection_bytes_max", "taken")
+
+    def __init__(self, bytes_max: int, refused: Counter[str]) -> None:
+        self.taken = 0
+        self.connection_bytes_max = bytes_max // CONNECTIONS_MIN
+        self.client_bytes_max = bytes_max // CLIENTS_MIN
+        self._bytes_max = bytes_max
+        self._requests = 0
+        self._refused = refused
+
+    def take(self, size: int) -> bool:
+        """Count these bytes; False if there is no room for them.
+
+        While at most half of the budget is taken there is room for any request, even for one that exceeds the budget.
+        """
+        taken = self.taken + size
+        if taken > self._bytes_max and 2 * self.taken > self._bytes_max:
+            return False
+        self.taken = taken
+        self._requests += 1
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Count these bytes no more."""
+        self.taken -= size
+        self._requests -= 1
+
+    def busy(self, request: Request) -> Busy:
+        """The error for a request that found no room."""
+        self._refused["requests_busy"] += 1
+        return (ReaderBusy if request.repeat is Repeat.READS else WriterBusy)(self._requests)
+
 
 log = logging.getLogger(__name__)
 
@@ -128,13 +182,13 @@ class Engine:
         """Open the store and start the writer and the workers. If that fails, nothing stays behind."""
         settings = self.settings
         self._store = await self._open()
-        self._waiters = Waiters(settings.waiters_max, self.metrics)
+        self._waiters = Wakeups(settings.waiters_max, self.metrics)
         loop = asyncio.get_running_loop()
         self._writer = Writer(self._store, loop, settings, self.metrics, self._committed)
         self.pool = WorkerPool(self.url, settings, settings.workers, self.metrics.readers)
         self.lua = LuaPool(self.url, settings, self.metrics.lua)
-        self._others = sharing(self._store)
-        parts = self._parts = Parts(settings, self._writer, self.pool, self._waiters, self._others)
+        self._others = coordination(self._store)
+        parts = self._parts = EngineContext(settings, self._writer, self.pool, self._waiters, self._others)
         self._subscriptions = Subscriptions(parts)
         self._queues = Queues(parts)
         self._checks = Checks(parts)
@@ -155,7 +209,7 @@ class Engine:
             self.identity = self._store.identity()
             open_erasures = self._store.open_erasures()
             head, sealed = self._store.head(), self._store.sealed()
-            self._iterators.start(lookups.all_iterators(self._store))
+            self._iterators.start(jobs.all_iterators(self._store))
         except BaseException as error:
             await self._others.stop()
             self._store.close()
@@ -393,11 +447,11 @@ class Engine:
     ) -> Any:
         """A page; if it is empty and the request waits, the first page that is not."""
 
-        async def attempt() -> Tried[Any]:
+        async def attempt() -> Attempt[Any]:
             nonlocal request
             page = await self._parts.run(job, request, limits, present)
             request = replace(request, position=page.next)
-            return Tried(page, not page.end or _holds(page), wanted)
+            return Attempt(page, not page.end or _holds(page), wanted)
 
         return await self._parts.patiently(request.wait_ms, attempt)
 

@@ -1,20 +1,146 @@
-"""Erasing events for good: a stream's, or those whose headers name a subject.
+"""Which events name a subject: the search behind an erasure, done by a worker in bounded steps.
 
-A request hides them: nobody can read them from the moment it is answered, and iterators that had seen them begin anew.
-Their bytes leave the store's files afterwards (see `eraser`), and the ledger says when that is done. The subject that
-was searched for is stored nowhere.
+The headers of such an event are a JSON object with a member `subject`, or `ce-subject` as CloudEvents of foreign
+subjects have it, that is exactly this text. Most events are passed over without being taken apart: unless something
+in its headers is written with a backslash, a header that names the subject has both the word and the text in it as
+they are.
 """
 
-from typing import Final
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
-from penstock.engine import searching
-from penstock.engine.eraser import Eraser
+from penstock.engine.background import Eraser
+from penstock.engine.context import EngineContext, check_names
 from penstock.engine.iterators import Iterators
-from penstock.engine.parts import Parts, check_names
-from penstock.engine.searching import Matches
 from penstock.errors import InvalidRequest
-from penstock.model import Erased, EraseStream, EraseSubject, check_stream
-from penstock.store.contract import Hid, HideEvents, HideStream, Result, Transaction
+from penstock.model import Erased, EraseStream, EraseSubject, Event, EventFilter, check_stream
+from penstock.store import Store
+from penstock.store.contract import Hid, HideEvents, HideStream, ReadLimits, Result, Transaction
+from penstock.store.record import Record
+
+MEMBERS: Final = ("subject", "ce-subject")
+RANGES_MAX: Final = 4096
+"""Ranges of positions that one step finds at most; they are erased in one transaction."""
+STEP_S_MAX: Final = 1.0
+"""How long one step goes on searching."""
+SEARCH_LIMITS: Final = ReadLimits(events_max=16_384)
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+"""Of JSON: a string, or where an object or array begins or ends."""
+
+
+class Matches(NamedTuple):
+    """What a step found: ranges (first, last) of positions in order, and the streams (context, stream) they lie in.
+
+    `next` is where to search on; `end`: the history goes no further.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    streams: tuple[tuple[str, str], ...]
+    next: int
+    end: bool
+
+
+def find_subject(store: Store, subject: str, context: str | None, position: int, last: int | None = None) -> Matches:
+    """Search from one position to another, for a second or until there is enough for one transaction."""
+    wanted = EventFilter(context)
+    names, might_name = naming(subject), mentioning(subject)
+    found = _Found()
+    deadline = time.monotonic() + STEP_S_MAX
+    while True:
+        span = store.read_records(position, wanted, SEARCH_LIMITS)
+        for record in span.records:
+            for event in _candidates(record, wanted, might_name):
+                if last is not None and event.position > last:
+                    return found.until(last + 1, end=True)
+                if event.position >= position and names(event.headers) and not found.add(event):
+                    return found.until(event.position, end=False)
+        position = span.next
+        is_end = span.end or (last is not None and position > last)
+        if is_end or time.monotonic() > deadline:
+            return found.until(position, end=is_end)
+
+
+def naming(subject: str) -> Callable[[str | None], bool]:
+    """Whether an event's headers name the subject."""
+    might_name = mentioning(subject)
+
+    def names(headers: str | None) -> bool:
+        return headers is not None and might_name(headers.encode()) and subject in _subjects(headers)
+
+    return names
+
+
+def mentioning(subject: str) -> Callable[[bytes], bool]:
+    """Whether headers might name the subject, however they are spelled."""
+    plain = subject.encode()
+    return lambda headers: b"\\" in headers or (b"subject" in headers and plain in headers)
+
+
+def _subjects(headers: str) -> Iterator[object]:
+    """What headers name. If they say it twice they name both, whichever of them a reader would take."""
+    members = _members(headers)
+    if isinstance(members, tuple):
+        yield from (value for member, value in members if member in MEMBERS)
+
+
+def _members(headers: str) -> object:
+    """A JSON object as a tuple of its members; something else if the headers are none."""
+    try:
+        # A whole number is read as another so that none is too long.
+        return json.loads(headers, object_pairs_hook=tuple, parse_int=float)
+    except ValueError:
+        return None
+    except RecursionError:
+        return _members(_without_insides(headers))
+
+
+def _without_insides(headers: str) -> str:
+    """An object or array with null in the place of each that is in it: one that is nested however deep can be read."""
+    kept: list[str] = []
+    depth = at = 0
+    for token in _TOKEN.finditer(headers):
+        if token[0] in "[{":
+            depth += 1
+            if depth == 2:
+                kept += (headers[at : token.start()], "null")
+        elif token[0] in "]}":
+            depth -= 1
+            if depth == 1:
+                at = token.end()
+    return "".join(kept) + (headers[at:] if depth <= 1 else "")
+
+
+def _candidates(record: Record, wanted: EventFilter, might_name: Callable[[bytes], bool]) -> list[Event]:
+    headers = record.data[record.at.headers : record.at.bodies]
+    return record.events(wanted) if might_name(headers) else []
+
+
+class _Found:
+    """The ranges so far; neighbours become one."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+        self._streams: dict[tuple[str, str], None] = {}
+
+    def add(self, event: Event) -> bool:
+        """Take an event in; False if there is no room for it."""
+        last = self._ranges[-1] if self._ranges else (0, -1)
+        if last[1] + 1 == event.position:
+            self._ranges[-1] = (last[0], event.position)
+        elif len(self._ranges) < RANGES_MAX:
+            self._ranges.append((event.position, event.position))
+        else:
+            return False
+        self._streams[event.context, event.stream] = None
+        return True
+
+    def until(self, position: int, *, end: bool) -> Matches:
+        """What was found before a position."""
+        return Matches(tuple(self._ranges), tuple(self._streams), position, end)
+
 
 SUBJECT_BYTES_MAX: Final = 1024
 RANGE_BYTES: Final = 16
@@ -24,7 +150,7 @@ RANGE_BYTES: Final = 16
 class Erasures:
     """What requests to erase mean."""
 
-    def __init__(self, parts: Parts, iterators: Iterators, eraser: Eraser) -> None:
+    def __init__(self, parts: EngineContext, iterators: Iterators, eraser: Eraser) -> None:
         self._parts = parts
         self._iterators = iterators
         self._eraser = eraser
@@ -46,7 +172,7 @@ class Erasures:
         _check_last(request.last)
         _check_subject(request.subject)
         asked = (request.subject, request.context, request.position, request.last)
-        found: Matches = await self._parts.run(searching.find_subject, *asked)
+        found: Matches = await self._parts.run(find_subject, *asked)
         events = await self._hide(HideEvents(found.ranges, found.streams)) if found.ranges else 0
         return Erased(events, found.next, found.end)
 

@@ -1,26 +1,16 @@
-"""Keeps indexed iterators up to date: follows commits, has Lua workers run what is new, and writes what comes of it.
-
-Iterators take turns, one bounded step each, so that none waits for another's long log. What an iterator has built is
-on disk together with how far it has read, so a build goes on after a restart where it was. One that fails is left
-alone until somebody asks for more of it, and is then tried at most every few seconds; one whose function takes too
-long, or whose step could not be done, pauses.
-
-Where several servers share a store, each iterator is built by the one that holds its lease. The others follow: they
-look how far it is, and build it themselves once the lease has run out because its holder died.
-"""
+"""An indexed iterator as its builder sees it: what it follows, how far it is, and who waits for it."""
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from penstock.engine import build_step
-from penstock.engine.build_step import Built, Looked
-from penstock.engine.indices import Index, Source
+from penstock.engine import iterator_jobs
+from penstock.engine.context import EngineContext
+from penstock.engine.iterator_jobs import Built, IndexProgress, Step
 from penstock.engine.metrics import Lag, Metrics
-from penstock.engine.parts import Parts
-from penstock.engine.running import Step
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
     Closed,
@@ -31,7 +21,134 @@ from penstock.errors import (
     ReaderTimeout,
     WorkerDied,
 )
-from penstock.store.contract import IteratorState, Transaction
+from penstock.store.contract import LOG_CONTEXT, IteratorState, Over, Transaction
+
+Source = tuple[str, str]
+"""What an iterator follows: a stream (context, stream), or another iterator ("", name)."""
+
+UNKNOWN: Final = -1
+
+
+class Index:
+    """One indexed iterator. Its source rings whenever it grows; what it had then is read when `seen` is that ring."""
+
+    def __init__(self, iterator: IteratorState) -> None:
+        self.id = iterator.id
+        self.name = iterator.name
+        self.source = source_of(iterator)
+        self.rings = 1
+        self.seen = 0
+        self.read = iterator.source - iterator.base
+        self.head = self.read
+        self.error: FunctionFailed | None = None
+        self.not_before = 0.0
+        self.pause_s = 0.0
+        self.is_queued = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_running = False
+        self.is_followed = False
+        self.is_gone = False
+        self._demands: set[Demand] = set()
+
+    @property
+    def above(self) -> str | None:
+        """The iterator whose output it reads, if it does."""
+        context, name = self.source
+        return None if context else name
+
+    @property
+    def lease(self) -> str:
+        """What a server holds that builds it, where several could."""
+        return f"iterator:{self.id}"
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether somebody waits for it."""
+        return bool(self._demands)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it has read all that there was when its source last grew."""
+        return self.seen == self.rings and self.error is None
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it needs another turn by itself."""
+        return not self.is_gone and (bool(self._demands) or (self.error is None and self.seen < self.rings))
+
+    def rests(self, now: float) -> bool:
+        """Whether it failed so lately that it is not tried again yet."""
+        return self.error is not None and now < self.not_before
+
+    @contextmanager
+    def demand(self, loop: asyncio.AbstractEventLoop) -> "Iterator[asyncio.Future[None]]":
+        """Done when it has read what there is now, or failed at it. Whoever leaves waits no longer."""
+        demand = Demand(loop.create_future())
+        self._demands.add(demand)
+        try:
+            yield demand.done
+        finally:
+            self._demands.discard(demand)
+
+    def ask(self) -> "Asked":
+        """Those who wait and do not know yet for what: the step that begins now will say."""
+        return Asked([demand for demand in self._demands if demand.target == UNKNOWN])
+
+    def advanced(self, read: int, head: int, rings: int, error: FunctionFailed | None) -> None:
+        """A step that began at a ring is written: it has read so many of so many messages."""
+        self.read, self.head, self.error = read, head, error
+        if read >= head:
+            self.seen = max(self.seen, rings)
+        for demand in list(self._demands):
+            if error is not None or UNKNOWN < demand.target <= read:
+                self._demands.discard(demand)
+                demand.settle(None)
+
+    def fail_all(self, error: PenstockError) -> None:
+        """Nobody shall wait any longer."""
+        demands, self._demands = self._demands, set()
+        for demand in demands:
+            demand.settle(error)
+
+
+class Demand:
+    """Somebody who waits until so many messages are read."""
+
+    def __init__(self, done: "asyncio.Future[None]") -> None:
+        self.done = done
+        self.target = UNKNOWN
+
+    def settle(self, error: PenstockError | None) -> None:
+        """Wake them, unless they have given up."""
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+
+class Asked:
+    """Demands that a step gives their targets."""
+
+    def __init__(self, demands: list[Demand]) -> None:
+        self._demands = demands
+
+    def answer(self, head: int) -> None:
+        """There were so many messages when the step began."""
+        for demand in self._demands:
+            demand.target = head
+
+
+def source_of(iterator: IteratorState) -> Source:
+    """What an iterator follows."""
+    if iterator.over == Over.LOG:
+        return LOG_CONTEXT, iterator.log
+    if iterator.over == Over.ITERATOR:
+        return "", iterator.log
+    context, _, stream = iterator.log.partition("/")
+    return context, stream
+
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +165,7 @@ IDLE_FOLLOW_S: Final = 2.0
 class Builder:
     """All indexed iterators, and the tasks that build them."""
 
-    def __init__(self, parts: Parts, lua: WorkerPool, metrics: Metrics, step: Step) -> None:
+    def __init__(self, parts: EngineContext, lua: WorkerPool, metrics: Metrics, step: Step) -> None:
         self._parts = parts
         self._others = parts.others
         self._lua = lua
@@ -138,10 +255,10 @@ class Builder:
             return again(index.error)
         return None if error is None else passed_on(index.above, error)
 
-    async def _look(self, index: Index) -> Looked:
+    async def _look(self, index: Index) -> IndexProgress:
         """See how far it is, and how much there is to read, whether that was heard of or not."""
         rings = index.rings
-        looked: Looked | None = await self._parts.run(build_step.look, index.name, index.id)
+        looked: IndexProgress | None = await self._parts.run(iterator_jobs.look_at_index, index.name, index.id)
         if looked is None:
             raise IteratorNotFound(index.name)
         if looked.read >= looked.head:
@@ -234,7 +351,7 @@ class Builder:
         """One step: what is new is run, and what comes of it is written."""
         rings = index.rings
         asked = index.ask()
-        built: Built | None = await self._lua.run(build_step.build, index.name, index.id, self._step)
+        built: Built | None = await self._lua.run(iterator_jobs.build_index, index.name, index.id, self._step)
         if built is None:
             # It was deleted, and whoever did that is about to be told. If that was another server, this one is.
             return self._pause(index) if self._others.is_shared else None

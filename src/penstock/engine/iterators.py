@@ -10,21 +10,20 @@ name that is not known, or is gone, is looked up there before anybody is told so
 """
 
 import asyncio
+from bisect import bisect_right, insort
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Final, get_origin
 
-from penstock.engine import jobs, lookups, paging, running, summaries
-from penstock.engine.answers import returned_by
-from penstock.engine.eraser import Eraser
+from penstock.engine import iterator_jobs, jobs
+from penstock.engine.background import Eraser
+from penstock.engine.context import EngineContext, Handlers, KeyedLocks, check_names, plain
 from penstock.engine.index_builder import RETRY_S, Builder, again, passed_on
-from penstock.engine.keyed import KeyedLocks
+from penstock.engine.iterator_jobs import LAST, ItemPresenter, KeptPage, Paged, PageRequest, Point, Step
 from penstock.engine.metrics import Metrics
-from penstock.engine.paging import LAST, ItemPresenter, Kept, Paged, Wanted
-from penstock.engine.parts import Handlers, Parts, check_names, plain
-from penstock.engine.points import Points
-from penstock.engine.running import Point, Step
+from penstock.engine.worker_protocol import returned_by
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
     Closed,
@@ -75,7 +74,7 @@ ORDINAL_MAX: Final = (1 << 63) - 1
 class Iterators:
     """What requests about iterators mean."""
 
-    def __init__(self, parts: Parts, lua: WorkerPool, metrics: Metrics, eraser: Eraser) -> None:
+    def __init__(self, parts: EngineContext, lua: WorkerPool, metrics: Metrics, eraser: Eraser) -> None:
         settings = self._settings = parts.settings
         self._parts = parts
         self._lua = lua
@@ -141,7 +140,7 @@ class Iterators:
             self._is_stale = False
             changes = self._changes
             try:
-                found = await self._parts.run(lookups.all_iterators)
+                found = await self._parts.run(jobs.all_iterators)
             except PenstockError:
                 # Nobody is told anything wrong meanwhile; see `_look`.
                 self._is_stale = True
@@ -164,7 +163,7 @@ class Iterators:
         """See what the store has under a name; whether that is news."""
         if not self._parts.others.is_shared:
             return False
-        chain: list[IteratorState] = await self._parts.run(lookups.chain_of, name)
+        chain: list[IteratorState] = await self._parts.run(jobs.chain_of, name)
         before = self._changes
         if not chain:
             self._remove(name)
@@ -177,7 +176,7 @@ class Iterators:
     async def create(self, request: CreateIterator) -> Done:
         """Make an iterator whose function compiles."""
         check_names(iterator=request.name)
-        await self._lua.run(running.check, request.kind, request.function, self.limits)
+        await self._lua.run(iterator_jobs.check_function, request.kind, request.function, self.limits)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
         operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
         await self._parts.write(Transaction((operation,)), len(request.function), self._made)
@@ -243,7 +242,7 @@ class Iterators:
 
     async def show(self, request: ShowIterator) -> IteratorSummary:
         """What is known of an iterator, as the store has it."""
-        summary: IteratorSummary = await self._parts.run(summaries.show_iterator, request.name)
+        summary: IteratorSummary = await self._parts.run(iterator_jobs.show_iterator, request.name)
         return summary
 
     async def names(self, request: ListIterators) -> Names:
@@ -263,7 +262,7 @@ class Iterators:
         iterator = self._find(request.iterator)
         if not request.count:
             return ItemPage([], None if present is None else Encoded(0, present([])))
-        wanted = Wanted(request.ordinal, None, present)
+        wanted = PageRequest(request.ordinal, None, present)
         count = min(request.count, self._settings.page_events_max)
         while True:
             try:
@@ -288,7 +287,7 @@ class Iterators:
             raise IteratorNotFound(gone.name)
         return iterator
 
-    async def _kept(self, iterator: IteratorState, wanted: Wanted, count: int) -> ItemPage:
+    async def _kept(self, iterator: IteratorState, wanted: PageRequest, count: int) -> ItemPage:
         """A page of an indexed iterator."""
         if wanted.ordinal != LAST and not self._builder.is_current(iterator.name):
             # What is kept never changes: if it is enough, nobody has to wait for what is not built yet.
@@ -304,16 +303,16 @@ class Iterators:
             raise error
         return page
 
-    async def _read(self, iterator: IteratorState, wanted: Wanted, count: int) -> Kept:
+    async def _read(self, iterator: IteratorState, wanted: PageRequest, count: int) -> KeptPage:
         limits = ReadLimits(count, self._settings.page_bytes_max)
-        kept: Kept = await self._parts.run(paging.kept, iterator.name, iterator.id, wanted, limits)
+        kept: KeptPage = await self._parts.run(iterator_jobs.read_kept, iterator.name, iterator.id, wanted, limits)
         return kept
 
-    async def _said(self, iterator: IteratorState, wanted: Wanted, kept: Kept) -> ItemPage:
+    async def _said(self, iterator: IteratorState, wanted: PageRequest, kept: KeptPage) -> ItemPage:
         """A kept page. If it would begin with a message that a map failed at, running it again says why."""
         return await self._plain(iterator, wanted, 1) if kept.page is None else kept.page
 
-    async def _plain(self, iterator: IteratorState, wanted: Wanted, count: int) -> ItemPage:
+    async def _plain(self, iterator: IteratorState, wanted: PageRequest, count: int) -> ItemPage:
         """A page by running the function."""
         above = await self._builder.bring_up(iterator.log) if iterator.over == Over.ITERATOR else None
         if above is not None and wanted.ordinal == LAST:
@@ -324,10 +323,10 @@ class Iterators:
             raise passed_on(iterator.log, above)
         return page
 
-    async def _run(self, iterator: IteratorState, wanted: Wanted, step: Step) -> ItemPage:
+    async def _run(self, iterator: IteratorState, wanted: PageRequest, step: Step) -> ItemPage:
         """Run step by step until there is a page, each from where the last one ended."""
         if iterator.kind == IteratorKind.MAP and wanted.ordinal == LAST:
-            wanted = await self._parts.run(paging.last_of_map, iterator.name, iterator.id, wanted)
+            wanted = await self._parts.run(iterator_jobs.last_of_map, iterator.name, iterator.id, wanted)
         start: Point | None = None
         while True:
             async with self._turns.turn(iterator.id):
@@ -344,11 +343,11 @@ class Iterators:
             return Point(ordinal, ordinal)
         return self._points.best(iterator.id, None if ordinal == LAST else ordinal)
 
-    async def _step(self, iterator: IteratorState, start: Point, wanted: Wanted, step: Step) -> Paged:
+    async def _step(self, iterator: IteratorState, start: Point, wanted: PageRequest, step: Step) -> Paged:
         if self._closing:
             raise Closed
         self._check_timed_out(iterator.id, start.source)
-        paged: Paged = await self._lua.run(paging.page, iterator.name, iterator.id, start, wanted, step)
+        paged: Paged = await self._lua.run(iterator_jobs.run_page, iterator.name, iterator.id, start, wanted, step)
         if paged.page is not None and not _is_presented(paged.page, wanted.present):
             raise WorkerDied("answered in another form than was asked for")
         self._metrics.lua_messages += paged.messages
@@ -394,3 +393,67 @@ def _is_presented(page: ItemPage, present: ItemPresenter | None) -> bool:
 
 def _length(page: ItemPage) -> int:
     return page.encoded.count if page.encoded else len(page.items)
+
+
+POINT_BYTES: Final = 256
+"""What a point takes beside its accumulator."""
+START: Final = Point()
+
+
+class Points:
+    """The points of all iterators, by the iterator's number."""
+
+    def __init__(self, points_max: int, bytes_max: int) -> None:
+        self._points_max = points_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._outputs: dict[int, list[int]] = {}
+        self._points: OrderedDict[tuple[int, int], Point] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def add(self, iterator: int, points: Iterable[Point]) -> None:
+        """Remember points. Of two with as many items, the one that has read further is the better one."""
+        for point in points:
+            key = (iterator, point.output)
+            known = self._points.get(key)
+            if known is not None and known.source >= point.source:
+                self._points.move_to_end(key)
+                continue
+            if known is None:
+                insort(self._outputs.setdefault(iterator, []), point.output)
+            else:
+                self._bytes -= _size(known)
+            self._points[key] = point
+            self._points.move_to_end(key)
+            self._bytes += _size(point)
+        self._shrink()
+
+    def best(self, iterator: int, ordinal: int | None) -> Point:
+        """Where to begin for an item, or for the last one (None): the nearest point before it."""
+        outputs = self._outputs.get(iterator, [])
+        index = len(outputs) if ordinal is None else bisect_right(outputs, ordinal)
+        if not index:
+            return START
+        key = (iterator, outputs[index - 1])
+        self._points.move_to_end(key)
+        return self._points[key]
+
+    def forget(self, iterator: int) -> None:
+        """The iterator is gone."""
+        for output in self._outputs.pop(iterator, []):
+            self._bytes -= _size(self._points.pop((iterator, output)))
+
+    def _shrink(self) -> None:
+        while len(self._points) > self._points_max or self._bytes > self._bytes_max:
+            (iterator, output), point = self._points.popitem(last=False)
+            self._bytes -= _size(point)
+            outputs = self._outputs[iterator]
+            del outputs[bisect_right(outputs, output) - 1]
+            if not outputs:
+                del self._outputs[iterator]
+
+
+def _size(point: Point) -> int:
+    return POINT_BYTES + len(point.state or b"")

@@ -36,9 +36,11 @@ from penstock.model import (
 )
 from penstock.store import Store
 from penstock.store.contract import (
+    ITERATOR_CHAIN_MAX,
     Erasure,
     IteratorState,
     LogInfo,
+    Over,
     Page,
     Proposal,
     QueueState,
@@ -258,7 +260,7 @@ def _range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Eve
 # --- subscriptions --------------------------------------------------------------------------------------------
 
 
-class Bounds(NamedTuple):
+class BatchRange(NamedTuple):
     """The first and last position of a batch and the time of its last event."""
 
     first: int
@@ -270,7 +272,7 @@ class Fetched(NamedTuple):
     """A subscription as it stands and its next batch, if there is one; `next` is where it is after that batch."""
 
     subscription: SubscriptionInfo
-    bounds: Bounds | None
+    bounds: BatchRange | None
     next: int
     end: bool
     events: list[Event]
@@ -286,7 +288,7 @@ def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: Pr
     if not found.events:
         return Fetched(subscription, None, found.next, found.end, *presented([], present))
     batch = _batch(store, wanted, found, count, subscription.last_ticks, limits)
-    bounds = Bounds(batch[0].position, batch[-1].position, batch[-1].ticks)
+    bounds = BatchRange(batch[0].position, batch[-1].position, batch[-1].ticks)
     return Fetched(subscription, bounds, bounds.last + 1, False, *presented(batch, present))
 
 
@@ -407,3 +409,63 @@ def propose(
     first, last = found.events[0].position, found.events[-1].position
     fresh = Proposal(Proposal.FRESH, queue.position, last + 1, first, last, len(found.events))
     return Proposed(queue, fresh, *presented(found.events, present))
+
+
+def all_iterators(store: Store) -> list[IteratorState]:
+    """All iterators, without their functions and accumulators."""
+    iterators: list[IteratorState] = []
+    while found := store.iterators(None, iterators[-1].name if iterators else "", NAMES_PER_QUERY):
+        iterators += found
+    return iterators
+
+
+def chain_of(store: Store, name: str) -> list[IteratorState]:
+    """An iterator and those that it reads, one over the other; nothing if it is not there."""
+    chain: list[IteratorState] = []
+    while len(chain) <= ITERATOR_CHAIN_MAX and (found := store.iterator(name)) is not None:
+        chain.append(found)
+        if found.over != Over.ITERATOR:
+            break
+        name = found.log
+    return chain
+
+
+class FetchedBatch(NamedTuple):
+    """A batch that another server has handed out: where it begins, where the next one does, and if that is certain."""
+
+    wanted: EventFilter
+    start: int
+    first: int
+    last: int
+    is_certain: bool
+
+
+def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> FetchedBatch | None:
+    """The batch of a subscription that ends on a time, as far as the store can tell; None if there is none.
+
+    It begins where the subscription is, and ends on that time: but how many events were asked for nobody knows here.
+    So it is taken to end with the first event of that time, and others of the same commit, which were there as well.
+    That is never behind its true end. It is certain if there is no other event of that time.
+    """
+    found = store.subscription(number)
+    if found is None or found.last_ticks == ticks:
+        # A progress that was made before, and is repeated.
+        return None
+    wanted = EventFilter(found.context, found.filter)
+    # As much as a batch can have, and the event behind it.
+    limits = limits._replace(bytes_max=limits.bytes_max + TIES_BYTES_MAX)
+    events = gather(store, wanted, found.position, limits.events_max + TIES_MAX + 1, limits).events
+    ending = _commit_run(events, ticks)
+    if not ending:
+        return None
+    is_certain = sum(event.ticks == ticks for event in events) == len(ending)
+    return FetchedBatch(wanted, found.position, events[0].position, ending[-1].position, is_certain)
+
+
+def _commit_run(events: list[Event], ticks: int) -> list[Event]:
+    """The first event of a time, and those of its commit that follow with the same."""
+    start = next((index for index, event in enumerate(events) if event.ticks == ticks), len(events))
+    end = start
+    while end < len(events) and (events[end].ticks, events[end].commit) == (ticks, events[start].commit):
+        end += 1
+    return events[start:end]

@@ -9,12 +9,11 @@ share group commits with everyone else.
 from collections.abc import Callable
 from typing import Final
 
-from penstock.engine import jobs, summaries
-from penstock.engine.checks import Checks
-from penstock.engine.disk import DiskWatch
-from penstock.engine.eraser import Eraser
+from penstock.engine import iterator_jobs, jobs
+from penstock.engine.appends import Checks
+from penstock.engine.background import DiskWatch, Eraser
+from penstock.engine.context import EngineContext, Handlers, check_names, plain
 from penstock.engine.iterators import Iterators
-from penstock.engine.parts import Handlers, Parts, check_names, plain
 from penstock.errors import LimitExceeded, PenstockError
 from penstock.model import (
     ANY,
@@ -51,7 +50,9 @@ DONE: Final = Done()
 class Logs:
     """What requests about logs mean."""
 
-    def __init__(self, parts: Parts, disk: DiskWatch, checks: Checks, iterators: Iterators, eraser: Eraser) -> None:
+    def __init__(
+        self, parts: EngineContext, disk: DiskWatch, checks: Checks, iterators: Iterators, eraser: Eraser
+    ) -> None:
         self._parts = parts
         self._disk = disk
         self._checks = checks
@@ -104,7 +105,7 @@ class Logs:
 
     async def show(self, request: ShowLog) -> LogSummary:
         """What is known of a log."""
-        summary: LogSummary = await self._parts.run(summaries.show_log, request.log)
+        summary: LogSummary = await self._parts.run(iterator_jobs.show_log, request.log)
         return summary
 
     async def names(self, _request: ListLogs) -> Names:

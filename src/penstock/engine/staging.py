@@ -6,24 +6,54 @@ Units are looked at by a worker before they are taken: they come ready to be sto
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.engine.disk import DiskWatch
-from penstock.engine.parts import Parts, check_names
-from penstock.errors import InvalidRequest, LimitExceeded
+from penstock.engine import iterator_jobs
+from penstock.engine.background import DiskWatch
+from penstock.engine.context import EngineContext, Handlers, check_names, plain
+from penstock.engine.iterators import Iterators
+from penstock.engine.metrics import Metrics
+from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor
+from penstock.lua import LuaLimits
 from penstock.model import (
     ANY,
+    BeginBuild,
+    BuildStart,
     Done,
+    DropOutput,
     DropStages,
+    FindMessage,
+    Found,
+    Installed,
+    InstallOutput,
+    IteratorKind,
+    MessagePage,
+    Over,
     Published,
     PublishStages,
+    ReadMessages,
     StagedUnit,
     StageEvents,
+    StageOutput,
     StagesTaken,
     Winner,
     check_stream,
 )
 from penstock.store import Store
-from penstock.store.contract import LOG_CONTEXT, ExpireStages, Placed, Publish, Stage, Transaction, Unstage
+from penstock.store.contract import (
+    LOG_CONTEXT,
+    ExpireStages,
+    Install,
+    Placed,
+    Publish,
+    ReadLimits,
+    Result,
+    Stage,
+    Transaction,
+    Unstage,
+)
+from penstock.store.outputs import make_output_unit, output_job, unpack_items
 from penstock.store.staging import UNIT_EVENTS_MAX, check_unit, largest_event, size_of
+from penstock.wire.remits import first_invalid
+from penstock.wire.remits.scanning import NotAnItem, end_of
 
 REQUEST_UNITS_MAX: Final = 10_000
 """Units in one request to stage."""
@@ -38,7 +68,7 @@ EXPIRE_MAX: Final = 10
 class Staging:
     """What requests to stage and to publish mean."""
 
-    def __init__(self, parts: Parts, disk: DiskWatch) -> None:
+    def __init__(self, parts: EngineContext, disk: DiskWatch) -> None:
         self._parts = parts
         self._disk = disk
 
@@ -111,3 +141,174 @@ def check_units(_store: Store, units: Sequence[StagedUnit], event_bytes_max: int
             raise LimitExceeded("unit_events_max", columns.length, UNIT_EVENTS_MAX)
         if columns.size > event_bytes_max and (largest := largest_event(unit)) > event_bytes_max:
             raise LimitExceeded("event_bytes_max", largest, event_bytes_max)
+
+
+class Builds:
+    """What requests of builds mean."""
+
+    def __init__(self, parts: EngineContext, disk: DiskWatch, metrics: Metrics, iterators: Iterators) -> None:
+        self._parts = parts
+        self._disk = disk
+        self._metrics = metrics
+        self._iterators = iterators
+
+    def handlers(self) -> Handlers:
+        """What carries out which request."""
+        return {
+            BeginBuild: plain(self.begin),
+            ReadMessages: plain(self.messages),
+            FindMessage: plain(self.position),
+            StageOutput: plain(self.stage),
+            InstallOutput: plain(self.install),
+            DropOutput: plain(self.drop),
+        }
+
+    async def begin(self, request: BeginBuild) -> BuildStart:
+        """Where a build begins."""
+        start: BuildStart = await self._parts.run(start_of, request.iterator, self._iterators.limits)
+        return start
+
+    async def messages(self, request: ReadMessages) -> MessagePage:
+        """A page of what an iterator reads."""
+        if request.ordinal < 0 or request.count < 1:
+            raise InvalidRequest("ordinal and count", "must be at least 0 and 1")
+        limits = self._parts.limits
+        limits = limits._replace(events_max=min(request.count, limits.events_max))
+        place = (request.iterator, request.id, request.ordinal)
+        return MessagePage(await self._parts.run(read_messages, *place, limits))
+
+    async def position(self, request: FindMessage) -> Found:
+        """Where the event of a message is."""
+        if request.ordinal < 0:
+            raise InvalidRequest("ordinal", "must be at least 0")
+        return Found(await self._parts.run(find_message, request.iterator, request.id, request.ordinal))
+
+    async def stage(self, request: StageOutput) -> Done:
+        """Look at chunks, and stage them."""
+        self._disk.check()
+        job, settings = _job(request.id), self._parts.settings
+        check_attempt(request.part, request.attempt, request.number)
+        if len(request.chunks) > REQUEST_UNITS_MAX:
+            raise LimitExceeded("request_units_max", len(request.chunks), REQUEST_UNITS_MAX)
+        if (size := sum(map(len, request.chunks))) > settings.commit_bytes_max:
+            raise LimitExceeded("commit_bytes_max", size, settings.commit_bytes_max)
+        units: tuple[StagedUnit, ...] = await self._parts.run(units_of, request.chunks)
+        who = (job, request.part, request.attempt, request.number)
+        stage = Stage(*who, units, settings.stage_bytes_max, settings.stage_units_max)
+        await self._parts.write(Transaction((stage,)), sum(map(size_of, units)))
+        return Done()
+
+    async def install(self, request: InstallOutput) -> Installed:
+        """Make what was staged the iterator's output."""
+        self._disk.check()
+        check_names(iterator=request.iterator)
+        check_winners(request.winners)
+        await self._parts.run(check_install, request, self._iterators.limits.result_bytes_max)
+        place = (request.source, request.items, request.messages)
+        install = Install(request.id, *place, request.winners, request.state)
+
+        def written(results: list[Result]) -> None:
+            (installed,) = results
+            assert isinstance(installed, Installed)
+            self._metrics.installed_items += installed.added
+            self._iterators.installed(request.iterator, request.id)
+
+        (installed,) = await self._parts.write(Transaction((install,)), len(request.state or b""), written)
+        assert isinstance(installed, Installed)
+        return installed
+
+    async def drop(self, request: DropOutput) -> Done:
+        """Drop what was staged."""
+        await self._parts.write(Transaction((Unstage(_job(request.id)),)))
+        return Done()
+
+
+def _job(number: int) -> str:
+    """The job of an iterator's output; IteratorNotFound if no iterator can have this number."""
+    if number < 1:
+        raise IteratorNotFound(f"of number {number}")
+    return output_job(number)
+
+
+# --- what workers do ------------------------------------------------------------------------------------------
+
+
+def start_of(store: Store, name: str, lua: LuaLimits) -> BuildStart:
+    """Where the build of an iterator begins, or IteratorNotFound."""
+    found = store.iterator(name)
+    if found is None:
+        raise IteratorNotFound(name)
+    if not found.indexed:
+        raise InvalidRequest("iterator", f"{name} is not indexed, so it has no index to build; make it with --indexed")
+    return BuildStart(
+        iterator=name,
+        id=found.id,
+        log=found.log,
+        over=Over(found.over),
+        kind=IteratorKind(found.kind),
+        function=found.function,
+        source=found.source - found.base,
+        items=found.outputs,
+        state=found.state,
+        head=iterator_jobs.count_messages(store, found),
+        call_ms_max=lua.call_ms_max,
+        memory_bytes_max=lua.memory_bytes_max,
+        result_bytes_max=lua.result_bytes_max,
+    )
+
+
+def read_messages(store: Store, name: str, number: int, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
+    """What an iterator reads, from an ordinal on."""
+    found = iterator_jobs.find_iterator(store, name, number)
+    return (
+        iterator_jobs.read_source(store, found, ordinal, limits)
+        if ordinal < iterator_jobs.count_messages(store, found)
+        else []
+    )
+
+
+def find_message(store: Store, name: str, number: int, ordinal: int) -> int | None:
+    """Where in the history the event of a message is, if it has one."""
+    found = iterator_jobs.find_iterator(store, name, number)
+    return (
+        iterator_jobs.message_position(store, found, ordinal)
+        if ordinal < iterator_jobs.count_messages(store, found)
+        else None
+    )
+
+
+def units_of(_store: Store, chunks: Sequence[bytes]) -> tuple[StagedUnit, ...]:
+    """The units that chunks are staged as; InvalidRequest or NotCbor if they are no output."""
+    for chunk in chunks:
+        check_items(unpack_items(chunk))
+    return tuple(map(make_output_unit, chunks))
+
+
+def check_items(items: Sequence[bytes]) -> None:
+    """Raise NotCbor if an item is neither empty nor one of CBOR. Unlike a message it may have any number of values."""
+    there = [(index, item) for index, item in enumerate(items) if item]
+    if first_invalid([item for _, item in there]) is None:
+        return
+    for index, item in there:
+        try:
+            end = end_of(item, 0, len(item))
+        except NotAnItem as error:
+            raise NotCbor(index, str(error)) from None
+        if end != len(item):
+            raise NotCbor(index, f"{len(item) - end} bytes follow the item")
+
+
+def check_install(store: Store, request: InstallOutput, state_bytes_max: int) -> None:
+    """Raise why this cannot be installed, as far as that can be seen before it is tried."""
+    found = iterator_jobs.find_iterator(store, request.iterator, request.id)
+    if request.messages > (head := iterator_jobs.count_messages(store, found)):
+        raise InvalidRequest("messages", f"are {request.messages}, and the iterator has only {head} to read")
+    if request.messages < request.source:
+        raise InvalidRequest("messages", f"are {request.messages}, fewer than the {request.source} it began with")
+    if request.state is None:
+        return
+    if found.kind != IteratorKind.REDUCE:
+        raise InvalidRequest("state", f"is given, and a {found.kind} has none")
+    if len(request.state) > state_bytes_max:
+        raise LimitExceeded("iterator_result_bytes_max", len(request.state), state_bytes_max)
+    check_items([request.state])

@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
-from penstock.engine import jobs, lookups
+from penstock.engine import jobs
+from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
 from penstock.engine.jobs import Presenter
-from penstock.engine.keyed import KeyedLocks
-from penstock.engine.parts import SCANNED_POSITIONS_MAX, Parts, Tried, check_names
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
 from penstock.model import (
     Batch,
@@ -44,7 +43,7 @@ class _Pending(NamedTuple):
     wanted: EventFilter
     start: int
     next: int
-    bounds: jobs.Bounds
+    bounds: jobs.BatchRange
     shown: int
 
     def ends_on(self, ticks: int) -> bool:
@@ -55,7 +54,7 @@ class _Pending(NamedTuple):
 class Subscriptions:
     """What requests about subscriptions mean."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: EngineContext) -> None:
         self._parts = parts
         self._locks = KeyedLocks(parts.settings.reader_wait_ms_max)
         self._pending: dict[int, _Pending] = {}
@@ -92,7 +91,7 @@ class Subscriptions:
             raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
         return await self._parts.patiently(request.wait_ms, lambda: self._fetch(request, present))
 
-    async def _fetch(self, request: FetchSubscription, present: Presenter | None) -> Tried[Batch]:
+    async def _fetch(self, request: FetchSubscription, present: Presenter | None) -> Attempt[Batch]:
         number = request.subscription
         async with self._locks.turn(number):
             if (pending := await self._still_pending(number)) is not None:
@@ -100,7 +99,7 @@ class Subscriptions:
                 found: jobs.Pending = await self._parts.run(jobs.read_pending, wanted, first, last, present)
                 if found.last_ticks is not None:
                     self._pending[number] = pending._replace(shown=found.last_ticks)
-                    return Tried(Batch(number, found.events, found.encoded), True, wanted)
+                    return Attempt(Batch(number, found.events, found.encoded), True, wanted)
                 # All of it was erased meanwhile: there is nothing left to acknowledge.
                 await self._move(number, pending, pending.bounds.last_ticks)
             return await self._next(number, min(request.count, self._parts.limits.events_max), present)
@@ -116,7 +115,7 @@ class Subscriptions:
         self._forget(number, pending)
         return None
 
-    async def _next(self, number: int, count: int, present: Presenter | None) -> Tried[Batch]:
+    async def _next(self, number: int, count: int, present: Presenter | None) -> Attempt[Batch]:
         """Scan until there is a batch or the history ends; a long scan is remembered on the way."""
         while True:
             found: jobs.Fetched = await self._parts.run(jobs.fetch, number, count, self._parts.limits, present)
@@ -128,7 +127,7 @@ class Subscriptions:
             elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
                 await self._parts.write(Transaction((Progress(number, info.position, found.next),)))
             if found.bounds or found.end:
-                return Tried(Batch(number, found.events, found.encoded), bool(found.bounds), wanted)
+                return Attempt(Batch(number, found.events, found.encoded), bool(found.bounds), wanted)
 
     def _remember(self, info: SubscriptionInfo, pending: _Pending) -> None:
         self._pending[info.id] = pending
@@ -176,10 +175,10 @@ class Subscriptions:
         if pending is not None or not self._parts.others.is_shared:
             return pending if pending is not None and pending.ends_on(last_ticks) else None
         asked = (number, last_ticks, self._parts.limits)
-        found: lookups.FetchedBatch | None = await self._parts.run(lookups.batch_until, *asked)
+        found: jobs.FetchedBatch | None = await self._parts.run(jobs.batch_until, *asked)
         if found is None or (strict and not found.is_certain):
             return None
-        bounds = jobs.Bounds(found.first, found.last, last_ticks)
+        bounds = jobs.BatchRange(found.first, found.last, last_ticks)
         return _Pending(found.wanted, found.start, found.last + 1, bounds, last_ticks)
 
     async def set(self, request: SetSubscription) -> Done:

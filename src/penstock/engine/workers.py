@@ -19,9 +19,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, cast
 
-from penstock.engine.answers import load_answer, returned_by
-from penstock.engine.frames import BYTES_MAX, Opening, Unframer, Unreadable, frame
 from penstock.engine.metrics import PoolCounts
+from penstock.engine.worker_protocol import BYTES_MAX, Opening, Unframer, Unreadable, frame, load_answer, returned_by
 from penstock.errors import Closed, PenstockError, ReaderBusy, ReaderTimeout, StorageFailure, Unexpected, WorkerDied
 from penstock.settings import Settings
 

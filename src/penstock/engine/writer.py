@@ -15,7 +15,6 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
-from penstock.engine.clock import ClockWatch
 from penstock.engine.metrics import Metrics
 from penstock.errors import (
     Closed,
@@ -28,9 +27,10 @@ from penstock.errors import (
     WriterTimeout,
 )
 from penstock.model import Appended
+from penstock.model.times import TICKS_PER_SECOND, now_ticks
 from penstock.settings import Settings
 from penstock.store import Store
-from penstock.store.contract import Commit, Outcome, Placed, Transaction
+from penstock.store.contract import BatchTimes, Commit, Outcome, Placed, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -267,3 +267,53 @@ class Writer:
                 item.answer(outcome)
             except Exception:
                 log.exception("an answer could not be delivered")
+
+
+JUMP_S: Final = 10.0
+"""By how much the clock may differ from the time that has passed, and recorded times from the clock."""
+
+
+def _elapsed_s() -> float:
+    """Seconds of a clock that nobody can set and that goes on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class ClockWatch:
+    """Compares the clock of each batch with the time that has passed since the batch before."""
+
+    def __init__(
+        self, metrics: Metrics, elapsed_s: Callable[[], float] = _elapsed_s, clock: Callable[[], int] = now_ticks
+    ) -> None:
+        self._elapsed_s = elapsed_s
+        self._clock = clock
+        self._last: tuple[BatchTimes, int] | None = None
+        """The last batch, and what this machine's clock said then."""
+        metrics.recorded_ahead_s = self.ahead_s
+        self._offset: float | None = None
+        self._is_ahead = False
+
+    def look(self, times: BatchTimes) -> None:
+        """Log what the last batch shows, or the store as it was opened; once for each jump."""
+        self._last = times, self._clock()
+        offset = times.now / TICKS_PER_SECOND - self._elapsed_s()
+        if self._offset is not None and abs(jump := offset - self._offset) > JUMP_S:
+            log.warning("the clock jumped by %+.0f s; see 'The clock' in docs/operations.md", jump)
+        self._offset = offset
+        ahead = (times.recorded - times.now) / TICKS_PER_SECOND
+        if (ahead > JUMP_S) is self._is_ahead:
+            return
+        self._is_ahead = not self._is_ahead
+        if self._is_ahead:
+            log.warning("events are recorded %.0f s ahead of the clock until it has caught up", ahead)
+        else:
+            log.warning("the clock has caught up with recorded times")
+
+    def ahead_s(self) -> float:
+        """How far recorded times are ahead of the store's clock now, also where nothing has been written for long.
+
+        The store's clock may be that of another machine; since the last batch it went on as this one's did.
+        """
+        if self._last is None:
+            return 0.0
+        times, then = self._last
+        return max(0, times.recorded - times.now - (self._clock() - then)) / TICKS_PER_SECOND

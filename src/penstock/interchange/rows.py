@@ -106,7 +106,7 @@ def checked(row: Incoming, bytes_max: int | None = None) -> Incoming:
 
 
 def _check_message(event: NewEvent) -> None:
-    """Logs keep CBOR only; see `penstock.engine.checks`, which would refuse anything else."""
+    """Logs keep CBOR only; see `penstock.engine.appends`, which would refuse anything else."""
     if event.type != MESSAGE_TYPE:
         raise Wrong("type", f"is {event.type!r}, and the context {LOG_CONTEXT} has logs: {MESSAGE_TYPE!r} only")
     if flaw := first_invalid([event.body]):

@@ -1,6 +1,6 @@
 """A process of its own in which parts of builds are run: it reads messages, runs the function and stages the items.
 
-Standard input has jobs (`penstock.engine.frames`). It ends when the process that has started this one is gone, and then
+Standard input has jobs (`penstock.engine.worker_protocol`). It ends when the process that has started this one is gone, and then
 so does this one. Standard output gets an answer to each: how far it came, or an error of ours. While Lua runs, nothing
 else does here: its times are those of the whole process.
 """
@@ -15,9 +15,8 @@ from functools import partial
 from queue import Queue
 from typing import Final, NoReturn
 
-from penstock.engine.answers import Answer, frame_answer
-from penstock.engine.build_step import Gathering
-from penstock.engine.running import Point, Step
+from penstock.engine.iterator_jobs import OutputRun, Point, Step
+from penstock.engine.worker_protocol import Answer, frame_answer
 from penstock.errors import FunctionFailed, IteratorNotFound, LimitExceeded, PenstockError
 from penstock.lua import LuaLimits, Ran
 from penstock.model import BuildStart
@@ -45,7 +44,7 @@ def limits_of(start: BuildStart) -> LuaLimits:
     )
 
 
-class PartRun(Gathering):
+class PartRun(OutputRun):
     """A part under way. What was run is staged as it comes, so that little of it is in memory."""
 
     def __init__(self, builds: Builds, job: ChildJob) -> None:

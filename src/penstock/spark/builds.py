@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Final, Protocol
 
-from penstock.engine import sources
-from penstock.engine.running import find
+from penstock.engine import iterator_jobs
+from penstock.engine.iterator_jobs import find_iterator
 from penstock.errors import BadUrl, InvalidRequest, StoreInUse
 from penstock.history.histories import SERVED
 from penstock.lua import LuaLimits
@@ -31,7 +31,7 @@ class Builds(Protocol):
         """Where its index is now, and what is needed to go on from there."""
 
     def read(self, start: BuildStart, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-        """Messages from an ordinal on, as `penstock.engine.sources` has them."""
+        """Messages from an ordinal on, as `penstock.engine.iterator_jobs` has them."""
 
     def stage(self, start: BuildStart, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
         """Stage chunks of an attempt, the first of which has a number."""
@@ -80,7 +80,7 @@ class StoredBuilds:
     def begin(self) -> BuildStart:
         """See Builds."""
         # The engine takes a while to import, and tasks do not begin.
-        from penstock.engine.builds import start_of  # noqa: PLC0415
+        from penstock.engine.staging import start_of  # noqa: PLC0415
 
         start = start_of(self._store, self._name, self._lua)
         stages = self._staging(start)
@@ -91,7 +91,9 @@ class StoredBuilds:
 
     def read(self, start: BuildStart, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
         """See Builds."""
-        return sources.read(self._store, find(self._store, start.iterator, start.id), ordinal, limits)
+        return iterator_jobs.read_source(
+            self._store, find_iterator(self._store, start.iterator, start.id), ordinal, limits
+        )
 
     def stage(self, start: BuildStart, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
         """See Builds."""
@@ -109,7 +111,9 @@ class StoredBuilds:
 
     def position(self, start: BuildStart, ordinal: int) -> int | None:
         """See Builds."""
-        return sources.position(self._store, find(self._store, start.iterator, start.id), ordinal)
+        return iterator_jobs.message_position(
+            self._store, find_iterator(self._store, start.iterator, start.id), ordinal
+        )
 
     def close(self) -> None:
         """See Builds."""

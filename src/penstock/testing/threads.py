@@ -13,9 +13,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from penstock.engine import Engine
+from penstock.engine.context import Handlers
 from penstock.engine.engine import Abandon, Answer, AnyPresenter
 from penstock.engine.metrics import PoolCounts
-from penstock.engine.parts import Handlers
 from penstock.engine.workers import Job, WorkerPool
 from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
 from penstock.model import Principal, Reply, Request

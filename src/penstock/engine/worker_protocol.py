@@ -1,12 +1,11 @@
-"""The answers of processes that run Lua, in a format that cannot execute anything where it is read.
+"""What goes between the server and its own worker processes: a length, then a pickle. Never on a network.
 
-An attacker who breaks out of Lua controls what the process sends, so the server must not unpickle it. An answer is JSON
-followed by the contents of all byte strings. In the JSON a byte string is its length; a record or an error is a list of
-its class name and its fields. The reader passes the type that it expects, such as the return type of the job; an
-answer of any other shape is Unreadable.
+What processes answer that run Lua is no pickle; see `penstock.engine.worker_protocol`.
 """
 
 import json
+import os
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
@@ -14,15 +13,76 @@ from functools import cache
 from io import BytesIO
 from struct import Struct
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from penstock.engine.frames import Unreadable, framed
 from penstock.errors import PenstockError
+
+BYTES_MAX: Final = (1 << 32) - 1
+_LENGTH: Final = Struct("<I")
+
+
+class Opening(NamedTuple):
+    """What a worker gets first: its store, and whether it will run Lua.
+
+    One that does gives up its rights, answers what the system does not let it give up, and answers in a form that
+    cannot run anything in the server (`penstock.engine.worker_protocol`).
+    """
+
+    url: str
+    runs_lua: bool
+
+
+class Unreadable(Exception):
+    """A message that nobody we have started would send."""
+
+
+def frame(value: Any) -> bytes:
+    """One message as bytes."""
+    return framed(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+
+def framed(payload: bytes) -> bytes:
+    """One message whose bytes are made already."""
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class Unframer:
+    """Takes bytes where they shall lie and gives messages: pages are megabytes, so nothing is copied twice.
+
+    Receive into `space`, then tell how many bytes came.
+    """
+
+    def __init__(self, load: Callable[[memoryview], Any] = pickle.loads, bytes_max: int = BYTES_MAX) -> None:
+        self._load = load
+        self._bytes_max = bytes_max
+        self._expect(_LENGTH.size, is_length=True)
+
+    def _expect(self, size: int, *, is_length: bool) -> None:
+        self.space = memoryview(bytearray(size))
+        self._whole = self.space
+        self._is_length = is_length
+
+    def received(self, count: int) -> Sequence[Any]:
+        """So many bytes came into `space`; the message they complete, if they do; Unreadable if it is too long."""
+        # A generator would keep the bytes in memory while the caller handles the message.
+        self.space = self.space[count:]
+        if self.space:
+            return ()
+        whole = self._whole
+        if self._is_length:
+            (size,) = _LENGTH.unpack(whole)
+            if not 0 < size <= self._bytes_max:
+                raise Unreadable(f"it has {size} bytes")
+            self._expect(size, is_length=False)
+            return ()
+        self._expect(_LENGTH.size, is_length=True)
+        return [self._load(whole)]
+
 
 HEAD_BYTES_MAX: Final = 4 << 20
 """The JSON of an answer. Read, it takes up to 30 times as much memory."""
 ERROR_CHARACTERS_MAX: Final = 100
-_LENGTH: Final = Struct("<I")
+_HEAD_LENGTH: Final = Struct("<I")
 _NUMBERS: Final = range(-(1 << 63), 1 << 63)
 
 
@@ -40,7 +100,7 @@ def frame_answer(answer: Answer) -> bytes:
     head = json.dumps([answer.succeeded, _packed(answer.result, parts), answer.stays]).encode()
     if len(head) > HEAD_BYTES_MAX:
         raise ValueError(f"the answer's head is longer than {HEAD_BYTES_MAX} bytes")
-    return framed(b"".join((_LENGTH.pack(len(head)), head, *parts)))
+    return framed(b"".join((_HEAD_LENGTH.pack(len(head)), head, *parts)))
 
 
 def _packed(value: Any, parts: list[bytes]) -> Any:
@@ -73,11 +133,11 @@ def load_answer(data: memoryview, expected: Any) -> Answer:
 
 
 def _loaded(data: memoryview, expected: Any) -> Answer:
-    (size,) = _LENGTH.unpack(data[: _LENGTH.size].tobytes().ljust(_LENGTH.size, b"\xff"))
-    end = _LENGTH.size + size
+    (size,) = _HEAD_LENGTH.unpack(data[: _HEAD_LENGTH.size].tobytes().ljust(_HEAD_LENGTH.size, b"\xff"))
+    end = _HEAD_LENGTH.size + size
     if size > HEAD_BYTES_MAX or end > len(data):
         raise Unreadable("its head is too long")
-    succeeded, packed, stays = _of_type(json.loads(data[_LENGTH.size : end].tobytes()), list)
+    succeeded, packed, stays = _of_type(json.loads(data[_HEAD_LENGTH.size : end].tobytes()), list)
     contents = _Contents(data[end:])
     result = _reader(expected if _of_type(succeeded, bool) else PenstockError)(packed, contents)
     if contents.rest:
@@ -214,3 +274,22 @@ def _of_type(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise Unreadable(f"there is a {type(value).__name__} instead of a {kind.__name__}")
     return value
+
+
+EXIT_CODE: Final = 3
+
+_connection: list[Callable[[bytes], object]] = []
+
+
+def connected(send: Callable[[bytes], object]) -> None:
+    """The worker's way to the server."""
+    _connection[:] = [send]
+
+
+def answer_and_leave(result: Any) -> NoReturn:
+    """Answer the present job and end the process, whatever its other threads do."""
+    try:
+        for send in _connection:
+            send(frame_answer(Answer(succeeded=True, result=result, stays=False)))
+    finally:
+        os._exit(EXIT_CODE)

@@ -44,7 +44,7 @@ Heard = Callable[[Notice], None]
 """Told on the loop's thread what others have changed."""
 
 
-class Alone:
+class OwnStore:
     """Nobody else writes this store."""
 
     is_shared = False
@@ -63,7 +63,7 @@ class Alone:
         """This server does no more of it for now."""
 
 
-ALONE: Final = Alone()
+OWN_STORE: Final = OwnStore()
 
 
 class _Lease(NamedTuple):
@@ -80,7 +80,7 @@ class _Request(NamedTuple):
     answer: "asyncio.Future[bool] | None"
 
 
-class Sharing(Alone):
+class SharedStore(OwnStore):
     """Others may write this store."""
 
     is_shared = True
@@ -216,14 +216,14 @@ class Sharing(Alone):
             self._heard(notice)
 
 
-def sharing(store: Store) -> Alone:
+def coordination(store: Store) -> OwnStore:
     """How a server shares a store: not at all if it is an embedded one."""
     try:
         listener = store.listener()
     except StoreError as error:
         log.warning("other servers cannot be heard at present; trying again: %s", error)
-        return Sharing(store, None)
-    return ALONE if listener is None else Sharing(store, listener)
+        return SharedStore(store, None)
+    return OWN_STORE if listener is None else SharedStore(store, listener)
 
 
 def together(notices: Sequence[Notice]) -> Notice:

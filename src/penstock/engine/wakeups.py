@@ -42,7 +42,7 @@ class Waiter:
         return True
 
 
-class Waiters:
+class Wakeups:
     """All who wait, by context and prefix."""
 
     def __init__(self, waiters_max: int, metrics: Metrics) -> None:

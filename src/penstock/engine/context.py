@@ -3,15 +3,16 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.engine import jobs
-from penstock.engine.sharing import ALONE, Alone
-from penstock.engine.waiters import Waiter, Waiters
+from penstock.engine.coordination import OWN_STORE, OwnStore
+from penstock.engine.wakeups import Waiter, Wakeups
 from penstock.engine.workers import Job, WorkerPool
 from penstock.engine.writer import Writer
-from penstock.errors import InvalidRequest, PenstockError, ReaderBusy
+from penstock.errors import InvalidRequest, PenstockError, ReaderBusy, ReaderTimeout
 from penstock.model import EventFilter, ProducerMark, Reply, Request, check_context, check_job, check_name, check_stream
 from penstock.settings import Settings
 from penstock.store.contract import Operation, Outcome, ReadLimits, Result, Search, Transaction
@@ -31,7 +32,7 @@ Handler = Callable[[Any, Any], Awaitable[Reply]]
 Handlers = dict[type[Request], Handler]
 
 
-class Tried(NamedTuple, Generic[R]):
+class Attempt(NamedTuple, Generic[R]):
     """What came of one attempt to read: a reply, whether there was anything in it, and what to wait for if not.
 
     `again_in` says after how many seconds another attempt is worth while without any commit.
@@ -43,11 +44,11 @@ class Tried(NamedTuple, Generic[R]):
     again_in: float | None = None
 
 
-class Parts:
+class EngineContext:
     """The means by which requests are carried out."""
 
     def __init__(
-        self, settings: Settings, writer: Writer, pool: WorkerPool, waiters: Waiters, others: Alone = ALONE
+        self, settings: Settings, writer: Writer, pool: WorkerPool, waiters: Wakeups, others: OwnStore = OWN_STORE
     ) -> None:
         self.settings = settings
         self.waiters = waiters
@@ -88,7 +89,7 @@ class Parts:
         """Have a transaction written; `answer` is called with what came of it. Raises if it cannot be taken."""
         self._writer.submit(transaction, size + OPERATION_BYTES * len(transaction.operations), answer)
 
-    async def patiently(self, wait_ms: int, attempt: Callable[[], Awaitable[Tried[R]]]) -> R:
+    async def patiently(self, wait_ms: int, attempt: Callable[[], Awaitable[Attempt[R]]]) -> R:
         """Attempt until something is found, at most so long. Commits of what is wanted wake it; nobody polls."""
         until = time.monotonic() + min(wait_ms, self.settings.poll_wait_ms_max) / 1000
         tried = await attempt()
@@ -109,7 +110,7 @@ class Parts:
                     break
             return tried.reply
 
-    async def _is_worth_another(self, tried: Tried[R], waiter: Waiter, until: float) -> bool:
+    async def _is_worth_another(self, tried: Attempt[R], waiter: Waiter, until: float) -> bool:
         """Wait for a reason to attempt again; False when there is no time left, or the server stops."""
         left = until - time.monotonic()
         if left <= 0 or self.waiters.closing:
@@ -164,3 +165,44 @@ def _reason(field: str, name: str) -> str | None:
         # The empty filter is every stream; any other is the beginning of a stream's name.
         return check_stream(name) if name else None
     return check_job(name) if field == "job" else check_name(name)
+
+
+class KeyedLocks:
+    """A lock for every key that somebody holds or waits for, and none for the others."""
+
+    def __init__(self, wait_ms_max: int) -> None:
+        self._wait_ms_max = wait_ms_max
+        self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def turn(self, *keys: Hashable) -> AsyncIterator[None]:
+        """Hold the keys' locks. Raises ReaderTimeout when a turn does not come in time."""
+        async with AsyncExitStack() as held:
+            # Always in one order: two who want the same two keys cannot wait for each other.
+            for key in sorted(set(keys), key=repr):
+                await held.enter_async_context(self._one(key))
+            yield
+
+    @asynccontextmanager
+    async def _one(self, key: Hashable) -> AsyncIterator[None]:
+        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
+        self._locks[key] = (lock, users + 1)
+        try:
+            await self._acquire(lock)
+            try:
+                yield
+            finally:
+                lock.release()
+        finally:
+            users = self._locks[key][1] - 1
+            if users:
+                self._locks[key] = (lock, users)
+            else:
+                del self._locks[key]
+
+    async def _acquire(self, lock: asyncio.Lock) -> None:
+        try:
+            async with asyncio.timeout(self._wait_ms_max / 1000):
+                await lock.acquire()
+        except TimeoutError:
+            raise ReaderTimeout(self._wait_ms_max) from None
