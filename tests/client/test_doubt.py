@@ -379,7 +379,7 @@ def refusal(
             monkeypatch.setattr(engine._disk, "refusal", lambda: StorageFull("no room"))
         else:
             small = replace(engine.settings, commit_events_max=0)
-            monkeypatch.setattr(engine._parts, "settings", small)
+            monkeypatch.setattr(engine._context, "settings", small)
 
     yield begin
     if request.param == "fsync":

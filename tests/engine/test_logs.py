@@ -238,7 +238,7 @@ async def test_erasing_goes_on_after_a_restart(tmp_path: Path, monkeypatch: pyte
 async def test_erasing_goes_on_after_a_failure(
     tmp_path: Path, engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = engine._parts.write
+    write = engine._context.write
     failures: list[object] = []
 
     async def failing(*arguments: Any, **more: Any) -> Any:
@@ -248,7 +248,7 @@ async def test_erasing_goes_on_after_a_failure(
         return await write(*arguments, **more)
 
     monkeypatch.setattr(background, "ERASE_RETRY_S", 0.01)
-    monkeypatch.setattr(engine._parts, "write", failing)
+    monkeypatch.setattr(engine._context, "write", failing)
     await remits.create("log", "top-secret")
     await remits.drop()
     await until(lambda: len(failures) == 2 and not files_with(tmp_path, b"top-secret"))

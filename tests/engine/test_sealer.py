@@ -162,7 +162,7 @@ async def test_failures_are_told_once_and_tried_again(
     monkeypatch.setattr(background, "SEAL_RETRY_S_MAX", 0.002)
     failures: list[object] = []
     async with Engine(url, settings) as engine:
-        write = engine._parts.write
+        write = engine._context.write
 
         async def failing(*arguments: Any, **more: Any) -> Any:
             if isinstance(arguments[0].operations[0], Seal) and len(failures) < 5:
@@ -170,7 +170,7 @@ async def test_failures_are_told_once_and_tried_again(
                 raise WriterBusy(1)
             return await write(*arguments, **more)
 
-        monkeypatch.setattr(engine._parts, "write", failing)
+        monkeypatch.setattr(engine._context, "write", failing)
         await sealed(engine)
     told = [record.getMessage() for record in caplog.records if record.name == "penstock.engine.background"]
     assert len(failures) == 5

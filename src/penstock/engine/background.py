@@ -1,4 +1,8 @@
-"""Chores: work that goes on beside requests, each in a task of its own."""
+"""Work beside requests: watching the disk's free space, giving space back, erasing, and sealing.
+
+Each task works in small steps that share group commits with everyone else. What it has not done when the server stops,
+it does after the next start.
+"""
 
 import asyncio
 import logging
@@ -16,44 +20,58 @@ from penstock.store import Store
 from penstock.store.contract import Erase, GiveBack, Seal, Transaction
 from penstock.store.sealing import BLOCK_BITS, next_seal
 
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+"""How often the free space is measured."""
+MIB: Final = 1 << 20
+MARGIN_PART: Final = 8
+"""Free space counts as above a limit again when this part of the limit more is free."""
+STEP_BYTES_MAX: Final = 4 << 20
+"""Given back in one step; other writers wait for it."""
+GIVE_BACK_PAUSE_S: Final = 0.05
+ERASE_RECORDS_MAX: Final = 64
+"""Records that one step erases; other writers wait for it."""
+ERASE_PAUSE_S: Final = 0.01
+ERASE_RETRY_S: Final = 1.0
+ELSEWHERE_S: Final = 3.0
+"""How long to wait for another server that erases or seals, before looking again."""
+SEAL_REST_S_MIN: Final = 0.005
+"""The least rest between two seals; it is as long as the seal took to write."""
+SEAL_RETRY_S_MIN: Final = 1.0
+SEAL_RETRY_S_MAX: Final = 60.0
+"""After a seal that failed; twice as long each time."""
+
 
 class BackgroundTask(ABC):
-    """Works whenever it is rung. What it has not done when it is stopped is done after the next start."""
+    """Works whenever it is woken."""
 
     def __init__(self) -> None:
-        self._bell = asyncio.Event()
+        self._event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """From now on it works."""
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def stop(self) -> None:
-        """Work no further."""
         if self._task is not None:
             self._task.cancel()
 
-    def ring(self) -> None:
-        """There is something to do."""
-        self._bell.set()
+    def wake(self) -> None:
+        """Tell the task that there is work."""
+        self._event.set()
 
     async def _work(self) -> None:
-        while await self._bell.wait():
-            self._bell.clear()
+        while await self._event.wait():
+            self._event.clear()
             await self._turn()
 
     @abstractmethod
     async def _turn(self) -> None:
-        """Do what there is to do, or some of it."""
+        """Do all of the work, or a step of it."""
 
 
-log = logging.getLogger(__name__)
-
-LOOK_S: Final = 1.0
-"""How often the free space is asked for."""
-MIB: Final = 1 << 20
-BACK_PART: Final = 8
-"""One is back above a mark when so many-th part of it more is free."""
+# --- free space -----------------------------------------------------------------------------------------------
 
 
 class Space(StrEnum):
@@ -65,7 +83,11 @@ class Space(StrEnum):
 
 
 class DiskWatch:
-    """A task that knows how much space is free."""
+    """Warns when free space runs low, and refuses appends before there is none.
+
+    The space below `disk_refuse_bytes` is for acknowledgements, progress, and erasing, which needs room before it gives
+    any back. Appends succeed again a little above the limit: a disk around it would change its state every second.
+    """
 
     def __init__(self, store: Store, settings: Settings, metrics: Metrics) -> None:
         self._store = store
@@ -78,12 +100,10 @@ class DiskWatch:
         """Whether appends are refused."""
 
     async def start(self) -> None:
-        """Look once, and from then on again and again."""
         await self._look()
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def stop(self) -> None:
-        """Look no further."""
         if self._task is not None:
             self._task.cancel()
 
@@ -93,11 +113,12 @@ class DiskWatch:
             raise refusal
 
     def refusal(self) -> StorageFull | None:
-        """Why appends are refused, if they are. On the way of every append: most often it is one look."""
+        """Why appends are refused, if they are."""
         if not self.is_refusing or (free := self._metrics.disk_free_bytes) is None:
             return None
         least = shown("disk_refuse_bytes", self._refuse_bytes)
-        more = "" if free < self._refuse_bytes else f"; {-(-_back(self._refuse_bytes) // MIB):,} MiB must be free again"
+        enough = -(-_with_margin(self._refuse_bytes) // MIB)
+        more = "" if free < self._refuse_bytes else f"; {enough:,} MiB must be free again"
         return StorageFull(f"{free // MIB:,} MiB are free on its disk, and disk_refuse_bytes is {least}{more}")
 
     async def _work(self) -> None:
@@ -107,205 +128,177 @@ class DiskWatch:
 
     async def _look(self) -> None:
         try:
-            # A disk may take its time to answer, and the loop has none.
+            # In a thread: a disk can take long to answer.
             free = await asyncio.to_thread(self._store.free_bytes)
         except OSError as error:
-            # The store itself will say if it cannot be used; here nothing is known.
             log.debug("the free space is not known: %s", error)
             free = None
         self._metrics.disk_free_bytes = free
-        self._enter(Space.ENOUGH if free is None else self._judge(free), free)
-
-    def _judge(self, free: int) -> Space:
-        is_none, is_low = self._space is Space.NONE, self._space is not Space.ENOUGH
-        if free < (_back(self._refuse_bytes) if is_none else self._refuse_bytes):
-            return Space.NONE
-        return Space.LOW if free < (_back(self._warn_bytes) if is_low else self._warn_bytes) else Space.ENOUGH
-
-    def _enter(self, space: Space, free: int | None) -> None:
-        before, self._space = self._space, space
-        self.is_refusing = self._metrics.disk_refusing = space is Space.NONE
-        if space is before:
+        before, self._space = self._space, Space.ENOUGH if free is None else self._judge(free)
+        self.is_refusing = self._metrics.disk_refusing = self._space is Space.NONE
+        if self._space is before:
             return
         mib = "unknown" if free is None else f"{free // MIB:,} MiB"
-        if space is Space.NONE:
+        if self._space is Space.NONE:
             log.error("free space of the disk: %s; appends are refused (disk_refuse_bytes)", mib)
-        elif space is Space.LOW:
+        elif self._space is Space.LOW:
             again = "; appends are taken again" if before is Space.NONE else ""
             log.warning("free space of the disk: %s, which is little (disk_warn_bytes)%s", mib, again)
         else:
             log.warning("free space of the disk: %s, which is enough again", mib)
 
+    def _judge(self, free: int) -> Space:
+        is_none, is_low = self._space is Space.NONE, self._space is not Space.ENOUGH
+        if free < (_with_margin(self._refuse_bytes) if is_none else self._refuse_bytes):
+            return Space.NONE
+        return Space.LOW if free < (_with_margin(self._warn_bytes) if is_low else self._warn_bytes) else Space.ENOUGH
 
-def _back(mark: int) -> int:
-    """How much must be free for one to be back above a mark."""
-    return mark + mark // BACK_PART
 
-
-STEP_BYTES_MAX: Final = 4 << 20
-"""Given back in one step; everyone who writes waits for it."""
-GIVE_BACK_PAUSE_S: Final = 0.05
-"""Between two steps, so that others get their turn."""
+def _with_margin(limit: int) -> int:
+    return limit + limit // MARGIN_PART
 
 
 class SpaceKeeper(BackgroundTask):
-    """Gives back what there is, whenever it is asked to look; if it is stopped, there is always another time."""
+    """Gives free space back to the file system: after erasures, and from time to time.
 
-    def __init__(self, parts: EngineContext) -> None:
+    The store decides what is worth giving back; the next appends use most of the free space again.
+    """
+
+    def __init__(self, context: EngineContext) -> None:
         super().__init__()
-        self._parts = parts
+        self._context = context
 
     async def _turn(self) -> None:
         try:
             await self._give_back()
         except PenstockError as error:
-            log.warning("free space was not given back; the next time it may be: %s", error)
+            log.warning("free space was not given back; the server tries again later: %s", error)
 
     async def _give_back(self) -> None:
         before: int | None = None
         while True:
-            (left,) = await self._parts.write(Transaction((GiveBack(STEP_BYTES_MAX),)))
+            (left,) = await self._context.write(Transaction((GiveBack(STEP_BYTES_MAX),)))
             assert isinstance(left, int)
-            # Others may use it up meanwhile, or keep it from being given back; nobody waits for that.
+            # Appends may use the space meanwhile, or readers keep the file from shrinking: then stop.
             if not left or (before is not None and left >= before):
                 return
             before = left
             await asyncio.sleep(GIVE_BACK_PAUSE_S)
 
 
-ERASE_RECORDS_MAX: Final = 64
-"""Records that are erased in one step; everyone who writes waits for it."""
-ERASE_PAUSE_S: Final = 0.01
-"""Between two steps, so that others get their turn."""
-ERASE_RETRY_S: Final = 1.0
-"""After a step that failed."""
-ELSEWHERE_S: Final = 3.0
-"""Until the next look whether there is still something to erase, while another server does it."""
+# --- erasing and sealing --------------------------------------------------------------------------------------
 
 
 class Eraser(BackgroundTask):
-    """Erases whenever there is something to erase."""
+    """Removes the bytes of deleted and erased events from the store's files. Nobody can read them before that."""
 
-    def __init__(self, parts: EngineContext, space: SpaceKeeper) -> None:
+    def __init__(self, context: EngineContext, space: SpaceKeeper) -> None:
         super().__init__()
-        self._parts = parts
+        self._context = context
         self._space = space
 
     def start(self, open_erasures: int) -> None:
-        """Begin, perhaps with what was left from before."""
+        """Begin, with what is left from before."""
         if open_erasures:
-            self.ring()
+            self.wake()
         self.begin()
 
     async def _turn(self) -> None:
         pause = await self._step()
         if pause:
-            self.ring()
+            self.wake()
             await asyncio.sleep(pause)
 
     async def _step(self) -> float:
-        """Erase some; after how many seconds another step is due, 0 if none is."""
-        if not await self._parts.others.may("erase"):
+        """Erase some records; the seconds until the next step, 0 if nothing is left."""
+        if not await self._context.others.may("erase"):
             return ELSEWHERE_S
         try:
-            (still_open,) = await self._parts.write(Transaction((Erase(ERASE_RECORDS_MAX),)))
+            (still_open,) = await self._context.write(Transaction((Erase(ERASE_RECORDS_MAX),)))
         except PenstockError as error:
-            log.warning("what was deleted is not erased yet; trying again: %s", error)
+            log.warning("deleted events are not erased yet; trying again: %s", error)
             return ERASE_RETRY_S
         if still_open:
             return ERASE_PAUSE_S
-        self._space.ring()
+        self._space.wake()
         return 0
 
 
-SEAL_REST_S_MIN: Final = 0.005
-"""Between two seals at least, so that others get their turn; see the module."""
-SEAL_RETRY_S_MIN: Final = 1.0
-SEAL_RETRY_S_MAX: Final = 60.0
-"""After one that failed; twice as long each time."""
-SEAL_ELSEWHERE_S: Final = 3.0
-"""Until the next look whether there is still something to seal, while another server does it."""
-
-
 class Sealer(BackgroundTask):
-    """Seals whenever a block of positions has closed."""
+    """Seals: a process of its own merges the small records of a complete block, and the writer replaces them.
 
-    def __init__(self, parts: EngineContext, pool: WorkerPool, metrics: Metrics, disk: DiskWatch) -> None:
+    Nothing here is urgent: what is not sealed is only slower to read. So there is one seal at a time, and after each a
+    rest as long as the seal took to write.
+    """
+
+    def __init__(self, context: EngineContext, pool: WorkerPool, metrics: Metrics, disk: DiskWatch) -> None:
         super().__init__()
-        self._parts = parts
+        self._context = context
+        self._wakeups = context.wakeups
         self._pool = pool
         self._metrics = metrics
         self._disk = disk
         self._loop = asyncio.get_running_loop()
-        self._head = 0
         self._mark = 1
-        self._due = 0
         self._rest_until = 0.0
         self._again_s = 0.0
-        metrics.seal_lag = self._lag
+        metrics.seal_lag = lambda: max(0, block_start(self._wakeups.head + 1) - self._mark)
 
     def start(self, head: int, mark: int) -> None:
-        """Begin, perhaps with what was left from before: the store's last position, and up to where it is sealed."""
-        self._head, self._mark = head, mark
-        if self._parts.settings.seal:
-            self._due = block_end(mark)
+        """Begin, with what is left from before: the store's last position, and up to where it is sealed."""
+        self._mark, self._wakeups.head = mark, head
+        if self._context.settings.seal:
+            self._wakeups.wake_sealer = self.wake
             self.begin()
-            self.committed(head)
-        else:
-            self._due = 1 << 63
+            self._await_block(mark)
 
-    def committed(self, head: int) -> None:
-        """The history has grown up to a position."""
-        # Another server's commit may be told after a later one of this server.
-        self._head = max(self._head, head)
-        if head >= self._due:
-            self.ring()
+    def _await_block(self, position: int) -> None:
+        """Have a commit wake this when the block of a position is complete; at once if it is."""
+        self._wakeups.seal_due = block_end(position)
+        self._wakeups.committed((), self._wakeups.head)
 
     async def _turn(self) -> None:
-        sealed = await self._seal_all()
-        # All that was closed by then is sealed: there is nothing to do before the next block closes.
-        self._due = block_end(sealed + 1)
-        self.committed(self._head)
-
-    async def _seal_all(self) -> int:
-        """Seal until nothing is left; the last position as it was when that was found."""
         while True:
-            head = self._head
+            head = self._wakeups.head
             try:
                 if await self._is_done():
-                    self._succeeded()
-                    return head
+                    break
             except PenstockError as error:
-                await asyncio.sleep(self._failed(error))
+                if not self._again_s:
+                    log.warning("records could not be sealed now; trying again: %s", error)
+                self._again_s = min(max(2 * self._again_s, SEAL_RETRY_S_MIN), SEAL_RETRY_S_MAX)
+                await asyncio.sleep(self._again_s)
+        self._succeeded()
+        self._await_block(head + 1)
 
     async def _is_done(self) -> bool:
         """Seal one block, or a part of one; True if there was nothing to seal."""
         if refusal := self._disk.refusal():
             # A merged record needs its room before the room of the small ones is free.
             raise refusal
-        if not await self._parts.others.may("seal"):
-            await asyncio.sleep(SEAL_ELSEWHERE_S)
+        if not await self._context.others.may("seal"):
+            await asyncio.sleep(ELSEWHERE_S)
             return False
-        head = self._head
+        head = self._wakeups.head
         seal: Seal | None = await self._pool.run(next_seal)
-        # The next one is made while this one rests.
+        # The worker makes the next seal while this task rests.
         await asyncio.sleep(max(self._rest_until - self._loop.time(), 0))
         if seal is not None:
             await self._carry_out(seal)
             return False
-        # Others may have sealed what this server has not.
+        # Other servers may have sealed the rest.
         self._mark = max(self._mark, block_start(head + 1))
         return True
 
     async def _carry_out(self, seal: Seal) -> None:
-        # The writer compares with NumPy, and appends do not wait until that is loaded.
+        # The writer compares with NumPy: load it here, so that appends do not wait for that.
         await asyncio.to_thread(import_module, "penstock.store.joining")
         began = self._loop.time()
-        (done,) = await self._parts.write(Transaction((seal,)), len(seal.data or b""))
+        (done,) = await self._context.write(Transaction((seal,)), len(seal.data or b""))
         ended = self._loop.time()
         self._rest_until = ended + max(ended - began, SEAL_REST_S_MIN)
         if not done:
-            # Something was erased meanwhile, which must not come back by this: it is made anew.
+            # An erasure came between: this seal would bring the events back, so the worker makes a new one.
             return
         self._succeeded()
         self._mark = seal.next
@@ -313,20 +306,10 @@ class Sealer(BackgroundTask):
             self._metrics.seals += 1
             self._metrics.sealed_events += seal.last - seal.first + 1
 
-    def _failed(self, error: PenstockError) -> float:
-        """After how many seconds to try again. The log has the first failure only."""
-        if not self._again_s:
-            log.warning("records could not be sealed now; trying again: %s", error)
-        self._again_s = min(max(2 * self._again_s, SEAL_RETRY_S_MIN), SEAL_RETRY_S_MAX)
-        return self._again_s
-
     def _succeeded(self) -> None:
         if self._again_s:
             log.warning("records are sealed again")
         self._again_s = 0.0
-
-    def _lag(self) -> int:
-        return max(0, block_start(self._head + 1) - self._mark)
 
 
 def block_start(position: int) -> int:
@@ -335,5 +318,5 @@ def block_start(position: int) -> int:
 
 
 def block_end(position: int) -> int:
-    """The last position at which the block of a position is closed."""
+    """The last position of the block of a position."""
     return (((position >> BLOCK_BITS) + 1) << BLOCK_BITS) - 1

@@ -150,8 +150,8 @@ RANGE_BYTES: Final = 16
 class Erasures:
     """What requests to erase mean."""
 
-    def __init__(self, parts: EngineContext, iterators: Iterators, eraser: Eraser) -> None:
-        self._parts = parts
+    def __init__(self, context: EngineContext, iterators: Iterators, eraser: Eraser) -> None:
+        self._context = context
         self._iterators = iterators
         self._eraser = eraser
 
@@ -172,13 +172,13 @@ class Erasures:
         _check_last(request.last)
         _check_subject(request.subject)
         asked = (request.subject, request.context, request.position, request.last)
-        found: Matches = await self._parts.run(find_subject, *asked)
+        found: Matches = await self._context.pool.run(find_subject, *asked)
         events = await self._hide(HideEvents(found.ranges, found.streams)) if found.ranges else 0
         return Erased(events, found.next, found.end)
 
     async def _hide(self, operation: HideStream | HideEvents) -> int:
         ranges = len(operation.ranges) if isinstance(operation, HideEvents) else 0
-        (hid,) = await self._parts.write(Transaction((operation,)), RANGE_BYTES * ranges, self._hidden)
+        (hid,) = await self._context.write(Transaction((operation,)), RANGE_BYTES * ranges, self._hidden)
         assert isinstance(hid, Hid)
         return hid.events
 
@@ -187,7 +187,7 @@ class Erasures:
         (hid,) = results
         assert isinstance(hid, Hid)
         self._iterators.rebuilt(hid.rebuilt)
-        self._eraser.ring()
+        self._eraser.wake()
 
 
 def _check_last(last: int | None) -> None:

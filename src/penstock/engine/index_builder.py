@@ -1,9 +1,18 @@
-"""An indexed iterator as its builder sees it: what it follows, how far it is, and who waits for it."""
+"""Keeps indexed iterators up to date: follows commits, has Lua workers run new messages, and writes their output.
+
+Iterators take turns, one bounded step each, so that none waits for another's long log. The output of an iterator is on
+disk together with how far it has read, so a build continues after a restart. After a failure the builder waits until a
+request asks for more, and then retries at most every few seconds. An iterator pauses when its function times out or its
+step could not be written.
+
+Where several servers share a store, the server that holds an iterator's lease builds it. The others follow: they look
+how far it is, and build it themselves once the lease expires because its holder died.
+"""
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -11,6 +20,7 @@ from penstock.engine import iterator_jobs
 from penstock.engine.context import EngineContext
 from penstock.engine.iterator_jobs import Built, IndexProgress, Step
 from penstock.engine.metrics import Lag, Metrics
+from penstock.engine.wakeups import Source
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
     Closed,
@@ -23,20 +33,20 @@ from penstock.errors import (
 )
 from penstock.store.contract import LOG_CONTEXT, IteratorState, Over, Transaction
 
-Source = tuple[str, str]
-"""What an iterator follows: a stream (context, stream), or another iterator ("", name)."""
-
 UNKNOWN: Final = -1
 
 
 class Index:
-    """One indexed iterator. Its source rings whenever it grows; what it had then is read when `seen` is that ring."""
+    """One indexed iterator: what it follows, how far it is, and who waits for it.
+
+    `growth` counts how often its source grew. The iterator is current when it has read what there was at that count.
+    """
 
     def __init__(self, iterator: IteratorState) -> None:
         self.id = iterator.id
         self.name = iterator.name
         self.source = source_of(iterator)
-        self.rings = 1
+        self.growth = 1
         self.seen = 0
         self.read = iterator.source - iterator.base
         self.head = self.read
@@ -69,12 +79,12 @@ class Index:
     @property
     def is_current(self) -> bool:
         """Whether it has read all that there was when its source last grew."""
-        return self.seen == self.rings and self.error is None
+        return self.seen == self.growth and self.error is None
 
     @property
     def wants_more(self) -> bool:
         """Whether it needs another turn by itself."""
-        return not self.is_gone and (bool(self._demands) or (self.error is None and self.seen < self.rings))
+        return not self.is_gone and (bool(self._demands) or (self.error is None and self.seen < self.growth))
 
     def rests(self, now: float) -> bool:
         """Whether it failed so lately that it is not tried again yet."""
@@ -94,11 +104,11 @@ class Index:
         """Those who wait and do not know yet for what: the step that begins now will say."""
         return Asked([demand for demand in self._demands if demand.target == UNKNOWN])
 
-    def advanced(self, read: int, head: int, rings: int, error: FunctionFailed | None) -> None:
+    def advanced(self, read: int, head: int, growth: int, error: FunctionFailed | None) -> None:
         """A step that began at a ring is written: it has read so many of so many messages."""
         self.read, self.head, self.error = read, head, error
         if read >= head:
-            self.seen = max(self.seen, rings)
+            self.seen = max(self.seen, growth)
         for demand in list(self._demands):
             if error is not None or UNKNOWN < demand.target <= read:
                 self._demands.discard(demand)
@@ -165,9 +175,10 @@ IDLE_FOLLOW_S: Final = 2.0
 class Builder:
     """All indexed iterators, and the tasks that build them."""
 
-    def __init__(self, parts: EngineContext, lua: WorkerPool, metrics: Metrics, step: Step) -> None:
-        self._parts = parts
-        self._others = parts.others
+    def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, step: Step) -> None:
+        self._context = context
+        self._others = context.others
+        self._followed = context.wakeups.followed
         self._lua = lua
         self._metrics = metrics
         self._step = step
@@ -175,9 +186,10 @@ class Builder:
         self._indices: dict[str, Index] = {}
         self._by_source: dict[Source, dict[str, Index]] = {}
         self._queue: deque[Index] = deque()
-        self._bell = asyncio.Event()
+        self._event = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
+        context.wakeups.wake_index = self._wake
         metrics.lag = self._lag
 
     def start(self, tasks: int) -> None:
@@ -196,6 +208,7 @@ class Builder:
         """There is an indexed iterator."""
         index = self._indices[iterator.name] = Index(iterator)
         self._by_source.setdefault(index.source, {})[index.name] = index
+        self._followed.add(index.source)
         self._enqueue(index)
 
     def remove(self, name: str) -> None:
@@ -207,28 +220,19 @@ class Builder:
         del group[name]
         if not group:
             del self._by_source[index.source]
+            self._followed.discard(index.source)
         index.is_gone = True
         index.fail_all(IteratorNotFound(name))
         self._others.give_up(index.lease)
-
-    def committed(self, streams: Iterable[Source]) -> None:
-        """These streams have new events."""
-        if self._by_source:
-            for stream in streams:
-                self._ring(stream)
-
-    def heard(self, streams: Iterable[Source] | None) -> None:
-        """Streams have new events by other servers; None: perhaps all."""
-        self.committed(list(self._by_source) if streams is None else streams)
 
     def installed(self, name: str, number: int) -> None:
         """Output that was computed elsewhere is there now: look where that is, and tell those that read it."""
         index = self._indices.get(name)
         if index is not None and index.id == number:
             index.error, index.not_before = None, 0.0
-            index.rings += 1
+            index.growth += 1
             self._enqueue(index)
-            self._ring(("", name))
+            self._wake(("", name))
 
     def is_current(self, name: str) -> bool:
         """Whether an iterator, and those it reads, have read all that there is."""
@@ -257,20 +261,20 @@ class Builder:
 
     async def _look(self, index: Index) -> IndexProgress:
         """See how far it is, and how much there is to read, whether that was heard of or not."""
-        rings = index.rings
-        looked: IndexProgress | None = await self._parts.run(iterator_jobs.look_at_index, index.name, index.id)
+        growth = index.growth
+        looked: IndexProgress | None = await self._context.pool.run(iterator_jobs.look_at_index, index.name, index.id)
         if looked is None:
             raise IteratorNotFound(index.name)
         if looked.read >= looked.head:
-            index.advanced(*looked, rings, None)
+            index.advanced(*looked, growth, None)
         elif index.is_current:
-            index.rings += 1
+            index.growth += 1
         return looked
 
     async def _demand(self, index: Index) -> None:
         if self._closing:
             raise Closed
-        wait_ms_max = self._parts.settings.reader_wait_ms_max
+        wait_ms_max = self._context.settings.reader_wait_ms_max
         with index.demand(self._loop) as done:
             self._hurry(index)
             self._enqueue(index)
@@ -280,9 +284,9 @@ class Builder:
             except TimeoutError:
                 raise ReaderTimeout(wait_ms_max) from None
 
-    def _ring(self, source: Source) -> None:
+    def _wake(self, source: Source) -> None:
         for index in self._by_source.get(source, {}).values():
-            index.rings += 1
+            index.growth += 1
             # One that failed stays where it is, however much comes after.
             if index.error is None:
                 self._enqueue(index)
@@ -310,13 +314,13 @@ class Builder:
     def _put(self, index: Index) -> None:
         index.timer = None
         self._queue.append(index)
-        self._bell.set()
+        self._event.set()
 
     async def _work(self) -> None:
         while True:
             while not self._queue:
-                self._bell.clear()
-                await self._bell.wait()
+                self._event.clear()
+                await self._event.wait()
             index = self._queue.popleft()
             index.is_queued, index.is_running = False, True
             try:
@@ -349,7 +353,7 @@ class Builder:
 
     async def _advance(self, index: Index) -> None:
         """One step: what is new is run, and what comes of it is written."""
-        rings = index.rings
+        growth = index.growth
         asked = index.ask()
         built: Built | None = await self._lua.run(iterator_jobs.build_index, index.name, index.id, self._step)
         if built is None:
@@ -362,10 +366,10 @@ class Builder:
         self._metrics.lua_errors += built.errors
         if built.has_moved:
             size = sum(map(len, built.output.items)) + len(built.output.state or b"")
-            await self._parts.write(Transaction((built.output,)), size)
-            self._ring(("", index.name))
+            await self._context.write(Transaction((built.output,)), size)
+            self._wake(("", index.name))
         self._pace(index, built)
-        index.advanced(built.read, built.head, rings, built.error)
+        index.advanced(built.read, built.head, growth, built.error)
         if built.error is not None:
             # Whichever server is asked for more tries it again.
             self._others.give_up(index.lease)
@@ -373,11 +377,11 @@ class Builder:
 
     async def _follow(self, index: Index) -> None:
         """One look at what another server builds."""
-        rings = index.rings
+        growth = index.growth
         asked = index.ask()
         looked = await self._look(index)
         asked.answer(looked.head)
-        index.advanced(*looked, rings, None)
+        index.advanced(*looked, growth, None)
         index.not_before = self._loop.time() + (FOLLOW_S if index.is_asked_for else IDLE_FOLLOW_S)
 
     def _pace(self, index: Index, built: Built) -> None:

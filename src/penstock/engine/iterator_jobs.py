@@ -20,7 +20,7 @@ from penstock.lua import LuaLimits, Program, Ran
 from penstock.model import Encoded, Event, ItemPage, IteratorKind, IteratorSummary, LogSummary, Over
 from penstock.model.times import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
 from penstock.store import Store
-from penstock.store.contract import LOG_CONTEXT, IteratorState, Over, ReadLimits, WriteOutput
+from penstock.store.contract import LOG_CONTEXT, IteratorState, ReadLimits, WriteOutput
 
 BODY_DEPTH_MAX: Final = LuaLimits().depth_max - 1
 """Levels of a body that functions can be given; the event around it is one more."""

@@ -19,7 +19,7 @@ from typing import Final, get_origin
 
 from penstock.engine import iterator_jobs, jobs
 from penstock.engine.background import Eraser
-from penstock.engine.context import EngineContext, Handlers, KeyedLocks, check_names, plain
+from penstock.engine.context import EngineContext, KeyedLocks, check_names
 from penstock.engine.index_builder import RETRY_S, Builder, again, passed_on
 from penstock.engine.iterator_jobs import LAST, ItemPresenter, KeptPage, Paged, PageRequest, Point, Step
 from penstock.engine.metrics import Metrics
@@ -42,11 +42,9 @@ from penstock.model import (
     Encoded,
     ItemPage,
     IteratorKind,
-    IteratorSummary,
     ListIterators,
     Names,
     NextItems,
-    ShowIterator,
 )
 from penstock.settings import Settings
 from penstock.store.contract import (
@@ -74,15 +72,15 @@ ORDINAL_MAX: Final = (1 << 63) - 1
 class Iterators:
     """What requests about iterators mean."""
 
-    def __init__(self, parts: EngineContext, lua: WorkerPool, metrics: Metrics, eraser: Eraser) -> None:
-        settings = self._settings = parts.settings
-        self._parts = parts
+    def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, eraser: Eraser) -> None:
+        settings = self._settings = context.settings
+        self._context = context
         self._lua = lua
         self._metrics = metrics
         self._eraser = eraser
         self.limits = lua_limits(settings)
         build = Step(BUILD_STEP_S_MAX, BUILD_STEP_ITEMS_MAX, BUILD_STEP_BYTES_MAX, self.limits)
-        self._builder = Builder(parts, lua, metrics, build)
+        self._builder = Builder(context, lua, metrics, build)
         self._points = Points(settings.iterator_points_max, settings.iterator_points_bytes_max)
         self._known: dict[str, IteratorState] = {}
         self._over: dict[tuple[str, str], set[str]] = {}
@@ -93,16 +91,6 @@ class Iterators:
         self._changes = 0
         self._is_stale = False
         self._reloading: asyncio.Task[None] | None = None
-
-    def handlers(self) -> Handlers:
-        """What carries out which request."""
-        return {
-            CreateIterator: plain(self.create),
-            DropIterator: plain(self.drop),
-            ShowIterator: plain(self.show),
-            ListIterators: plain(self.names),
-            NextItems: self.next,
-        }
 
     def start(self, iterators: Iterable[IteratorState]) -> None:
         """Begin with those that the store has."""
@@ -117,20 +105,15 @@ class Iterators:
             self._reloading.cancel()
         self._builder.stop()
 
-    def committed(self, streams: Iterable[tuple[str, str]]) -> None:
-        """These streams (context, stream) have new events."""
-        self._builder.committed(streams)
-
     def installed(self, name: str, number: int) -> None:
-        """The output of an iterator was computed elsewhere, and is there."""
+        """The output of an iterator was computed elsewhere, and is in the store."""
         self._builder.installed(name, number)
 
     # -- what other servers do
 
-    def heard(self, streams: Iterable[tuple[str, str]] | None, *, has_changed: bool) -> None:
-        """Streams have new events, all of them perhaps (None); iterators may have come, gone or begun anew."""
-        self._builder.heard(streams)
-        if has_changed and not self._closing:
+    def changed_elsewhere(self) -> None:
+        """Another server has added, deleted or restarted iterators: read them again."""
+        if not self._closing:
             self._is_stale = True
             if self._reloading is None or self._reloading.done():
                 self._reloading = asyncio.get_running_loop().create_task(self._reload())
@@ -140,7 +123,7 @@ class Iterators:
             self._is_stale = False
             changes = self._changes
             try:
-                found = await self._parts.run(jobs.all_iterators)
+                found = await self._context.pool.run(jobs.all_iterators)
             except PenstockError:
                 # Nobody is told anything wrong meanwhile; see `_look`.
                 self._is_stale = True
@@ -161,9 +144,9 @@ class Iterators:
 
     async def _look(self, name: str) -> bool:
         """See what the store has under a name; whether that is news."""
-        if not self._parts.others.is_shared:
+        if not self._context.others.is_shared:
             return False
-        chain: list[IteratorState] = await self._parts.run(jobs.chain_of, name)
+        chain: list[IteratorState] = await self._context.pool.run(jobs.chain_of, name)
         before = self._changes
         if not chain:
             self._remove(name)
@@ -179,7 +162,7 @@ class Iterators:
         await self._lua.run(iterator_jobs.check_function, request.kind, request.function, self.limits)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
         operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
-        await self._parts.write(Transaction((operation,)), len(request.function), self._made)
+        await self._context.write(Transaction((operation,)), len(request.function), self._made)
         return Done()
 
     def _made(self, results: list[Result]) -> None:
@@ -205,9 +188,9 @@ class Iterators:
 
         def gone(_results: list[Result]) -> None:
             self._remove(request.name)
-            self._eraser.ring()
+            self._eraser.wake()
 
-        await self._parts.write(Transaction((DeleteIterator(request.log, request.name),)), written=gone)
+        await self._context.write(Transaction((DeleteIterator(request.log, request.name),)), written=gone)
         return Done()
 
     def log_dropped(self, log: str) -> None:
@@ -240,14 +223,9 @@ class Iterators:
         self._builder.remove(iterator.name)
         self._points.forget(iterator.id)
 
-    async def show(self, request: ShowIterator) -> IteratorSummary:
-        """What is known of an iterator, as the store has it."""
-        summary: IteratorSummary = await self._parts.run(iterator_jobs.show_iterator, request.name)
-        return summary
-
     async def names(self, request: ListIterators) -> Names:
         """The names of the iterators of a log, or of all."""
-        return Names(await self._parts.run(jobs.list_iterators, request.log))
+        return Names(await self._context.pool.run(jobs.list_iterators, request.log))
 
     # -- their items
 
@@ -280,7 +258,7 @@ class Iterators:
     async def _anew(self, gone: IteratorState) -> IteratorState:
         """The iterator that has taken the place of one that is gone, or IteratorNotFound."""
         # A worker may see what was written before it is told here. After a turn of the writer it is.
-        await self._parts.write(Transaction(()))
+        await self._context.write(Transaction(()))
         is_news = await self._look(gone.name)
         iterator = self._find(gone.name)
         if iterator.id == gone.id and not is_news:
@@ -305,7 +283,9 @@ class Iterators:
 
     async def _read(self, iterator: IteratorState, wanted: PageRequest, count: int) -> KeptPage:
         limits = ReadLimits(count, self._settings.page_bytes_max)
-        kept: KeptPage = await self._parts.run(iterator_jobs.read_kept, iterator.name, iterator.id, wanted, limits)
+        kept: KeptPage = await self._context.pool.run(
+            iterator_jobs.read_kept, iterator.name, iterator.id, wanted, limits
+        )
         return kept
 
     async def _said(self, iterator: IteratorState, wanted: PageRequest, kept: KeptPage) -> ItemPage:
@@ -326,7 +306,7 @@ class Iterators:
     async def _run(self, iterator: IteratorState, wanted: PageRequest, step: Step) -> ItemPage:
         """Run step by step until there is a page, each from where the last one ended."""
         if iterator.kind == IteratorKind.MAP and wanted.ordinal == LAST:
-            wanted = await self._parts.run(iterator_jobs.last_of_map, iterator.name, iterator.id, wanted)
+            wanted = await self._context.pool.run(iterator_jobs.last_of_map, iterator.name, iterator.id, wanted)
         start: Point | None = None
         while True:
             async with self._turns.turn(iterator.id):

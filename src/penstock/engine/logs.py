@@ -9,10 +9,10 @@ share group commits with everyone else.
 from collections.abc import Callable
 from typing import Final
 
-from penstock.engine import iterator_jobs, jobs
+from penstock.engine import jobs
 from penstock.engine.appends import Checks
 from penstock.engine.background import DiskWatch, Eraser
-from penstock.engine.context import EngineContext, Handlers, check_names, plain
+from penstock.engine.context import EngineContext, check_names
 from penstock.engine.iterators import Iterators
 from penstock.errors import LimitExceeded, PenstockError
 from penstock.model import (
@@ -22,10 +22,8 @@ from penstock.model import (
     Done,
     DropLog,
     ListLogs,
-    LogSummary,
     Names,
     Reply,
-    ShowLog,
     now_ticks,
     stamp_of,
 )
@@ -51,22 +49,13 @@ class Logs:
     """What requests about logs mean."""
 
     def __init__(
-        self, parts: EngineContext, disk: DiskWatch, checks: Checks, iterators: Iterators, eraser: Eraser
+        self, context: EngineContext, disk: DiskWatch, checks: Checks, iterators: Iterators, eraser: Eraser
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._disk = disk
         self._checks = checks
         self._iterators = iterators
         self._eraser = eraser
-
-    def handlers(self) -> Handlers:
-        """What carries out which request; but messages are added with `add`."""
-        return {
-            CreateLog: plain(self.create),
-            DropLog: plain(self.drop),
-            ShowLog: plain(self.show),
-            ListLogs: plain(self.names),
-        }
 
     def add(self, request: AddMessages, answer: Callable[[Reply | PenstockError], None]) -> None:
         """Append messages. The way of most requests: no task, no future, only a look and the writer's queue."""
@@ -74,7 +63,7 @@ class Logs:
         operations: tuple[Operation, ...] = (RequireLog(request.log),)
         size = 0
         if request.messages:
-            columns = message_columns(request.messages, self._parts.settings)
+            columns = message_columns(request.messages, self._context.settings)
             operations = (operations[0], Commit(LOG_CONTEXT, request.log, ANY, columns))
             size = columns.size
 
@@ -82,14 +71,14 @@ class Logs:
             answer(outcome if isinstance(outcome, PenstockError) else DONE)
 
         def write() -> None:
-            self._parts.submit(Transaction(operations), size, written)
+            self._context.writer.submit(Transaction(operations), size, written)
 
         self._checks.enter(request.log, request.messages, write, answer)
 
     async def create(self, request: CreateLog) -> Done:
         """Make a log unless it is there."""
         check_names(log=request.log)
-        await self._parts.write(Transaction((AddLog(request.log),)))
+        await self._context.write(Transaction((AddLog(request.log),)))
         return DONE
 
     async def drop(self, request: DropLog) -> Done:
@@ -98,19 +87,14 @@ class Logs:
         def gone(results: list[Result]) -> None:
             if results == [True]:
                 self._iterators.log_dropped(request.log)
-                self._eraser.ring()
+                self._eraser.wake()
 
-        await self._parts.write(Transaction((DeleteLog(request.log, request.created),)), written=gone)
+        await self._context.write(Transaction((DeleteLog(request.log, request.created),)), written=gone)
         return DONE
-
-    async def show(self, request: ShowLog) -> LogSummary:
-        """What is known of a log."""
-        summary: LogSummary = await self._parts.run(iterator_jobs.show_log, request.log)
-        return summary
 
     async def names(self, _request: ListLogs) -> Names:
         """The names of all logs."""
-        return Names(await self._parts.run(jobs.list_logs))
+        return Names(await self._context.pool.run(jobs.list_logs))
 
 
 def message_columns(messages: tuple[bytes, ...], settings: Settings) -> Columns:

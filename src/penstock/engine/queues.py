@@ -77,16 +77,16 @@ Markers = tuple[int, int | None]
 class Queues:
     """What requests about queues mean."""
 
-    def __init__(self, parts: EngineContext) -> None:
-        self._parts = parts
-        self._locks = KeyedLocks(parts.settings.reader_wait_ms_max)
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._locks = KeyedLocks(context.settings.reader_wait_ms_max)
         # Of queues that somebody asked for here; there are not many, and they stay.
         self._contexts: dict[int, str] = {}
 
-    def heard(self, queues: Iterable[int]) -> None:
+    def changed_elsewhere(self, queues: Iterable[int]) -> None:
         """Other servers have put something back into these queues, by id."""
         for context in {self._contexts[queue] for queue in queues if queue in self._contexts}:
-            self._parts.waiters.ring_all(context)
+            self._context.wakeups.wake_all(context)
 
     async def subscribe(self, request: SubscribeQueue, present: Presenter | None) -> Delivery:
         """Declare the queue if it is new, then allocate."""
@@ -103,9 +103,9 @@ class Queues:
         try:
             queue = await self._lookup(request.queue, request.context)
         except QueueNotFound:
-            position = await self._parts.position_for(wanted, request.start_ticks)
+            position = await self._context.position_for(wanted, request.start_ticks)
             declare = DeclareQueue(request.context, request.queue, wanted.prefix, position)
-            (made,) = await self._parts.write(Transaction((declare,)))
+            (made,) = await self._context.write(Transaction((declare,)))
             assert isinstance(made, QueueState)
             return made
         if queue.filter != wanted.prefix:
@@ -114,7 +114,7 @@ class Queues:
 
     async def _lookup(self, name: str, context: str | None) -> QueueState:
         check_names(queue=name)
-        queue: QueueState = await self._parts.run(jobs.lookup_queue, name, context)
+        queue: QueueState = await self._context.pool.run(jobs.lookup_queue, name, context)
         return queue
 
     async def acknowledge(self, request: AcknowledgeQueue, present: Presenter | None) -> Delivery:
@@ -126,7 +126,7 @@ class Queues:
             return await self._allocate(request, done, present)
         queue = await self._lookup(request.queue, request.context)
         if done is not None:
-            await self._parts.write(Transaction((Acknowledge(queue.id, request.subscriber, *done),)))
+            await self._context.write(Transaction((Acknowledge(queue.id, request.subscriber, *done),)))
         return _empty(queue, request.subscriber)
 
     async def receipt(self, receipt: QueueReceipt) -> Acknowledge:
@@ -139,8 +139,8 @@ class Queues:
         check_names(queue=request.queue, subscriber=request.subscriber)
         queue = await self._lookup(request.queue, request.context)
         given = Release(queue.id, request.subscriber, request.first, request.last, request.counts)
-        await self._parts.write(Transaction((given,)))
-        self._parts.waiters.ring_all(queue.context)
+        await self._context.write(Transaction((given,)))
+        self._context.wakeups.wake_all(queue.context)
         return Done()
 
     async def reset(self, request: ResetQueue) -> Done:
@@ -148,14 +148,14 @@ class Queues:
         queue = await self._lookup(request.queue, request.context)
         async with self._locks.turn(queue.name):
             position = await self._place(EventFilter(queue.context, queue.filter), request)
-            await self._parts.write(Transaction((MoveQueue(queue.id, position),)))
-        self._parts.waiters.ring_all(queue.context)
+            await self._context.write(Transaction((MoveQueue(queue.id, position),)))
+        self._context.wakeups.wake_all(queue.context)
         return Done()
 
     async def _place(self, wanted: EventFilter, request: ResetQueue) -> int:
         if request.position is None:
-            return await self._parts.position_for(wanted, request.ticks)
-        end = await self._parts.position_for(wanted, TICKS_MAX)
+            return await self._context.position_for(wanted, request.ticks)
+        end = await self._context.position_for(wanted, TICKS_MAX)
         if not 1 <= request.position <= end:
             raise InvalidRequest("position", f"is {request.position}; it must be from 1 to {end}, the next one")
         return request.position
@@ -165,17 +165,17 @@ class Queues:
         if request.dead_after is not None and request.dead_after < 1:
             raise InvalidRequest("deliveries", f"are {request.dead_after}; there must be at least 1")
         queue = await self._lookup(request.queue, request.context)
-        await self._parts.write(Transaction((SetDeadRule(queue.id, request.dead_after),)))
-        self._parts.waiters.ring_all(queue.context)
+        await self._context.write(Transaction((SetDeadRule(queue.id, request.dead_after),)))
+        self._context.wakeups.wake_all(queue.context)
         return Done()
 
     async def put_back(self, request: PutBack) -> Done:
         """Give what was set aside to the next consumer. If it is back already, all is well."""
         queue = await self._lookup(request.queue, request.context)
-        (done,) = await self._parts.write(Transaction((Requeue(queue.id, request.first),)))
-        if not done and not await self._parts.run(jobs.is_allocated, queue.id, request.first):
+        (done,) = await self._context.write(Transaction((Requeue(queue.id, request.first),)))
+        if not done and not await self._context.pool.run(jobs.is_allocated, queue.id, request.first):
             raise DeadLetterNotFound(queue.name, request.first)
-        self._parts.waiters.ring_all(queue.context)
+        self._context.wakeups.wake_all(queue.context)
         return Done()
 
     async def _allocate(
@@ -197,7 +197,7 @@ class Queues:
             expires_in = None if found.expires_in is None else found.expires_in / TICKS_PER_SECOND
             return Attempt(delivery, given is not None, EventFilter(queue.context, queue.filter), expires_in)
 
-        return await self._parts.patiently(request.wait_ms, attempt)
+        return await self._context.long_poll(request.wait_ms, attempt)
 
     async def _turn(
         self,
@@ -207,7 +207,7 @@ class Queues:
     ) -> tuple[Allocation | None, jobs.Proposed]:
         """Propose and carry out until a proposal holds. What was acknowledged stays so, whatever comes of the rest."""
         stale = 0
-        while stale < (SHARED_ATTEMPTS_MAX if self._parts.others.is_shared else ATTEMPTS_MAX):
+        while stale < (SHARED_ATTEMPTS_MAX if self._context.others.is_shared else ATTEMPTS_MAX):
             found = await self._propose(request, acknowledged, present)
             if acknowledged is None and found.end and not _is_worth_writing(found.proposal):
                 return None, found
@@ -225,7 +225,7 @@ class Queues:
         raise QueueContended(request.queue)
 
     async def _stand_back(self, stale: int) -> None:
-        if self._parts.others.is_shared:
+        if self._context.others.is_shared:
             await asyncio.sleep(random.uniform(0, min(stale * STALE_S, STALE_S_MAX)))  # noqa: S311
 
     async def _propose(
@@ -234,10 +234,10 @@ class Queues:
         acknowledged: Markers | None,
         present: Presenter | None,
     ) -> jobs.Proposed:
-        count = min(request.count, self._parts.limits.events_max)
+        count = min(request.count, self._context.limits.events_max)
         first = acknowledged[0] if acknowledged else None
-        asked = (request.queue, request.context, request.subscriber, first, count, self._parts.limits, present)
-        found: jobs.Proposed = await self._parts.run(jobs.propose, *asked)
+        asked = (request.queue, request.context, request.subscriber, first, count, self._context.limits, present)
+        found: jobs.Proposed = await self._context.pool.run(jobs.propose, *asked)
         return found
 
     async def _carry_out(
@@ -253,7 +253,7 @@ class Queues:
         operations = [*receipts, Allocate(number, request.subscriber, request.ttl_ms, proposal)]
         if _is_erased(found):
             operations.append(Acknowledge(number, request.subscriber, proposal.first, proposal.last))
-        return (await self._parts.write(Transaction(tuple(operations))))[len(receipts)]
+        return (await self._context.write(Transaction(tuple(operations))))[len(receipts)]
 
 
 def _empty(queue: QueueState, subscriber: str) -> Delivery:
@@ -316,8 +316,8 @@ def find_shared(store: Store, queue: int, first: int, last: int) -> list[Allocat
 class Replays:
     """What a request to hand events out once more means."""
 
-    def __init__(self, parts: EngineContext) -> None:
-        self._parts = parts
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
 
     async def replay(self, request: ReplayQueue) -> Replayed:
         """Put a range back, all that can be of it, or nothing if too much waits already."""
@@ -337,8 +337,8 @@ class Replays:
         allocations, waiting = found.waiting
         if allocations >= WAITING_ALLOCATIONS_MAX:
             return await self._full(request, found)
-        shared = await self._parts.run(find_shared, found.queue.id, request.first, request.last)
-        runs = runs_of(found.events, shared, self._parts.limits.bytes_max)
+        shared = await self._context.pool.run(find_shared, found.queue.id, request.first, request.last)
+        runs = runs_of(found.events, shared, self._context.limits.bytes_max)
         if not runs and request.mark is None:
             return Replayed(0, len(found.events), waiting)
         return await self._put_back(request, found, runs)
@@ -349,7 +349,7 @@ class Replays:
         position = request.first
         while True:
             asked = (request.queue, request.context, position, request.last, REPLAY_EVENTS_MAX + 1 - len(events))
-            found: EventsFound = await self._parts.run(find_events, *asked, self._parts.limits)
+            found: EventsFound = await self._context.pool.run(find_events, *asked, self._context.limits)
             if request.last >= found.queue.position:
                 reason = (
                     f"is {request.last}, and the queue is at {found.queue.position}: what is there is still to come"
@@ -366,17 +366,17 @@ class Replays:
         """Too much waits. Perhaps the first attempt of this very request put it there."""
         waiting = found.waiting[1]
         try:
-            await self._parts.refuse(QueueContended(request.queue), request.mark, Reoffer(found.queue.id, ()))
+            await self._context.refuse(QueueContended(request.queue), request.mark, Reoffer(found.queue.id, ()))
         except QueueContended:
             return Replayed(0, 0, waiting, is_full=True)
         return _repeated(found)
 
     async def _put_back(self, request: ReplayQueue, found: EventsFound, runs: tuple[Run, ...]) -> Replayed:
-        (done,) = await self._parts.write(Transaction((Reoffer(found.queue.id, runs),), request.mark))
+        (done,) = await self._context.write(Transaction((Reoffer(found.queue.id, runs),), request.mark))
         events, waiting = sum(count for _, _, count in runs), found.waiting[1]
         if done is None:
             return _repeated(found)
-        self._parts.waiters.ring_all(found.queue.context)
+        self._context.wakeups.wake_all(found.queue.context)
         return Replayed(events, len(found.events) - events, waiting + events)
 
 

@@ -8,14 +8,13 @@ from typing import Final
 
 from penstock.engine import iterator_jobs
 from penstock.engine.background import DiskWatch
-from penstock.engine.context import EngineContext, Handlers, check_names, plain
+from penstock.engine.context import EngineContext, check_names
 from penstock.engine.iterators import Iterators
 from penstock.engine.metrics import Metrics
 from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor
 from penstock.lua import LuaLimits
 from penstock.model import (
     ANY,
-    BeginBuild,
     BuildStart,
     Done,
     DropOutput,
@@ -68,8 +67,8 @@ EXPIRE_MAX: Final = 10
 class Staging:
     """What requests to stage and to publish mean."""
 
-    def __init__(self, parts: EngineContext, disk: DiskWatch) -> None:
-        self._parts = parts
+    def __init__(self, context: EngineContext, disk: DiskWatch) -> None:
+        self._context = context
         self._disk = disk
 
     async def stage(self, request: StageEvents) -> StagesTaken:
@@ -79,14 +78,14 @@ class Staging:
         check_attempt(request.part, request.attempt, request.number)
         if len(request.units) > REQUEST_UNITS_MAX:
             raise LimitExceeded("request_units_max", len(request.units), REQUEST_UNITS_MAX)
-        size, settings = sum(map(size_of, request.units)), self._parts.settings
+        size, settings = sum(map(size_of, request.units)), self._context.settings
         if request.units:
             if size > (largest := REQUEST_BYTES_MAX + settings.event_bytes_max):
                 raise LimitExceeded("request_bytes_max", size, largest)
-            await self._parts.run(check_units, request.units, settings.event_bytes_max)
+            await self._context.pool.run(check_units, request.units, settings.event_bytes_max)
             who = (request.job, request.part, request.attempt, request.number)
             stage = Stage(*who, request.units, settings.stage_bytes_max, settings.stage_units_max)
-            await self._parts.write(Transaction((stage,)), size)
+            await self._context.write(Transaction((stage,)), size)
         return StagesTaken(settings.event_bytes_max)
 
     async def publish(self, request: PublishStages) -> Published:
@@ -96,20 +95,20 @@ class Staging:
         if request.origin:
             check_names(origin=request.origin)
         publish = Publish(request.job, request.winners, request.origin)
-        (placed,) = await self._parts.write(Transaction((publish,), request.mark, self._disk.refusal()))
+        (placed,) = await self._context.write(Transaction((publish,), request.mark, self._disk.refusal()))
         assert isinstance(placed, Placed)
         return placed.published
 
     async def drop(self, request: DropStages) -> Done:
         """Drop what a job has staged."""
         check_names(job=request.job)
-        await self._parts.write(Transaction((Unstage(request.job),)))
+        await self._context.write(Transaction((Unstage(request.job),)))
         return Done()
 
     async def expire(self, before: int) -> None:
         """Drop what nobody has added to since a time."""
         expire = Transaction((ExpireStages(before, EXPIRE_MAX),))
-        while await self._parts.write(expire) == [EXPIRE_MAX]:
+        while await self._context.write(expire) == [EXPIRE_MAX]:
             pass
 
 
@@ -146,56 +145,40 @@ def check_units(_store: Store, units: Sequence[StagedUnit], event_bytes_max: int
 class Builds:
     """What requests of builds mean."""
 
-    def __init__(self, parts: EngineContext, disk: DiskWatch, metrics: Metrics, iterators: Iterators) -> None:
-        self._parts = parts
+    def __init__(self, context: EngineContext, disk: DiskWatch, metrics: Metrics, iterators: Iterators) -> None:
+        self._context = context
         self._disk = disk
         self._metrics = metrics
         self._iterators = iterators
-
-    def handlers(self) -> Handlers:
-        """What carries out which request."""
-        return {
-            BeginBuild: plain(self.begin),
-            ReadMessages: plain(self.messages),
-            FindMessage: plain(self.position),
-            StageOutput: plain(self.stage),
-            InstallOutput: plain(self.install),
-            DropOutput: plain(self.drop),
-        }
-
-    async def begin(self, request: BeginBuild) -> BuildStart:
-        """Where a build begins."""
-        start: BuildStart = await self._parts.run(start_of, request.iterator, self._iterators.limits)
-        return start
 
     async def messages(self, request: ReadMessages) -> MessagePage:
         """A page of what an iterator reads."""
         if request.ordinal < 0 or request.count < 1:
             raise InvalidRequest("ordinal and count", "must be at least 0 and 1")
-        limits = self._parts.limits
+        limits = self._context.limits
         limits = limits._replace(events_max=min(request.count, limits.events_max))
         place = (request.iterator, request.id, request.ordinal)
-        return MessagePage(await self._parts.run(read_messages, *place, limits))
+        return MessagePage(await self._context.pool.run(read_messages, *place, limits))
 
     async def position(self, request: FindMessage) -> Found:
         """Where the event of a message is."""
         if request.ordinal < 0:
             raise InvalidRequest("ordinal", "must be at least 0")
-        return Found(await self._parts.run(find_message, request.iterator, request.id, request.ordinal))
+        return Found(await self._context.pool.run(find_message, request.iterator, request.id, request.ordinal))
 
     async def stage(self, request: StageOutput) -> Done:
         """Look at chunks, and stage them."""
         self._disk.check()
-        job, settings = _job(request.id), self._parts.settings
+        job, settings = _job(request.id), self._context.settings
         check_attempt(request.part, request.attempt, request.number)
         if len(request.chunks) > REQUEST_UNITS_MAX:
             raise LimitExceeded("request_units_max", len(request.chunks), REQUEST_UNITS_MAX)
         if (size := sum(map(len, request.chunks))) > settings.commit_bytes_max:
             raise LimitExceeded("commit_bytes_max", size, settings.commit_bytes_max)
-        units: tuple[StagedUnit, ...] = await self._parts.run(units_of, request.chunks)
+        units: tuple[StagedUnit, ...] = await self._context.pool.run(units_of, request.chunks)
         who = (job, request.part, request.attempt, request.number)
         stage = Stage(*who, units, settings.stage_bytes_max, settings.stage_units_max)
-        await self._parts.write(Transaction((stage,)), sum(map(size_of, units)))
+        await self._context.write(Transaction((stage,)), sum(map(size_of, units)))
         return Done()
 
     async def install(self, request: InstallOutput) -> Installed:
@@ -203,7 +186,7 @@ class Builds:
         self._disk.check()
         check_names(iterator=request.iterator)
         check_winners(request.winners)
-        await self._parts.run(check_install, request, self._iterators.limits.result_bytes_max)
+        await self._context.pool.run(check_install, request, self._iterators.limits.result_bytes_max)
         place = (request.source, request.items, request.messages)
         install = Install(request.id, *place, request.winners, request.state)
 
@@ -213,13 +196,13 @@ class Builds:
             self._metrics.installed_items += installed.added
             self._iterators.installed(request.iterator, request.id)
 
-        (installed,) = await self._parts.write(Transaction((install,)), len(request.state or b""), written)
+        (installed,) = await self._context.write(Transaction((install,)), len(request.state or b""), written)
         assert isinstance(installed, Installed)
         return installed
 
     async def drop(self, request: DropOutput) -> Done:
         """Drop what was staged."""
-        await self._parts.write(Transaction((Unstage(_job(request.id)),)))
+        await self._context.write(Transaction((Unstage(_job(request.id)),)))
         return Done()
 
 

@@ -54,9 +54,9 @@ class _Pending(NamedTuple):
 class Subscriptions:
     """What requests about subscriptions mean."""
 
-    def __init__(self, parts: EngineContext) -> None:
-        self._parts = parts
-        self._locks = KeyedLocks(parts.settings.reader_wait_ms_max)
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._locks = KeyedLocks(context.settings.reader_wait_ms_max)
         self._pending: dict[int, _Pending] = {}
 
     async def register(self, request: RegisterSubscriptions) -> Registered:
@@ -67,7 +67,7 @@ class Subscriptions:
         operations = [await self._registration(request.subscriber, start) for start in request.subscriptions]
         if not operations:
             return Registered(())
-        results = await self._parts.write(Transaction(tuple(operations)))
+        results = await self._context.write(Transaction(tuple(operations)))
         return Registered(tuple(result.id for result in results if isinstance(result, SubscriptionInfo)))
 
     async def _registration(self, subscriber: str, start: SubscriptionStart) -> Register:
@@ -76,11 +76,11 @@ class Subscriptions:
         found = await self._lookup(subscriber, wanted)
         if found is not None:
             return Register(subscriber, start.context, wanted.prefix, found.position)
-        position = await self._parts.position_for(wanted, start.start_ticks)
+        position = await self._context.position_for(wanted, start.start_ticks)
         return Register(subscriber, start.context, wanted.prefix, position)
 
     async def _lookup(self, subscriber: str, wanted: EventFilter) -> SubscriptionInfo | None:
-        found: SubscriptionInfo | None = await self._parts.run(
+        found: SubscriptionInfo | None = await self._context.pool.run(
             jobs.lookup_subscription, subscriber, wanted.context, wanted.prefix
         )
         return found
@@ -89,27 +89,27 @@ class Subscriptions:
         """The pending batch again, or the next one."""
         if request.count < 1:
             raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
-        return await self._parts.patiently(request.wait_ms, lambda: self._fetch(request, present))
+        return await self._context.long_poll(request.wait_ms, lambda: self._fetch(request, present))
 
     async def _fetch(self, request: FetchSubscription, present: Presenter | None) -> Attempt[Batch]:
         number = request.subscription
         async with self._locks.turn(number):
             if (pending := await self._still_pending(number)) is not None:
                 wanted, first, last = pending.wanted, pending.bounds.first, pending.bounds.last
-                found: jobs.Pending = await self._parts.run(jobs.read_pending, wanted, first, last, present)
+                found: jobs.Pending = await self._context.pool.run(jobs.read_pending, wanted, first, last, present)
                 if found.last_ticks is not None:
                     self._pending[number] = pending._replace(shown=found.last_ticks)
                     return Attempt(Batch(number, found.events, found.encoded), True, wanted)
                 # All of it was erased meanwhile: there is nothing left to acknowledge.
                 await self._move(number, pending, pending.bounds.last_ticks)
-            return await self._next(number, min(request.count, self._parts.limits.events_max), present)
+            return await self._next(number, min(request.count, self._context.limits.events_max), present)
 
     async def _still_pending(self, number: int) -> _Pending | None:
         """The fetched batch, unless another server has moved the subscription since."""
         pending = self._pending.get(number)
-        if pending is None or not self._parts.others.is_shared:
+        if pending is None or not self._context.others.is_shared:
             return pending
-        found: SubscriptionInfo = await self._parts.run(jobs.find_subscription, number)
+        found: SubscriptionInfo = await self._context.pool.run(jobs.find_subscription, number)
         if found.position == pending.start:
             return pending
         self._forget(number, pending)
@@ -118,14 +118,14 @@ class Subscriptions:
     async def _next(self, number: int, count: int, present: Presenter | None) -> Attempt[Batch]:
         """Scan until there is a batch or the history ends; a long scan is remembered on the way."""
         while True:
-            found: jobs.Fetched = await self._parts.run(jobs.fetch, number, count, self._parts.limits, present)
+            found: jobs.Fetched = await self._context.pool.run(jobs.fetch, number, count, self._context.limits, present)
             info = found.subscription
             wanted = EventFilter(info.context, info.filter)
             if found.bounds:
                 last_ticks = found.bounds.last_ticks
                 self._remember(info, _Pending(wanted, info.position, found.next, found.bounds, last_ticks))
             elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
-                await self._parts.write(Transaction((Progress(number, info.position, found.next),)))
+                await self._context.write(Transaction((Progress(number, info.position, found.next),)))
             if found.bounds or found.end:
                 return Attempt(Batch(number, found.events, found.encoded), bool(found.bounds), wanted)
 
@@ -144,7 +144,7 @@ class Subscriptions:
         return Done()
 
     async def _move(self, number: int, pending: _Pending, last_ticks: int) -> None:
-        await self._parts.write(Transaction((_past(number, pending, last_ticks, strict=False),)))
+        await self._context.write(Transaction((_past(number, pending, last_ticks, strict=False),)))
         self._forget(number, pending)
 
     def _forget(self, number: int, pending: _Pending | None) -> None:
@@ -172,10 +172,10 @@ class Subscriptions:
     async def _fetched(self, number: int, last_ticks: int, *, strict: bool) -> _Pending | None:
         """The batch that somebody means by the time it ends on, if there is one; strict: only if that is certain."""
         pending = await self._still_pending(number)
-        if pending is not None or not self._parts.others.is_shared:
+        if pending is not None or not self._context.others.is_shared:
             return pending if pending is not None and pending.ends_on(last_ticks) else None
-        asked = (number, last_ticks, self._parts.limits)
-        found: jobs.FetchedBatch | None = await self._parts.run(jobs.batch_until, *asked)
+        asked = (number, last_ticks, self._context.limits)
+        found: jobs.FetchedBatch | None = await self._context.pool.run(jobs.batch_until, *asked)
         if found is None or (strict and not found.is_certain):
             return None
         bounds = jobs.BatchRange(found.first, found.last, last_ticks)
@@ -189,11 +189,11 @@ class Subscriptions:
         if found is None:
             raise SubscriptionNotFound(f"of {request.subscriber} to '{request.filter}' in context {request.context}")
         async with self._locks.turn(found.id):
-            position = await self._parts.position_for(wanted, request.ticks)
+            position = await self._context.position_for(wanted, request.ticks)
             bookmark = SetBookmark(request.subscriber, request.context, wanted.prefix, position)
-            await self._parts.write(Transaction((bookmark,)))
+            await self._context.write(Transaction((bookmark,)))
             self._pending.pop(found.id, None)
-        self._parts.waiters.ring_all(request.context)
+        self._context.wakeups.wake_all(request.context)
         return Done()
 
 

@@ -1,49 +1,47 @@
-"""Long polls: somebody found nothing and waits for events of a filter. Commits wake them; nobody polls.
+"""Who is woken by a commit: long polls, indexed iterators, the sealer. Nobody polls.
 
-Watch first, then read, then wait: a commit between the read and the wait has already rung.
+The writer calls `Wakeups.committed` once for each group commit. A long poll watches first, then reads, then waits: a
+commit between the read and the wait has already woken it.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from penstock.engine.metrics import Metrics
 from penstock.errors import ReaderBusy
 from penstock.model import EventFilter
 
+Source = tuple[str, str]
+"""What an indexed iterator follows: a stream (context, stream), or another iterator ("", name)."""
+
 
 class Waiter:
-    """One who may have to wait."""
+    """A long poll that may have to wait."""
 
     def __init__(self) -> None:
-        self._bell = asyncio.Event()
+        self._event = asyncio.Event()
 
-    @property
-    def has_rung(self) -> bool:
-        """Whether there was something new since it was cleared."""
-        return self._bell.is_set()
-
-    def ring(self) -> None:
-        """There is something new."""
-        self._bell.set()
+    def wake(self) -> None:
+        self._event.set()
 
     def clear(self) -> None:
-        """About to read: forget what rang before."""
-        self._bell.clear()
+        """Forget earlier wake-ups, before a read."""
+        self._event.clear()
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for a ring; False when the time is up."""
+        """Wait to be woken; False when the time is up."""
         try:
             async with asyncio.timeout(seconds):
-                await self._bell.wait()
+                await self._event.wait()
         except TimeoutError:
             return False
         return True
 
 
 class Wakeups:
-    """All who wait, by context and prefix."""
+    """All long polls, by context and prefix; the indexed iterators, by what they follow; and the sealer."""
 
     def __init__(self, waiters_max: int, metrics: Metrics) -> None:
         self._max = waiters_max
@@ -51,52 +49,66 @@ class Wakeups:
         self._count = 0
         self.closing = False
         self._by_context: dict[str | None, _Group] = {}
+        self.head = 0
+        """The last position that this server knows of."""
+        self.seal_due = 1 << 63
+        """The position at which the next block of the history is complete and can be sealed."""
+        self.wake_sealer: Callable[[], None] = _nobody
+        self.followed: set[Source] = set()
+        """The streams that indexed iterators follow."""
+        self.wake_index: Callable[[Source], None] = _nobody
+
+    def committed(self, streams: Iterable[Source], head: int) -> None:
+        """Wake whoever follows these streams (context, stream), which have new events up to a position."""
+        if self._count:
+            for context, stream in streams:
+                for name in (context, None):
+                    if (group := self._by_context.get(name)) is not None:
+                        group.wake(stream)
+        if self.followed:
+            for source in self.followed.intersection(streams):
+                self.wake_index(source)
+        # Notices of other servers' commits can arrive after a later commit of this server.
+        self.head = max(self.head, head)
+        if head >= self.seal_due:
+            self.wake_sealer()
+
+    def wake_all(self, context: str | None = None) -> None:
+        """Wake all long polls, or those of one context."""
+        for name, group in self._by_context.items():
+            if context in (None, name):
+                for waiting in group.by_prefix.values():
+                    for waiter in waiting:
+                        waiter.wake()
+
+    def close(self) -> None:
+        """End all long polls: each is answered with what it has found."""
+        self.closing = True
+        self.wake_all()
 
     @contextmanager
     def watch(self, wanted: EventFilter) -> Iterator[Waiter]:
-        """A waiter that is rung by commits of this filter."""
+        """A waiter that commits of this filter wake."""
         if self._count >= self._max:
             self._metrics.refused["waiters_busy"] += 1
             raise ReaderBusy(self._count)
         waiter = Waiter()
         group = self._by_context.setdefault(wanted.context, _Group())
         group.add(wanted.prefix, waiter)
-        self._change(+1)
+        self._count += 1
+        self._metrics.waiting_polls = self._count
         try:
             yield waiter
         finally:
             group.remove(wanted.prefix, waiter)
             if not group.by_prefix:
                 self._by_context.pop(wanted.context, None)
-            self._change(-1)
-
-    def _change(self, by: int) -> None:
-        self._count += by
-        self._metrics.waiting_polls = self._count
-
-    def committed(self, streams: Iterable[tuple[str, str]]) -> None:
-        """These streams (context, stream) have new events."""
-        if not self._count:
-            return
-        for context, stream in streams:
-            for name in (context, None):
-                if (group := self._by_context.get(name)) is not None:
-                    group.ring(stream)
-
-    def close(self) -> None:
-        """Nobody waits any longer: those who do are answered with what there is."""
-        self.closing = True
-        self.ring_all()
-
-    def ring_all(self, context: str | None = None) -> None:
-        """Wake everyone, or everyone of a context."""
-        for name, group in self._by_context.items():
-            if context in (None, name):
-                group.ring_all()
+            self._count -= 1
+            self._metrics.waiting_polls = self._count
 
 
 class _Group:
-    """Those who wait for one context. A commit costs a look-up per length of prefix, however many wait."""
+    """The long polls of one context. A commit costs one look-up per length of prefix, however many polls wait."""
 
     def __init__(self) -> None:
         self.by_prefix: dict[str, set[Waiter]] = {}
@@ -115,12 +127,12 @@ class _Group:
         if not self._lengths[len(prefix)]:
             del self._lengths[len(prefix)]
 
-    def ring(self, stream: str) -> None:
+    def wake(self, stream: str) -> None:
         for length in self._lengths:
-            for waiter in self.by_prefix.get(stream[:length], ()) if length <= len(stream) else ():
-                waiter.ring()
+            if length <= len(stream):
+                for waiter in self.by_prefix.get(stream[:length], ()):
+                    waiter.wake()
 
-    def ring_all(self) -> None:
-        for waiting in self.by_prefix.values():
-            for waiter in waiting:
-                waiter.ring()
+
+def _nobody(*_arguments: object) -> None:
+    """The engine has not started the one to be woken yet."""

@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from penstock.engine.metrics import Metrics
+from penstock.engine.wakeups import Wakeups
 from penstock.errors import (
     Closed,
     LimitExceeded,
@@ -38,8 +39,8 @@ RECOVERY_PAUSE_S: Final = 0.1
 """How long requests gather between two attempts to bring a failed store back."""
 
 Answer = Callable[[Outcome], None]
-Committed = Callable[[set[tuple[str, str]], int], None]
-"""Told on the loop's thread which streams (context, stream) have new events, and the last position."""
+OPERATION_BYTES: Final = 256
+"""What an operation counts for in the writer's queue, besides its events."""
 
 
 class _Item(NamedTuple):
@@ -58,13 +59,13 @@ class Writer:
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
         metrics: Metrics,
-        committed: Committed,
+        wakeups: Wakeups,
     ) -> None:
         self._store = store
         self._loop = loop
         self._settings = settings
         self._metrics = metrics
-        self._committed = committed
+        self._wakeups = wakeups
         self._clock = ClockWatch(metrics)
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._waiting = 0
@@ -93,9 +94,13 @@ class Writer:
         return None if self._thread.is_alive() else "the thread that writes has ended"
 
     def submit(self, transaction: Transaction, size: int, answer: Answer) -> None:
-        """Queue a transaction; `answer` is called on the loop's thread. Raises if it cannot be taken."""
+        """Queue a transaction whose events have a size in bytes; `answer` is called on the loop's thread.
+
+        Raises if there is no room for it.
+        """
         if self._closing:
             raise Closed
+        size += OPERATION_BYTES * len(transaction.operations)
         if size > self._settings.writer_queue_bytes_max:
             raise LimitExceeded("writer_queue_bytes_max", size, self._settings.writer_queue_bytes_max)
         if (
@@ -261,7 +266,7 @@ class Writer:
         self._metrics.commits += commits
         self._metrics.events += events
         if touched:
-            self._committed(touched, head)
+            self._wakeups.committed(touched, head)
         for item, outcome in zip(batch, outcomes, strict=True):
             try:
                 item.answer(outcome)

@@ -90,7 +90,7 @@ class ThreadedEngine(Engine):
     def _table(self) -> Handlers:
         # Here the engine has made its parts and started none of them.
         pool = ThreadPool(self.url, self.settings, self.settings.workers, self.metrics.readers)
-        self.pool = self._parts._pool = pool
+        self.pool = self._context.pool = pool
         return super()._table()
 
     def submit(
