@@ -102,7 +102,7 @@ class Worker:
             # Imported here because readers need none of it, and Lua workers need it before they lose access to files.
             from penstock.engine import iterator_jobs  # noqa: F401, PLC0415
             from penstock.engine.confinement import confine, python_places  # noqa: PLC0415
-            from penstock.lua.watchdog import WATCHDOG  # noqa: PLC0415
+            from penstock.lua.program import WATCHDOG  # noqa: PLC0415
 
             self._missing = confine([*places, *python_places()], WATCHDOG.start)
 

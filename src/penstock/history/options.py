@@ -14,7 +14,7 @@ from penstock.history.columns import COLUMNS
 from penstock.model import EventFilter
 from penstock.model.events import check_context, check_stream, check_type
 from penstock.model.times import ticks_of_text
-from penstock.settings.parsers import size, switch, whole_number
+from penstock.settings.table import size, switch, whole_number
 
 POSITION_MAX: Final = (1 << 63) - 1
 SCHEMES: Final = ("sqlite:///", "postgresql://", "postgres://", "penstock://", "zmq+tcp://")

@@ -1,9 +1,10 @@
-"""What the engine answers. Only a codec knows how a reply looks on its wire."""
+"""Replies: what the engine answers. Only a codec knows how a reply looks on its wire."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.model.events import Event
+from penstock.model.requests import IteratorKind, Over
 
 
 class Reply:
@@ -252,3 +253,141 @@ class StoreStats(Reply):
     body_bytes: int
     file_bytes: int
     sealed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Names(Reply):
+    """Names in order."""
+
+    names: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSummary(Reply):
+    """A log, when it was made (ticks), and what is in it."""
+
+    log: str
+    created: int
+    messages: int
+    size_bytes: int
+    iterators: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorSummary(Reply):
+    """An iterator: what it reads, what it does, and when it was made (ticks).
+
+    `log` is the name of a log or an iterator, or a stream as `context/stream`; `over` says which. One that is indexed
+    has `items` in its output so far, and is so many messages `behind`; of a plain one both are None.
+    """
+
+    name: str
+    log: str
+    over: Over
+    kind: IteratorKind
+    function: str
+    indexed: bool
+    created: int
+    items: int | None
+    behind: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPage(Reply):
+    """Items in order, each as CBOR. None: there are no more now."""
+
+    items: list[bytes]
+    encoded: Encoded | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildStart(Reply):
+    """An indexed iterator as it is now, and what its function may use.
+
+    Of `head` messages that there are, its index has read `source`, which gave `items`; a reduce has its accumulator
+    then (`state`). An iterator that begins anew, because something that it had read was erased, has another `id`.
+    """
+
+    iterator: str
+    id: int
+    log: str
+    over: Over
+    kind: IteratorKind
+    function: str
+    source: int
+    items: int
+    state: bytes | None
+    head: int
+    call_ms_max: int
+    memory_bytes_max: int
+    result_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage(Reply):
+    """Messages in order, each as CBOR. None was erased; an empty one is what the iterator above failed at."""
+
+    messages: list[bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Installed(Reply):
+    """The output of an iterator: how many items it has now, how many were added, and how many messages are read."""
+
+    items: int
+    added: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagesTaken(Reply):
+    """Units are staged. `event_bytes_max`: bytes of type, headers and body that one event may have."""
+
+    event_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Reply):
+    """A job that is history: its first position (0 if it has no events), how many commits and events it has.
+
+    `repeated`: it was published before, and nothing was written now.
+    """
+
+    position: int
+    commits: int
+    events: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Erased(Reply):
+    """How many events nobody can read any more; where to search on for more, and whether the end was reached."""
+
+    events: int
+    next: int
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureInfo:
+    """An entry of the ledger. Context and stream are None if events were erased one by one, or an iterator's output.
+
+    It is finished (ticks) when no file of the store holds any of it. `damaged` counts records that nobody can read and
+    that could not be rewritten.
+    """
+
+    id: int
+    context: str | None
+    stream: str | None
+    events: int
+    requested: int
+    finished: int | None
+    damaged: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErasurePage(Reply):
+    """Entries of the ledger by id; `end`: no more."""
+
+    erasures: list[ErasureInfo]
+    end: bool

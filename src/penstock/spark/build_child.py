@@ -1,8 +1,8 @@
 """A process of its own in which parts of builds are run: it reads messages, runs the function and stages the items.
 
 Standard input has jobs (`penstock.engine.worker_protocol`). It ends when the process that has started this one is gone,
-and then so does this one. Standard output gets an answer to each: how far it came, or an error of ours. While Lua runs, nothing
-else does here: its times are those of the whole process.
+and then so does this one. Standard output gets an answer to each: how far it came, or an error of ours. While Lua runs,
+nothing else does here: its times are those of the whole process.
 """
 
 import os

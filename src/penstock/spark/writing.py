@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from penstock.errors import InvalidRequest
 from penstock.history.options import parsed, url
 from penstock.model.events import check_name
-from penstock.settings.parsers import choice, whole_number
+from penstock.settings.table import choice, whole_number
 
 FAIL: Final = "fail"
 DIVERT: Final = "divert"
