@@ -1,6 +1,5 @@
 """The formats, how a file's name tells its format, and what can be wrong with a file."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Final
@@ -30,7 +29,6 @@ _SUFFIXES: Final = {
 }
 
 
-@dataclass(eq=False)
 class FileRefused(PenstockError):
     """A file that cannot be read or written, whatever is in it."""
 
@@ -41,7 +39,6 @@ class FileRefused(PenstockError):
         return f"{self.path}: {self.reason}"
 
 
-@dataclass(eq=False)
 class BrokenFile(PenstockError):
     """Something in a file is not an event. Nothing of the file was imported."""
 

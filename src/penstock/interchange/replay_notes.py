@@ -17,7 +17,6 @@ from penstock.files import atomic_write, made_of, make_folder, private, read_fil
 NOTE_BYTES_MAX: Final = 1 << 20
 
 
-@dataclass(eq=False)
 class ReplayRefused(PenstockError):
     """A replay that cannot be, as things are."""
 
