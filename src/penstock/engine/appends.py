@@ -60,7 +60,7 @@ class Checks:
 
     @property
     def under_way(self) -> "list[asyncio.Future[None]]":
-        """What a server that stops waits for."""
+        """The checks that a stopping server waits for."""
         return [turn.checked for line in self._lines.values() for turn in line]
 
     def enter(self, name: str, messages: Sequence[bytes], write: Callable[[], None], answer: Answer) -> None:

@@ -1,7 +1,7 @@
-"""Work beside requests: watching the disk's free space, giving space back, erasing, and sealing.
+"""Background tasks: they watch the free space of the disk, give space back, erase, and seal.
 
-Each task works in small steps that share group commits with everyone else. What it has not done when the server stops,
-it does after the next start.
+Each task works in small steps that share group commits with requests. Work that is left when the server stops
+continues after the next start.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class Space(StrEnum):
 
 
 class DiskWatch:
-    """Warns when free space runs low, and refuses appends before there is none.
+    """Warns when free space runs low, and refuses appends before the disk is full.
 
     The space below `disk_refuse_bytes` is for acknowledgements, progress, and erasing, which needs room before it gives
     any back. Appends succeed again a little above the limit: a disk around it would change its state every second.
@@ -190,7 +190,7 @@ class SpaceKeeper(BackgroundTask):
 
 
 class Eraser(BackgroundTask):
-    """Removes the bytes of deleted and erased events from the store's files. Nobody can read them before that."""
+    """Removes the bytes of deleted and erased events from the store's files. They are unreadable already."""
 
     def __init__(self, context: EngineContext, space: SpaceKeeper) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class Eraser(BackgroundTask):
 
 
 class Sealer(BackgroundTask):
-    """Seals: a process of its own merges the small records of a complete block, and the writer replaces them.
+    """Seals: a separate process merges the small records of a complete block, and the writer replaces them.
 
     Nothing here is urgent: what is not sealed is only slower to read. So there is one seal at a time, and after each a
     rest as long as the seal took to write.

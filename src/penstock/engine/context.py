@@ -1,4 +1,4 @@
-"""What the handlers of requests share: the writer, the workers, long polls, locks, and the rules for names."""
+"""Shared by all handlers of requests: the writer, the workers, long polls, locks, and the rules for names."""
 
 import asyncio
 import random
@@ -42,8 +42,6 @@ class Attempt(NamedTuple, Generic[R]):
 
 
 class EngineContext:
-    """What handlers need to carry out requests."""
-
     def __init__(
         self, settings: Settings, writer: Writer, pool: WorkerPool, wakeups: Wakeups, others: OwnStore = OWN_STORE
     ) -> None:
@@ -87,7 +85,7 @@ class EngineContext:
         if tried.found or wait_ms <= 0:
             return tried.reply
         with self.wakeups.watch(tried.wanted) as waiter:
-            # A commit may have come before the watch began: look once more, then wait.
+            # A commit can precede the watch: look again, then wait.
             waiter.wake()
             while await self._may_try_again(tried, waiter, until):
                 waiter.clear()

@@ -114,21 +114,21 @@ FIELD_BYTES: Final = 64
 """Overhead of a field of a message, and of a message of a log: a request may have many short or empty ones."""
 
 UNDER_WAY_MAX: Final = 20_000
-"""Requests other than appends that have been taken and not been answered."""
+"""Requests in flight, other than appends."""
 RECORD_PAGE_EVENTS_MAX: Final = 16_384
 """Events in one page of stored records."""
 EXPIRE_MAX: Final = 1000
-"""Idle producers forgotten in one go, so that nobody waits for it."""
+"""Idle producers forgotten in one transaction, so that other writers do not wait long."""
 HOUSEKEEPING_S: Final = 600.0
-"""How often idle producers and stages are looked for, and free space."""
+"""How often the engine looks for idle producers and stages, and for free space."""
 HOUSEKEEPING_MS: Final = 500_000
-"""How long only one of several servers does that: not quite until the next time."""
+"""The lease of the server that does it: not quite until the next time."""
 
 Answer = Callable[[Reply | PenstockError], None]
 Abandon = Callable[[], bool]
-"""Gives a request up; whether it did, so that no answer comes. What is to be written cannot be given up."""
+"""Abandons a request; True if it did, and there will be no answer. Writes cannot be abandoned."""
 AnyPresenter = Callable[[list[Any]], Any]
-"""A codec's function of a module that turns the events or items of a reply into what its wire has."""
+"""A codec's function (of a module, so it can be pickled) that turns events or items into what its wire sends."""
 
 
 class Engine:
@@ -218,7 +218,7 @@ class Engine:
             raise
 
     async def stop(self) -> None:
-        """Take nothing more, finish what was taken, close the store."""
+        """Refuse new requests, finish those in flight, close the store."""
         if self._closing:
             return
         self._closing = True
@@ -242,12 +242,11 @@ class Engine:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether appends can succeed."""
         return self.trouble is None
 
     @property
     def trouble(self) -> str | None:
-        """Why appends cannot succeed at present, in a sentence for those who watch the server; None if they can."""
+        """Why appends cannot succeed now, as a sentence for operators; None if they can."""
         if self._closing:
             return "the server is stopping"
         if (trouble := self._writer.trouble) is not None:
@@ -294,7 +293,7 @@ class Engine:
         return _nothing_to_abandon
 
     def _changed_elsewhere(self, notice: Notice) -> None:
-        """Another server has changed the store: wake whoever waits here for such a change."""
+        """Another server has changed the store: wake the requests and tasks here that wait for such a change."""
         if notice.streams is None or notice.queues is None:
             self._wakeups.wake_all()
         else:
@@ -447,7 +446,7 @@ def _has_events(page: EventPage | RecordPage) -> bool:
 
 
 def _nothing_to_abandon() -> bool:
-    """An append that was taken will be written."""
+    """An accepted append is written."""
     return False
 
 
@@ -488,7 +487,6 @@ class Budget:
         return True
 
     def give_back(self, size: int) -> None:
-        """Count these bytes no more."""
         self.taken -= size
         self._requests -= 1
 

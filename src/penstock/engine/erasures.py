@@ -1,9 +1,12 @@
-"""Which events name a subject: the search behind an erasure, done by a worker in bounded steps.
+"""Erasing events for good: those of a stream, or those whose headers name a subject.
 
-The headers of such an event are a JSON object with a member `subject`, or `ce-subject` as CloudEvents of foreign
-subjects have it, that is exactly this text. Most events are passed over without being taken apart: unless something
-in its headers is written with a backslash, a header that names the subject has both the word and the text in it as
-they are.
+A request hides the events: after its answer they cannot be read, and iterators that had read them restart. The eraser
+then removes their bytes from the store's files, and the ledger records when that is done. The subject is stored
+nowhere.
+
+A worker searches for a subject in bounded steps. The headers of a matching event are a JSON object with a member
+`subject`, or `ce-subject` as CloudEvents of foreign subjects have it, that is exactly this text. The search decodes few
+events: unless headers contain a backslash, those that name the subject contain the word and the text as they are.
 """
 
 import json
@@ -32,7 +35,7 @@ _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 class Matches(NamedTuple):
-    """What a step found: ranges (first, last) of positions in order, and the streams (context, stream) they lie in.
+    """The result of a step: ranges (first, last) of positions in order, and the streams (context, stream) they lie in.
 
     `next` is where to search on; `end`: the history goes no further.
     """
@@ -44,7 +47,7 @@ class Matches(NamedTuple):
 
 
 def find_subject(store: Store, subject: str, context: str | None, position: int, last: int | None = None) -> Matches:
-    """Search from one position to another, for a second or until there is enough for one transaction."""
+    """Search a range of positions, for a second or until the matches fill one transaction."""
     wanted = EventFilter(context)
     names, might_name = naming(subject), mentioning(subject)
     found = _Found()
@@ -80,14 +83,14 @@ def mentioning(subject: str) -> Callable[[bytes], bool]:
 
 
 def _subjects(headers: str) -> Iterator[object]:
-    """What headers name. If they say it twice they name both, whichever of them a reader would take."""
+    """The subjects of headers: both, if a member occurs twice."""
     members = _members(headers)
     if isinstance(members, tuple):
         yield from (value for member, value in members if member in MEMBERS)
 
 
 def _members(headers: str) -> object:
-    """A JSON object as a tuple of its members; something else if the headers are none."""
+    """The members of a JSON object as a tuple; another value if the headers are not an object."""
     try:
         # A whole number is read as another so that none is too long.
         return json.loads(headers, object_pairs_hook=tuple, parse_int=float)
@@ -119,14 +122,12 @@ def _candidates(record: Record, wanted: EventFilter, might_name: Callable[[bytes
 
 
 class _Found:
-    """The ranges so far; neighbours become one."""
-
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
         self._streams: dict[tuple[str, str], None] = {}
 
     def add(self, event: Event) -> bool:
-        """Take an event in; False if there is no room for it."""
+        """Add an event; False if there is no room for it."""
         last = self._ranges[-1] if self._ranges else (0, -1)
         if last[1] + 1 == event.position:
             self._ranges[-1] = (last[0], event.position)
@@ -138,17 +139,16 @@ class _Found:
         return True
 
     def until(self, position: int, *, end: bool) -> Matches:
-        """What was found before a position."""
         return Matches(tuple(self._ranges), tuple(self._streams), position, end)
 
 
 SUBJECT_BYTES_MAX: Final = 1024
 RANGE_BYTES: Final = 16
-"""What a range of positions counts for in the writer's queue."""
+"""The size of a range of positions in the writer's queue."""
 
 
 class Erasures:
-    """What requests to erase mean."""
+    """Requests to erase events."""
 
     def __init__(self, context: EngineContext, iterators: Iterators, eraser: Eraser) -> None:
         self._context = context
@@ -156,7 +156,7 @@ class Erasures:
         self._eraser = eraser
 
     async def erase_stream(self, request: EraseStream) -> Erased:
-        """Hide all that a stream has now, or up to a sequence."""
+        """Hide all events of a stream, or those up to a sequence."""
         check_names(context=request.context)
         if reason := check_stream(request.stream):
             raise InvalidRequest("stream", reason)
@@ -164,7 +164,7 @@ class Erasures:
         return Erased(await self._hide(HideStream(request.context, request.stream, request.last)), 0, True)
 
     async def erase_subject(self, request: EraseSubject) -> Erased:
-        """Search for some time from a position on, and hide what was found."""
+        """Search one step from a position on, and hide the matches."""
         if request.context is not None:
             check_names(context=request.context)
         if request.position < 1:
@@ -183,7 +183,7 @@ class Erasures:
         return hid.events
 
     def _hidden(self, results: list[Result]) -> None:
-        """It is so, also if whoever asked has given up meanwhile."""
+        """Also called if the client has given up."""
         (hid,) = results
         assert isinstance(hid, Hid)
         self._iterators.rebuilt(hid.rebuilt)

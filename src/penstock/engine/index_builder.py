@@ -62,18 +62,16 @@ class Index:
 
     @property
     def above(self) -> str | None:
-        """The iterator whose output it reads, if it does."""
         context, name = self.source
         return None if context else name
 
     @property
     def lease(self) -> str:
-        """What a server holds that builds it, where several could."""
+        """The name of the lease that its builder holds."""
         return f"iterator:{self.id}"
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether somebody waits for it."""
         return bool(self._demands)
 
     @property
@@ -83,16 +81,16 @@ class Index:
 
     @property
     def wants_more(self) -> bool:
-        """Whether it needs another turn by itself."""
+        """Whether it needs another turn even if no request asks for it."""
         return not self.is_gone and (bool(self._demands) or (self.error is None and self.seen < self.growth))
 
     def rests(self, now: float) -> bool:
-        """Whether it failed so lately that it is not tried again yet."""
+        """Whether it failed so recently that the builder does not retry yet."""
         return self.error is not None and now < self.not_before
 
     @contextmanager
     def demand(self, loop: asyncio.AbstractEventLoop) -> "Iterator[asyncio.Future[None]]":
-        """Done when it has read what there is now, or failed at it. Whoever leaves waits no longer."""
+        """A future that is done when it has read what there is now, or failed at it."""
         demand = Demand(loop.create_future())
         self._demands.add(demand)
         try:
@@ -100,12 +98,12 @@ class Index:
         finally:
             self._demands.discard(demand)
 
-    def ask(self) -> "Asked":
-        """Those who wait and do not know yet for what: the step that begins now will say."""
-        return Asked([demand for demand in self._demands if demand.target == UNKNOWN])
+    def new_demands(self) -> "list[Demand]":
+        """The demands without a target: the step that begins now sets it."""
+        return [demand for demand in self._demands if demand.target == UNKNOWN]
 
     def advanced(self, read: int, head: int, growth: int, error: FunctionFailed | None) -> None:
-        """A step that began at a ring is written: it has read so many of so many messages."""
+        """A step that began at a growth count is written: the iterator has read `read` of `head` messages."""
         self.read, self.head, self.error = read, head, error
         if read >= head:
             self.seen = max(self.seen, growth)
@@ -115,21 +113,19 @@ class Index:
                 demand.settle(None)
 
     def fail_all(self, error: PenstockError) -> None:
-        """Nobody shall wait any longer."""
         demands, self._demands = self._demands, set()
         for demand in demands:
             demand.settle(error)
 
 
 class Demand:
-    """Somebody who waits until so many messages are read."""
+    """A request that waits until the iterator has read `target` messages."""
 
     def __init__(self, done: "asyncio.Future[None]") -> None:
         self.done = done
         self.target = UNKNOWN
 
     def settle(self, error: PenstockError | None) -> None:
-        """Wake them, unless they have given up."""
         if self.done.done():
             return
         if error is None:
@@ -138,20 +134,7 @@ class Demand:
             self.done.set_exception(error)
 
 
-class Asked:
-    """Demands that a step gives their targets."""
-
-    def __init__(self, demands: list[Demand]) -> None:
-        self._demands = demands
-
-    def answer(self, head: int) -> None:
-        """There were so many messages when the step began."""
-        for demand in self._demands:
-            demand.target = head
-
-
 def source_of(iterator: IteratorState) -> Source:
-    """What an iterator follows."""
     if iterator.over == Over.LOG:
         return LOG_CONTEXT, iterator.log
     if iterator.over == Over.ITERATOR:
@@ -163,13 +146,13 @@ def source_of(iterator: IteratorState) -> Source:
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 3.0
-"""How long a failed build is left alone, even if somebody asks."""
+"""The least time between two attempts of a build that fails."""
 PAUSE_S_MIN: Final = 0.2
 PAUSE_S_MAX: Final = 3.0
-"""How long one pauses whose function timed out or whose step could not be done; twice as long each time."""
+"""The pause after a timeout of the function or a step that could not be written; twice as long each time."""
 FOLLOW_S: Final = 0.05
 IDLE_FOLLOW_S: Final = 2.0
-"""After how long a server looks again how far another one has built what somebody waits for, or what nobody does."""
+"""How often a server looks how far another one has built an index, with and without a request that waits for it."""
 
 
 class Builder:
@@ -193,11 +176,10 @@ class Builder:
         metrics.lag = self._lag
 
     def start(self, tasks: int) -> None:
-        """Begin to build; so many iterators at a time."""
         self._tasks = [self._loop.create_task(self._work()) for _ in range(tasks)]
 
     def stop(self) -> None:
-        """Build no further, and tell those who wait; nobody shall wait from now on."""
+        """Stop building, and fail all requests that wait."""
         self._closing = True
         for task in self._tasks:
             task.cancel()
@@ -205,14 +187,12 @@ class Builder:
             index.fail_all(Closed())
 
     def add(self, iterator: IteratorState) -> None:
-        """There is an indexed iterator."""
         index = self._indices[iterator.name] = Index(iterator)
         self._by_source.setdefault(index.source, {})[index.name] = index
         self._followed.add(index.source)
         self._enqueue(index)
 
     def remove(self, name: str) -> None:
-        """An iterator is gone."""
         index = self._indices.pop(name, None)
         if index is None:
             return
@@ -226,7 +206,7 @@ class Builder:
         self._others.give_up(index.lease)
 
     def installed(self, name: str, number: int) -> None:
-        """Output that was computed elsewhere is there now: look where that is, and tell those that read it."""
+        """Output that was computed elsewhere is in the store: look how far it is, and wake its readers."""
         index = self._indices.get(name)
         if index is not None and index.id == number:
             index.error, index.not_before = None, 0.0
@@ -243,7 +223,7 @@ class Builder:
         return index.above is None or self.is_current(index.above)
 
     async def bring_up(self, name: str) -> FunctionFailed | None:
-        """Have an iterator read what there is now; why it cannot, if its function fails at a message."""
+        """Wait until an iterator has read what there is now; the error if its function fails at a message."""
         index = self._indices.get(name)
         if index is None:
             raise IteratorNotFound(name)
@@ -251,7 +231,7 @@ class Builder:
         if self._others.is_shared:
             await self._look(index)
         if index.is_gone:
-            # While the one above was waited for; nobody will build this one.
+            # It was deleted during the wait for the iterator above.
             raise IteratorNotFound(name)
         if not index.is_current and not index.rests(self._loop.time()):
             await self._demand(index)
@@ -260,7 +240,7 @@ class Builder:
         return None if error is None else passed_on(index.above, error)
 
     async def _look(self, index: Index) -> IndexProgress:
-        """See how far it is, and how much there is to read, whether that was heard of or not."""
+        """Read from the store how far it is, and how much there is to read."""
         growth = index.growth
         looked: IndexProgress | None = await self._context.pool.run(iterator_jobs.look_at_index, index.name, index.id)
         if looked is None:
@@ -292,7 +272,7 @@ class Builder:
                 self._enqueue(index)
 
     def _enqueue(self, index: Index) -> None:
-        """Give an iterator a turn, after its pause if it has one."""
+        """Queue an iterator, after its pause if it has one."""
         if index.is_queued or index.is_running:
             return
         index.is_queued = True
@@ -303,7 +283,7 @@ class Builder:
             self._put(index)
 
     def _hurry(self, index: Index) -> None:
-        """Somebody waits now: one that is built elsewhere is looked at sooner."""
+        """A request waits: look sooner at an iterator that another server builds."""
         if not index.is_followed:
             return
         index.not_before = 0.0
@@ -337,14 +317,14 @@ class Builder:
             index.is_followed = not await self._others.may(index.lease)
             await (self._follow if index.is_followed else self._advance)(index)
         except OutputMoved:
-            # Somebody else has written: read where it is now.
+            # Another server or a build elsewhere has written: read the new state.
             index.seen = 0
         except PenstockError as error:
             if self._indices.get(index.name) is not index:
-                # It was deleted or began anew meanwhile.
+                # It was deleted or restarted meanwhile.
                 return
             if not (self._others.is_shared and isinstance(error, IteratorNotFound)):
-                # Otherwise another server has deleted it, and this one is about to hear of that.
+                # Otherwise another server has deleted it, and its notice is on the way.
                 log.warning("iterator %s could not be built further now: %s", index.name, error)
             self._pause(index)
         except Exception:
@@ -352,16 +332,17 @@ class Builder:
             self._pause(index)
 
     async def _advance(self, index: Index) -> None:
-        """One step: what is new is run, and what comes of it is written."""
+        """Run one step over the new messages, and write its output."""
         growth = index.growth
-        asked = index.ask()
+        new_demands = index.new_demands()
         built: Built | None = await self._lua.run(iterator_jobs.build_index, index.name, index.id, self._step)
         if built is None:
-            # It was deleted, and whoever did that is about to be told. If that was another server, this one is.
+            # It was deleted, here or by another server whose notice is on the way.
             return self._pause(index) if self._others.is_shared else None
         if built.output.iterator != index.id:
             raise WorkerDied("answered for another iterator")
-        asked.answer(built.head)
+        for demand in new_demands:
+            demand.target = built.head
         self._metrics.lua_messages += built.messages
         self._metrics.lua_errors += built.errors
         if built.has_moved:
@@ -371,16 +352,17 @@ class Builder:
         self._pace(index, built)
         index.advanced(built.read, built.head, growth, built.error)
         if built.error is not None:
-            # Whichever server is asked for more tries it again.
+            # The server that gets the next request for more retries.
             self._others.give_up(index.lease)
         return None
 
     async def _follow(self, index: Index) -> None:
-        """One look at what another server builds."""
+        """Look once how far another server has built."""
         growth = index.growth
-        asked = index.ask()
+        new_demands = index.new_demands()
         looked = await self._look(index)
-        asked.answer(looked.head)
+        for demand in new_demands:
+            demand.target = looked.head
         index.advanced(*looked, growth, None)
         index.not_before = self._loop.time() + (FOLLOW_S if index.is_asked_for else IDLE_FOLLOW_S)
 
@@ -402,12 +384,12 @@ class Builder:
 
 
 def again(error: FunctionFailed) -> FunctionFailed:
-    """The same error as a new object: each that is raised gathers a trace of its own."""
+    """A copy of an error: each one that is raised gets its own traceback."""
     kind, fields = error.__reduce__()
     copy: FunctionFailed = kind(*fields)
     return copy
 
 
 def passed_on(name: str | None, error: FunctionFailed) -> FunctionFailed:
-    """The error of an iterator, as told to one that reads it."""
+    """The error for an iterator that reads one that failed."""
     return type(error)(f"iterator '{name}' failed {error}")

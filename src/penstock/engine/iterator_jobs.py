@@ -1,7 +1,16 @@
-"""What an iterator reads, as messages: each one CBOR item, numbered from 0.
+"""Jobs of the Lua workers: read messages, run an iterator's function over them, and give pages or output to store.
 
-The messages of a log are its events' bodies. Those of another iterator are the items of its kept output. A stream of
-any other context has its events as maps. An event that was erased keeps its number and has no message.
+An iterator reads messages: each is one CBOR item, numbered from 0. The messages of a log are its events' bodies; those
+of another iterator are the items of its stored output; those of any other stream are its events as maps. An erased
+event keeps its number and has no message.
+
+A job runs in bounded steps: until it has a page, reaches the end, meets an error, or has taken long enough; then it
+answers how far it is. When a function hangs for good, another thread answers the work done so far, and the process
+ends. Spark runs the same code for builds elsewhere.
+
+A page stops before a message that fails, and only a page that would begin with that message is the error. The items of
+a map do not depend on each other; those of a filter or a reduce need all messages before them, so their steps begin at
+a point that an earlier step reached. In a build, a failing message stops a filter or a reduce, and a map goes on.
 """
 
 import json
@@ -125,7 +134,7 @@ def _text(body: bytes) -> str | bytes:
 
 
 PROGRAMS_MAX: Final = 16
-"""Compiled functions a worker keeps; each has a Lua state of its own."""
+"""Compiled functions that a worker keeps, each in its own Lua state."""
 MESSAGES_PER_RUN: Final = 1024
 NULL: Final = b"\xf6"
 
@@ -137,19 +146,16 @@ Leave = Callable[[Any], object]
 
 
 class Function(Protocol):
-    """What is run, and what it reads."""
+    """A function in Lua and what it reads."""
 
     @property
-    def log(self) -> str:
-        """The name of what it reads."""
+    def log(self) -> str: ...
 
     @property
-    def kind(self) -> str:
-        """An IteratorKind."""
+    def kind(self) -> str: ...
 
     @property
-    def function(self) -> str:
-        """The function, in Lua."""
+    def function(self) -> str: ...
 
 
 class Point(NamedTuple):
@@ -180,7 +186,7 @@ def check_function(_store: Store, kind: IteratorKind, function: str, lua: LuaLim
 
 @lru_cache(maxsize=PROGRAMS_MAX)
 def program_of(kind: IteratorKind, function: str, lua: LuaLimits) -> Program:
-    """A compiled function, the same one again if it was used lately."""
+    """A compiled function, cached."""
     return Program(kind, function, lua)
 
 
@@ -193,7 +199,7 @@ def find_iterator(store: Store, name: str, number: int) -> IteratorState:
 
 
 class FunctionRun(ABC):
-    """A step under way: where it is, and what it has. A subclass says what it does with what came of messages."""
+    """A step in progress. A subclass says what it does with the output."""
 
     def __init__(
         self, iterator: Function, start: Point, step: Step, read: Read, leave: Leave = answer_and_leave
@@ -211,7 +217,7 @@ class FunctionRun(ABC):
 
     @property
     def is_late(self) -> bool:
-        """Whether the step has taken long enough."""
+        """Whether the step's time is up."""
         return time.monotonic() > self._deadline
 
     def run_some(self, count: int) -> bool:
@@ -247,37 +253,36 @@ class FunctionRun(ABC):
         return self.take(program.run(_in_time(messages, self._deadline), state, self._stuck))
 
     def _of_erased(self) -> bytes | None:
-        """What an erased message gives: a map null, a filter nothing, a reduce the accumulator that it had."""
+        """The output for an erased message: null of a map, none of a filter, the accumulator of a reduce."""
         if self.kind == IteratorKind.FILTER:
             return None
         return self.point.state or NULL
 
     def _stuck(self, ran: Ran) -> None:
-        """Called by another thread while this one is lost inside Lua."""
+        """Called by another thread while this one hangs inside Lua."""
         self.take(ran)
         self._leave(self.answer())
 
     def fail(self, error: FunctionFailed) -> None:
-        """The message where this is failed. Its number in the log goes with the error."""
+        """Set the error of the current message, with its number."""
         error.message = self.point.source
         self.error = error
 
     @abstractmethod
     def take(self, ran: Ran) -> None:
-        """Go on past what was run, and to the error that it came to, if any."""
+        """Move past the messages that were run, up to the error if there is one."""
 
     @abstractmethod
-    def answer(self) -> Any:
-        """What the job answers."""
+    def answer(self) -> Any: ...
 
 
 def _run_length(messages: list[bytes | None], is_it: Any) -> int:
-    """How many of the first messages are so."""
+    """How many messages at the beginning satisfy a condition."""
     return next((index for index, message in enumerate(messages) if not is_it(message)), len(messages))
 
 
 def _in_time(messages: Sequence[bytes], deadline: float) -> Iterator[bytes]:
-    """Messages that come to an end when time is up; the first one always comes."""
+    """Messages until the deadline; at least one."""
     for message in messages:
         yield message
         if time.monotonic() > deadline:
@@ -285,7 +290,7 @@ def _in_time(messages: Sequence[bytes], deadline: float) -> Iterator[bytes]:
 
 
 class Built(NamedTuple):
-    """What a step came to: what is to be written, of how many messages now `read` (there are `head`), and why it ended.
+    """A step of a build: its output, that `read` of `head` messages are read now, and why it ended.
 
     Of `messages` that were run, `errors` failed. `error` is the one that keeps the build from going on.
     """
@@ -312,7 +317,7 @@ class IndexProgress(NamedTuple):
 
 
 def look_at_index(store: Store, name: str, number: int) -> IndexProgress | None:
-    """How far an indexed iterator is, whoever builds it; None if it is gone."""
+    """How far an indexed iterator is; None if it is gone."""
     iterator = store.iterator(name)
     if iterator is None or iterator.id != number:
         return None
@@ -320,7 +325,7 @@ def look_at_index(store: Store, name: str, number: int) -> IndexProgress | None:
 
 
 def build_index(store: Store, name: str, number: int, step: Step) -> Built | None:
-    """What an indexed iterator's next messages give; None if it is gone."""
+    """The output of an indexed iterator's next messages; None if it is gone."""
     iterator = store.iterator(name)
     if iterator is None or iterator.id != number:
         return None
@@ -328,7 +333,7 @@ def build_index(store: Store, name: str, number: int, step: Step) -> Built | Non
 
 
 class OutputRun(FunctionRun):
-    """Everything that comes of messages, in order, as it belongs into an iterator's kept output."""
+    """Collects the output of messages, in order, for an iterator's stored output."""
 
     def __init__(
         self, iterator: Function, start: Point, step: Step, read: Read, leave: Leave = answer_and_leave
@@ -340,7 +345,7 @@ class OutputRun(FunctionRun):
         self.timed_out = False
 
     def take(self, ran: Ran) -> None:
-        """See Running. Of a map, an error takes its place as an item, and the step goes on."""
+        """For a map, an empty item takes the place of an error, and the step goes on."""
         items = [item for item in ran.outputs if item is not None]
         self.point = Point(self.point.source + len(ran.outputs), 0, ran.state)
         if ran.error is not None:
@@ -355,14 +360,11 @@ class OutputRun(FunctionRun):
         self.size += sum(map(len, items))
 
     def failed(self, error: FunctionFailed) -> None:
-        """The message where this is failed."""
         self.errors += 1
         self.timed_out = isinstance(error, FunctionTimedOut)
 
 
 class _BuildRun(OutputRun):
-    """A step of a server's."""
-
     def __init__(self, store: Store, iterator: IteratorState, step: Step) -> None:
         start = Point(iterator.source - iterator.base, iterator.outputs, iterator.state)
         super().__init__(iterator, start, step, partial(read_source, store, iterator))
@@ -399,7 +401,7 @@ ItemPresenter = Callable[[list[bytes]], bytes | list[bytes]]
 
 
 class PageRequest(NamedTuple):
-    """What is asked for: a page from an ordinal on, or the last item.
+    """A page to read: items from an ordinal on, or the last item.
 
     Messages from `target` on are left for another request; None is as many as there are.
     """
@@ -410,7 +412,7 @@ class PageRequest(NamedTuple):
 
 
 class Paged(NamedTuple):
-    """What a step towards a page came to: the page; or an error; or neither, and it goes on from the last point."""
+    """A step towards a page: the page, or an error, or neither; then the next step continues from the last point."""
 
     page: ItemPage | None
     points: list[Point]
@@ -475,8 +477,6 @@ def _presented(items: list[bytes], present: ItemPresenter | None) -> ItemPage:
 
 
 class _PageRun(FunctionRun):
-    """A step towards one page."""
-
     def __init__(
         self, store: Store, iterator: IteratorState, start: Point, wanted: PageRequest, target: int, step: Step
     ) -> None:
@@ -500,7 +500,7 @@ class _PageRun(FunctionRun):
         return self.answer()
 
     def _run_length(self) -> int:
-        """So many messages that no more items can come of them than are wanted; of a filter perhaps a few more."""
+        """How many messages to run for the items that the page lacks; a few more for a filter."""
         if self._wanted.ordinal == LAST:
             return MESSAGES_PER_RUN
         items = self._wanted.ordinal + self.step.items_max - self.point.output
@@ -526,7 +526,6 @@ class _PageRun(FunctionRun):
         return None
 
     def _add(self, item: bytes) -> bool:
-        """Put an item into the page, if there is room."""
         if self._full or (self._items and self._size + len(item) > self.step.bytes_max):
             self._full = True
             return False

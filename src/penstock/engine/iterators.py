@@ -1,12 +1,11 @@
-"""Iterators: named functions over logs, whose items are asked for page by page.
+"""Iterators: named functions over logs, whose items clients read page by page.
 
-A plain iterator is run when it is asked for, from the point nearest to what is wanted that an earlier run came to. An
-indexed one has its output on disk, and is first brought up to what its log holds at the time of asking: an
-acknowledged message is seen by the next request. Lua runs in worker processes of its own, never where reads are
-served.
+A request runs a plain iterator, from the nearest point that an earlier run reached. An indexed iterator has its output
+on disk. A request first waits until it has read what its log holds at that time: the next request sees an acknowledged
+message. Lua runs in separate worker processes, never in those that serve reads.
 
-What there is is known here, and brought up to what the store has when other servers that share it have changed it. A
-name that is not known, or is gone, is looked up there before anybody is told so.
+The engine knows all iterators, and reads them again when other servers that share the store have changed them. Before
+it answers that an iterator does not exist, it looks in the store.
 """
 
 import asyncio
@@ -58,19 +57,19 @@ from penstock.store.contract import (
 )
 
 PAGE_STEP_S_MAX: Final = 1.0
-"""How long a Lua worker goes on towards one page before others get their turn."""
+"""How long a Lua worker works on one page before other jobs get their turn."""
 BUILD_STEP_S_MAX: Final = 0.25
 BUILD_STEP_ITEMS_MAX: Final = 4096
 BUILD_STEP_BYTES_MAX: Final = 4 << 20
 TIMED_OUT_MAX: Final = 1000
-"""Messages remembered at which a plain iterator timed out lately."""
+"""Recent timeouts of plain iterators that the engine remembers."""
 RELOAD_AGAIN_S: Final = 0.5
-"""Until the next attempt to see what other servers have changed."""
+"""Until the next attempt to read what other servers have changed."""
 ORDINAL_MAX: Final = (1 << 63) - 1
 
 
 class Iterators:
-    """What requests about iterators mean."""
+    """Requests about iterators."""
 
     def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, eraser: Eraser) -> None:
         settings = self._settings = context.settings
@@ -93,13 +92,11 @@ class Iterators:
         self._reloading: asyncio.Task[None] | None = None
 
     def start(self, iterators: Iterable[IteratorState]) -> None:
-        """Begin with those that the store has."""
         for iterator in iterators:
             self._add(iterator)
         self._builder.start(self._settings.lua_workers)
 
     def stop(self) -> None:
-        """Run no further."""
         self._closing = True
         if self._reloading is not None:
             self._reloading.cancel()
@@ -125,7 +122,7 @@ class Iterators:
             try:
                 found = await self._context.pool.run(jobs.all_iterators)
             except PenstockError:
-                # Nobody is told anything wrong meanwhile; see `_look`.
+                # Requests get right answers meanwhile; see `_look`.
                 self._is_stale = True
                 await asyncio.sleep(RELOAD_AGAIN_S)
                 continue
@@ -143,7 +140,7 @@ class Iterators:
             self._add(iterator)
 
     async def _look(self, name: str) -> bool:
-        """See what the store has under a name; whether that is news."""
+        """Look a name up in the store; True if that changed what is known here."""
         if not self._context.others.is_shared:
             return False
         chain: list[IteratorState] = await self._context.pool.run(jobs.chain_of, name)
@@ -157,7 +154,6 @@ class Iterators:
     # -- which there are
 
     async def create(self, request: CreateIterator) -> Done:
-        """Make an iterator whose function compiles."""
         check_names(iterator=request.name)
         await self._lua.run(iterator_jobs.check_function, request.kind, request.function, self.limits)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
@@ -184,7 +180,6 @@ class Iterators:
             self._builder.add(iterator)
 
     async def drop(self, request: DropIterator) -> Done:
-        """Delete an iterator of a log, and those over it."""
 
         def gone(_results: list[Result]) -> None:
             self._remove(request.name)
@@ -194,11 +189,10 @@ class Iterators:
         return Done()
 
     def log_dropped(self, log: str) -> None:
-        """A log is gone, and with it what is made from it."""
         self._remove_over(Over.LOG, log)
 
     def rebuilt(self, iterators: Iterable[IteratorState]) -> None:
-        """These begin anew, under new numbers, because something that they had seen was erased."""
+        """These restart, under new ids, because an event that they had read was erased."""
         for iterator in iterators:
             self._add(iterator)
 
@@ -213,7 +207,7 @@ class Iterators:
             self._remove_over(Over.ITERATOR, name)
 
     def _forget(self, iterator: IteratorState) -> None:
-        """An iterator is gone; of those over it nothing is said."""
+        """Remove an iterator, but not those over it."""
         self._changes += 1
         del self._known[iterator.name]
         together = self._over[iterator.over, iterator.log]
@@ -224,13 +218,11 @@ class Iterators:
         self._points.forget(iterator.id)
 
     async def names(self, request: ListIterators) -> Names:
-        """The names of the iterators of a log, or of all."""
         return Names(await self._context.pool.run(jobs.list_iterators, request.log))
 
     # -- their items
 
     async def next(self, request: NextItems, present: ItemPresenter | None) -> ItemPage:
-        """A page of items, or the last one."""
         if not LAST <= request.ordinal <= ORDINAL_MAX:
             raise InvalidRequest("message id", f"is {request.ordinal}; it must be -1 or an ordinal")
         if request.count < 0:
@@ -246,7 +238,7 @@ class Iterators:
             try:
                 return await (self._kept if iterator.indexed else self._plain)(iterator, wanted, count)
             except IteratorNotFound:
-                # One that began anew meanwhile has another number. A page is of one of them, never of both.
+                # An iterator that restarted has another id. A page comes from one of them, never from both.
                 iterator = await self._anew(iterator)
 
     def _find(self, name: str) -> IteratorState:
@@ -256,8 +248,8 @@ class Iterators:
         return iterator
 
     async def _anew(self, gone: IteratorState) -> IteratorState:
-        """The iterator that has taken the place of one that is gone, or IteratorNotFound."""
-        # A worker may see what was written before it is told here. After a turn of the writer it is.
+        """The iterator that has replaced one that is gone, or IteratorNotFound."""
+        # A worker may see a change before this thread does. After a turn of the writer both do.
         await self._context.write(Transaction(()))
         is_news = await self._look(gone.name)
         iterator = self._find(gone.name)
@@ -268,15 +260,15 @@ class Iterators:
     async def _kept(self, iterator: IteratorState, wanted: PageRequest, count: int) -> ItemPage:
         """A page of an indexed iterator."""
         if wanted.ordinal != LAST and not self._builder.is_current(iterator.name):
-            # What is kept never changes: if it is enough, nobody has to wait for what is not built yet.
+            # Stored output never changes: if it is enough, the request need not wait for the rest.
             kept = await self._read(iterator, wanted, count)
             if not kept.end:
-                return await self._said(iterator, wanted, kept)
+                return await self._kept_page(iterator, wanted, kept)
         error = await self._builder.bring_up(iterator.name)
         if error is not None and wanted.ordinal == LAST:
             raise error
         kept = await self._read(iterator, wanted, count)
-        page = await self._said(iterator, wanted, kept)
+        page = await self._kept_page(iterator, wanted, kept)
         if error is not None and not _length(page):
             raise error
         return page
@@ -288,8 +280,8 @@ class Iterators:
         )
         return kept
 
-    async def _said(self, iterator: IteratorState, wanted: PageRequest, kept: KeptPage) -> ItemPage:
-        """A kept page. If it would begin with a message that a map failed at, running it again says why."""
+    async def _kept_page(self, iterator: IteratorState, wanted: PageRequest, kept: KeptPage) -> ItemPage:
+        """A stored page. If it would begin with a message at which a map failed, run it again for the error."""
         return await self._plain(iterator, wanted, 1) if kept.page is None else kept.page
 
     async def _plain(self, iterator: IteratorState, wanted: PageRequest, count: int) -> ItemPage:
@@ -318,7 +310,7 @@ class Iterators:
             start, wanted = paged.points[-1], wanted._replace(target=paged.target)
 
     def _best(self, iterator: IteratorState, ordinal: int) -> Point:
-        """Where to begin for an item, from what others came to meanwhile."""
+        """The nearest point that earlier runs reached."""
         if iterator.kind == IteratorKind.MAP:
             return Point(ordinal, ordinal)
         return self._points.best(iterator.id, None if ordinal == LAST else ordinal)
@@ -329,7 +321,7 @@ class Iterators:
         self._check_timed_out(iterator.id, start.source)
         paged: Paged = await self._lua.run(iterator_jobs.run_page, iterator.name, iterator.id, start, wanted, step)
         if paged.page is not None and not _is_presented(paged.page, wanted.present):
-            raise WorkerDied("answered in another form than was asked for")
+            raise WorkerDied("answered in another form than the request's")
         self._metrics.lua_messages += paged.messages
         if iterator.kind != IteratorKind.MAP and self._find(iterator.name).id == iterator.id:
             self._points.add(iterator.id, paged.points)
@@ -346,14 +338,13 @@ class Iterators:
                 del self._timed_out[next(iter(self._timed_out))]
 
     def _check_timed_out(self, number: int, message: int) -> None:
-        """A message that timed out is not run again at once: others wait for the same workers."""
+        """Do not run a message again at once that timed out: others wait for the same workers."""
         until, error = self._timed_out.get((number, message), (0.0, None))
         if error is not None and asyncio.get_running_loop().time() < until:
             raise again(error)
 
 
 def lua_limits(settings: Settings) -> LuaLimits:
-    """What one function may use."""
     return LuaLimits(
         call_ms_max=settings.iterator_call_ms_max,
         memory_bytes_max=settings.iterator_memory_bytes_max,
@@ -363,7 +354,7 @@ def lua_limits(settings: Settings) -> LuaLimits:
 
 
 def _is_presented(page: ItemPage, present: ItemPresenter | None) -> bool:
-    """Whether a page has the form that a wire wants. What runs Lua may answer anything."""
+    """Whether a page has the form of the request's wire. A process that runs Lua may answer anything."""
     if present is None or page.encoded is None:
         return present is None and page.encoded is None
     function = present.func if isinstance(present, partial) else present
@@ -376,7 +367,7 @@ def _length(page: ItemPage) -> int:
 
 
 POINT_BYTES: Final = 256
-"""What a point takes beside its accumulator."""
+"""The size of a point without its accumulator."""
 START: Final = Point()
 
 
@@ -394,7 +385,7 @@ class Points:
         return len(self._points)
 
     def add(self, iterator: int, points: Iterable[Point]) -> None:
-        """Remember points. Of two with as many items, the one that has read further is the better one."""
+        """Add points. Of two with as many items, keep the one that has read further."""
         for point in points:
             key = (iterator, point.output)
             known = self._points.get(key)
@@ -421,7 +412,6 @@ class Points:
         return self._points[key]
 
     def forget(self, iterator: int) -> None:
-        """The iterator is gone."""
         for output in self._outputs.pop(iterator, []):
             self._bytes -= _size(self._points.pop((iterator, output)))
 

@@ -1,9 +1,8 @@
-"""Logs of messages: streams of the context `remits` that are made, filled, shown and deleted by name.
+"""Logs of messages: streams of the context `remits`, with requests to create, fill, show and delete them by name.
 
-A message is an event of type `cbor`, and its body is one CBOR item (see `checks`). Whether a log is there is decided
-inside the transaction that adds to it, so that nothing is ever added to one that was just deleted. A deleted log can be
-read by nobody from the moment that is answered; its contents leave the store's files afterwards, in small steps that
-share group commits with everyone else.
+A message is an event of type `cbor` whose body is one CBOR item (see `appends`). The transaction that adds messages
+checks that the log exists, so nothing is added to a deleted log. After a deletion is answered the log cannot be read;
+the eraser removes its contents from the store's files.
 """
 
 from collections.abc import Callable
@@ -46,7 +45,7 @@ DONE: Final = Done()
 
 
 class Logs:
-    """What requests about logs mean."""
+    """Requests about logs."""
 
     def __init__(
         self, context: EngineContext, disk: DiskWatch, checks: Checks, iterators: Iterators, eraser: Eraser
@@ -58,7 +57,7 @@ class Logs:
         self._eraser = eraser
 
     def add(self, request: AddMessages, answer: Callable[[Reply | PenstockError], None]) -> None:
-        """Append messages. The way of most requests: no task, no future, only a look and the writer's queue."""
+        """Append messages, without a task or a future, as for appends."""
         self._disk.check()
         operations: tuple[Operation, ...] = (RequireLog(request.log),)
         size = 0
@@ -76,13 +75,12 @@ class Logs:
         self._checks.enter(request.log, request.messages, write, answer)
 
     async def create(self, request: CreateLog) -> Done:
-        """Make a log unless it is there."""
         check_names(log=request.log)
         await self._context.write(Transaction((AddLog(request.log),)))
         return DONE
 
     async def drop(self, request: DropLog) -> Done:
-        """Delete a log with all that is made from it, if it is there."""
+        """Delete a log and its iterators, if it exists."""
 
         def gone(results: list[Result]) -> None:
             if results == [True]:
@@ -93,7 +91,6 @@ class Logs:
         return DONE
 
     async def names(self, _request: ListLogs) -> Names:
-        """The names of all logs."""
         return Names(await self._context.pool.run(jobs.list_logs))
 
 

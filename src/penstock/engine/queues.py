@@ -1,8 +1,11 @@
-"""Competing consumers: allocations with a time to live, taken over when they expire.
+"""Competing consumers: allocations with a time to live, taken over when they expire; and replays.
 
-A worker reads what the queue would give (a proposal), and the writer carries it out if the queue is still as the
-worker saw it. Consumers of one queue take turns here, so that on one server a proposal seldom fails. Several servers
-that share a store stand back for a moment when it does, each for another time.
+A worker reads what the queue would allocate (a proposal), and the writer carries it out if the queue is still as the
+worker saw it. Consumers of one queue take turns, so that on one server a proposal rarely fails. Several servers that
+share a store back off for a random time when it does.
+
+A replay makes allocations of events that the queue has passed, without those that are allocated already. Consumers take
+them before anything new.
 """
 
 import asyncio
@@ -61,26 +64,26 @@ from penstock.store.contract import (
 from penstock.store.tables.consumers import QUEUE_ALLOCATIONS_MAX
 
 ATTEMPTS_MAX: Final = 16
-"""Proposals in a row that may come too late before the consumer is told to try again."""
+"""Proposals in a row that may come too late before the consumer gets QueueContended."""
 SHARED_ATTEMPTS_MAX: Final = 64
 """The same where several servers share a store: their consumers do not take turns."""
 STALE_S: Final = 0.005
 STALE_S_MAX: Final = 0.05
-"""How long one stands back then, for each proposal that came too late in a row, and at most."""
+"""The back-off for each proposal in a row that came too late, and its maximum."""
 TTL_MS_MAX: Final = 7 * 24 * 3600 * 1000
 NO_ALLOCATION: Final = -1
 
 Markers = tuple[int, int | None]
-"""What an allocation is acknowledged by."""
+"""The markers of an acknowledged allocation."""
 
 
 class Queues:
-    """What requests about queues mean."""
+    """Requests about queues."""
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
         self._locks = KeyedLocks(context.settings.reader_wait_ms_max)
-        # Of queues that somebody asked for here; there are not many, and they stay.
+        # Of queues in use on this server. There are few, and they stay.
         self._contexts: dict[int, str] = {}
 
     def changed_elsewhere(self, queues: Iterable[int]) -> None:
@@ -89,7 +92,6 @@ class Queues:
             self._context.wakeups.wake_all(context)
 
     async def subscribe(self, request: SubscribeQueue, present: Presenter | None) -> Delivery:
-        """Declare the queue if it is new, then allocate."""
         check_names(queue=request.queue, subscriber=request.subscriber)
         check_names(context=request.context, filter=request.filter)
         _check_allocation(request.count, request.ttl_ms)
@@ -118,7 +120,6 @@ class Queues:
         return queue
 
     async def acknowledge(self, request: AcknowledgeQueue, present: Presenter | None) -> Delivery:
-        """Acknowledge, then allocate."""
         check_names(queue=request.queue, subscriber=request.subscriber)
         _check_allocation(request.count, request.ttl_ms)
         done = None if (request.first, request.last) == (0, 0) else (request.first, request.last)
@@ -135,7 +136,7 @@ class Queues:
         return Acknowledge(queue.id, receipt.subscriber, receipt.first, receipt.last, strict=True)
 
     async def release(self, request: ReleaseQueue) -> Done:
-        """Give an allocation up, and let those who wait have it."""
+        """Release an allocation, and wake the consumers that wait."""
         check_names(queue=request.queue, subscriber=request.subscriber)
         queue = await self._lookup(request.queue, request.context)
         given = Release(queue.id, request.subscriber, request.first, request.last, request.counts)
@@ -144,7 +145,6 @@ class Queues:
         return Done()
 
     async def reset(self, request: ResetQueue) -> Done:
-        """Drop all allocations and go to a time or a position."""
         queue = await self._lookup(request.queue, request.context)
         async with self._locks.turn(queue.name):
             position = await self._place(EventFilter(queue.context, queue.filter), request)
@@ -161,7 +161,6 @@ class Queues:
         return request.position
 
     async def set_dead_rule(self, request: SetDeadLetterRule) -> Done:
-        """Say after how many holders an allocation is set aside."""
         if request.dead_after is not None and request.dead_after < 1:
             raise InvalidRequest("deliveries", f"are {request.dead_after}; there must be at least 1")
         queue = await self._lookup(request.queue, request.context)
@@ -170,7 +169,7 @@ class Queues:
         return Done()
 
     async def put_back(self, request: PutBack) -> Done:
-        """Give what was set aside to the next consumer. If it is back already, all is well."""
+        """Give a dead letter to the next consumer. If it is back already, do nothing."""
         queue = await self._lookup(request.queue, request.context)
         (done,) = await self._context.write(Transaction((Requeue(queue.id, request.first),)))
         if not done and not await self._context.pool.run(jobs.is_allocated, queue.id, request.first):
@@ -205,7 +204,7 @@ class Queues:
         acknowledged: Markers | None,
         present: Presenter | None,
     ) -> tuple[Allocation | None, jobs.Proposed]:
-        """Propose and carry out until a proposal holds. What was acknowledged stays so, whatever comes of the rest."""
+        """Propose and carry out until a proposal succeeds. An acknowledgement holds even if no proposal does."""
         stale = 0
         while stale < (SHARED_ATTEMPTS_MAX if self._context.others.is_shared else ATTEMPTS_MAX):
             found = await self._propose(request, acknowledged, present)
@@ -217,7 +216,7 @@ class Queues:
                 stale += 1
                 await self._stand_back(stale)
             elif _is_erased(found):
-                # It was taken and acknowledged in one go: there is nothing in it to deliver.
+                # It was allocated and acknowledged in one transaction: it has no events to deliver.
                 continue
             elif given is not None or found.end:
                 assert given is None or isinstance(given, Allocation)
@@ -261,12 +260,12 @@ def _empty(queue: QueueState, subscriber: str) -> Delivery:
 
 
 def _is_worth_writing(proposal: Proposal) -> bool:
-    """A short scan that found nothing is not worth an fsync; the next one will do it again."""
+    """A short scan that found nothing is not worth an fsync; the next one repeats it."""
     return proposal.kind != Proposal.NOTHING or proposal.next - proposal.marker >= SCANNED_POSITIONS_MAX
 
 
 def _is_erased(found: jobs.Proposed) -> bool:
-    """Whether an allocation would be handed out of which all events were erased."""
+    """Whether all events of an allocation were erased."""
     return bool(found.proposal.first) and not (found.encoded.count if found.encoded else found.events)
 
 
@@ -282,7 +281,7 @@ REPLAY_EVENTS_MAX: Final = 1000
 REPLAY_BATCH_EVENTS_MAX: Final = 100
 """Events of one allocation that is made of them: as many as consumers ask for, unless they say otherwise."""
 WAITING_ALLOCATIONS_MAX: Final = 16
-"""Allocations that may wait for consumers before more are put back: so new events get their turn, too."""
+"""Allocations that may wait for consumers before a replay adds more, so that new events get their turn too."""
 
 Run = tuple[int, int, int]
 """The first and the last position of an allocation, and how many events are between them."""
@@ -301,7 +300,7 @@ class EventsFound(NamedTuple):
 def find_events(
     store: Store, name: str, context: str | None, first: int, last: int, count: int, limits: ReadLimits
 ) -> EventsFound:
-    """Up to `count` events of a queue between two positions, or as many as can be found in a while."""
+    """Up to `count` events of a queue between two positions, or as many as one step finds."""
     queue = lookup_queue(store, name, context)
     page = gather(store, EventFilter(queue.context, queue.filter), first, count, limits, last)
     events = [(event.position, len(event.body) + len(event.headers or "")) for event in page.events]
@@ -309,18 +308,18 @@ def find_events(
 
 
 def find_shared(store: Store, queue: int, first: int, last: int) -> list[Allocation]:
-    """What of a queue is handed out, comes again or is set aside, between two positions."""
+    """The allocations of a queue between two positions: held, released, expired or dead."""
     return store.shared_allocations(queue, first, last, QUEUE_ALLOCATIONS_MAX)
 
 
 class Replays:
-    """What a request to hand events out once more means."""
+    """Requests to deliver events of a queue again."""
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
 
     async def replay(self, request: ReplayQueue) -> Replayed:
-        """Put a range back, all that can be of it, or nothing if too much waits already."""
+        """Put a range back, without what is allocated, or nothing if too much waits already."""
         check_names(queue=request.queue)
         if not 1 <= request.first <= request.last:
             raise InvalidRequest("positions", f"are {request.first} to {request.last}; they must begin at 1 or later")
@@ -328,7 +327,7 @@ class Replays:
             try:
                 return await self._attempt(request)
             except QueueContended:
-                # Somebody was quicker: what is on its way is another thing now.
+                # A consumer was quicker: read the allocations again.
                 continue
         raise QueueContended(request.queue)
 
@@ -344,7 +343,7 @@ class Replays:
         return await self._put_back(request, found, runs)
 
     async def _find(self, request: ReplayQueue) -> EventsFound:
-        """All events of the range; there may not be too many of them."""
+        """All events of the range; LimitExceeded if there are too many."""
         events: list[tuple[int, int]] = []
         position = request.first
         while True:
@@ -363,7 +362,7 @@ class Replays:
             position = found.next
 
     async def _full(self, request: ReplayQueue, found: EventsFound) -> Replayed:
-        """Too much waits. Perhaps the first attempt of this very request put it there."""
+        """Too much waits: refuse, unless the first attempt of this request put it there."""
         waiting = found.waiting[1]
         try:
             await self._context.refuse(QueueContended(request.queue), request.mark, Reoffer(found.queue.id, ()))
@@ -381,7 +380,7 @@ class Replays:
 
 
 def _repeated(found: EventsFound) -> Replayed:
-    """Of what was done under a mark before, the store knows only that."""
+    """The store knows that this mark was used, and nothing else."""
     return Replayed(len(found.events), 0, found.waiting[1], repeated=True)
 
 
@@ -396,7 +395,7 @@ def runs_of(events: list[tuple[int, int]], shared: list[Allocation], bytes_max: 
 
 
 def _batches(events: list[tuple[int, int]], bytes_max: int) -> list[Run]:
-    """Events that follow one another, a batch at a time."""
+    """Consecutive events, one batch for each allocation."""
     batches: list[list[int]] = []
     size = 0
     for position, own in events:

@@ -1,6 +1,9 @@
-"""Staging: what tasks of a job bring, and publishing it. See `penstock.model.staging`.
+"""Staging: what tasks of a job bring, and publishing it; and builds of indexed iterators elsewhere, such as by Spark.
 
-Units are looked at by a worker before they are taken: they come ready to be stored, and nobody looks at them again.
+A worker checks units before the server stages them: they are stored as they are.
+
+A build stages output of an iterator, as units of the iterator's job (see `penstock.store.outputs`), and installs it in
+one transaction. The server goes on building meanwhile: if the output moved, its own step continues from there.
 """
 
 from collections.abc import Sequence
@@ -57,22 +60,21 @@ from penstock.wire.remits.scanning import NotAnItem, end_of
 REQUEST_UNITS_MAX: Final = 10_000
 """Units in one request to stage."""
 REQUEST_BYTES_MAX: Final = 8 << 20
-"""Bytes of these units, besides one event of any size. A job is no commit, whose limits are for clients that append."""
+"""Bytes of these units, plus one event of any size. The limits of commits are for clients that append."""
 WINNERS_MAX: Final = 50_000
 """Parts of one job."""
 EXPIRE_MAX: Final = 10
-"""Attempts dropped in one go, so that nobody waits for it."""
+"""Attempts dropped in one transaction, so that other writers do not wait long."""
 
 
 class Staging:
-    """What requests to stage and to publish mean."""
+    """Requests of jobs that stage events and publish them."""
 
     def __init__(self, context: EngineContext, disk: DiskWatch) -> None:
         self._context = context
         self._disk = disk
 
     async def stage(self, request: StageEvents) -> StagesTaken:
-        """Look at units, and stage them."""
         self._disk.check()
         check_names(job=request.job)
         check_attempt(request.part, request.attempt, request.number)
@@ -89,7 +91,7 @@ class Staging:
         return StagesTaken(settings.event_bytes_max)
 
     async def publish(self, request: PublishStages) -> Published:
-        """Make history of what the winners have staged."""
+        """Append what the winners have staged to the history."""
         check_names(job=request.job)
         check_winners(request.winners)
         if request.origin:
@@ -100,27 +102,25 @@ class Staging:
         return placed.published
 
     async def drop(self, request: DropStages) -> Done:
-        """Drop what a job has staged."""
         check_names(job=request.job)
         await self._context.write(Transaction((Unstage(request.job),)))
         return Done()
 
     async def expire(self, before: int) -> None:
-        """Drop what nobody has added to since a time."""
+        """Drop stages that have not grown since a time."""
         expire = Transaction((ExpireStages(before, EXPIRE_MAX),))
         while await self._context.write(expire) == [EXPIRE_MAX]:
             pass
 
 
 def check_attempt(part: int, attempt: str, number: int) -> None:
-    """Refuse a part, an attempt and a unit's number that cannot be."""
+    """Raise InvalidRequest for an invalid part, attempt or number."""
     check_names(attempt=attempt)
     if part < 0 or number < 0:
         raise InvalidRequest("part and number", "are never below 0")
 
 
 def check_winners(winners: Sequence[Winner]) -> None:
-    """Refuse a job of too many parts."""
     if len(winners) > WINNERS_MAX:
         raise LimitExceeded("winners_max", len(winners), WINNERS_MAX)
 
@@ -143,7 +143,7 @@ def check_units(_store: Store, units: Sequence[StagedUnit], event_bytes_max: int
 
 
 class Builds:
-    """What requests of builds mean."""
+    """Requests of builds."""
 
     def __init__(self, context: EngineContext, disk: DiskWatch, metrics: Metrics, iterators: Iterators) -> None:
         self._context = context
@@ -152,7 +152,6 @@ class Builds:
         self._iterators = iterators
 
     async def messages(self, request: ReadMessages) -> MessagePage:
-        """A page of what an iterator reads."""
         if request.ordinal < 0 or request.count < 1:
             raise InvalidRequest("ordinal and count", "must be at least 0 and 1")
         limits = self._context.limits
@@ -161,13 +160,11 @@ class Builds:
         return MessagePage(await self._context.pool.run(read_messages, *place, limits))
 
     async def position(self, request: FindMessage) -> Found:
-        """Where the event of a message is."""
         if request.ordinal < 0:
             raise InvalidRequest("ordinal", "must be at least 0")
         return Found(await self._context.pool.run(find_message, request.iterator, request.id, request.ordinal))
 
     async def stage(self, request: StageOutput) -> Done:
-        """Look at chunks, and stage them."""
         self._disk.check()
         job, settings = _job(request.id), self._context.settings
         check_attempt(request.part, request.attempt, request.number)
@@ -182,7 +179,6 @@ class Builds:
         return Done()
 
     async def install(self, request: InstallOutput) -> Installed:
-        """Make what was staged the iterator's output."""
         self._disk.check()
         check_names(iterator=request.iterator)
         check_winners(request.winners)
@@ -201,7 +197,6 @@ class Builds:
         return installed
 
     async def drop(self, request: DropOutput) -> Done:
-        """Drop what was staged."""
         await self._context.write(Transaction((Unstage(_job(request.id)),)))
         return Done()
 
@@ -241,7 +236,7 @@ def start_of(store: Store, name: str, lua: LuaLimits) -> BuildStart:
 
 
 def read_messages(store: Store, name: str, number: int, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-    """What an iterator reads, from an ordinal on."""
+    """The messages that an iterator reads, from an ordinal on."""
     found = iterator_jobs.find_iterator(store, name, number)
     return (
         iterator_jobs.read_source(store, found, ordinal, limits)
@@ -282,7 +277,7 @@ def check_items(items: Sequence[bytes]) -> None:
 
 
 def check_install(store: Store, request: InstallOutput, state_bytes_max: int) -> None:
-    """Raise why this cannot be installed, as far as that can be seen before it is tried."""
+    """Raise an error if this cannot be installed, as far as a read shows it."""
     found = iterator_jobs.find_iterator(store, request.iterator, request.id)
     if request.messages > (head := iterator_jobs.count_messages(store, found)):
         raise InvalidRequest("messages", f"are {request.messages}, and the iterator has only {head} to read")

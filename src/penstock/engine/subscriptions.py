@@ -1,7 +1,8 @@
 """Durable subscriptions: the same batch until it is progressed, and progress that can be repeated safely.
 
-Which batch was fetched and not progressed yet is in memory, as it is no loss: it is fetched again. Where several
-servers share a store, a batch may have been fetched from another one. Then its end is found by its time; see `lookups`.
+The batch that was fetched and not progressed yet is only in memory: a restart loses nothing, as the client fetches it
+again. Where several servers share a store, a client may have fetched from another one; `jobs.batch_until` finds the end
+of that batch by its time.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -47,12 +48,12 @@ class _Pending(NamedTuple):
     shown: int
 
     def ends_on(self, ticks: int) -> bool:
-        """Whether somebody who has the batch, as it was or as it is, means it by this time."""
+        """Whether a client that has the batch, before or after an erasure, identifies it by this time."""
         return ticks in (self.bounds.last_ticks, self.shown)
 
 
 class Subscriptions:
-    """What requests about subscriptions mean."""
+    """Requests about subscriptions."""
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
@@ -60,7 +61,7 @@ class Subscriptions:
         self._pending: dict[int, _Pending] = {}
 
     async def register(self, request: RegisterSubscriptions) -> Registered:
-        """Make or find subscriptions; all of a request or none."""
+        """Create or find subscriptions: all of a request or none."""
         check_names(subscriber=request.subscriber)
         if len(request.subscriptions) > REGISTER_MAX:
             raise LimitExceeded("register_max", len(request.subscriptions), REGISTER_MAX)
@@ -116,7 +117,7 @@ class Subscriptions:
         return None
 
     async def _next(self, number: int, count: int, present: Presenter | None) -> Attempt[Batch]:
-        """Scan until there is a batch or the history ends; a long scan is remembered on the way."""
+        """Scan until there is a batch or the history ends; a long scan saves its position on the way."""
         while True:
             found: jobs.Fetched = await self._context.pool.run(jobs.fetch, number, count, self._context.limits, present)
             info = found.subscription
@@ -148,7 +149,7 @@ class Subscriptions:
         self._forget(number, pending)
 
     def _forget(self, number: int, pending: _Pending | None) -> None:
-        """This batch is done with; another one that is pending by now stays."""
+        """Forget this batch, but not a later one that is pending now."""
         if self._pending.get(number) is pending:
             self._pending.pop(number, None)
 
@@ -156,7 +157,7 @@ class Subscriptions:
     async def progressing(self, receipts: Sequence[SubscriptionReceipt]) -> AsyncIterator[list[Progress]]:
         """The operations that progress past pending batches inside a transaction, which is written within.
 
-        Without such a batch it is one that fails there: a transaction that was written before shall be told so.
+        For a batch that is not pending it yields an operation that fails, after the store has looked for a repeat.
         """
         async with self._locks.turn(*(receipt.subscription for receipt in receipts)):
             pending = [await self._fetched(r.subscription, r.last_ticks, strict=True) for r in receipts]
@@ -170,7 +171,7 @@ class Subscriptions:
                 self._forget(receipt.subscription, batch)
 
     async def _fetched(self, number: int, last_ticks: int, *, strict: bool) -> _Pending | None:
-        """The batch that somebody means by the time it ends on, if there is one; strict: only if that is certain."""
+        """The fetched batch that ends on a time, if there is one; strict: only if that is certain."""
         pending = await self._still_pending(number)
         if pending is not None or not self._context.others.is_shared:
             return pending if pending is not None and pending.ends_on(last_ticks) else None

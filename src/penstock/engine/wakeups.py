@@ -1,6 +1,6 @@
-"""Who is woken by a commit: long polls, indexed iterators, the sealer. Nobody polls.
+"""Wake-ups by commits: of long polls, indexed iterators, and the sealer.
 
-The writer calls `Wakeups.committed` once for each group commit. A long poll watches first, then reads, then waits: a
+The writer calls `Wakeups.committed` once for each group commit. A long poll watches, then reads, then waits: a
 commit between the read and the wait has already woken it.
 """
 
@@ -14,7 +14,7 @@ from penstock.errors import ReaderBusy
 from penstock.model import EventFilter
 
 Source = tuple[str, str]
-"""What an indexed iterator follows: a stream (context, stream), or another iterator ("", name)."""
+"""A stream (context, stream), or an iterator ("", name), that an indexed iterator follows."""
 
 
 class Waiter:
@@ -59,7 +59,7 @@ class Wakeups:
         self.wake_index: Callable[[Source], None] = _nobody
 
     def committed(self, streams: Iterable[Source], head: int) -> None:
-        """Wake whoever follows these streams (context, stream), which have new events up to a position."""
+        """Wake the followers of these streams (context, stream), which have new events up to a position."""
         if self._count:
             for context, stream in streams:
                 for name in (context, None):
@@ -135,4 +135,4 @@ class _Group:
 
 
 def _nobody(*_arguments: object) -> None:
-    """The engine has not started the one to be woken yet."""
+    """Before the builder and the sealer start."""

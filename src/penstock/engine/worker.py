@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.engine import jobs, worker_protocol  # noqa: F401 - most jobs are of these: nobody shall wait for them
+from penstock.engine import jobs, worker_protocol  # noqa: F401 - most jobs are of these, so load them first
 from penstock.engine.worker_protocol import Answer, Opening, Unframer, frame, frame_answer
 from penstock.errors import PenstockError, StoreError, Unexpected, drop_traceback
 from penstock.store import Store, open_reader

@@ -1,6 +1,9 @@
-"""What goes between the server and its own worker processes: a length, then a pickle. Never on a network.
+"""Messages between the server and its own worker processes, never on a network: a length, then a pickle.
 
-What processes answer that run Lua is no pickle; see `penstock.engine.worker_protocol`.
+The server must not unpickle what a process that runs Lua sends: an attacker who breaks out of Lua controls it. Its
+answers are JSON followed by the contents of all byte strings. In the JSON a byte string is its length; a record or an
+error is a list of its class name and its fields. The reader passes the type that it expects, such as the return type of
+the job; an answer of any other shape is Unreadable.
 """
 
 import json
@@ -22,7 +25,7 @@ _LENGTH: Final = Struct("<I")
 
 
 class Opening(NamedTuple):
-    """What a worker gets first: its store, and whether it will run Lua.
+    """A worker's first message: its store, and whether it will run Lua.
 
     One that does gives up its rights, answers what the system does not let it give up, and answers in a form that
     cannot run anything in the server (`penstock.engine.worker_protocol`).
@@ -33,23 +36,22 @@ class Opening(NamedTuple):
 
 
 class Unreadable(Exception):
-    """A message that nobody we have started would send."""
+    """A message that none of our processes would send."""
 
 
 def frame(value: Any) -> bytes:
-    """One message as bytes."""
     return framed(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
 
 
 def framed(payload: bytes) -> bytes:
-    """One message whose bytes are made already."""
+    """A message from its encoded bytes."""
     return _LENGTH.pack(len(payload)) + payload
 
 
 class Unframer:
-    """Takes bytes where they shall lie and gives messages: pages are megabytes, so nothing is copied twice.
+    """Receives bytes into the message's own buffer: pages are megabytes, so nothing is copied twice.
 
-    Receive into `space`, then tell how many bytes came.
+    Receive into `space`, then call `received` with the number of bytes.
     """
 
     def __init__(self, load: Callable[[memoryview], Any] = pickle.loads, bytes_max: int = BYTES_MAX) -> None:
@@ -63,7 +65,7 @@ class Unframer:
         self._is_length = is_length
 
     def received(self, count: int) -> Sequence[Any]:
-        """So many bytes came into `space`; the message they complete, if they do; Unreadable if it is too long."""
+        """The message that the last `count` bytes complete, if they do; Unreadable if it is too long."""
         # A generator would keep the bytes in memory while the caller handles the message.
         self.space = self.space[count:]
         if self.space:
@@ -82,12 +84,11 @@ class Unframer:
 HEAD_BYTES_MAX: Final = 4 << 20
 """The JSON of an answer. Read, it takes up to 30 times as much memory."""
 ERROR_CHARACTERS_MAX: Final = 100
-_HEAD_LENGTH: Final = Struct("<I")
 _NUMBERS: Final = range(-(1 << 63), 1 << 63)
 
 
 class Answer(NamedTuple):
-    """Whether a job succeeded, what came of it or its error, and whether its process stays for another."""
+    """Whether a job succeeded, its result or its error, and whether its process stays for another job."""
 
     succeeded: bool
     result: Any
@@ -95,12 +96,12 @@ class Answer(NamedTuple):
 
 
 def frame_answer(answer: Answer) -> bytes:
-    """An answer as bytes to be sent. Raises TypeError for what has no place in one, ValueError if it is too long."""
+    """An answer as bytes. Raises TypeError for a value that an answer cannot have, ValueError if it is too long."""
     parts: list[bytes] = []
     head = json.dumps([answer.succeeded, _packed(answer.result, parts), answer.stays]).encode()
     if len(head) > HEAD_BYTES_MAX:
         raise ValueError(f"the answer's head is longer than {HEAD_BYTES_MAX} bytes")
-    return framed(b"".join((_HEAD_LENGTH.pack(len(head)), head, *parts)))
+    return framed(b"".join((_LENGTH.pack(len(head)), head, *parts)))
 
 
 def _packed(value: Any, parts: list[bytes]) -> Any:
@@ -125,7 +126,7 @@ def _packed(value: Any, parts: list[bytes]) -> Any:
 
 
 def load_answer(data: memoryview, expected: Any) -> Answer:
-    """The answer in a frame, whose result is of a type if the job succeeded; Unreadable if it is anything else."""
+    """The answer in a frame; Unreadable unless its result is of the expected type, or it is an error."""
     try:
         return _loaded(data, expected)
     except (ValueError, TypeError, RecursionError) as error:
@@ -133,11 +134,11 @@ def load_answer(data: memoryview, expected: Any) -> Answer:
 
 
 def _loaded(data: memoryview, expected: Any) -> Answer:
-    (size,) = _HEAD_LENGTH.unpack(data[: _HEAD_LENGTH.size].tobytes().ljust(_HEAD_LENGTH.size, b"\xff"))
-    end = _HEAD_LENGTH.size + size
+    (size,) = _LENGTH.unpack(data[: _LENGTH.size].tobytes().ljust(_LENGTH.size, b"\xff"))
+    end = _LENGTH.size + size
     if size > HEAD_BYTES_MAX or end > len(data):
         raise Unreadable("its head is too long")
-    succeeded, packed, stays = _of_type(json.loads(data[_HEAD_LENGTH.size : end].tobytes()), list)
+    succeeded, packed, stays = _of_type(json.loads(data[_LENGTH.size : end].tobytes()), list)
     contents = _Contents(data[end:])
     result = _reader(expected if _of_type(succeeded, bool) else PenstockError)(packed, contents)
     if contents.rest:
@@ -147,13 +148,11 @@ def _loaded(data: memoryview, expected: Any) -> Answer:
 
 @cache
 def returned_by(function: Callable[..., Any]) -> Any:
-    """The type that a job, or what a wire has it call, returns."""
+    """The return type of a job or of a presenter."""
     return get_type_hints(function)["return"]
 
 
 class _Contents:
-    """The bytes of an answer, taken in order."""
-
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self._at = 0
@@ -178,7 +177,7 @@ _Reader = Callable[[Any, _Contents], Any]
 
 @cache
 def _reader(kind: Any) -> _Reader:
-    """The function that makes a value of a type from its JSON and the next bytes."""
+    """The function that reads a value of a type from its JSON and the next bytes."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     rest = tuple(one for one in kinds if one is not NoneType)
     read = _scalar(rest[0]) if len(rest) == 1 else None
@@ -199,7 +198,7 @@ def _reader(kind: Any) -> _Reader:
 
 
 def _scalar(kind: Any) -> _Reader | None:
-    """The reader of a type that is no record."""
+    """The reader of a type that is not a record."""
     origin = get_origin(kind)
     if kind is bytes:
         return lambda value, contents: contents.take([value])[0]
@@ -221,7 +220,7 @@ def _scalar(kind: Any) -> _Reader | None:
 
 
 def _encoded(value: Any, contents: _Contents) -> bytes | list[bytes]:
-    """`Encoded.content`: a wire's one payload, or its frames. The caller checks which of them it has asked for."""
+    """`Encoded.content`: one payload, or frames. The caller checks which of them it asked for."""
     return contents.take(value) if type(value) is list else contents.take([value])[0]
 
 
@@ -244,7 +243,7 @@ def _several(make: type, inside: Any) -> _Reader:
 
 
 def _record(kinds: tuple[type, ...]) -> _Reader:
-    """The reader of one of some classes, and of all errors that are of one of them."""
+    """The reader of one of some classes, and of all errors below them."""
     known = {one.__name__: one for kind in kinds for one in _with_errors_below(kind)}
     readers = {name: _field_readers(one) for name, one in known.items()}
 
@@ -282,12 +281,11 @@ _connection: list[Callable[[bytes], object]] = []
 
 
 def connected(send: Callable[[bytes], object]) -> None:
-    """The worker's way to the server."""
     _connection[:] = [send]
 
 
 def answer_and_leave(result: Any) -> NoReturn:
-    """Answer the present job and end the process, whatever its other threads do."""
+    """Answer the current job and end the process, while Lua hangs inside a C function of another thread."""
     try:
         for send in _connection:
             send(frame_answer(Answer(succeeded=True, result=result, stays=False)))

@@ -1,9 +1,9 @@
-"""Group commit: one thread that writes everything that waits, in one transaction with one fsync.
+"""Group commit: one thread writes all queued requests in one transaction with one fsync.
 
-Requests are handed over on the event loop's thread and answered there; the writer only touches the store. When it
-is idle a request starts at once; while a commit is being synced, others gather and share the next one.
+The event loop's thread queues requests and delivers their answers; the writer's thread only touches the store. When it
+is idle it starts a request at once; during the fsync of a commit, new requests gather for the next one.
 
-If the store fails, everyone who waits is told, and the writer tries to bring the store back until it is. A store that
+If the store fails, all waiting requests get the error, and the writer retries until the store recovers. A store that
 only refuses to write (NotDurable) still answers repeats of what it has written.
 """
 
@@ -40,7 +40,7 @@ RECOVERY_PAUSE_S: Final = 0.1
 
 Answer = Callable[[Outcome], None]
 OPERATION_BYTES: Final = 256
-"""What an operation counts for in the writer's queue, besides its events."""
+"""The size of an operation in the writer's queue, without its events."""
 
 
 class _Item(NamedTuple):
@@ -51,8 +51,6 @@ class _Item(NamedTuple):
 
 
 class Writer:
-    """The only one who changes the store."""
-
     def __init__(
         self,
         store: Store,
@@ -76,18 +74,17 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="penstock-writer", daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
         self._clock.look(self._store.batch_times)
         self._thread.start()
 
     @property
     def waiting(self) -> int:
-        """Requests that have been taken and not been answered."""
+        """Requests in the queue and in the current batch."""
         return self._waiting
 
     @property
     def trouble(self) -> str | None:
-        """Why the store takes no writes; None if it took the last one, or came back since."""
+        """Why the store takes no writes; None if the last write succeeded, or the store recovered since."""
         failure = self._failure
         if failure is not None:
             return failure.reason if isinstance(failure, StoreError) else str(failure)
@@ -114,7 +111,7 @@ class Writer:
         self._queue.put(_Item(transaction, size, time.monotonic(), answer))
 
     async def close(self) -> None:
-        """Take nothing more, finish what was taken, end the thread."""
+        """Refuse new requests, finish the queued ones, end the thread."""
         self._closing = True
         self._queue.put(None)
         await self._ended.wait()
@@ -132,7 +129,7 @@ class Writer:
                 if self._failure is not None:
                     self._recover()
             except Exception as error:
-                # Whatever it was: nobody may wait for ever, and the thread goes on.
+                # After any error every request gets an answer, and the thread goes on.
                 log.exception("the writer stumbled")
                 self._deliver_soon(batch, [Unexpected(repr(error))] * len(batch))
         self._loop.call_soon_threadsafe(self._ended.set)
@@ -184,7 +181,7 @@ class Writer:
             self._has_recovered()
             if len(transactions) == 1:
                 return [self._failure or Unexpected(repr(error))]
-            # One of them is at fault; the others shall not suffer for it.
+            # One of them is at fault; carry the others out one by one.
             return [outcome for transaction in transactions for outcome in self._commit([transaction])]
         for refusal in outcomes:
             if isinstance(refusal, NotDurable):
@@ -196,7 +193,7 @@ class Writer:
         return outcomes
 
     def _recover(self) -> None:
-        """Bring the store back. Until that succeeds, all who come are told."""
+        """Retry until the store recovers. Until then new requests get the error."""
         while not self._has_recovered() and not self._closing:
             waiting = self._drain()
             self._deliver_soon(waiting, self._commit([item.transaction for item in waiting]))
@@ -205,7 +202,7 @@ class Writer:
     def _has_recovered(self) -> bool:
         try:
             self._store.recover()
-        except Exception as error:  # noqa: BLE001 - told to everyone who waits, and tried again
+        except Exception as error:  # noqa: BLE001 - every waiting request gets it, and the writer retries
             if self._failure is None or str(self._failure) != str(error):
                 log.warning("the store is not usable: %s", error)
             self._failed(error if isinstance(error, PenstockError) else Unexpected(repr(error)))
@@ -279,7 +276,7 @@ JUMP_S: Final = 10.0
 
 
 def _elapsed_s() -> float:
-    """Seconds of a clock that nobody can set and that goes on while the machine sleeps."""
+    """Seconds of a clock that cannot be set and that goes on while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

@@ -79,8 +79,8 @@ async def test_a_server_that_cannot_hear_others_serves_and_hears_them_later(
                 assert bodies(await poll) == ["b"]
     assert failures == FAILURES
     first, second = warnings(caplog)
-    assert first.startswith("other servers cannot be heard at present; trying again: ")
-    assert second == "other servers are heard again"
+    assert first.startswith("notices of other servers do not arrive at present; trying again: ")
+    assert second == "notices of other servers arrive again"
 
 
 async def test_who_is_alone_does_everything_itself() -> None:
