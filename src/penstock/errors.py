@@ -523,7 +523,7 @@ class NotAppended(PenstockError):
 
 
 class NotJson(PenstockError):
-    """JSON was asked for where there is none."""
+    """A body or headers are not JSON."""
 
     _sentence = "{what} is not JSON: {reason}"
     what: str

@@ -70,7 +70,7 @@ def _untagged(value: Any, _immutable: bool) -> Any:
 
 
 def _big(value: Any, _immutable: bool) -> Any:
-    """What tag 2 means: the number that bytes are. On anything else, and on very many bytes, it means nothing."""
+    """Tag 2: the number that bytes are. On other values, and on very many bytes, the tag has no meaning."""
     return int.from_bytes(value) if isinstance(value, bytes) and len(value) <= BIG_BYTES_MAX else value
 
 
@@ -82,7 +82,7 @@ def _big_negative(value: Any, immutable: bool) -> Any:
 BIG_BYTES_MAX: Final = 1024
 """Bytes of a big number that is shown as one. Python writes out no number of more than 4,300 digits."""
 _INTERPRETED: Final = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
-"""The tags that cbor2 would interpret by itself, but for big numbers; on a value that does not fit it would fail."""
+"""The tags that cbor2 would interpret, except big numbers; it would fail on a value of the wrong type."""
 _loads = partial(
     cbor2.loads,
     max_depth=DEPTH_MAX + 1,
@@ -93,7 +93,6 @@ _dumps = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_na
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can have it."""
     if isinstance(value, Mapping):
         return {_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -127,7 +126,6 @@ TABLE: Final = pa.schema(
         pa.field("text", pa.string()),
     ]
 )
-"""All columns, in order."""
 COLUMNS: Final = tuple(TABLE.names)
 NULLABLE: Final = tuple(field.name for field in TABLE if field.nullable)
 

@@ -1,6 +1,6 @@
 """An iterator's function, compiled once and run on many messages, in a sandbox.
 
-`Program.run` stops by itself, with an instruction hook that cannot be caught: endless loops in the function, inside
+`Program.run` stops these, with an instruction hook that Lua cannot catch: endless loops in the function, inside
 pcall, xpcall and its handler, coroutines (also very many short ones), metamethods, __close, comparators of table.sort,
 callbacks of string.gsub; whatever outgrows the memory limit, deep recursion, results that are too large, deep or not
 CBOR. After each of them the program can be used again.
@@ -39,7 +39,7 @@ MEMORY_BYTES_MIN: Final = MIB
 
 @dataclass(frozen=True, slots=True)
 class LuaLimits:
-    """Limits of one program. Times are CPU time of the process, so a busy machine stops nobody."""
+    """Limits of one program. Times are CPU time of the process, so they do not depend on other load."""
 
     #: The function itself, for one message.
     call_ms_max: int = 1000
@@ -74,7 +74,7 @@ class LuaLimits:
 
 
 class Ran(NamedTuple):
-    """What came of messages, up to the first that failed."""
+    """The results of messages, up to the first that failed."""
 
     #: One per message that was run: its output as CBOR. None: the filter dropped it.
     outputs: list[bytes | None]
@@ -121,7 +121,7 @@ def _locale_functions() -> tuple[Any, int]:
     return use, made
 
 
-#: What a step gives: a result as CBOR, a filter's decision, nothing, or the number of a failure.
+#: Gives a result as CBOR, a filter's decision, None, or the number of a failure.
 Step = Callable[[bytes, bytes | None], bytes | bool | int | None]
 
 # The same numbers are in driver.lua.
@@ -131,7 +131,7 @@ _NO_MEMORY: Final = 4
 
 
 class Sandbox:
-    """One function in a Lua state of its own. Raises FunctionFailed where it does not compile."""
+    """One function in its own Lua state. Raises FunctionFailed if it does not compile."""
 
     def __init__(self, kind: IteratorKind, source: bytes, limits: LuaLimits) -> None:
         self._limits = limits
@@ -299,7 +299,7 @@ Failure = object
 
 
 class Program:
-    """A function in a Lua state of its own, for one thread. Raises FunctionFailed where it does not compile."""
+    """A function in its own Lua state, for one thread. Raises FunctionFailed if it does not compile."""
 
     def __init__(self, kind: IteratorKind, function: str, limits: LuaLimits = DEFAULT_LIMITS) -> None:
         self._kind = kind

@@ -8,8 +8,6 @@ from penstock.model.requests import IteratorKind, Over
 
 
 class Reply:
-    """The base of all replies."""
-
     __slots__ = ()
 
 
@@ -23,7 +21,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Done(Reply):
-    """It was done; there is nothing to add."""
+    """The request was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class EventPage(Reply):
 class RecordPage(Reply):
     """Stored records in position order, unchanged; `next` and `end` as in an EventPage.
 
-    The first may begin before the position that was asked for, and a record may hold events of other
+    The first may begin before the requested position, and a record may hold events of other
     streams: the reader checks, decodes and filters.
     """
 
@@ -71,7 +69,7 @@ class RecordPage(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Found(Reply):
-    """The position that was looked for, if there is one."""
+    """The position of the first match, if there is one."""
 
     position: int | None
 
@@ -113,7 +111,7 @@ class StreamPage(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Registered(Reply):
-    """Ids of subscriptions, in the order they were asked for."""
+    """Ids of subscriptions, in the order of the request."""
 
     ids: tuple[int, ...]
 
@@ -151,7 +149,7 @@ class SubscriptionPage(Reply):
 class Allocation:
     """Events of a queue that one subscriber holds until `expires` (ticks).
 
-    `deliveries` counts the holders so far, without those who gave it back in a way that does not count.
+    `deliveries` counts the holders so far, except releases that do not count.
     """
 
     first: int
@@ -164,7 +162,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Delivery(Reply):
-    """What a queue gave: an allocation with its events, or neither. `now` is the server's time in ticks."""
+    """An allocation of a queue with its events, or neither. `now` is the server's time in ticks."""
 
     context: str
     queue: str
@@ -217,10 +215,10 @@ class DeadLetterPage(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Replayed(Reply):
-    """What came of handing events of a queue out once more: how many were put back, and how many were left out.
+    """The result of a replay: how many events were put back into the queue, and how many were left out.
 
     `waiting` counts the events that the next consumers get before anything new. `is_full`: too much waits already, so
-    nothing was put back. `repeated`: it was done before, under the same mark.
+    nothing was put back. `repeated`: an earlier request did it, under the same mark.
     """
 
     events: int
@@ -257,8 +255,6 @@ class StoreStats(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Names(Reply):
-    """Names in order."""
-
     names: list[str]
 
 
@@ -305,7 +301,7 @@ class BuildStart(Reply):
     """An indexed iterator as it is now, and what its function may use.
 
     Of `head` messages that there are, its index has read `source`, which gave `items`; a reduce has its accumulator
-    then (`state`). An iterator that begins anew, because something that it had read was erased, has another `id`.
+    then (`state`). An iterator that restarts, because an event that it had read was erased, gets another `id`.
     """
 
     iterator: str
@@ -361,7 +357,7 @@ class Published(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Erased(Reply):
-    """How many events nobody can read any more; where to search on for more, and whether the end was reached."""
+    """How many events were hidden; where to search on, and whether the end was reached."""
 
     events: int
     next: int
@@ -372,7 +368,7 @@ class Erased(Reply):
 class ErasureInfo:
     """An entry of the ledger. Context and stream are None if events were erased one by one, or an iterator's output.
 
-    It is finished (ticks) when no file of the store holds any of it. `damaged` counts records that nobody can read and
+    It is finished (ticks) when no file of the store holds any of it. `damaged` counts unreadable records
     that could not be rewritten.
     """
 

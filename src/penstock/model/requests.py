@@ -13,7 +13,7 @@ from penstock.model.events import ANY, NewEvent
 
 
 class Right(Flag):
-    """What a request needs its principal to be allowed."""
+    """The rights of a principal."""
 
     READ = auto()
     APPEND = auto()
@@ -24,19 +24,16 @@ class Right(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A name with rights."""
-
     name: str
     rights: Right
 
     def may(self, right: Right) -> bool:
-        """Whether all of these rights are given."""
         # Asked of every request; `in` would build a flag each time, and `value` is looked up the long way.
         return not right._value_ & ~self.rights._value_
 
 
 ANONYMOUS: Final = Principal("anonymous", Right.ALL)
-"""Everyone, as long as nobody has to say who they are."""
+"""The principal of all clients, as long as the server does not authenticate them."""
 
 
 class Repeat(StrEnum):
@@ -60,7 +57,6 @@ class Request:
     repeat: ClassVar[Repeat] = Repeat.NEVER
 
     def needs(self) -> Right:
-        """The right that carrying this out needs."""
         return self.right
 
     def is_marked(self) -> bool:
@@ -99,7 +95,7 @@ class Append(Request):
 
 @dataclass(frozen=True, slots=True)
 class QueueReceipt:
-    """An allocation to acknowledge inside a transaction. It fails if somebody else owns it by then."""
+    """An allocation to acknowledge inside a transaction, which fails if another consumer holds it by then."""
 
     context: str
     queue: str
@@ -132,7 +128,6 @@ class Transact(Request):
         return Right.APPEND | Right.CONSUME if self.acknowledge or self.progress else Right.APPEND
 
     def is_marked(self) -> bool:
-        """By its mark."""
         return self.mark is not None
 
 
@@ -151,8 +146,6 @@ class ReadStream(Request):
 
 @dataclass(frozen=True, slots=True)
 class ReadEvent(Request):
-    """One event of one stream."""
-
     repeat = Repeat.READS
     context: str
     stream: str
@@ -195,8 +188,6 @@ class FindPosition(Request):
 
 @dataclass(frozen=True, slots=True)
 class ListContexts(Request):
-    """Contexts by name, after one."""
-
     repeat = Repeat.READS
     after: str = ""
     limit: int | None = None
@@ -369,7 +360,7 @@ class ListDeadLetters(Request):
 
 @dataclass(frozen=True, slots=True)
 class PutBack(Request):
-    """Give an allocation that was set aside to the queue's next consumer, its deliveries counted anew.
+    """Give a dead letter to the queue's next consumer, with its deliveries counted from 0.
 
     One that is back already, also in a consumer's hands, stays as it is.
     """
@@ -383,7 +374,7 @@ class PutBack(Request):
 
 @dataclass(frozen=True, slots=True)
 class ReplayQueue(Request):
-    """Hand a queue's events between two positions out once more, all of them or none; what is below its marker.
+    """Deliver a queue's events between two positions, below its marker, again: all of them or none.
 
     Those that a consumer holds, that come again anyway or that were set aside are left out. With a mark that was used
     before, nothing is done.
@@ -413,8 +404,6 @@ class ListQueues(Request):
 
 @dataclass(frozen=True, slots=True)
 class GetStats(Request):
-    """Counts of the whole store."""
-
     repeat = Repeat.READS
 
 
@@ -422,7 +411,7 @@ class GetStats(Request):
 
 
 class IteratorKind(StrEnum):
-    """What an iterator does with each message."""
+    """How an iterator treats a message."""
 
     MAP = "map"
     FILTER = "filter"
@@ -460,13 +449,12 @@ class DropLog(Request):
     created: int | None = None
 
     def is_marked(self) -> bool:
-        """By when the log was made."""
         return self.created is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ShowLog(Request):
-    """What is known of a log: a LogSummary."""
+    """Describe a log: a LogSummary."""
 
     repeat = Repeat.READS
     log: str
@@ -522,7 +510,7 @@ class ListIterators(Request):
 
 @dataclass(frozen=True, slots=True)
 class ShowIterator(Request):
-    """What is known of an iterator: an IteratorSummary."""
+    """Describe an iterator: an IteratorSummary."""
 
     repeat = Repeat.READS
     name: str
@@ -569,7 +557,7 @@ class Winner:
 class StageEvents(Request):
     """Stage units of one attempt, the first of which is its unit `number` (from 0). Answered with StagesTaken.
 
-    The same again does nothing, and so do no units, which is how one asks. Nobody reads them before they are published.
+    A repeat does nothing. A request without units only asks for the limit. Readers see published units only.
     """
 
     right = Right.APPEND
@@ -597,7 +585,6 @@ class PublishStages(Request):
     origin: str = ""
 
     def is_marked(self) -> bool:
-        """Always: it has a mark."""
         return True
 
 
@@ -670,7 +657,7 @@ class InstallOutput(Request):
     """Make what the winners have staged the output of an iterator, all or nothing, and drop the rest: Installed.
 
     `source` and `items` are where the build began, as in its BuildStart, and `messages` how many are read at its end.
-    A winner's units are its chunks. What the server has built meanwhile stays; only what comes after it is added.
+    A winner's units are its chunks. Output that the server has built meanwhile stays; the rest is added after it.
     `state` is the accumulator of a reduce at the end.
     """
 
@@ -711,7 +698,6 @@ class EraseStream(Request):
     last: int | None = None
 
     def is_marked(self) -> bool:
-        """By its last sequence."""
         return self.last is not None
 
 
@@ -730,7 +716,6 @@ class EraseSubject(Request):
     last: int | None = None
 
     def is_marked(self) -> bool:
-        """By its last position."""
         return self.last is not None
 
 

@@ -17,7 +17,6 @@ ORIGIN = re.compile(rf"https?://({HOST_NAME.pattern}|\[[0-9a-f:.]+\])(:[0-9]{{1,
 
 
 def text(raw: object) -> str:
-    """A non-empty string."""
     if not isinstance(raw, str):
         raise ValueError("must be a string")
     if not raw:
@@ -33,7 +32,7 @@ def directory(raw: object) -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
-        raise ValueError("names a home directory that nobody has") from None
+        raise ValueError("names a home directory of an unknown user") from None
 
 
 def switch(raw: object) -> bool:
@@ -98,7 +97,6 @@ def endpoint(raw: object) -> str:
 
 
 def store_url(raw: object) -> str:
-    """The address of a store."""
     if not text(raw).startswith(STORE_SCHEMES):
         raise ValueError(f"must begin with {' or '.join(STORE_SCHEMES)}")
     return text(raw)
@@ -151,7 +149,6 @@ def whole_number(raw: object, wanted: str = "a whole number") -> int:
 
 
 def at_least(minimum: int, value: int) -> int:
-    """The value, if it is not below the minimum."""
     if value < minimum:
         raise ValueError(f"must be at least {minimum}")
     return value
@@ -178,7 +175,7 @@ def setting(*, default: T, help: str, parse: Callable[[object], T]) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Every setting, parsed. Built by `load`, handed to whoever needs it, never changed."""
+    """Every setting, parsed by `load`."""
 
     data: Path | None = setting(default=None, parse=directory, help="directory of the embedded store")
     store: str | None = setting(
@@ -199,12 +196,12 @@ class Settings:
     http_hosts: tuple[str, ...] = setting(
         default=(),
         parse=host_names,
-        help="names that HTTP answers to besides IP addresses and localhost: NAME,NAME",
+        help="names that HTTP answers to, in addition to IP addresses and localhost: NAME,NAME",
     )
     http_origins: tuple[str, ...] = setting(
         default=(),
         parse=origins,
-        help="origins besides its own whose pages may change something over HTTP: https://NAME,…",
+        help="other origins whose pages may change something over HTTP: https://NAME,…",
     )
     http_connections_max: int = setting(
         default=128, parse=count(1), help="HTTP connections; one more costs the one that waits longest its place"
@@ -397,7 +394,7 @@ TABLE: Mapping[str, Setting] = {
 
 
 def shown(name: str, value: object) -> str:
-    """A value as people write it, which parses back to the same value; empty when there is none."""
+    """A value as people write it, which parses back to the same value; empty for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
