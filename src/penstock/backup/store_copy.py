@@ -1,19 +1,19 @@
-"""Moving a whole store to another backend: the same store afterwards, with its id and its timeline.
+"""Copying a whole store to another backend. The copy is the same store, with its id and its timeline.
 
-Nobody may write the source meanwhile. What is copied is noted in the half-filled store before the first record comes
-in, so that one that was interrupted goes on, and never with another source. What has come over is checked as
-`penstock verify` checks a store, and compared with the source, record by record and row by row.
+The copy locks the source against writers. Before the first record it notes its source in the half-filled store, so that
+an interrupted copy continues, and never with another source. At the end it verifies the copy as `penstock verify` does,
+and compares it with the source, record by record and row by row.
 """
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from penstock.backup.exporting import records_between
-from penstock.backup.places import told
-from penstock.backup.restoring import FINDINGS_TOLD_MAX, Stage, findings
+from penstock.backup.places import system_errors
+from penstock.backup.restoration import FINDINGS_SHOWN_MAX, Stage, first_findings
+from penstock.backup.writer import records_between
 from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreUnfinished
 from penstock.files import parsed
 from penstock.store import Store, hold_store, is_same_place, open_import, open_reader, shown_place
@@ -21,13 +21,13 @@ from penstock.store.contract import STATE_TABLES, Progressed, StoreIdentity, Sto
 from penstock.store.record import Record
 
 CHUNK_BYTES_MAX: Final = 8 << 20
-"""Bytes of records that come in together, in one transaction; only a record that is larger by itself makes it more."""
+"""Bytes of records in one transaction. A larger record gets a larger transaction."""
 CHUNK_RECORDS_MAX: Final = 20_000
 _FINISHED: Final = STATE_TABLES["erasures"].index("finished")
 
 
 class Copied(NamedTuple):
-    """What a copy did. `new_events` came over now, the others when it was interrupted; `tables` counts their rows."""
+    """Result of a copy. `new_events` counts those of this run, `tables` the rows of each table."""
 
     identity: StoreIdentity
     events: int
@@ -36,10 +36,10 @@ class Copied(NamedTuple):
 
 
 def copy_store(source: str, target: str, stage: Stage) -> Copied:
-    """Copy a store to where there is none, or go on with that. Raises PlaceRefused if it cannot be done there."""
+    """Copy a store to an empty place, or continue an interrupted copy. Raises PlaceRefused."""
     if is_same_place(source, target):
         raise PlaceRefused(shown_place(target), "it is where the store is copied from")
-    with told(shown_place(target)), hold_store(source) as hold, closing(open_reader(source)) as original:
+    with system_errors(shown_place(target)), hold_store(source) as hold, closing(open_reader(source)) as original:
         state = original.state()
         new_events = _fill(original, state, target, stage)
         with hold_store(target, is_strict=False), closing(open_reader(target)) as copy:
@@ -55,7 +55,7 @@ def copy_store(source: str, target: str, stage: Stage) -> Copied:
 
 
 class _Note(NamedTuple):
-    """What a half-filled store is filled from: records are the same as long as nothing more is erased."""
+    """Where a half-filled store comes from. Records stay the same as long as no more events are erased."""
 
     store: str
     timeline: int
@@ -68,7 +68,7 @@ class _Note(NamedTuple):
 
 
 def _fill(source: Store, state: StoreState, target: str, stage: Stage) -> int:
-    """Copy what is missing; how many events that was."""
+    """Copy the missing records, and return the number of their events."""
     if _is_filled(target, state):
         return 0
     with closing(open_import(target)) as filling, stage("copying") as progressed:
@@ -77,13 +77,13 @@ def _fill(source: Store, state: StoreState, target: str, stage: Stage) -> int:
         for chunk in _chunks(source, before + 1, state.head):
             filling.add(chunk)
             progressed(filling.head(), state.head)
-        # What was copied before it was sealed is not sealed there.
+        # Records that were copied before they were sealed are not sealed in the copy.
         filling.finish(state._replace(sealed=min(sealed, state.sealed)))
         return state.head - before
 
 
 def _is_filled(target: str, state: StoreState) -> bool:
-    """Whether the very same store is there: then a copy was finished, and perhaps not checked."""
+    """Whether the target is the same store already: an earlier copy was finished, perhaps without its checks."""
     try:
         with closing(open_reader(target)) as there:
             return (there.identity(), there.head()) == (state.identity, state.head)
@@ -92,9 +92,11 @@ def _is_filled(target: str, state: StoreState) -> bool:
 
 
 def _begin(filling: StoreImport, state: StoreState, target: str) -> int:
-    """Note the source, or see whether it is the one that was noted; the mark of seals then."""
+    """Note the source, or check that it is the noted one. Returns the mark of seals in the note."""
     wanted = _Note.of(state)
-    kept = _noted(filling.begin(json.dumps(wanted)))
+    text, kept = filling.begin(json.dumps(wanted)), None
+    with suppress(ValueError, TypeError):
+        kept = _Note(*parsed(text))
     what = None
     if kept is None:
         what = "something else was being put there, and is not finished"
@@ -105,15 +107,8 @@ def _begin(filling: StoreImport, state: StoreState, target: str) -> int:
     elif filling.head() > state.head:
         what = f"it has {filling.head()} events already, and the source has {state.head}"
     if kept is None or what is not None:
-        raise PlaceRefused(shown_place(target), f"{what}; remove what is there, and begin anew")
+        raise PlaceRefused(shown_place(target), f"{what}; remove what is there, and begin again")
     return kept.sealed
-
-
-def _noted(text: str) -> _Note | None:
-    try:
-        return _Note(*parsed(text))
-    except (ValueError, TypeError):
-        return None
 
 
 def _chunks(source: Store, first: int, last: int) -> Iterator[list[Record]]:
@@ -134,10 +129,10 @@ def _chunks(source: Store, first: int, last: int) -> Iterator[list[Record]]:
 
 def _check(original: Store, copy: Store, head: int, stage: Stage) -> None:
     with stage("verifying") as progressed:
-        found = list(islice(findings(copy, progressed), FINDINGS_TOLD_MAX))
+        found = first_findings(copy, progressed)
     if not found:
         with stage("comparing") as progressed:
-            found = list(islice(_differences(original, copy, head, progressed), FINDINGS_TOLD_MAX))
+            found = list(islice(_differences(original, copy, head, progressed), FINDINGS_SHOWN_MAX))
     if found:
         raise StoreError(f"the copy is not what the source is; remove it: {'; '.join(found)}")
 
@@ -159,12 +154,12 @@ def _rows(state: StoreState, table: str) -> list[tuple[Any, ...]]:
     rows = state.tables[table]
     if table != "erasures":
         return rows
-    # They are finished in the copy: what was erased never came into its files.
+    # Erasures are finished in the copy: erased events never reached its files.
     return [(*row[:_FINISHED], *row[_FINISHED + 1 :]) for row in rows]
 
 
 def _different_records(original: Store, copy: Store, head: int, progressed: Progressed) -> Iterator[str]:
-    """Compare bytes where records lie alike, else events: they may have been sealed since they were copied."""
+    """Compare bytes where both have the same records, else events: a record may have been sealed since."""
     left, right = records_between(original, 1, head), records_between(copy, 1, head)
     at = 1
     one, other = next(left, None), next(right, None)

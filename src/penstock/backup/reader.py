@@ -1,4 +1,4 @@
-"""Reading backups, with every check there is: a byte that changed anywhere is found."""
+"""Reading backups. The checks find a change of any byte."""
 
 import re
 import struct
@@ -7,15 +7,14 @@ from hashlib import sha256
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.backup.manifests import Manifest, Member, decode, history_path, manifest_path
+from penstock.backup.manifest import Manifest, Member, decode_manifest, decode_state, history_path, manifest_path
 from penstock.backup.places import Place
-from penstock.backup.states import decode_state
 from penstock.errors import DamagedRecord, PlaceRefused
 from penstock.store.contract import Progressed, StoreState
 from penstock.store.record import Record
 
 LENGTH: Final = Struct("<I")
-"""Before each record of a file of history: how many bytes it has."""
+"""Precedes each record in a file of history: its length in bytes."""
 _MANIFEST: Final = re.compile(r"backups/(\d{8})\.json", re.ASCII)
 
 
@@ -28,56 +27,52 @@ class Chosen(NamedTuple):
 
 
 def numbers(place: Place) -> list[int]:
-    """The numbers of all backups in a place."""
     return sorted(int(found[1]) for name in place.sizes() if (found := _MANIFEST.fullmatch(name)))
 
 
 def read_manifest(place: Place, number: int) -> tuple[Manifest, str]:
-    """The manifest of a backup, and its checksum."""
+    """A manifest and its checksum."""
     path = manifest_path(number)
     data = place.read(path)
-    manifest = decode(str(place.path), path, data)
+    manifest = decode_manifest(str(place.path), path, data)
     if manifest.number != number:
         raise place.damaged(path, f"is of backup {manifest.number}")
     return manifest, sha256(data).hexdigest()
 
 
 def chain(place: Place) -> Iterator[Manifest]:
-    """All backups of a place, each of which goes on from the one before it."""
+    """All backups of a place. Raises BackupDamaged if one does not continue the one before it."""
     before: Manifest | None = None
     checksum: str | None = None
     for expected, number in enumerate(numbers(place), start=1):
         if number != expected:
             raise place.damaged(manifest_path(expected), "is not there")
         manifest, own = read_manifest(place, number)
-        if manifest.previous != checksum or not _goes_on(before, manifest):
+        if manifest.previous != checksum or (before is not None and not _continues(before, manifest)):
             raise place.damaged(manifest.path, "does not go on from the backup before it")
         yield manifest
         before, checksum = manifest, own
 
 
-def _goes_on(before: Manifest | None, manifest: Manifest) -> bool:
-    if before is None:
-        return True
-    one_store = (before.store, before.timeline, before.timelines) == (
-        manifest.store,
-        manifest.timeline,
-        manifest.timelines,
+def _continues(before: Manifest, manifest: Manifest) -> bool:
+    return (
+        (before.store, before.timeline, before.timelines) == (manifest.store, manifest.timeline, manifest.timelines)
+        and manifest.history[: len(before.history)] == before.history
+        and before.head <= manifest.head
     )
-    return one_store and manifest.history[: len(before.history)] == before.history and before.head <= manifest.head
 
 
 def choose(place: Place, number: int | None) -> Chosen:
     """A backup by its number, or the newest. Raises PlaceRefused if there is no such backup."""
-    if number is None and place.doubt:
-        raise PlaceRefused(str(place.path), f"{place.doubt}; {_offer(numbers(place))}")
+    if number is None:
+        _refuse_doubt(place)
     chosen = newest = None
     sealed, head = 1, 0
     for manifest in chain(place):
         newest = manifest
         if number is None or manifest.number <= number:
             chosen = manifest
-            # What was not sealed when it was backed up is not, however far the seals have come since.
+            # Records that were not sealed when they were backed up stay unsealed, whatever later manifests say.
             sealed = manifest.sealed if sealed == head + 1 else sealed
             head = manifest.head
     if chosen is None or newest is None or number not in (None, chosen.number):
@@ -85,10 +80,13 @@ def choose(place: Place, number: int | None) -> Chosen:
     return Chosen(chosen, newest, sealed)
 
 
-def _offer(found: list[int]) -> str:
-    if not found:
-        return "it has no whole backup"
-    return f"its last whole backup is {found[-1]}: restore that with --number {found[-1]}"
+def _refuse_doubt(place: Place) -> None:
+    if not place.doubt:
+        return
+    offer = "it has no whole backup"
+    if found := numbers(place):
+        offer = f"its last whole backup is {found[-1]}: restore that with --number {found[-1]}"
+    raise PlaceRefused(str(place.path), f"{place.doubt}; {offer}")
 
 
 def check(place: Place, chosen: Chosen, progressed: Progressed) -> None:
@@ -99,9 +97,8 @@ def check(place: Place, chosen: Chosen, progressed: Progressed) -> None:
 
 
 def check_all(place: Place, progressed: Progressed) -> list[Manifest]:
-    """Check every file of every backup; what backups there are."""
-    if place.doubt:
-        raise PlaceRefused(str(place.path), f"{place.doubt}; {_offer(numbers(place))}")
+    """Check every file of every backup, and return the manifests."""
+    _refuse_doubt(place)
     found = list(chain(place))
     for manifest in found:
         read_state(place, manifest)
@@ -121,7 +118,6 @@ def _check_history(place: Place, manifest: Manifest, progressed: Progressed) -> 
 
 
 def read_state(place: Place, manifest: Manifest) -> StoreState:
-    """The state of a backup."""
     member = manifest.state
     state = decode_state(str(place.path), member.path, read_member(place, member))
     if (state.identity.id, state.identity.timeline, state.head) != (manifest.store, manifest.timeline, manifest.head):
@@ -130,7 +126,7 @@ def read_state(place: Place, manifest: Manifest) -> StoreState:
 
 
 def read_member(place: Place, member: Member) -> bytes:
-    """A file of a backup; raises BackupDamaged if it is not what was written."""
+    """Raises BackupDamaged if a file does not match its size and checksum."""
     data = place.read(member.path, max(member.bytes, 0))
     if len(data) != member.bytes or sha256(data).hexdigest() != member.sha256:
         raise place.damaged(member.path, "is not what was written: its checksum does not match")
@@ -138,12 +134,16 @@ def read_member(place: Place, member: Member) -> bytes:
 
 
 def read_history(place: Place, member: Member, expected: int) -> list[Record]:
-    """The records of a file, of which the first begins at a position; they are whole, and none is missing."""
+    """The records of a file. Raises BackupDamaged unless they are whole and follow one another from `expected` on."""
     data = read_member(place, member)
     records: list[Record] = []
     at, first = 0, expected
     while at < len(data):
-        record = _record(place, member, data, at)
+        try:
+            (length,) = LENGTH.unpack_from(data, at)
+            record = Record.stored(data[at + LENGTH.size : at + LENGTH.size + length])
+        except (DamagedRecord, struct.error) as error:
+            raise place.damaged(member.path, f"has a bad record: {error}") from error
         if record.position != expected:
             raise place.damaged(member.path, f"has position {record.position} where {expected} belongs")
         records.append(record)
@@ -152,11 +152,3 @@ def read_history(place: Place, member: Member, expected: int) -> list[Record]:
     if member.path != history_path(first, expected - 1):
         raise place.damaged(member.path, f"has the positions {first} to {expected - 1}")
     return records
-
-
-def _record(place: Place, member: Member, data: bytes, at: int) -> Record:
-    try:
-        (length,) = LENGTH.unpack_from(data, at)
-        return Record.stored(data[at + LENGTH.size : at + LENGTH.size + length])
-    except (DamagedRecord, struct.error) as error:
-        raise place.damaged(member.path, f"has a bad record: {error}") from error

@@ -1,42 +1,47 @@
-"""Writing a backup beside whoever serves the store.
+"""Writing a backup while a server uses the store.
 
-The state is taken first, at one moment, and then the records up to its head, in short reads: history only grows. What
-is erased meanwhile is shown as erased by those reads, before the state knows of it. So if the ledger has grown, the
-state is taken again and the few records since are added, until both agree: whatever is missing from the records of a
-backup is in its ledger.
+The writer takes the state first, at one moment, and then the records up to its head, in short reads: history only
+grows. An erasure in between shows in those reads before the state knows of it. So if the ledger has grown, the writer
+takes the state again and adds the few records since, until both agree: the ledger of a backup names everything that is
+missing from its records.
 
-A backup that is not the first writes only the records after the head of the one before it.
+Every backup but the first writes only the records after the head of the one before it.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock import __version__
-from penstock.backup.exporting import records_between
-from penstock.backup.manifests import (
+from penstock.backup.manifest import (
     Manifest,
     Member,
-    encode,
+    encode_manifest,
+    encode_state,
     history_path,
     manifest_path,
     member_of,
     state_path,
 )
 from penstock.backup.places import Place
-from penstock.backup.reading import LENGTH, numbers, read_manifest
-from penstock.backup.states import encode_state
+from penstock.backup.reader import LENGTH, numbers, read_manifest
 from penstock.errors import PenstockError, PlaceRefused
+from penstock.model import EventFilter
 from penstock.model.times import now_text
-from penstock.store.contract import Progressed, Store, StoreState
+from penstock.store.contract import Progressed, ReadLimits, Store, StoreState
+from penstock.store.cutting import cut
+from penstock.store.record import Record
 
 CHUNK_BYTES_MAX: Final = 16 << 20
-"""Bytes of a file of history. It is made in memory; only a record that is larger by itself makes it larger."""
+"""Bytes of a file of history, which the writer builds in memory. A larger record gets a larger file."""
 ROUNDS_MAX: Final = 8
-"""How often the state is taken again because something was erased meanwhile."""
+"""How often the writer takes the state again because of erasures."""
+READ_LIMITS: Final = ReadLimits(events_max=1 << 20, bytes_max=4 << 20, scan_ms_max=250)
+"""Limits of one read, so that it does not hold a server's WAL for long."""
 
 
 class Written(NamedTuple):
-    """What a backup has written: its manifest, and how many of its events and bytes are new."""
+    """The manifest of a new backup, and how many of its events and bytes are new."""
 
     manifest: Manifest
     new_events: int
@@ -45,40 +50,34 @@ class Written(NamedTuple):
 
 def back_up(store: Store, place: Place, progressed: Progressed) -> Written:
     """Write the next backup of a store to a place."""
-    before, checksum = _last(place)
-    state = _taken(store, place, before)
-    place.keep_only(_finished(before))
+    before, checksum = _last_backup(place)
+    state = _take_state(store, place, before)
+    finished: set[str] = set()
+    if before is not None:
+        made = range(1, before.number + 1)
+        finished.update(member.path for member in before.history)
+        finished.update(map(manifest_path, made), map(state_path, made))
+    place.keep_only(finished)
     try:
-        return _write(store, place, state, before, checksum, progressed)
+        chunks = _Chunks(place, before.history if before else (), before.head if before else 0)
+        for _ in range(ROUNDS_MAX):
+            chunks.take(store, state.head, progressed)
+            now = _take_state(store, place, before)
+            if [row[0] for row in now.tables["erasures"]] == [row[0] for row in state.tables["erasures"]]:
+                break
+            state = now
+        chunks.take(store, state.head, progressed)
+        return _conclude(place, before, checksum, state, chunks)
     except BaseException:
-        # Leave nothing behind that looks as if a backup had been killed here.
+        # Leave no files that look like the remains of a killed backup.
         with suppress(PenstockError):
-            place.keep_only(_finished(before))
+            place.keep_only(finished)
             place.sync()
         raise
 
 
-def _write(
-    store: Store,
-    place: Place,
-    state: StoreState,
-    before: Manifest | None,
-    checksum: str | None,
-    progressed: Progressed,
-) -> Written:
-    chunks = _Chunks(place, before.history if before else (), before.head if before else 0)
-    for _ in range(ROUNDS_MAX):
-        chunks.take(store, state.head, progressed)
-        now = _taken(store, place, before)
-        if _ledger(now) == _ledger(state):
-            break
-        state = now
-    chunks.take(store, state.head, progressed)
-    return _conclude(place, before, checksum, state, chunks)
-
-
-def _last(place: Place) -> tuple[Manifest | None, str | None]:
-    """The last backup of a place, whose files are there, and its checksum."""
+def _last_backup(place: Place) -> tuple[Manifest | None, str | None]:
+    """The last manifest of a place and its checksum. Raises BackupDamaged if a file of it is missing."""
     found = numbers(place)
     if not found:
         return None, None
@@ -87,20 +86,12 @@ def _last(place: Place) -> tuple[Manifest | None, str | None]:
     sizes = place.sizes()
     for member in manifest.files:
         if sizes.get(member.path) != member.bytes:
-            raise place.damaged(member.path, "is missing or has another length; begin anew in another place")
+            raise place.damaged(member.path, "is missing or has another length; begin again in another place")
     return manifest, checksum
 
 
-def _finished(last: Manifest | None) -> set[str]:
-    """All files that belong to finished backups."""
-    if last is None:
-        return set()
-    made = range(1, last.number + 1)
-    return {member.path for member in last.history} | set(map(manifest_path, made)) | set(map(state_path, made))
-
-
-def _taken(store: Store, place: Place, before: Manifest | None) -> StoreState:
-    """The store's state, if the next backup of this place can be of it."""
+def _take_state(store: Store, place: Place, before: Manifest | None) -> StoreState:
+    """The store's state. Raises PlaceRefused if the place has backups of another history."""
     state = store.state()
     if before is None:
         return state
@@ -114,10 +105,6 @@ def _taken(store: Store, place: Place, before: Manifest | None) -> StoreState:
     if what is not None:
         raise PlaceRefused(str(place.path), f"{what}; back up to another place")
     return state
-
-
-def _ledger(state: StoreState) -> list[int]:
-    return [row[0] for row in state.tables["erasures"]]
 
 
 def _conclude(
@@ -139,15 +126,15 @@ def _conclude(
         checksum,
     )
     place.add(own.path, data)
-    # All that a manifest names must be safe before the manifest is there.
+    # All files that a manifest names must be on disk before the manifest is.
     place.sync()
-    place.add(manifest.path, encode(manifest))
+    place.add(manifest.path, encode_manifest(manifest))
     place.sync()
     return Written(manifest, state.head - (before.head if before else 0), chunks.new_bytes + own.bytes)
 
 
 class _Chunks:
-    """The files of history: those that are there, and those that are added."""
+    """The files of history: those of earlier backups, and new ones."""
 
     def __init__(self, place: Place, members: tuple[Member, ...], head: int) -> None:
         self._place = place
@@ -156,7 +143,7 @@ class _Chunks:
         self.new_bytes = 0
 
     def take(self, store: Store, head: int, progressed: Progressed) -> None:
-        """Add all records after those that are there, up to a position."""
+        """Add the records after those in the files, up to a position."""
         parts: list[bytes] = []
         size = 0
         last = self.head
@@ -180,3 +167,14 @@ class _Chunks:
         self.members.append(member)
         self.head = last
         self.new_bytes += member.bytes
+
+
+def records_between(store: Store, first: int, last: int) -> Iterator[Record]:
+    """The records of a store from one position to another, cut at both ends, without erased events."""
+    while first <= last:
+        page = store.read_records(first, EventFilter(), READ_LIMITS)
+        for record in page.records:
+            if record.position > last:
+                return
+            yield cut(record, first, last)
+        first = page.next
