@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.interchange.csvs import csv_header, to_csv
-from penstock.interchange.lines import to_cloud_lines, to_json_lines
-from penstock.interchange.parquets import ParquetEvents
+from penstock.interchange.csv_format import csv_header, to_csv
+from penstock.interchange.json_format import to_cloud_lines, to_json_lines
+from penstock.interchange.parquet_format import ParquetEvents
 from penstock.model import Event, new_event, now_ticks
 from tests.hostile.mutations import (
     CHANGES,
@@ -182,7 +182,7 @@ def test_a_row_of_csv_without_an_end_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Each of its lines is short, and together they are one row: what a row may have is limited as well."""
-    monkeypatch.setattr("penstock.interchange.csvs.LINE_BYTES_MAX", 10_000)
+    monkeypatch.setattr("penstock.interchange.csv_format.LINE_BYTES_MAX", 10_000)
     # The command sets the limit of Python's own module, which others in this process use as well.
     limit = csv.field_size_limit()
     request.addfinalizer(lambda: csv.field_size_limit(limit))
