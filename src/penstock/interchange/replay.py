@@ -76,7 +76,7 @@ class IntoStreams:
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What to replay, and where to. `written_range` is how the user named positions and times."""
+    """A request to replay. `written_range` is how the user named positions and times."""
 
     url: str
     selection: Selection
@@ -116,7 +116,7 @@ class Note:
     """The replay is done up to this position."""
     sending: int = 0
     sending_events: int = 0
-    """The last position and the events of the batch in flight; 0 if there is none."""
+    """The last position and the events of the batch in flight, or 0."""
     sending_at: float = 0.0
     """When the replay noted that batch, in seconds since 1970."""
     events: int = 0
@@ -236,7 +236,7 @@ def _digest(value: object) -> str:
 
 
 def _resume(before: Note | None, new: Note, again: bool) -> Note | None:
-    """The note to continue from; None if there is none, or if the user repeats a finished replay."""
+    """The note to continue from, if one exists and the user does not repeat a finished replay."""
     if before is None:
         new.run = now_ticks() if again else 0
         return None

@@ -188,7 +188,7 @@ class ReplayTarget(ABC):
 
     @abstractmethod
     def start(self, batch: Batch, producer: str, wait: Wait) -> bool:
-        """Send a batch. Settle the one before first. False, without sending, if `wait` was told to stop."""
+        """Send a batch. Settle the one before first. False, without sending, if `wait` says to stop."""
 
     @abstractmethod
     def settle(self) -> int | None:
