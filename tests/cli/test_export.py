@@ -199,7 +199,7 @@ def test_what_a_killed_export_wrote_after_its_last_note_is_cut_off(
     path, left = str(tmp_path / "all.jsonl"), list[FileTarget]()
     half = Selection(many, last=json.loads(whole.splitlines()[24_999])["position"])
     monkeypatch.setattr("penstock.interchange.exporter.NOTE_S", 0.0)
-    monkeypatch.setattr(FileTarget, "leave", lambda self: left.append(self))  # noqa: PLW0108 - a method
+    monkeypatch.setattr(FileTarget, "close", lambda self: left.append(self))  # noqa: PLW0108 - a method
     monkeypatch.setattr(FileTarget, "finish", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export_events(served.url, path, Format.JSONL, half, lambda *_: None)

@@ -286,7 +286,7 @@ def test_a_file_that_somebody_writes_to_is_not_imported(served: Server, context:
     path.write_text('{"stream":"s","type":"T"}\n')
     found = survey(Source("a", path, Format.JSONL, Defaults(context)), "", lambda _: None)
     path.write_text('{"stream":"s","type":"T"}\n' * 2)
-    with pytest.raises(FileRefused, match="changed it while"):
+    with pytest.raises(FileRefused, match="changed it during"):
         import_file(found, served.url, lambda _: None)
 
 
