@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import LakeDamaged, StoreError
 from penstock.lake import remote
 from penstock.lake.reporting import status
-from penstock.spark.spreading import shares, spread
+from penstock.spark.parallel import event_progress, parallel_map
 from tests.lake.support import archive, awkward, fill, verified
 
 
@@ -28,22 +28,22 @@ def broken(number: int) -> int:
 
 def test_results_come_in_the_order_of_their_tasks(spark: SparkSession) -> None:
     told: list[float] = []
-    assert spread(spark, range(10), square, told.append) == [number * number for number in range(10)]
-    assert spread(lambda: spark, [3], square, told.append) == [9]
-    assert spread(None, [3], square, told.append) == [9]
-    assert spread(spark, [], square, told.append) == []
+    assert parallel_map(spark, range(10), square, told.append) == [number * number for number in range(10)]
+    assert parallel_map(lambda: spark, [3], square, told.append) == [9]
+    assert parallel_map(None, [3], square, told.append) == [9]
+    assert parallel_map(spark, [], square, told.append) == []
     assert all(0 <= share <= 1 for share in told)
     assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None
 
 
 def test_an_error_of_ours_comes_back_as_it_is(spark: SparkSession) -> None:
     with pytest.raises(LakeDamaged, match="the lake in lake is damaged: file is not there"):
-        spread(spark, [1, 2, 3], damaged, lambda _: None)
+        parallel_map(spark, [1, 2, 3], damaged, lambda _: None)
 
 
 def test_any_other_error_is_told_in_a_line(spark: SparkSession) -> None:
     with pytest.raises(StoreError, match=r"Spark gave up: ZeroDivisionError: task 1 is broken") as caught:
-        spread(spark, [1], broken, lambda _: None)
+        parallel_map(spark, [1], broken, lambda _: None)
     assert "\n" not in str(caught.value)
 
 
@@ -62,7 +62,7 @@ def test_spark_archives_to_an_object_store(
 
 def test_shares_of_a_round_are_told_as_events_of_all() -> None:
     told: list[tuple[int, int]] = []
-    share = shares(lambda done, total: told.append((done, total)), 100, 50, 200)
+    share = event_progress(lambda done, total: told.append((done, total)), 100, 50, 200)
     share(0.5)
     share(1.0)
     assert told == [(125, 200), (150, 200)]
