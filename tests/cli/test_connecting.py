@@ -13,7 +13,8 @@ from tests.cli.support import called as command
 from tests.cli.support import run, run_process, variables
 
 NOBODY = "penstock://127.0.0.1:1"
-REFUSED = f"penstock: no server answers at {NOBODY}: connection refused; start one with `penstock serve`, or name it with --url\n"
+ADVICE = "start one with `penstock serve`, or name it with --url"
+REFUSED = f"penstock: no server answers at {NOBODY}: connection refused; {ADVICE}\n"
 
 COMMANDS = [
     ("append", "shop", "s", "T"),

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 from uuid import UUID
 
 import typer
@@ -28,10 +28,9 @@ from penstock.cli.output import (
     stop_command,
 )
 from penstock.errors import PenstockError, Retry, VersionConflict
-from penstock.interchange.strict import parsed
-from penstock.interchange.times import stamp_of_text
 from penstock.model import ANY, NEW, Appended
-from penstock.model.events import NewEvent, now_ticks, random_id, stamp_of, ticks_of, ticks_of_datetime
+from penstock.model.events import NewEvent, random_id
+from penstock.model.times import now_ticks, stamp_of, ticks_of_datetime, ticks_of_text
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -143,8 +142,10 @@ def _body(given: str | None, as_text: bool) -> bytes:
 def _text(name: str, given: str, as_text: bool) -> str:
     """The text as given; text that begins like JSON but is not JSON is refused, because it is most likely a typo."""
     if not as_text and given.lstrip()[:1] in ("{", "["):
+        from penstock.event_json import parse_json  # noqa: PLC0415
+
         try:
-            parsed(given)
+            parse_json(given)
         except (ValueError, RecursionError) as error:
             refuse(f"{name} is not JSON: {json_flaw(error)}; use --text to keep it as text")
     return given
@@ -153,7 +154,7 @@ def _text(name: str, given: str, as_text: bool) -> str:
 def _ticks(time: str) -> int:
     try:
         # To 100 ns, which is finer than Python's datetime.
-        return ticks_of(stamp_of_text(time))
+        return ticks_of_text(time)
     except ValueError:
         pass
     try:
@@ -205,7 +206,7 @@ class Lines:
                 for number, line in lines:
                     try:
                         if line.strip():
-                            found.append((number, event_of(parsed(line.decode()), *self._place)))
+                            found.append((number, event_of(line, *self._place)))
                     except (ValueError, RecursionError) as error:
                         self._write(found, number - 1)
                         self._end(f"line {number}: {json_flaw(error)}")
@@ -254,12 +255,12 @@ class Lines:
         fail(f"{reason}; {before}")
 
 
-def event_of(document: Any, context: str | None = None, stream: str | None = None) -> "Incoming":
-    """The event of a JSON object. If it names a context or stream, it must be the given one. Raises ValueError."""
-    # They take a moment to import, and help does not need them.
-    from penstock.interchange import lines  # noqa: PLC0415
-    from penstock.interchange.rows import Defaults  # noqa: PLC0415
+def event_of(line: bytes, context: str | None = None, stream: str | None = None) -> "Incoming":
+    """The event of a JSON line. If it names a context or stream, it must be the given one. Raises ValueError."""
+    # It takes a moment to import, and help does not need it.
+    from penstock import event_json  # noqa: PLC0415
 
+    document = event_json.parse_json(line.decode())
     if not isinstance(document, dict):
         raise ValueError("it is not a JSON object")
     for member, given in (("context", context), ("stream", stream), ("type", None)):
@@ -268,7 +269,7 @@ def event_of(document: Any, context: str | None = None, stream: str | None = Non
             raise ValueError(f"{member} is {json_text(named)}, but the command says {json_text(given)}")
         if named in (None, ""):
             raise ValueError(f"{member} is missing")
-    return lines.event_of(document, Defaults(context, stream))
+    return event_json.event_of(document, event_json.Defaults(context, stream))
 
 
 def json_flaw(error: Exception) -> str:

@@ -11,12 +11,12 @@ import typer
 
 from penstock.cli.connection import connected
 from penstock.cli.options import Data, Url, moment, need_name
-from penstock.cli.output import AsJson, counted, fail, iso, print_result, print_rows, refuse, remark
+from penstock.cli.output import AsJson, counted, fail, print_result, print_rows, refuse, remark
 from penstock.cli.read import print_events
 from penstock.cli.stats import QUEUE_COLUMNS, queue_row
 from penstock.errors import PenstockError
 from penstock.model import QueueInfo, SubscriptionInfo
-from penstock.model.events import TICKS_MAX, datetime_of
+from penstock.model.times import TICKS_MAX, datetime_of, text_of_ticks
 
 if TYPE_CHECKING:
     from penstock.client import Client, Queue
@@ -233,8 +233,11 @@ def dead_command(
         if after is not None:
             queue.dead_after(None if after == "never" else int(after))
         found = queue.dead_letters()
-    documents = ({**asdict(dead), "expires": iso(dead.expires)} for dead in found)
-    rows = ((dead.first, dead.last, dead.count, dead.deliveries, dead.subscriber, iso(dead.expires)) for dead in found)
+    documents = [{**asdict(dead), "expires": text_of_ticks(dead.expires)} for dead in found]
+    rows = (
+        (dead.first, dead.last, dead.count, dead.deliveries, dead.subscriber, text_of_ticks(dead.expires))
+        for dead in found
+    )
     columns = ("#first", "#last", "#events", "#tries", "last consumer", "expired")
     print_rows(documents, columns, rows, empty="no dead letters", as_json=as_json)
 
@@ -289,7 +292,7 @@ def list_subscriptions(
 def _document(info: SubscriptionInfo, head: int) -> dict[str, Any]:
     found = asdict(info)
     ticks = found.pop("last_ticks")
-    return {**found, "behind": head + 1 - info.position, "last_event": None if ticks is None else iso(ticks)}
+    return {**found, "behind": head + 1 - info.position, "last_event": None if ticks is None else text_of_ticks(ticks)}
 
 
 @subscription_app.command("set")

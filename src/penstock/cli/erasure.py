@@ -31,7 +31,7 @@ from penstock.cli.stats import all_pages
 from penstock.client import Client, connect
 from penstock.engine.jobs import erasure_info
 from penstock.errors import StoreInUse
-from penstock.model.events import datetime_of
+from penstock.model.times import datetime_of
 from penstock.store import store_url
 
 CONNECT_S_MAX: Final = 30.0

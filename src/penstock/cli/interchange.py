@@ -25,13 +25,12 @@ from penstock.cli.output import (
     stop_command,
 )
 from penstock.errors import PenstockError
-from penstock.interchange.files import STANDARD, FileRefused, Format, format_of
+from penstock.interchange.formats import STANDARD, FileRefused, Format, format_of
 from penstock.model import check_context, check_stream, check_type, ticks_of_datetime
 
 if TYPE_CHECKING:
-    from penstock.interchange.importing import Imported, Survey
-    from penstock.interchange.reading import Source
-    from penstock.interchange.rows import Defaults
+    from penstock.event_json import Defaults
+    from penstock.interchange.importer import Imported, Source, Survey
 
 COPY_BYTES: Final = 1 << 20
 
@@ -78,8 +77,8 @@ def import_command(
     """
     # They take a moment to import, and help does not need them.
     from penstock.client.urls import transport_to  # noqa: PLC0415
-    from penstock.interchange.importing import rehearsed, survey  # noqa: PLC0415
-    from penstock.interchange.rows import Defaults  # noqa: PLC0415
+    from penstock.event_json import Defaults  # noqa: PLC0415
+    from penstock.interchange.importer import rehearsed, survey  # noqa: PLC0415
 
     defaults = Defaults(context, stream, type)
     if reason := defaults.check():
@@ -118,7 +117,7 @@ def _progress_bar(what: str, *, hidden: bool = False) -> Any:
 @contextmanager
 def _source(file: str, format: Format | None, defaults: "Defaults") -> "Iterator[Source]":
     """A file that can be read twice: a pipe is copied into a temporary file first."""
-    from penstock.interchange.reading import Source  # noqa: PLC0415
+    from penstock.interchange.importer import Source  # noqa: PLC0415
 
     kind, path = _format_of(file, format), Path(file)
     is_pipe = path.exists() and not path.is_file() and not path.is_dir()
@@ -153,7 +152,7 @@ def _errors_name(name: str) -> Iterator[None]:
 
 def _import(found: "Survey", address: str) -> "Imported":
     """Import a file; if that fails half-way, the message says how much is imported."""
-    from penstock.interchange.importing import import_file  # noqa: PLC0415
+    from penstock.interchange.importer import import_file  # noqa: PLC0415
 
     written = 0
 
@@ -216,7 +215,7 @@ def export_command(
     command continues with that.
     """
     # They take a moment to import, and help does not need them.
-    from penstock.interchange.exporting import POSITION_MAX, Selection, export_events  # noqa: PLC0415
+    from penstock.interchange.exporter import POSITION_MAX, Selection, export_events  # noqa: PLC0415
 
     path = STANDARD if path == "/dev/stdout" else path
     named = tuple(types) if types else None
@@ -238,8 +237,8 @@ def export_command(
                     kind,
                     selection,
                     lambda done, total, _: bar(done, total),
-                    said=(since, until),
-                    anew=anew,
+                    written_times=(since, until),
+                    restart=anew,
                 )
         except KeyboardInterrupt:
             can_continue = path != STANDARD and Path(path + ".partial.json").exists()

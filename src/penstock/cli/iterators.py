@@ -23,7 +23,6 @@ from penstock.cli.output import (
     complain,
     counted,
     fail,
-    iso,
     json_text,
     print_document,
     print_line,
@@ -36,12 +35,13 @@ from penstock.cli.signals import interruptible
 from penstock.cli.spark_options import Conf, Master, session
 from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound
 from penstock.model import IteratorKind
+from penstock.model.times import text_of_ticks
 from penstock.settings import load
 
 if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.model import IteratorSummary
-    from penstock.spark.building import Outcome
+    from penstock.spark.builds import Outcome
 
 FUNCTION_BYTES_MAX: Final = 1 << 20
 COUNT: Final = 10
@@ -136,8 +136,8 @@ def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson
     --data the command reads the store itself, and a server may have it open.
     """
     if data is not None:
+        from penstock.engine.iterator_jobs import show_iterator  # noqa: PLC0415
         from penstock.engine.jobs import list_iterators  # noqa: PLC0415
-        from penstock.engine.summaries import show_iterator  # noqa: PLC0415
         from penstock.store import open_reader  # noqa: PLC0415
 
         with exit_on_error(), closing(open_reader(address_of(url, data))) as store:
@@ -146,7 +146,7 @@ def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson
         with connected(url) as client:
             one, readers = client.iterator(name).show(), client.iterators(name)
     built = {"items": one.items, "behind": one.behind} if one.indexed else {}
-    document = {"iterator": one.name, **_definition(one), **built, "created": iso(one.created)}
+    document = {"iterator": one.name, **_definition(one), **built, "created": text_of_ticks(one.created)}
     document |= {"function": one.function, "readers": readers}
     if as_json:
         print_document(document)
@@ -219,7 +219,7 @@ def build_command(
     from there. It may serve and accept messages meanwhile.
     """
     from penstock.engine.iterators import lua_limits  # noqa: PLC0415
-    from penstock.spark.building import begun  # noqa: PLC0415
+    from penstock.spark.builds import begin_build  # noqa: PLC0415
 
     again = "interrupted: results that are not installed are discarded; run the same command again"
     with exit_on_error(), interruptible(again):
@@ -228,7 +228,7 @@ def build_command(
 
         address, lua = address_of(url, data), lua_limits(load({}, os.environ))
         started, began = session(APP_NAME, master, conf), time.monotonic()
-        with begun(address, name, lua) as building, started as spark, progress_bar("messages") as bar:
+        with begin_build(address, name, lua) as building, started as spark, progress_bar("messages") as bar:
 
             def show(done: int, total: int) -> None:
                 bar(done, total, f"messages, {building.failed:,} failed" if building.failed else "messages")
@@ -331,7 +331,7 @@ def _inputs(client: "Client", log: str, count: int, *, last: bool) -> Iterator[t
             (message,) = _encoded([item])
             yield number, message
         return
-    from penstock.engine.sources import event_message  # noqa: PLC0415
+    from penstock.engine.iterator_jobs import event_message  # noqa: PLC0415
 
     context, _, stream = log.partition("/")
     events = list(client.read_stream(context, stream, backward=last, limit=count))

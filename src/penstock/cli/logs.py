@@ -16,7 +16,6 @@ from penstock.cli.output import (
     agreed,
     counted,
     fail,
-    iso,
     json_text,
     print_document,
     print_line,
@@ -26,7 +25,7 @@ from penstock.cli.output import (
     stop_command,
 )
 from penstock.errors import LogNotFound, PenstockError
-from penstock.interchange.strict import parsed
+from penstock.model.times import text_of_ticks
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -71,7 +70,7 @@ def show_command(name: LogName, url: Url = None, data: Data = None, as_json: AsJ
         print_document(_document(found))
         return
     print_line(f"log        {found.log}")
-    print_line(f"created    {iso(found.created)}")
+    print_line(f"created    {text_of_ticks(found.created)}")
     print_line(f"messages   {found.messages:,}, {found.size_bytes:,} bytes")
     print_line(f"iterators  {', '.join(found.iterators) or 'none'}")
 
@@ -79,7 +78,7 @@ def show_command(name: LogName, url: Url = None, data: Data = None, as_json: AsJ
 def _document(log: "LogSummary") -> dict[str, Any]:
     return {
         "log": log.log,
-        "created": iso(log.created),
+        "created": text_of_ticks(log.created),
         "messages": log.messages,
         "bytes": log.size_bytes,
         "iterators": log.iterators,
@@ -103,8 +102,10 @@ def append_command(
     """
     given: list[Any] | None = None
     if message is not None:
+        from penstock.event_json import parse_json  # noqa: PLC0415
+
         try:
-            given = [parsed(message)]
+            given = [parse_json(message)]
         except (ValueError, RecursionError) as error:
             refuse(f"the message is not JSON: {json_flaw(error)}")
     with connected(url, data) as client:
@@ -140,11 +141,13 @@ class Lines:
         return self._done
 
     def _append_together(self, lines: list[tuple[int, bytes]]) -> None:
+        from penstock.event_json import parse_json  # noqa: PLC0415 - it takes a moment to import
+
         values: list[Any] = []
         for number, line in lines:
             try:
                 if line.strip():
-                    values.append(parsed(line.decode()))
+                    values.append(parse_json(line.decode()))
             except (ValueError, RecursionError) as error:
                 self._send(values)
                 before = f"{counted(self._done, 'message')} before it appended, and no more"
@@ -200,7 +203,7 @@ def messages(
 def as_json_value(message: bytes) -> str:
     """A message as JSON in one line; docs/spark.md says how values that JSON lacks are written."""
     # Arrow takes long to import.
-    from penstock.history.texts import json_of  # noqa: PLC0415
+    from penstock.history.columns import json_of  # noqa: PLC0415
 
     return json_text(json.loads(json_of(message)))
 

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 import typer
 
 from penstock.cli.signals import INTERRUPTED
-from penstock.interchange.times import text_of_stamp
-from penstock.model.events import stamp_of
 from penstock.terminal import complain, shown, shown_document
 
 if TYPE_CHECKING:
@@ -34,7 +32,6 @@ __all__ = [
     "counted",
     "fail",
     "has_colours",
-    "iso",
     "json_text",
     "print_document",
     "print_line",
@@ -62,11 +59,6 @@ def json_text(value: Any, indent: int | None = None) -> str:
     separators = (",", ":") if indent is None else None
     text = json.dumps(value, ensure_ascii=not is_unicode, separators=separators, indent=indent, default=str)
     return shown_document(text)
-
-
-def iso(ticks: int) -> str:
-    """A time in UTC as ISO 8601, to 100 ns."""
-    return text_of_stamp(stamp_of(ticks))
 
 
 def counted(number: int, thing: str) -> str:

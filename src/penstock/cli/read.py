@@ -1,17 +1,16 @@
 """`penstock read` and `penstock tail`: events of a stream, of a context, or of the whole history.
 
-With `--json` an event is one object; `event_document` says what is in it, and `penstock append -` takes such lines.
+With `--json` an event is one object (see `penstock.event_json`), and `penstock append -` takes such lines.
 """
 
 import sys
 import time
-from base64 import b64encode
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -33,15 +32,14 @@ from penstock.cli.output import (
     complain,
     fail,
     has_colours,
-    iso,
     print_line,
     print_lines,
     refuse,
     remark,
 )
 from penstock.errors import CannotConnect, ConnectionLost, DeadlinePassed, PenstockError, Retry
-from penstock.interchange.strict import parsed
-from penstock.model import Event, StoreStats, ticks_of_datetime
+from penstock.model import Event, StoreStats
+from penstock.model.times import text_of_ticks, ticks_of_datetime
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -62,6 +60,9 @@ ONE_STREAM: Final = "--filter selects streams by name, but STREAM names one alre
 
 def print_events(events: Iterable[Event], *, as_json: bool, flush: bool = False) -> int:
     """Print events as they arrive; returns how many."""
+    # It takes a moment to import, and help does not need it.
+    from penstock.event_json import event_document  # noqa: PLC0415
+
     colours = not as_json and has_colours()
     count = 0
     for event in events:
@@ -71,7 +72,7 @@ def print_events(events: Iterable[Event], *, as_json: bool, flush: bool = False)
             print_line(
                 Painted(str(event.position), "dim"),
                 "  ",
-                Painted(iso(event.ticks), "dim"),
+                Painted(text_of_ticks(event.ticks), "dim"),
                 f"  {event.context}/{event.stream} {event.sequence}  ",
                 Painted(event.type, "cyan"),
                 f"  {body_text(event.body)}",
@@ -81,44 +82,6 @@ def print_events(events: Iterable[Event], *, as_json: bool, flush: bool = False)
             sys.stdout.flush()
         count += 1
     return count
-
-
-def event_document(event: Event) -> dict[str, Any]:
-    """An event as JSON. A body that is not JSON is under `text`, one that is not UTF-8 either under `base64`.
-
-    Headers are an object if they are a JSON object, otherwise text, and null if there are none. `append` makes the same
-    event of it: in JSON only spaces, and how numbers are written, may change.
-    """
-    headers: Any = event.headers
-    if headers is not None:
-        try:
-            found = parsed(headers)
-        except (ValueError, RecursionError):
-            found = None
-        headers = found if isinstance(found, dict) else headers
-    return {
-        "position": event.position,
-        "sequence": event.sequence,
-        "context": event.context,
-        "stream": event.stream,
-        "type": event.type,
-        "id": str(event.uuid),
-        "timestamp": iso(event.ticks),
-        "recorded_at": iso(event.recorded),
-        "headers": headers,
-        **_body_member(event.body),
-    }
-
-
-def _body_member(body: bytes) -> dict[str, Any]:
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(body).decode()}
-    try:
-        return {"body": parsed(text)}
-    except (ValueError, RecursionError):
-        return {"text": text}
 
 
 def body_text(body: bytes) -> str:

@@ -21,8 +21,8 @@ from penstock.settings.loading import without_password
 
 if TYPE_CHECKING:
     from penstock.cli.screen import Bar
-    from penstock.interchange.exporting import Selection
-    from penstock.interchange.replaying import Replay, Wanted
+    from penstock.interchange.exporter import Selection
+    from penstock.interchange.replay import Replay, ReplayRequest
 
 STATE_ENVIRONMENT: Final = "XDG_STATE_HOME"
 """The environment variable that names the directory where programs keep their state."""
@@ -128,20 +128,20 @@ def replay_command(
     selection = _selection(context, filter, named, first, last)
     with exit_on_error():
         # They take a moment to import, and help does not need them.
+        from penstock.interchange.replay import IntoStreams, ReplayRequest, ThroughQueue  # noqa: PLC0415
         from penstock.interchange.replay_targets import Places  # noqa: PLC0415
-        from penstock.interchange.replaying import Into, Through, Wanted  # noqa: PLC0415
 
         address = address_of(url, data)
         if queue is not None:
-            target: Into | Through = Through(queue, queue_context)
+            target: IntoStreams | ThroughQueue = ThroughQueue(queue, queue_context)
             where = f"through queue {queue}"
         else:
-            target = Into(to_url or address, Places(to_context, prefix, expected is Expected.NEW))
+            target = IntoStreams(to_url or address, Places(to_context, prefix, expected is Expected.NEW))
             parts = (f"context {to_context}" if to_context else "", str(without_password(to_url)) if to_url else "")
             where = "into " + " of ".join(part for part in parts if part)
         notes = Path(os.environ.get(STATE_ENVIRONMENT) or "~/.local/state").expanduser() / "penstock" / "replays"
-        wanted = Wanted(address, selection, target, (first, last), name, state, notes, again, rate)
-        _replay(wanted, where, as_json)
+        request = ReplayRequest(address, selection, target, (first, last), name, state, notes, again, rate)
+        _replay(request, where, as_json)
 
 
 def _check_target(
@@ -171,7 +171,7 @@ def _check_target(
 def _selection(
     context: str | None, filter: str, types: tuple[str, ...] | None, first: str | None, last: str | None
 ) -> "Selection":
-    from penstock.interchange.exporting import POSITION_MAX, Selection  # noqa: PLC0415
+    from penstock.interchange.exporter import POSITION_MAX, Selection  # noqa: PLC0415
 
     begin, since = _position_or_ticks("--from", first)
     end, until = _position_or_ticks("--to", last)
@@ -195,9 +195,9 @@ def _position_or_ticks(option: str, text: str | None) -> tuple[int | None, int |
 # --- running it -----------------------------------------------------------------------------------------------
 
 
-def _replay(wanted: "Wanted", where: str, as_json: bool) -> None:
+def _replay(request: "ReplayRequest", where: str, as_json: bool) -> None:
     from penstock.cli.screen import progress_bar  # noqa: PLC0415 - Rich takes long to import
-    from penstock.interchange.replaying import replay_of  # noqa: PLC0415
+    from penstock.interchange.replay import open_replay  # noqa: PLC0415
 
     def so_far() -> str:
         note = replay.note
@@ -205,7 +205,7 @@ def _replay(wanted: "Wanted", where: str, as_json: bool) -> None:
         return f"{done}; run the same command again to continue"
 
     try:
-        with replay_of(wanted) as replay:
+        with open_replay(request) as replay:
             if replay.note.finished:
                 _print_result(replay, where, as_json, before=True)
                 return
@@ -216,20 +216,20 @@ def _replay(wanted: "Wanted", where: str, as_json: bool) -> None:
                     with progress_bar("replaying", rated=False) as bar:
                         is_done = replay.run(stop, ReplayProgress(bar).show)
                 except PenstockError as error:
-                    fail(f"{_replay_error(error, wanted)}: {so_far()}")
+                    fail(f"{_replay_error(error, request)}: {so_far()}")
                 except KeyboardInterrupt:
                     is_done = False
                 if not is_done:
                     stop_command(f"interrupted: {so_far()}", stop.exit_code)
             _print_result(replay, where, as_json, before=False)
     except CannotConnect as error:
-        fail(_replay_error(error, wanted))
+        fail(_replay_error(error, request))
 
 
-def _replay_error(error: PenstockError, wanted: "Wanted") -> str:
+def _replay_error(error: PenstockError, request: "ReplayRequest") -> str:
     """An error as one line. Two options name servers; the advice must name the right one."""
-    to = getattr(wanted.target, "url", wanted.url)
-    is_target = isinstance(error, CannotConnect) and to != wanted.url and error.url in to
+    to = getattr(request.target, "url", request.url)
+    is_target = isinstance(error, CannotConnect) and to != request.url and error.url in to
     return error_line(error).replace("name it with --url", "name it with --to-url") if is_target else error_line(error)
 
 

@@ -15,7 +15,7 @@ from penstock.cli.options import Config, StoreData, StoreUrl, Url, directory
 from penstock.cli.output import complain, counted, json_text, print_line, print_table, refuse, shown
 from penstock.cli.settings import one_store
 from penstock.cli.signals import interruptible
-from penstock.settings.parsers import size
+from penstock.settings.table import size
 
 if TYPE_CHECKING:
     from penstock.sql import Answer, Limits
@@ -154,7 +154,7 @@ def statement_of(text: str) -> str:
 
 def limits_of(memory: str, temp: Path | None, allowed: list[Path] | None) -> "Limits":
     """What DuckDB may use and read."""
-    from penstock.sql.sessions import MEMORY_BYTES_MIN, Limits  # noqa: PLC0415
+    from penstock.sql.session import MEMORY_BYTES_MIN, Limits  # noqa: PLC0415
 
     for option, path in [("--temp", temp), *(("--allow-dir", path) for path in allowed or ())]:
         if path is not None and not path.is_dir():
@@ -186,13 +186,13 @@ def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
     if kind is Format.TABLE:
         _print_table(answer)
         return
-    from penstock.sql import writing  # noqa: PLC0415
+    from penstock.sql import results  # noqa: PLC0415
 
     with _output(file) as target:
         if kind is Format.CSV:
-            rows = writing.write_csv(answer, target, shown if target.isatty() else None)
+            rows = results.write_csv(answer, target, shown if target.isatty() else None)
         else:
-            write = writing.write_json if kind is Format.JSON else writing.write_parquet
+            write = results.write_json if kind is Format.JSON else results.write_parquet
             rows = write(answer, target)
     if file is not None:
         complain(f"{counted(rows, 'row')} in {file}", 0)
@@ -200,7 +200,7 @@ def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
 
 @contextmanager
 def _output(file: Path | None) -> Iterator[IO[bytes]]:
-    from penstock.sql.writing import opened  # noqa: PLC0415
+    from penstock.sql.results import opened  # noqa: PLC0415
 
     if file is None:
         sys.stdout.flush()
@@ -221,7 +221,7 @@ def _print_table(answer: "Answer") -> None:
     """Print the first rows, and how many there are."""
     import pyarrow as pa  # noqa: PLC0415
 
-    from penstock.sql.values import plain  # noqa: PLC0415
+    from penstock.sql.results import plain  # noqa: PLC0415
 
     rows: list[tuple[Any, ...]] = []
     total = 0

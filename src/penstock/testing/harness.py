@@ -19,9 +19,9 @@ from typing import Any, Final, Self
 
 from penstock.client.blocking import Portal
 from penstock.engine import Engine
+from penstock.engine.context import Handlers
 from penstock.engine.engine import Abandon, Answer, AnyPresenter
 from penstock.engine.metrics import PoolCounts
-from penstock.engine.parts import Handlers
 from penstock.engine.workers import Job, WorkerPool
 from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
@@ -100,7 +100,7 @@ class ThreadedEngine(Engine):
     def _table(self) -> Handlers:
         # The engine has created its components and started none of them.
         pool = ThreadPool(self.url, self.settings, self.settings.workers, self.metrics.readers)
-        self.pool = self._parts._pool = pool
+        self.pool = self._context.pool = pool
         return super()._table()
 
     def submit(
