@@ -278,6 +278,8 @@ def json_flaw(error: Exception) -> str:
         return f"column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
     if isinstance(error, UnicodeDecodeError):
         return f"column {error.start + 1}: it is not UTF-8"
+    if isinstance(error, UnicodeEncodeError):
+        return "it has half of a surrogate pair"
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
