@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock import ANY, Client
-from penstock.client.blocking import Portal
+from penstock.client.sync import Portal
 from penstock.errors import (
     AnswerMalformed,
     BadUrl,

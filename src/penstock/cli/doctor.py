@@ -81,7 +81,7 @@ def of_address(settings: Settings, url: str) -> "Patient":
         return of_store(replace(settings, data=None, store=url))
     # Libraries that are missing are a finding of their own, with what to do.
     with suppress(ImportError):
-        from penstock.client.urls import transport_to  # noqa: PLC0415
+        from penstock.client.transport import transport_to  # noqa: PLC0415
 
         transport_to(url)
     return Patient(settings, os.environ, url=url)

@@ -75,7 +75,7 @@ def import_command(
 
 def _checked(address: str) -> str:
     """An address that can be one: otherwise it would be told after all files are read. Raises BadUrl."""
-    from penstock.client.urls import transport_to  # noqa: PLC0415
+    from penstock.client.transport import transport_to  # noqa: PLC0415
 
     transport_to(address)
     return address

@@ -31,7 +31,7 @@ from penstock.model.events import TICKS_MAX, datetime_of
 
 if TYPE_CHECKING:
     from penstock.client import Client, Queue
-    from penstock.client.consuming import QueueBatch
+    from penstock.client.consumers import QueueBatch
 
 __all__ = ["BEGINNING", "END", "place", "queue_app"]
 

@@ -36,7 +36,7 @@ from penstock.store.contract import Install, ReadLimits, Result, Stage, Transact
 from penstock.store.outputs import make_output_unit, output_job, unpack_items
 from penstock.store.staging import size_of
 from penstock.wire.remits import first_invalid
-from penstock.wire.remits.scanning import NotAnItem, end_of
+from penstock.wire.remits.cbor import NotAnItem, end_of
 
 
 class Builds:

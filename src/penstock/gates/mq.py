@@ -1,9 +1,9 @@
 """The MQ gate: Res01 and Res01L in MqFrames over TCP, for every language that has a socket.
 
-Many requests may be under way on a connection; answers come as they are ready, and those of one turn of the loop leave
-in one write. Reads that fill pages begin only as fast as the peer takes the answers, so that asking for much costs
-nobody memory. A connection with many bytes of requests under way is not read from until some are answered. When a
-connection is gone, what only read or waited for it is given up.
+Many requests may be in flight on a connection. The gate sends each answer when it is ready, and all answers of one turn
+of the loop in one write. Reads of pages begin only as fast as the peer takes the answers, so that large reads do not
+fill the memory. The gate stops reading from a connection with too many bytes of requests in flight. When a connection
+is gone, it gives up the requests that only read or waited.
 """
 
 from collections import deque
@@ -11,8 +11,8 @@ from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.budget import FIELD_BYTES
-from penstock.gates.addresses import bound_socket, shown_address
-from penstock.gates.carrying import Carrying
+from penstock.gates.contract import bound_socket, shown_address
+from penstock.gates.in_flight import InFlightMessage
 from penstock.model import Append, FetchSubscription, ReadAll, ReadRecords, ReadStream
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo
 from penstock.settings import Settings
@@ -21,13 +21,13 @@ from penstock.wire.res01 import Frames
 from penstock.wire.res01.messages import Framed, decode_framed
 
 OUTSTANDING_MAX: Final = 1024
-"""Messages of one connection that are not answered; when there are more, it is not read from. Long polls do not count:
+"""Unanswered messages of one connection; when there are more, the gate stops reading from it. Long polls do not count:
 the engine limits them for all connections together."""
 PAGES_MAX: Final = 4
-"""Reads of pages that are under way for one connection; the others wait for their turn."""
+"""Reads of pages in flight for one connection; others wait for their turn."""
 UNREAD_MS_MAX: Final = 1000
-"""How long a peer may take nothing while more waits for it than it should. Long polls of many may end at once: who
-takes the answers, if slowly, gets them all."""
+"""How long a peer may take nothing while too much waits for it. Many long polls may end at once: a peer that reads
+slowly still gets all answers."""
 PAGES: Final = (FetchSubscription, ReadAll, ReadRecords, ReadStream)
 
 
@@ -52,30 +52,27 @@ class MqGate:
         self._accepting = True
 
     async def start(self) -> None:
-        """Listen."""
         bound = await bound_socket(self.name, self.address, insecure=self._engine.settings.insecure)
         self.address = shown_address(bound)
         await self._server.listen(bound)
 
     def refuse(self) -> None:
-        """Take no more connections and no more messages."""
+        """Accept no more connections and no more messages."""
         self._accepting = False
         self._server.refuse()
 
     async def stop(self) -> None:
-        """Send what is left to send, say that the server is shut down, and close."""
+        """Send the last answers and the reason of the shutdown, and close."""
         self.refuse()
         await self._server.stop()
 
     def sessions(self) -> list[SessionInfo]:
-        """All connections."""
         return self._server.sessions()
 
     def kick(self, session: str) -> bool:
-        """Cut a connection off; whether there was one of this id."""
         return self._server.kick(session)
 
-    # -- told by the server of connections
+    # -- called by the server of connections
 
     def _connected(self, session: MqSession) -> None:
         self._metrics.gate_sessions[self.name] += 1
@@ -94,7 +91,7 @@ class MqGate:
 
 
 def limits_of(settings: Settings) -> MqLimits:
-    """What the settings allow a connection."""
+    """The limits of a connection, from the settings."""
     return MqLimits(
         connections_max=settings.mq_connections_max,
         connections_per_address_max=settings.mq_connections_per_address_max,
@@ -108,10 +105,11 @@ def limits_of(settings: Settings) -> MqLimits:
 
 
 class _Peer:
-    """A connection's messages that are under way."""
+    """A connection and its messages in flight."""
 
     __slots__ = (
         "_engine",
+        "_in_flight",
         "_is_done",
         "_is_reading_on",
         "_outstanding",
@@ -119,7 +117,6 @@ class _Peer:
         "_pages",
         "_series",
         "_session",
-        "_under_way",
         "_waiting",
     )
 
@@ -128,26 +125,27 @@ class _Peer:
         self._session = session
         self._outstanding = self._outstanding_bytes = 0
         self._pages = 0
-        self._waiting: deque[_Asked] = deque()
-        self._under_way: set[_Asked] = set()
-        self._series: set[_Asked] = set()
+        self._waiting: deque[_MqMessage] = deque()
+        self._in_flight: set[_MqMessage] = set()
+        self._series: set[_MqMessage] = set()
         self._is_done = False
         self._is_reading_on = False
 
-    def take(self, message: Message) -> None:
-        """Begin what a message asks for, or remember it until it is its turn."""
-        framed = decode_framed(message, self._session.frame_bytes_max)
-        asked = _Asked(self, framed, sum(map(len, message)) + FIELD_BYTES * framed.fields)
-        self._outstanding_bytes += asked.size
-        if not asked.waits:
+    def take(self, frames: Message) -> None:
+        """Begin a message, or queue it until its turn."""
+        size = sum(map(len, frames))
+        framed = decode_framed(frames, self._session.frame_bytes_max, size)
+        message = _MqMessage(self, framed, size + FIELD_BYTES * framed.fields)
+        self._outstanding_bytes += message.size
+        if not message.waits:
             self._outstanding += 1
-        if not asked.enter(self._engine.budget):
+        if not message.enter(self._engine.budget):
             return
-        if asked.fills_pages:
-            self._waiting.append(asked)
+        if message.fills_pages:
+            self._waiting.append(message)
             self.read_on()
         else:
-            self._begin(asked)
+            self._begin(message)
         if self._is_crowded:
             self._session.hold(Hold.BUSY)
 
@@ -159,7 +157,7 @@ class _Peer:
 
     def read_on(self) -> None:
         """Begin reads whose turn has come."""
-        # One may be answered while it is begun: then we are here already.
+        # One may be answered while it begins: then this runs already.
         if self._is_reading_on:
             return
         self._is_reading_on = True
@@ -167,27 +165,27 @@ class _Peer:
             for series in list(self._series):
                 series.go_on()
             while self._waiting and self._pages < PAGES_MAX and self.may_read:
-                asked = self._waiting.popleft()
-                asked.has_page = True
+                message = self._waiting.popleft()
+                message.has_page = True
                 self._pages += 1
-                self._begin(asked)
+                self._begin(message)
         finally:
             self._is_reading_on = False
 
-    def _begin(self, asked: "_Asked") -> None:
-        asked.begin(self._engine, asked.framed.present)
-        if not asked.done:
-            self._under_way.add(asked)
-            if asked.fills_pages and len(asked.exchange.requests) > 1:
-                self._series.add(asked)
+    def _begin(self, message: "_MqMessage") -> None:
+        message.begin(self._engine, message.framed.present)
+        if not message.done:
+            self._in_flight.add(message)
+            if message.fills_pages and len(message.exchange.requests) > 1:
+                self._series.add(message)
 
     @property
     def may_read(self) -> bool:
-        """Whether the peer takes its answers."""
+        """Whether the peer reads its answers."""
         return not self._session.holds & Hold.UNSENT
 
     def send(self, framed: Framed, answers: list[Frames]) -> None:
-        """Send answers; one that does not fit is replaced by an error that says so."""
+        """Send answers; DoesNotFit instead of one that does not fit."""
         self._engine.metrics.gate_sent[MqGate.name] += len(answers)
         for answer in answers:
             try:
@@ -195,14 +193,14 @@ class _Peer:
             except FrameTooLong as error:
                 self._session.send(framed.refusal(error.size))
 
-    def finished(self, asked: "_Asked") -> None:
+    def finished(self, message: "_MqMessage") -> None:
         """A message has all its answers."""
-        self._under_way.discard(asked)
-        self._series.discard(asked)
-        self._outstanding_bytes -= asked.size
-        if not asked.waits:
+        self._in_flight.discard(message)
+        self._series.discard(message)
+        self._outstanding_bytes -= message.size
+        if not message.waits:
             self._outstanding -= 1
-        if asked.has_page:
+        if message.has_page:
             self._pages -= 1
             self.read_on()
         if self._session.holds & Hold.BUSY and not self._is_crowded:
@@ -211,21 +209,21 @@ class _Peer:
             self._session.leave(Why.DONE)
 
     def peer_is_done(self) -> bool:
-        """The peer sends nothing more; whether it shall still get answers. It does not get what it only waited for."""
+        """The peer sends nothing more; whether answers are due. Those of long polls are not."""
         self._is_done = True
         return bool(self._outstanding)
 
     def abandon(self) -> None:
-        """Nobody is there any more."""
+        """The connection is gone."""
         self._series.clear()
-        for asked in [*self._waiting, *self._under_way]:
-            asked.abandon()
+        for message in [*self._waiting, *self._in_flight]:
+            message.abandon()
         self._waiting.clear()
-        self._under_way.clear()
+        self._in_flight.clear()
 
 
-class _Asked(Carrying):
-    """A message that is under way."""
+class _MqMessage(InFlightMessage):
+    """A message of a connection."""
 
     __slots__ = ("_peer", "fills_pages", "framed", "has_page", "waits")
 
@@ -238,16 +236,15 @@ class _Asked(Carrying):
         if len(requests) == 1 and isinstance(requests[0], Append):
             self.waits = self.fills_pages = False
             return
-        # What waits for events must not wait for others, nor they for it.
+        # A long poll must not wait for other messages, nor they for it.
         self.waits = any(getattr(request, "wait_ms", 0) for request in requests)
         self.fills_pages = not self.waits and any(isinstance(request, PAGES) for request in requests)
 
     def may_go_on(self, begun: int) -> bool:
-        """Pages are read as fast as the peer takes them."""
+        """Reads pages as fast as the peer takes them."""
         return not self.fills_pages or (begun < PAGES_MAX and self._peer.may_read)
 
     def deliver(self, answers: list[Frames], done: bool) -> None:
-        """Send them."""
         self._peer.send(self.framed, answers)
         if done:
             self._peer.finished(self)

@@ -20,8 +20,8 @@ import zmq
 from penstock.engine import Engine
 from penstock.engine.budget import FIELD_BYTES
 from penstock.errors import CannotListen, LimitExceeded
-from penstock.gates.addresses import check_loopback
-from penstock.gates.carrying import Carrying
+from penstock.gates.contract import check_loopback
+from penstock.gates.in_flight import InFlightMessage
 from penstock.wire.res01 import Exchange, Frames, Unanswerable, decode
 
 log = logging.getLogger(__name__)
@@ -258,7 +258,7 @@ class ZeromqGate:
         self._held.add(client, last.tracker, size)
 
 
-class _Message(Carrying):
+class _Message(InFlightMessage):
     """A message that is under way."""
 
     __slots__ = ("_client", "_gate")

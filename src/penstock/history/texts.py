@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.store.contract import MESSAGE_TYPE
-from penstock.wire.remits.cbor import check_message
-from penstock.wire.remits.scanning import DEPTH_MAX
+from penstock.wire.remits.cbor import DEPTH_MAX, check_message
 
 
 def texts(bodies: pa.Array, types: pa.Array) -> pa.Array:

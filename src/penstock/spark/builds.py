@@ -57,7 +57,7 @@ def open_builds(url: str, name: str, lua: LuaLimits = USUAL) -> Builds:
 
         return ServedBuilds(url, name)
     if not url.startswith((SQLITE, *POSTGRES)) or url == SQLITE:
-        from penstock.client.urls import WAYS  # noqa: PLC0415
+        from penstock.client.transport import WAYS  # noqa: PLC0415
 
         raise BadUrl(url, WAYS)
     return StoredBuilds(url, name, lua)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.client.blocking import Portal
+from penstock.client.sync import Portal
 from penstock.errors import Closed
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
 from penstock.settings import Settings, load

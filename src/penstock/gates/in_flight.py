@@ -1,6 +1,7 @@
-"""One Res01 message on its way through the engine: its requests are submitted, its answers given as they are ready.
+"""One Res01 message in flight: the gate submits its requests to the engine, and sends its answers when they are ready.
 
-Its bytes count until then, and so do those of replies that wait for an earlier one; see `penstock.engine.budget`.
+Its bytes count against the budget until then, and so do replies that wait for an earlier one; see
+`penstock.engine.budget`.
 """
 
 import logging
@@ -17,11 +18,11 @@ from penstock.wire.res01 import Exchange, Frames, Presenter
 log = logging.getLogger(__name__)
 
 
-class Carrying:
-    """The replies to a message's requests as they come, in whatever order. A gate says where its answers go."""
+class InFlightMessage:
+    """Collects the replies to a message's requests, in any order. A gate's subclass sends the answers."""
 
     __slots__ = (
-        *("_abandons", "_budget", "_came", "_counted", "_engine", "_is_going_on", "_left", "_next", "_present"),
+        *("_abandons", "_budget", "_replies", "_counted", "_engine", "_is_going_on", "_left", "_next", "_present"),
         *("exchange", "size"),
     )
 
@@ -34,21 +35,21 @@ class Carrying:
         self._next = 0
         self._abandons: list[Callable[[], bool]] = []
 
-    # -- said by gates
+    # -- implemented by gates
 
     def deliver(self, answers: list[Frames], done: bool) -> None:
-        """Answers are ready. `done`: they are the last; it is said once."""
+        """Send answers. `done`: they are the last ones."""
         raise NotImplementedError
 
     def may_go_on(self, begun: int) -> bool:  # noqa: ARG002
-        """Whether another of several requests may begin while so many are under way. If not: `go_on` later."""
+        """Whether another of several requests may begin while so many are in flight. If not, call `go_on` later."""
         return True
 
     # -- called by gates
 
     @property
     def done(self) -> bool:
-        """Whether everything is answered."""
+        """Whether all requests are answered."""
         return not self._left
 
     def enter(self, budget: Budget, *, has_room: bool = True) -> bool:
@@ -64,14 +65,14 @@ class Carrying:
         return False
 
     def begin(self, engine: Engine, present: Presenter) -> None:
-        """Submit everything; a message that asks for nothing is answered at once."""
+        """Submit all requests; a message without requests is answered at once."""
         requests = self.exchange.requests
         engine.metrics.commands[self.exchange.name] += 1
         if len(requests) == 1:
             self._abandons.append(engine.submit(ANONYMOUS, requests[0], self._only, present))
         elif requests:
             self._engine, self._present = engine, present
-            self._came: dict[int, tuple[Reply | PenstockError, int]] = {}
+            self._replies: dict[int, tuple[Reply | PenstockError, int]] = {}
             self._is_going_on = False
             self.go_on()
         else:
@@ -79,7 +80,7 @@ class Carrying:
 
     def go_on(self) -> None:
         """Submit those of several requests that may begin."""
-        # A reply may come while its request is submitted: then we are here already.
+        # A reply may come while its request is submitted: then this runs already.
         if self._is_going_on:
             return
         self._is_going_on = True
@@ -93,25 +94,19 @@ class Carrying:
             self._is_going_on = False
 
     def abandon(self) -> None:
-        """Give up what only reads or waits: nobody is there for the answer."""
+        """The connection is gone: give up requests that only read or wait."""
         given_up = [give_up() for give_up in self._abandons]
         # A cancelled task keeps its frames, which refer to this message. Drop the task, or the cycle stays in memory.
         self._abandons = [_nothing] * len(given_up)
         if len(self.exchange.requests) == 1 and given_up == [False]:
-            # The engine still writes it, and answers then.
+            # The engine still writes it, and replies then.
             return
-        if self._counted:
-            self._leave()
+        self._give_bytes_back()
         if len(self.exchange.requests) > 1 and given_up:
-            for _, size in self._came.values():
+            for _, size in self._replies.values():
                 if size:
                     self._budget.give_back(size)
-            self._came.clear()
-
-    def _leave(self) -> None:
-        """Give the message's bytes back."""
-        self._counted = False
-        self._budget.give_back(self.size)
+            self._replies.clear()
 
     # -- replies
 
@@ -120,27 +115,28 @@ class Carrying:
         self._answer([reply])
 
     def _one_of_many(self, index: int, reply: Reply | PenstockError) -> None:
-        """All are answered together at the end, or one after the other in order."""
+        """Answer all together at the end, or one after the other in order."""
         if self.exchange.one_each:
-            # A reply that waits for an earlier one is not done: it takes memory, and its answer is still due.
-            self._came[index] = (reply, 0) if index == self._next else self._kept(index, reply)
-            while (ready := self._came.pop(self._next, None)) is not None:
+            # A reply that waits for an earlier one takes memory, and its answer is still due.
+            self._replies[index] = (reply, 0) if index == self._next else self._kept(index, reply)
+            while (ready := self._replies.pop(self._next, None)) is not None:
                 self._next += 1
                 self._left -= 1
                 if ready[1]:
                     self._budget.give_back(ready[1])
                 self._answer([ready[0]])
         else:
-            self._came[index] = (reply, 0)
+            self._replies[index] = (reply, 0)
             self._left -= 1
             if not self._left:
-                self._answer([self._came[place][0] for place in range(len(self._came))])
+                self._answer([self._replies[place][0] for place in range(len(self._replies))])
         self.go_on()
 
     def _kept(self, index: int, reply: Reply | PenstockError) -> tuple[Reply | PenstockError, int]:
         """A reply that has to wait, and its bytes. Without room for them the answer is busy: such messages only fetch,
         and the client can fetch again."""
-        size = _bytes_of(reply)
+        encoded: Encoded | None = getattr(reply, "encoded", None)
+        size = 0 if encoded is None else sum(map(len, encoded.content))
         if not size or self._budget.take(size):
             return reply, size
         return self._budget.busy(self.exchange.requests[index]), 0
@@ -152,20 +148,19 @@ class Carrying:
         try:
             answers = self.exchange.answers(replies)
         except Exception as error:
-            log.exception("an answer could not be composed")
+            log.exception("an answer could not be encoded")
             answers = [self.exchange.failed(Unexpected(repr(error)))]
         done = not self._left
-        if done and self._counted:
-            self._leave()
+        if done:
+            self._give_bytes_back()
         self.deliver(answers, done)
 
-
-def _bytes_of(reply: Reply | PenstockError) -> int:
-    """Bytes of the events that a worker has encoded."""
-    encoded: Encoded | None = getattr(reply, "encoded", None)
-    return 0 if encoded is None else sum(map(len, encoded.content))
+    def _give_bytes_back(self) -> None:
+        if self._counted:
+            self._counted = False
+            self._budget.give_back(self.size)
 
 
 def _nothing() -> bool:
-    """In the place of what gives a request up, while it is being submitted."""
+    """Stands for the function that gives a request up, while it is being submitted."""
     return False
