@@ -1,21 +1,31 @@
-"""One Res01 message in flight: the gate submits its requests to the engine, and sends its answers when they are ready.
+"""Res01 messages in flight: `InFlightMessage` is one message, `Pipeline` has those of one connection.
 
-Its bytes count against the budget until then, and so do replies that wait for an earlier one; see
-`penstock.engine.budget`.
+The gate submits a message's requests to the engine, and sends its answers when they are ready. Its bytes count against
+the budget until then, and so do replies that wait for an earlier one; see `penstock.engine.budget`.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.budget import Budget, drop_traceback
 from penstock.errors import PenstockError, Unexpected
-from penstock.model import ANONYMOUS, Reply
+from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
 from penstock.model.replies import Encoded
+from penstock.tcp import Hold, TcpSession, Why
 from penstock.wire.res01 import Exchange, Frames, Presenter
 
 log = logging.getLogger(__name__)
+
+OUTSTANDING_MAX: Final = 1024
+"""Unanswered messages of one connection; when there are more, the gate stops reading from it. Long polls do not count:
+the engine limits them for all connections together."""
+PAGES_MAX: Final = 4
+"""Reads of pages in flight for one connection; others wait for their turn."""
+PAGES: Final = (FetchSubscription, ReadAll, ReadRecords, ReadStream)
 
 
 class InFlightMessage:
@@ -164,3 +174,142 @@ class InFlightMessage:
 def _nothing() -> bool:
     """Stands for the function that gives a request up, while it is being submitted."""
     return False
+
+
+class Pipeline:
+    """The messages in flight on one connection. It sends each answer when it is ready.
+
+    Reads of pages begin only as fast as the peer takes the answers, so that large reads do not fill the memory. It
+    stops reading from a connection with too many messages, or bytes of them, until some are answered.
+    """
+
+    __slots__ = (
+        *("_engine", "_in_flight", "_is_done", "_is_reading_on", "_outstanding", "_outstanding_bytes"),
+        *("_outstanding_max", "_pages", "_series", "_session", "_waiting"),
+    )
+
+    def __init__(self, engine: Engine, session: TcpSession, outstanding_max: int = OUTSTANDING_MAX) -> None:
+        self._engine = engine
+        self._session = session
+        self._outstanding_max = outstanding_max
+        self._outstanding = self._outstanding_bytes = 0
+        self._pages = 0
+        self._waiting: deque[PipelinedMessage] = deque()
+        self._in_flight: set[PipelinedMessage] = set()
+        self._series: set[PipelinedMessage] = set()
+        self._is_done = False
+        self._is_reading_on = False
+
+    def take(self, exchange: Exchange, size: int, present: Presenter, send: Callable[[list[Frames]], None]) -> None:
+        """Begin a message of so many bytes, or queue it until its turn."""
+        message = PipelinedMessage(self, exchange, size, present, send)
+        self._outstanding_bytes += size
+        if not message.waits:
+            self._outstanding += 1
+        if not message.enter(self._engine.budget):
+            return
+        if message.fills_pages:
+            self._waiting.append(message)
+            self.read_on()
+        else:
+            self._begin(message)
+        if self._is_crowded:
+            self._session.hold(Hold.BUSY)
+
+    @property
+    def _is_crowded(self) -> bool:
+        bytes_max = self._engine.budget.connection_bytes_max
+        return self._outstanding >= self._outstanding_max or self._outstanding_bytes > bytes_max
+
+    def read_on(self) -> None:
+        """Begin reads whose turn has come. Gates call this when the peer has taken answers, too."""
+        # One may be answered while it begins: then this runs already.
+        if self._is_reading_on:
+            return
+        self._is_reading_on = True
+        try:
+            for series in list(self._series):
+                series.go_on()
+            while self._waiting and self._pages < PAGES_MAX and self.may_read:
+                message = self._waiting.popleft()
+                message.has_page = True
+                self._pages += 1
+                self._begin(message)
+        finally:
+            self._is_reading_on = False
+
+    def _begin(self, message: "PipelinedMessage") -> None:
+        message.begin(self._engine, message.present)
+        if not message.done:
+            self._in_flight.add(message)
+            if message.fills_pages and len(message.exchange.requests) > 1:
+                self._series.add(message)
+
+    @property
+    def may_read(self) -> bool:
+        """Whether the peer reads its answers."""
+        return not self._session.holds & Hold.UNSENT
+
+    def finished(self, message: "PipelinedMessage") -> None:
+        """A message has all its answers."""
+        self._in_flight.discard(message)
+        self._series.discard(message)
+        self._outstanding_bytes -= message.size
+        if not message.waits:
+            self._outstanding -= 1
+        if message.has_page:
+            self._pages -= 1
+            self.read_on()
+        if self._session.holds & Hold.BUSY and not self._is_crowded:
+            self._session.release(Hold.BUSY)
+        if self._is_done and not self._outstanding:
+            self._session.leave(Why.DONE)
+
+    def peer_is_done(self) -> bool:
+        """The peer sends nothing more; whether answers are due. Those of long polls are not."""
+        self._is_done = True
+        return bool(self._outstanding)
+
+    def abandon(self) -> None:
+        """The connection is gone: give up requests that only read or wait."""
+        self._series.clear()
+        for message in [*self._waiting, *self._in_flight]:
+            message.abandon()
+        self._waiting.clear()
+        self._in_flight.clear()
+
+
+class PipelinedMessage(InFlightMessage):
+    """A message of a connection."""
+
+    __slots__ = ("_pipeline", "_send", "fills_pages", "has_page", "present", "waits")
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        exchange: Exchange,
+        size: int,
+        present: Presenter,
+        send: Callable[[list[Frames]], None],
+    ) -> None:
+        super().__init__(exchange, size)
+        self._pipeline = pipeline
+        self._send = send
+        self.present = present
+        self.has_page = False
+        requests = exchange.requests
+        if len(requests) == 1 and isinstance(requests[0], Append):
+            self.waits = self.fills_pages = False
+            return
+        # A long poll must not wait for other messages, nor they for it.
+        self.waits = any(getattr(request, "wait_ms", 0) for request in requests)
+        self.fills_pages = not self.waits and any(isinstance(request, PAGES) for request in requests)
+
+    def may_go_on(self, begun: int) -> bool:
+        """Reads pages as fast as the peer takes them."""
+        return not self.fills_pages or (begun < PAGES_MAX and self._pipeline.may_read)
+
+    def deliver(self, answers: list[Frames], done: bool) -> None:
+        self._send(answers)
+        if done:
+            self._pipeline.finished(self)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import LimitExceeded
 from penstock.model import EventFilter
-from penstock.model.events import TICKS_MASK
+from penstock.model.times import TICKS_MASK
 from penstock.store.joining import Joined, Texts
 from penstock.store.layout import SEQUENCE_MAX
 from penstock.store.picking import Ints

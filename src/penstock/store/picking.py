@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from penstock.errors import DamagedRecord
 from penstock.model import Event, EventFilter
-from penstock.model.events import TICKS_MASK
+from penstock.model.times import TICKS_MASK
 from penstock.store.dtypes import RUN_TYPE
 from penstock.store.layout import SEQUENCE_MAX, Bounds
 

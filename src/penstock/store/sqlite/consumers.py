@@ -14,7 +14,7 @@ from penstock.errors import (
     SubscriptionNotFound,
 )
 from penstock.model import Allocation, Appended, ProducerMark, SubscriptionInfo
-from penstock.model.events import TICKS_PER_MS
+from penstock.model.times import TICKS_PER_MS
 from penstock.store.contract import (
     STALE,
     Acknowledge,

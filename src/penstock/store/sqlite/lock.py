@@ -4,13 +4,12 @@ The lock's file names the owner, and says while the owner recovers from a failed
 that nobody reads, so readers look there from time to time and give up what they read.
 """
 
-import fcntl
 import os
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import StoreInUse
-from penstock.files import make_folder, open_file
+from penstock.files import lock_owner, make_folder, open_file, sync_directory, try_lock
 
 LOCK_NAME: Final = "penstock.lock"
 RECOVERING: Final = ", recovering"
@@ -22,26 +21,12 @@ READ_LOCKS: Final = range(123, 128)
 def make_directory(directory: Path, *, shared: bool = False) -> None:
     """Make a directory that is still there after a power cut: each new entry is synced into its parent."""
     for place in make_folder(directory, shared=shared):
-        parent = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
+        sync_directory(place.parent)
 
 
 def is_served(directory: Path) -> bool:
     """Whether somebody has the store open for writing."""
-    try:
-        descriptor = open_file(directory / LOCK_NAME, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return lock_owner(directory / LOCK_NAME) is not None
 
 
 def take_lock(directory: Path) -> int:
@@ -49,12 +34,10 @@ def take_lock(directory: Path) -> int:
     path = directory / LOCK_NAME
     while True:
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not try_lock(descriptor):
             holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
             os.close(descriptor)
-            raise StoreInUse(str(directory), holder or "another process") from error
+            raise StoreInUse(str(directory), holder or "another process")
         if _is_at(path, descriptor):
             write_owner(descriptor)
             return descriptor

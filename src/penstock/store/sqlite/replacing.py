@@ -18,7 +18,7 @@ from typing import Final, Self
 import apsw
 
 from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreInUse, StoreUnfinished
-from penstock.files import is_shared
+from penstock.files import is_shared, sync_directory
 from penstock.model import ticks_of_unix_ns
 from penstock.store.contract import Store, StoreIdentity, StoreImport
 from penstock.store.replacing import Replaced, StoreHold, StoreReplacement
@@ -98,9 +98,9 @@ class Replacement(StoreReplacement):
         if _has_store(self.aside, REPLACED) and not _has_store(self.directory):
             (self.aside / REPLACED).replace(self.directory / FILE_NAME)
         if self.aside.exists():
-            _sync(self.directory)
+            sync_directory(self.directory)
             shutil.rmtree(self.aside)
-            _sync(self.directory)
+            sync_directory(self.directory)
 
     def _settle(self) -> None:
         """Read what outlives the old store, and make it one file."""
@@ -128,13 +128,13 @@ class Replacement(StoreReplacement):
         if any((self.directory / name).exists() for name in BESIDE):
             if file.exists():
                 file.replace(self.aside / REPLACED)
-            _sync(self.directory)
+            sync_directory(self.directory)
             for name in BESIDE:
                 (self.directory / name).unlink(missing_ok=True)
         # The old one's WAL must be gone for good before there is another file that it could be taken for.
-        _sync(self.directory)
+        sync_directory(self.directory)
         (self.aside / FILE_NAME).replace(file)
-        _sync(self.directory)
+        sync_directory(self.directory)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -190,11 +190,3 @@ def _make_one_file(db: Database, directory: Path) -> None:
         raise StoreInUse(str(directory), "a process that reads it") from None
     except apsw.Error as error:
         raise StoreError(str(error)) from error
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

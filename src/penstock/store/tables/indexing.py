@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from penstock.model.events import TICKS_MASK
+from penstock.model.times import TICKS_MASK
 from penstock.store.dtypes import RUN_TYPE
 from penstock.store.picking import Ints
 from penstock.store.record import HEADER, RUN, Record

@@ -123,7 +123,8 @@ def error_of(frame: bytes) -> PenstockError:
     try:
         document = json.loads(frame)
         name, given = document["class"], document["fields"]
-        if (found := _errors().get(name)) is not None:
+        found = _errors().get(name)
+        if found is not None and isinstance(given, dict):
             kind, types = found
             # Another version may have other fields.
             if given.keys() == types.keys() and all(
@@ -133,7 +134,7 @@ def error_of(frame: bytes) -> PenstockError:
                 return cast("Callable[..., PenstockError]", kind)(**values)
         retry = Retry.UNKNOWN if name in CLIENTS_OWN else Retry(document["retry"])
         return Refused(int(document["code"]), str(document["message"]), retry)
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest("Error", f"is not an error of this protocol: {error!r}") from None
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitExceeded, PenstockError, Refused, Retry
 from penstock.model import TICKS_MAX, Append, Event, ProducerMark, Reply, Request
-from penstock.model.events import TICKS_MASK
+from penstock.model.times import TICKS_MASK
 from penstock.wire.codes import RETRIES, Res01Code
 from penstock.wire.mqframe import split_frames
 from penstock.wire.res01.commands import BINARY_COMMANDS, OURS, OWN_COMMANDS, TEXT_COMMANDS
