@@ -1,7 +1,7 @@
 """Res01 messages in flight: `InFlightMessage` is one message, `Pipeline` has those of one connection.
 
 The gate submits a message's requests to the engine, and sends its answers when they are ready. Its bytes count against
-the budget until then, and so do replies that wait for an earlier one; see `penstock.engine.budget`.
+the budget until then, and so do replies that wait for an earlier one; see `penstock.engine.engine`.
 """
 
 import logging
@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from penstock.engine import Engine
-from penstock.engine.budget import Budget, drop_traceback
-from penstock.errors import PenstockError, Unexpected
+from penstock.engine.engine import Budget
+from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
 from penstock.model.replies import Encoded
 from penstock.tcp import Hold, TcpSession, Why

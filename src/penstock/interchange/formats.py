@@ -1,6 +1,5 @@
-"""The formats, how a file's name tells its format, and what can be wrong with a file."""
+"""The formats of files, how to tell them by name, and the errors about files."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Final
@@ -12,7 +11,7 @@ STANDARD: Final = "-"
 
 
 class Format(StrEnum):
-    """What a file is written in."""
+    """The format of a file."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -30,9 +29,8 @@ _SUFFIXES: Final = {
 }
 
 
-@dataclass(eq=False)
 class FileRefused(PenstockError):
-    """A file that cannot be read or written, whatever is in it."""
+    """A file that cannot be read or written, whatever its content."""
 
     path: str
     reason: str
@@ -41,9 +39,8 @@ class FileRefused(PenstockError):
         return f"{self.path}: {self.reason}"
 
 
-@dataclass(eq=False)
 class BrokenFile(PenstockError):
-    """Something in a file is not an event. Nothing of the file was imported."""
+    """Part of a file is not an event. The import has sent nothing of the file."""
 
     path: str
     place: str
@@ -54,7 +51,7 @@ class BrokenFile(PenstockError):
 
 
 class Flaw(ValueError):
-    """What a reader finds wrong in a file that it does not know the name of."""
+    """A mistake in a file, from a reader that does not know the name of the file."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(f"{place}: {reason}")
@@ -63,14 +60,13 @@ class Flaw(ValueError):
 
 
 def format_of(path: str, given: Format | None) -> Format:
-    """The format of a file: as it is given, or as the end of its name says. JSON lines in a pipe. Or FileRefused."""
+    """The given format, or the one that the name ends in; JSON lines for a pipe. Raises FileRefused."""
     if given is not None:
         return given
     if path == STANDARD:
         return Format.JSONL
-    name = PurePath(path)
-    # Two endings: `orders.cloudevents.jsonl`, as some editors know the last one only.
-    for suffix in name.suffixes[-2:]:
+    # The last two suffixes: `orders.cloudevents.jsonl`, as some editors know only the last one.
+    for suffix in PurePath(path).suffixes[-2:]:
         if suffix.lower() in _SUFFIXES:
             return _SUFFIXES[suffix.lower()]
     known = ", ".join(sorted(_SUFFIXES))

@@ -1,7 +1,10 @@
-"""Parquet: the columns that the history has as a table everywhere (docs/spark.md), and `kind`, the kind of time.
+"""Parquet: the columns of the history's table (docs/spark.md), and `kind`, the kind of time.
 
-Files are written and read by row groups, so that memory does not grow with them. In a file that has no column `body`,
-the columns that no event has become the body, as a JSON object.
+Reader and writer hold one row group in memory. In a file without a column `body`, the columns that no event has become
+the body, as a JSON object.
+
+A Parquet file cannot be continued. So until it is whole, an export keeps its events as a stream of Arrow's: a head, and
+batches after it, which can be cut off after any batch and continued.
 """
 
 import io
@@ -12,32 +15,31 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from penstock.cloudevents import Incoming
-from penstock.interchange.files import Flaw
-from penstock.interchange.rows import ALIASES, PASSED_OVER, Defaults, Stamp, Wrong, compact_json, incoming
+from penstock.event_json import ALIASES, PLACES, BadEvent, Defaults, compact_json, event_of
+from penstock.interchange.formats import Flaw
 from penstock.model import Event
 from penstock.model.times import KIND_UTC, UNIX_EPOCH_TICKS, stamp_of_ticks, text_of_stamp
 
 ROW_GROUP_EVENTS_MAX: Final = 65_536
 ROW_GROUP_BYTES_MAX: Final = 32 << 20
-"""Bytes of bodies and headers in one row group; an event that is larger has one of its own."""
+"""Bytes of bodies and headers in one row group. A larger event gets its own."""
 COMPRESSION: Final = "zstd"
 STREAM_END_BYTES: Final = 8
-"""What Arrow writes at the end of a stream; readers do without."""
+"""Arrow's mark for the end of a stream, which readers do not need."""
 READ_ROWS: Final = 1024
-"""Rows that are taken apart at once."""
+"""Rows that become Python values at once."""
 DERIVED: Final = "text"
-"""The column that tables have beside `body`: it is the same again. Without one, it is as foreign as others."""
+"""Tables repeat `body` in this column. In a file without `body` it is a foreign column."""
 OWN: Final = ("context", "stream", "type", "id", "time", "headers", "body", "ticks", "kind", DERIVED)
-KNOWN: Final = frozenset((*OWN, *ALIASES, *PASSED_OVER))
+KNOWN: Final = frozenset((*OWN, *ALIASES, *PLACES))
 _PER_UNIT: Final = {"s": (10_000_000, 1), "ms": (10_000, 1), "us": (10, 1), "ns": (1, 100)}
-"""Ticks of a unit of time: times the one, over the other."""
-
+"""Ticks of a unit of time, as a fraction."""
 
 # --- out ------------------------------------------------------------------------------------------------------
 
 
 class ParquetEvents:
-    """A Parquet file that is being written. `abandon` leaves it as it is, `close` makes it whole."""
+    """Writes a Parquet file. `close` makes it whole, `abandon` does not."""
 
     def __init__(self, file: IO[bytes]) -> None:
         import pyarrow as pa  # noqa: PLC0415
@@ -48,12 +50,11 @@ class ParquetEvents:
         self._rows = self._bytes = 0
 
     def write(self, events: Sequence[Event]) -> None:
-        """Add events; they go to the file when there are enough for a row group."""
+        """Add events. The writer writes them once they fill a row group."""
         if events:
             self.add(_batch(events))
 
     def add(self, batch: Any) -> None:
-        """Add events that are a record batch already."""
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -69,13 +70,11 @@ class ParquetEvents:
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def close(self) -> None:
-        """Write what is left, and what makes it a file that can be read."""
         self._flush()
         self._writer.close()
 
     def abandon(self) -> None:
-        """Write no more: it would be no whole file anyway."""
-        # Otherwise the writer would close itself when it is forgotten, and complain if that fails.
+        # Otherwise the writer closes itself when it is collected as garbage, and complains if that fails.
         self._writer.is_open = False
 
 
@@ -89,7 +88,6 @@ def _schema() -> Any:
 
 
 def _batch(events: Sequence[Event]) -> Any:
-    """Events as rows."""
     import pyarrow as pa  # noqa: PLC0415
 
     from penstock.history.columns import batch_of, stored_columns, table_batch  # noqa: PLC0415
@@ -101,17 +99,11 @@ def _batch(events: Sequence[Event]) -> Any:
     return pa.RecordBatch.from_arrays([*batch.columns, kinds], schema=schema)
 
 
-# What is not a whole Parquet file yet is kept as a stream of Arrow's: a head, and batches behind it, one after the
-# other. It can be cut off behind any of them and gone on with, which a Parquet file cannot.
-
-
 def stream_head() -> bytes:
-    """What an Arrow stream of events begins with."""
     return _streamed([])
 
 
 def to_stream(events: Sequence[Event]) -> bytes:
-    """Events as a part of an Arrow stream."""
     return _streamed([_batch(events)])[len(stream_head()) :] if events else b""
 
 
@@ -126,7 +118,7 @@ def _streamed(batches: list[Any]) -> bytes:
 
 
 def parquet_of_stream(source: Path, target: IO[bytes]) -> None:
-    """Make a Parquet file of an Arrow stream, a row group at a time. Raises Flaw if it is none of events."""
+    """Convert an Arrow stream of events to Parquet, a row group at a time. Raises Flaw if it is damaged."""
     parquet = ParquetEvents(target)
     try:
         for batch in _streamed_batches(source):
@@ -147,17 +139,17 @@ def _streamed_batches(source: Path) -> Iterator[Any]:
                 for batch in stream:
                     batch.validate(full=True)
                     yield batch
+        except Flaw:
+            raise
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise (
-                error if isinstance(error, Flaw) else Flaw("the file as a whole", f"is damaged: {_sentence(error)}")
-            ) from error
+            raise Flaw("the file as a whole", f"is damaged: {_sentence(error)}") from error
 
 
 # --- in -------------------------------------------------------------------------------------------------------
 
 
 def from_parquet(path: Path, defaults: Defaults) -> Iterator[Incoming]:
-    """Events of a Parquet file. Raises Flaw."""
+    """Raises Flaw."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -165,45 +157,50 @@ def from_parquet(path: Path, defaults: Defaults) -> Iterator[Incoming]:
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            for batch in file.iter_batches(READ_ROWS, columns=_wanted(names)):
+            for batch in file.iter_batches(READ_ROWS, columns=_columns_to_read(names)):
                 for members in _rows(batch):
                     number += 1
-                    yield _event(number, names, members, defaults)
+                    try:
+                        yield event_of(members, defaults, body=_body(members), stamp=_stamp(members))
+                    except BadEvent as error:
+                        at = names.index(error.member) + 1 if error.member in names else 1
+                        place = f"row {number}, column {at}"
+                        raise Flaw(place, f"{error.member!r} {error.reason}") from None
     except (FileNotFoundError, Flaw):
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        # Arrow has times and dates that Python has no values for, and texts that are no UTF-8.
+        # Arrow has times and dates that Python lacks, and texts that are not UTF-8.
         place = f"row {number + 1}, column 1" if number else "the file as a whole"
         raise Flaw(place, f"it cannot be read as Parquet: {_sentence(error)}") from None
 
 
 def _sentence(error: Exception) -> str:
-    """What Arrow says first; the rest is about its own code."""
+    """The first line of Arrow's message. The rest is about its code."""
     return str(error).partition("\n")[0].rstrip(". ")
 
 
-def _wanted(names: list[str]) -> list[str]:
-    """The columns that are read; Flaw if there are some that nobody knows beside a body, or two of one name."""
+def _columns_to_read(names: list[str]) -> list[str]:
+    """Raises Flaw if a file with bodies has unknown columns, or if two columns have one name."""
     for at, name in enumerate(names, 1):
         if names.index(name) != at - 1:
             raise Flaw(f"the header, column {at}", f"there are two columns {name!r}")
         if name not in KNOWN and "body" in names:
             raise Flaw(f"the header, column {at}", f"{name!r} is no column of events; what is known: {', '.join(OWN)}")
     is_derived = "body" in names
-    return [name for name in names if name not in PASSED_OVER and not (is_derived and name == DERIVED)]
+    return [name for name in names if name not in PLACES and not (is_derived and name == DERIVED)]
 
 
 def _rows(batch: Any) -> Iterator[dict[str, Any]]:
     names = batch.schema.names
     columns = [_values(batch.column(at)) for at in range(len(names))]
     if not columns:
-        # Nothing of the file is read, and still each row is an event.
+        # Each row is an event, even if the file has no column to read.
         return ({} for _ in range(batch.num_rows))
     return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
 
 
 def _values(column: Any) -> list[Any]:
-    """The values of a column; times as ticks, which have more digits than Python's."""
+    """The values of a column, with times as ticks, which have more digits than Python's times."""
     import pyarrow as pa  # noqa: PLC0415
 
     if pa.types.is_timestamp(column.type):
@@ -215,38 +212,28 @@ def _values(column: Any) -> list[Any]:
 
 
 class _Ticks(int):
-    """A time, which is no number of its own."""
+    """A time, to tell it from a number."""
 
 
-def _event(number: int, names: list[str], members: dict[str, Any], defaults: Defaults) -> Incoming:
-    try:
-        stamp = _stamp(members)
-        body = _body(members)
-        return incoming(members if stamp is None else {**members, "time": stamp}, body, defaults)
-    except Wrong as wrong:
-        at = names.index(wrong.member) + 1 if wrong.member in names else 1
-        raise Flaw(f"row {number}, column {at}", f"{wrong.member!r} {wrong.reason}") from None
-
-
-def _stamp(members: Mapping[str, Any]) -> Stamp | None:
-    """The stamp that numbers say; None if there are no numbers."""
+def _stamp(members: Mapping[str, Any]) -> int | None:
+    """The stamp from columns of numbers or times; None if the time is text or missing."""
     for name in ("ticks", "time", "timestamp"):
         value = members.get(name)
         if isinstance(value, int) and (name == "ticks" or isinstance(value, _Ticks)):
             kind = None if "kind" in _own(members) else members.get("kind")
             if kind is not None and not isinstance(kind, int):
-                raise Wrong("kind", f"is {kind!r}, which is no kind of time")
+                raise BadEvent("kind", f"is {kind!r}, which is no kind of time")
             try:
-                return Stamp(stamp_of_ticks(int(value), KIND_UTC if kind is None else kind))
+                return stamp_of_ticks(int(value), KIND_UTC if kind is None else kind)
             except ValueError as error:
-                raise Wrong(name, str(error)) from None
+                raise BadEvent(name, str(error)) from None
         if value is not None and not isinstance(value, str):
-            raise Wrong(name, f"is {value!r}, which is no time")
+            raise BadEvent(name, f"is {value!r}, which is no time")
     return None
 
 
 def _own(members: Mapping[str, Any]) -> list[str]:
-    """The columns that make the body of a file that has none; `kind` is one of events beside `ticks` only."""
+    """The columns that make up the body in a file without one. `kind` belongs to events only along with `ticks`."""
     if "body" in members:
         return []
     foreign = {DERIVED} if "ticks" in members else {DERIVED, "kind"}
@@ -263,34 +250,26 @@ def _body(members: Mapping[str, Any]) -> bytes:
     if isinstance(body, str):
         return body.encode()
     if not isinstance(body, bytes):
-        raise Wrong("body", f"is {type(body).__name__}, where bytes or text belong")
+        raise BadEvent("body", f"is {type(body).__name__}, where bytes or text belong")
     return body
 
 
 def _plain(column: str, value: Any) -> Any:
-    """A value of a foreign column as JSON has it: bytes are text or base64, NaN is null, what else it lacks is text."""
+    """A value of a foreign column as JSON: bytes are text or base64, NaN is null, other types are text."""
     if isinstance(value, dict):
         return {name: _plain(column, item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(column, item) for item in value]
     if isinstance(value, bytes):
-        return _text(value)
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return b64encode(value).decode()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, _Ticks):
-        return _time(column, value)
+        try:
+            return text_of_stamp(stamp_of_ticks(value))
+        except ValueError as error:
+            raise BadEvent(column, str(error)) from None
     return value if isinstance(value, str | int | None) else str(value)
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return b64encode(value).decode()
-
-
-def _time(column: str, ticks: int) -> str:
-    try:
-        return text_of_stamp(stamp_of_ticks(ticks))
-    except ValueError as error:
-        raise Wrong(column, str(error)) from None

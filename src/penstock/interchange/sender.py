@@ -1,4 +1,4 @@
-"""Commits to a history under marks, a batch of them at a time, so that the history itself knows how far somebody is."""
+"""Sending batches of commits under producer marks, so that the target store knows how far an import or replay is."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -13,42 +13,53 @@ from penstock.errors import MarkSuperseded, PenstockError, VersionConflict
 from penstock.model import Append, CreateLog, Done, ProducerMark, Reply, Request, Transact, Transacted, new_event
 from penstock.store.contract import LOG_CONTEXT
 
+BATCH_EVENTS_MAX: Final = 1000
+"""Events of one transaction. Each may be of another stream, and a transaction has at most so many commits."""
+BATCH_BYTES_MAX: Final = 1 << 20
+"""Bytes of one transaction. A larger event goes alone."""
 NEVER: Final = 1 << 60
-"""A sequence that no stream is at."""
+"""A sequence that no stream reaches."""
 TIMEOUT_S: Final = 30.0
-"""How long one batch may take, attempts to connect again included."""
+"""How long one batch may take, with all attempts to reconnect."""
 
 R = TypeVar("R", bound=Reply)
 
 
 class Sender:
-    """Sends batches under marks, one at a time."""
+    """Sends batches, one at a time."""
 
     def __init__(self, portal: Portal, calls: Calls) -> None:
         self._portal = portal
         self._calls = calls
-        self._waiting: _Waiting | None = None
+        self._in_flight: _InFlightBatch | None = None
         self.passed = 0
-        """The number of the last batch that is known to be written."""
+        """The number of the last batch that is written for certain."""
         self.new_events = 0
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether a batch was sent that is not settled."""
-        return self._waiting is not None
+    def has_in_flight(self) -> bool:
+        return self._in_flight is not None
 
     def ask(self, request: Request, kind: type[R]) -> R:
-        """The reply to a request."""
         return self._portal.run(self._calls.ask(request, kind))
 
     def rehearse(self, commits: tuple[Append, ...]) -> None:
-        """Ask whether a batch would be taken, and have nothing written: refused later, it would halve the work."""
-        # No stream is where this wants it: so all limits are looked at first, and then it is a conflict.
+        """Check a batch against the server's limits without writing it. Raises LimitExceeded."""
+        # The server checks limits before versions, and no stream is at this version. A log may not exist yet.
+        elsewhere = Append("import", "rehearsal", (), NEVER)
         with suppress(VersionConflict):
-            self.ask(Transact(tuple(replace(_elsewhere(commit), expected=NEVER) for commit in commits)), Transacted)
+            self.ask(
+                Transact(
+                    tuple(
+                        replace(elsewhere if each.context == LOG_CONTEXT else each, events=each.events, expected=NEVER)
+                        for each in commits
+                    )
+                ),
+                Transacted,
+            )
 
     def highest(self, producer: str) -> int | None:
-        """The highest number that a producer has used, if the history knows one. Nothing is written."""
+        """The highest number of a producer's marks, if the store knows the producer. Writes nothing."""
         nothing = Append("marks", "highest", (new_event("Asked", b""),), NEVER)
         try:
             self.ask(Transact((nothing,), mark=ProducerMark(producer, 0)), Transacted)
@@ -59,55 +70,46 @@ class Sender:
             if isinstance(refusal, VersionConflict):
                 return None
             raise
-        raise AssertionError("a stream is where none can be")
+        raise AssertionError("a stream is at a version that none reaches")
 
     def create_logs(self, names: tuple[str, ...]) -> None:
-        """Messages need their logs to be there."""
         for name in names:
             self.ask(CreateLog(name), Done)
 
     def start(self, commits: tuple[Append, ...], events: int, mark: ProducerMark) -> None:
-        """Send a batch of so many events; the one before must be settled."""
-        request = Transact(commits, mark=mark)
-        self._waiting = _Waiting(mark.number, events, self._portal.start(self._calls.ask(request, Transacted)))
+        """Send a batch of so many events. Settle the one before first."""
+        future = self._portal.start(self._calls.ask(Transact(commits, mark=mark), Transacted))
+        self._in_flight = _InFlightBatch(mark.number, events, future)
 
     def settle(self) -> Transacted | None:
-        """Wait until the batch that was sent is on disk. The answer may be that it and others have been for long."""
-        waiting, self._waiting = self._waiting, None
-        if waiting is None:
+        """Wait until the batch in flight is on disk. None if another run had written it, and perhaps later ones."""
+        batch, self._in_flight = self._in_flight, None
+        if batch is None:
             return None
         try:
-            transacted = self._portal.result(waiting.answer)
+            transacted = self._portal.result(batch.future)
         except MarkSuperseded as error:
-            # An earlier run of the same, or one beside this, was here before.
             self.passed = error.highest
             return None
-        self.passed = waiting.number
+        self.passed = batch.number
         if not transacted.commits[0].repeated:
-            self.new_events += waiting.events
+            self.new_events += batch.events
         return transacted
 
 
-class _Waiting(NamedTuple):
-    """A batch that is under way."""
-
+class _InFlightBatch(NamedTuple):
     number: int
     events: int
-    answer: "Future[Transacted]"
-
-
-def _elsewhere(commit: Append) -> Append:
-    """A commit as it is; one for a log, which may not be there yet, goes to a stream."""
-    return commit if commit.context != LOG_CONTEXT else replace(commit, context="import", stream="rehearsal")
+    future: "Future[Transacted]"
 
 
 @contextmanager
-def sender_to(url: str) -> Iterator[Sender]:
-    """A sender to what a URL names."""
+def open_sender(url: str) -> Iterator[Sender]:
+    """A sender to the store or server at a URL."""
     portal = Portal()
     try:
 
-        async def opened() -> Calls:
+        async def connect() -> Calls:
             calls = Calls(transport_to(url), TIMEOUT_S, retries=True)
             try:
                 await calls.open()
@@ -116,7 +118,7 @@ def sender_to(url: str) -> Iterator[Sender]:
                 raise
             return calls
 
-        calls = portal.run(opened())
+        calls = portal.run(connect())
         try:
             yield Sender(portal, calls)
         finally:
