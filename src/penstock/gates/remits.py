@@ -96,11 +96,6 @@ class _Server(TcpServer["_Session"]):
         super().__init__(RemitsGate.name, limits_of(engine.settings))
         self._engine = engine
 
-    @property
-    def is_accepting(self) -> bool:
-        """Whether requests are still taken."""
-        return not self._stopping
-
     def new_session(self) -> "_Session":
         """A session on the engine."""
         return _Session(self._engine, self)
@@ -297,7 +292,7 @@ class _Session(TcpSession):
 
     def farewell(self, why: str) -> bytes:
         """What a refused peer gets as the answer to its first request. Later it would be taken for another answer."""
-        return refusal_frame(BUSY) if why in (Why.REFUSED, Why.CROWDED) else b""
+        return refusal_frame(BUSY) if why in (Why.REFUSED, Why.CROWDED, Why.FILES) else b""
 
     def _end_if_done(self) -> None:
         """Everything is answered: close if the peer has nothing more to say, or cannot be understood."""
