@@ -292,7 +292,7 @@ class _Session(TcpSession):
 
     def farewell(self, why: str) -> bytes:
         """What a refused peer gets as the answer to its first request. Later it would be taken for another answer."""
-        return refusal_frame(BUSY) if why in (Why.REFUSED, Why.CROWDED, Why.FILES) else b""
+        return refusal_frame(BUSY) if why in (Why.REFUSED, Why.CROWDED) else b""
 
     def _end_if_done(self) -> None:
         """Everything is answered: close if the peer has nothing more to say, or cannot be understood."""

@@ -146,7 +146,7 @@ class TcpServer(ABC, Generic[S]):
             self._addresses[session.network] += 1
             return
         self._refused.add(session)
-        if self._stopping or len(self._refused) > REFUSED_MAX:
+        if self._stopping or refusal is Why.FILES or len(self._refused) > REFUSED_MAX:
             session.cut(refusal)
         else:
             session.end(refusal)
