@@ -7,7 +7,7 @@ those of one turn of the loop leave in one write.
 from functools import partial
 
 from penstock.engine import Engine
-from penstock.engine.budget import FIELD_BYTES
+from penstock.engine.engine import FIELD_BYTES
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.gates.carrying import UNREAD_MS_MAX, Pipeline
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo

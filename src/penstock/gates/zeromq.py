@@ -8,7 +8,7 @@ counted, timed, listed, and not read from while they have too much in flight or 
 import socket
 
 from penstock.engine import Engine
-from penstock.engine.budget import FIELD_BYTES
+from penstock.engine.engine import FIELD_BYTES
 from penstock.gates.addresses import TCP, bound_socket, remove_file, shown_address
 from penstock.gates.carrying import UNREAD_MS_MAX, Pipeline
 from penstock.settings import Settings
