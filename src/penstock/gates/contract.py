@@ -1,5 +1,7 @@
 """What every gate can do, and the addresses that gates listen on: loopback only, unless `insecure` is set.
 
+An address is `HOST:PORT`; ZeroMQ writes `tcp://HOST:PORT`, or `ipc://PATH` for a local socket.
+
 A server starts its engine, then its gates, and prints their addresses. To stop, it tells all gates to accept nothing
 more, then stops the engine, which answers all requests in flight, then stops the gates, which send those answers and
 close.
@@ -8,12 +10,18 @@ close.
 import asyncio
 import os
 import socket
+import stat
+from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from penstock.errors import CannotListen, NotLoopback
 from penstock.settings import host_and_port
 from penstock.tcp import SessionInfo, shown_peer
+
+TCP: Final = "tcp://"
+IPC: Final = "ipc://"
 
 Resolved = tuple[socket.AddressFamily, tuple[Any, ...]]
 """A family and an address of it, as in `socket.bind`."""
@@ -55,28 +63,58 @@ async def bound_socket(gate: str, address: str, *, insecure: bool) -> socket.soc
 
     A name may have several addresses: all must be loopback, and the gate takes the first that it can bind.
     """
-    found = await check_loopback(gate, address, insecure=insecure)
+    if address.startswith(IPC):
+        return _bind_local(gate, address)
+    found = await resolve(gate, address)
+    if not insecure and not all(is_loopback(sockaddr[0]) for _, sockaddr in found):
+        raise NotLoopback(gate, address)
     reason = "it has no address"
     for family, sockaddr in found:
         try:
             return _bind(family, sockaddr)
         except OSError as error:
-            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            reason = _words(error)
     raise CannotListen(gate, address, reason)
 
 
-async def check_loopback(gate: str, address: str, *, insecure: bool) -> list[Resolved]:
-    """The addresses that `host:port` means; raises NotLoopback if one of them is not and must be."""
-    found = await resolve(gate, address)
-    if not insecure and not all(is_loopback(sockaddr[0]) for _, sockaddr in found):
-        raise NotLoopback(gate, address)
-    return found
+def _bind_local(gate: str, address: str) -> socket.socket:
+    """A socket bound to a file that only its owner can use. It replaces a file that a dead server left there."""
+    path, bound = address.removeprefix(IPC), socket.socket(socket.AF_UNIX)
+    try:
+        if path.startswith("@"):
+            raise OSError("an abstract socket is open to every user; name a file")
+        with suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.lstat(path).st_mode) and not _is_served(path):
+                Path(path).unlink()
+        bound.setblocking(False)
+        bound.bind(path)
+        # No client can connect before the socket listens.
+        Path(path).chmod(0o600)
+    except OSError as error:
+        bound.close()
+        raise CannotListen(gate, address, _words(error)) from error
+    return bound
+
+
+def remove_file(address: str) -> None:
+    """Remove the file of a local socket that was closed."""
+    if address.startswith(IPC):
+        Path(address.removeprefix(IPC)).unlink(missing_ok=True)
+
+
+def _is_served(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 async def resolve(gate: str, address: str) -> list[Resolved]:
     """The addresses that `host:port` or `[host]:port` means."""
     try:
-        host, port = host_and_port(address)
+        host, port = host_and_port(address.removeprefix(TCP))
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise CannotListen(gate, address, str(error.strerror).lower()) from error
@@ -94,6 +132,8 @@ def is_loopback(host: str) -> bool:
 
 
 def shown_address(bound: socket.socket) -> str:
+    if bound.family == socket.AF_UNIX:
+        return f"{IPC}{bound.getsockname()}"
     return shown_peer(bound.getsockname())
 
 
@@ -111,3 +151,7 @@ def _bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.soc
         bound.close()
         raise
     return bound
+
+
+def _words(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno else str(error)

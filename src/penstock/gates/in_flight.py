@@ -25,6 +25,9 @@ OUTSTANDING_MAX: Final = 1024
 the engine limits them for all connections together."""
 PAGES_MAX: Final = 4
 """Reads of pages in flight for one connection; others wait for their turn."""
+UNREAD_MS_MAX: Final = 1000
+"""How long a peer may take nothing while too much waits for it. Many long polls may end at once: a peer that reads
+slowly still gets all answers."""
 PAGES: Final = (FetchSubscription, ReadAll, ReadRecords, ReadStream)
 
 
@@ -62,10 +65,10 @@ class InFlightMessage:
         """Whether all requests are answered."""
         return not self._left
 
-    def enter(self, budget: Budget, *, has_room: bool = True) -> bool:
+    def enter(self, budget: Budget) -> bool:
         """Take the message's bytes from the budget. Without room, answer busy to every request and return False."""
         self._budget = budget
-        if has_room and budget.take(self.size):
+        if budget.take(self.size):
             self._counted = True
             return True
         refused: list[Reply | PenstockError] = [budget.busy(request) for request in self.exchange.requests]

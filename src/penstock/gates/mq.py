@@ -5,20 +5,15 @@ is ready, and all answers of one turn of the loop in one write.
 """
 
 from functools import partial
-from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES
 from penstock.gates.contract import bound_socket, shown_address
-from penstock.gates.in_flight import Pipeline
+from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo
 from penstock.settings import Settings
 from penstock.wire.res01 import Frames
 from penstock.wire.res01.messages import Framed, decode_framed
-
-UNREAD_MS_MAX: Final = 1000
-"""How long a peer may take nothing while too much waits for it. Many long polls may end at once: a peer that reads
-slowly still gets all answers."""
 
 
 class MqGate:

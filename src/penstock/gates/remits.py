@@ -85,10 +85,6 @@ class _Server(TcpServer["_Session"]):
         super().__init__(RemitsGate.name, limits_of(engine.settings))
         self._engine = engine
 
-    @property
-    def is_accepting(self) -> bool:
-        return not self._stopping
-
     def new_session(self) -> "_Session":
         return _Session(self._engine, self)
 

@@ -5,17 +5,21 @@ for too long. The side that ends a connection sends the reason, and then reads u
 """
 
 import asyncio
+import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv6Address, IPv6Network, ip_address
+from struct import Struct
 from typing import Any, Final, Protocol, cast
 
 LEAVE_PAUSE_S: Final = 0.05
 """How often a session that is leaving checks whether its peer has taken everything."""
 PIECES_MAX: Final = 256
 """Writes that are joined into one, at the latest at the end of the loop's turn."""
+_CREDENTIALS: Final = Struct("3i")
+"""Process, user and group at the other end of a local socket."""
 IPV6_PREFIX: Final = 64
 """The first bits of an IPv6 address that a network gives to one customer, who chooses the rest at will."""
 
@@ -71,6 +75,7 @@ class Why(StrEnum):
     HOARDED = "all unfinished messages together had too many bytes, and this peer's had the most"
     REFUSED = "there were too many connections"
     CROWDED = "there were too many connections from its address"
+    FILES = "the process has too few open files left"
     DONE = "the peer had sent all that it wanted, and got all that was due to it"
     SHUTDOWN = "the server was shut down"
     KICKED = "an operator cut it off"
@@ -205,6 +210,12 @@ class TcpSession(asyncio.Protocol):
         await self._room.wait()
 
     @property
+    def file_number(self) -> int:
+        """The descriptor of its socket."""
+        number: int = self._transport.get_extra_info("socket").fileno()
+        return number
+
+    @property
     def unsent_bytes(self) -> int:
         """How much waits for the peer."""
         return self._transport.get_write_buffer_size()
@@ -328,8 +339,7 @@ class TcpSession(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         high = self._limits.unsent_bytes_high
         self._transport.set_write_buffer_limits(high=high, low=high // 4)
-        address = transport.get_extra_info("peername")
-        self.peer, self.network = shown_peer(address), network_of(address)
+        self.peer, self.network = peer_of(transport)
         if self._keeper is not None:
             self._keeper.opened(self)
         if self.ended is None:
@@ -392,6 +402,19 @@ class TcpSession(asyncio.Protocol):
         if self._keeper is not None:
             self._keeper.closed(self)
         self.lost()
+
+
+def peer_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """How the log shows a connection's peer, and the key by which a server counts its connections.
+
+    A peer on a local socket is a process, and counts by its user.
+    """
+    ours, address = transport.get_extra_info("socket"), transport.get_extra_info("peername")
+    if ours is None or ours.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return shown_peer(address), network_of(address)
+    found = ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(found)
+    return f"process {process} of user {user}", f"user {user}"
 
 
 def shown_peer(address: object) -> str:
