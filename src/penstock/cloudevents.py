@@ -12,7 +12,6 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -54,7 +53,6 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d):(\d\d)(?:\.(\d+))?([Zz]|[+
 Attributes = dict[str, Any]
 
 
-@dataclass(eq=False)
 class NotACloudEvent(PenstockError):
     """A value that is not a CloudEvent, or not one that can become an event."""
 

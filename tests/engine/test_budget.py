@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.engine.budget import Budget
+from penstock.engine.engine import Budget
 from penstock.errors import ReaderBusy, WriterBusy
 from penstock.model import AddMessages, GetStats
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.engine.replays import REPLAY_BATCH_EVENTS_MAX
+from penstock.engine.queues import REPLAY_BATCH_EVENTS_MAX
 from penstock.errors import LimitExceeded
 from penstock.interchange.exporter import Selection
 from penstock.interchange.replay import STEP_S, Pace, ReplayRequest, open_replay

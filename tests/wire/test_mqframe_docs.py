@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.engine.budget import CONNECTIONS_MIN
+from penstock.engine.engine import CONNECTIONS_MIN
 from penstock.gates.carrying import OUTSTANDING_MAX
 from penstock.gates.mq import UNREAD_MS_MAX, limits_of
 from penstock.mq import MqLimits

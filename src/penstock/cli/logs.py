@@ -234,7 +234,7 @@ def messages(
 def as_json_value(message: bytes) -> str:
     """A message as JSON in one line; docs/spark.md says what becomes of what JSON does not have."""
     # It brings Arrow along, which takes long to import.
-    from penstock.history.texts import json_of  # noqa: PLC0415
+    from penstock.history.columns import json_of  # noqa: PLC0415
 
     return json_text(json.loads(json_of(message)))
 

@@ -1,7 +1,7 @@
 """Res01 messages in flight: `Carrying` is one message, `Pipeline` has those of one connection.
 
 A message's requests are submitted to the engine, and its answers are given as they are ready. Its bytes count until
-then, and so do those of replies that wait for an earlier one; see `penstock.engine.budget`.
+then, and so do those of replies that wait for an earlier one; see `penstock.engine.engine`.
 """
 
 import logging
@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from penstock.engine import Engine
-from penstock.engine.budget import Budget, drop_traceback
-from penstock.errors import PenstockError, Unexpected
+from penstock.engine.engine import Budget
+from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
 from penstock.model.replies import Encoded
 from penstock.tcp import Hold, TcpSession, Why

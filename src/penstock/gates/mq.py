@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from penstock.engine import Engine
-from penstock.engine.budget import FIELD_BYTES
+from penstock.engine.engine import FIELD_BYTES
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.gates.carrying import Pipeline
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo

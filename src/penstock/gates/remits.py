@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.engine import Engine
-from penstock.engine.budget import FIELD_BYTES, Budget, drop_traceback
-from penstock.errors import PenstockError, Unexpected
+from penstock.engine.engine import FIELD_BYTES, Budget
+from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.model import (
     ANONYMOUS,

@@ -18,7 +18,7 @@ from typing import Final
 import zmq
 
 from penstock.engine import Engine
-from penstock.engine.budget import FIELD_BYTES
+from penstock.engine.engine import FIELD_BYTES
 from penstock.errors import CannotListen, LimitExceeded
 from penstock.gates.addresses import check_loopback
 from penstock.gates.carrying import Carrying

@@ -1,6 +1,5 @@
 """The formats of files, how to tell them by name, and the errors about files."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Final
@@ -30,7 +29,6 @@ _SUFFIXES: Final = {
 }
 
 
-@dataclass(eq=False)
 class FileRefused(PenstockError):
     """A file that cannot be read or written, whatever its content."""
 
@@ -41,7 +39,6 @@ class FileRefused(PenstockError):
         return f"{self.path}: {self.reason}"
 
 
-@dataclass(eq=False)
 class BrokenFile(PenstockError):
     """Part of a file is not an event. The import has sent nothing of the file."""
 

@@ -45,7 +45,6 @@ Wait = Callable[[float], bool]
 """Waits so many seconds. Returns False at once when the replay is to stop."""
 
 
-@dataclass(eq=False)
 class ReplayRefused(PenstockError):
     """A replay that is not possible as things are."""
 

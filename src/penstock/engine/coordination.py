@@ -1,10 +1,10 @@
-"""This server among others that share one store: hears what they commit, and agrees with them who does what.
+"""Coordination with other servers that share the store: notices of what they commit, and leases on tasks.
 
-What must not happen twice the store compares; leases only save work. They run out by themselves, so that another server
-takes over what one that died was at. With an embedded store there is nobody else, and all of this costs nothing.
+The store itself prevents that anything happens twice; leases only save work. A lease expires, so that another server
+takes over when its holder dies. An embedded store has one server, and all of this costs nothing.
 
-A thread of its own owns the store's `Listener`. When it cannot be heard what others do, appends go on; what they woke
-here before is woken again when they are heard again.
+A separate thread owns the store's `Listener`. When notices do not arrive, appends go on. When they arrive again, the
+engine wakes everything that a missed notice would have woken.
 """
 
 import asyncio
@@ -24,64 +24,62 @@ from penstock.store.contract import EVERYTHING, Listener, Notice
 log = logging.getLogger(__name__)
 
 LISTEN_S: Final = 0.1
-"""How long the thread listens at a time. Whoever asks it for a lease waits that long at most."""
+"""How long the thread listens at a time. A request for a lease waits that long at most."""
 LEASE_MS: Final = 5_000
-"""How long a lease lasts that nobody renews: so long it takes until others take over from one that died."""
+"""How long a lease lasts without renewal: after that, another server takes over from one that died."""
 RENEWED_AFTER: Final = 0.3
-"""The part of its time after which a lease is asked for again by who holds it."""
+"""The holder renews a lease after this part of its time."""
 REFUSED_S: Final = 1.0
-"""How long a lease that another server has is not asked for again."""
+"""How long not to ask again for a lease that another server holds."""
 PROBE_S: Final = 2.0
-"""How often it is made sure that others can still be heard."""
+"""How often to check that notices of other servers still arrive."""
 PROBE: Final = "probe"
-"""A lease that nobody ever takes."""
+"""A lease that no server ever takes."""
 AGAIN_S: Final = 0.5
-"""Until the next attempt to reach others that failed."""
+"""Until the next attempt after a failure."""
 END_S_MAX: Final = 2.0
-"""How long a server that stops waits for its leases to be ended. They run out otherwise."""
+"""How long a stopping server waits for its leases to end. Otherwise they expire."""
 
 Heard = Callable[[Notice], None]
-"""Told on the loop's thread what others have changed."""
+"""Called on the loop's thread with the changes of other servers."""
 
 
-class Alone:
-    """Nobody else writes this store."""
+class OwnStore:
+    """A store that only this server writes."""
 
     is_shared = False
 
-    def start(self, heard: Heard) -> None:
-        """Begin to listen."""
+    def start(self, heard: Heard) -> None: ...
 
-    async def stop(self) -> None:
-        """Listen no more, and end all leases."""
+    async def stop(self) -> None: ...
 
-    async def may(self, name: str, ms: int = LEASE_MS) -> bool:  # noqa: ARG002 - nobody else would
-        """Whether this server shall do what a name stands for. Asked before every step of it."""
+    async def may(self, name: str, ms: int = LEASE_MS) -> bool:  # noqa: ARG002 - no other server would
+        """Whether this server holds the lease of a task. Asked before every step of the task."""
         return True
 
     def give_up(self, name: str) -> None:
-        """This server does no more of it for now."""
+        """Give the lease of a task up."""
 
 
-ALONE: Final = Alone()
+OWN_STORE: Final = OwnStore()
 
 
 class _Lease(NamedTuple):
-    """What was said of a lease, and until when (the loop's time) that is believed."""
+    """The last answer about a lease, and until when (the loop's time) it holds."""
 
     is_mine: bool
     until: float
 
 
 class _Request(NamedTuple):
-    """Something to be asked by the thread; nobody may wait for it."""
+    """A question for the thread; without `answer`, no caller waits for it."""
 
     ask: Callable[[Listener], bool]
     answer: "asyncio.Future[bool] | None"
 
 
-class Sharing(Alone):
-    """Others may write this store."""
+class SharedStore(OwnStore):
+    """A store that other servers may write."""
 
     is_shared = True
 
@@ -98,7 +96,6 @@ class Sharing(Alone):
         self._thread = threading.Thread(target=self._work, name="penstock-sharing", daemon=True)
 
     def start(self, heard: Heard) -> None:
-        """Begin to listen."""
         self._heard = heard
         self._thread.start()
 
@@ -106,7 +103,7 @@ class Sharing(Alone):
         """Listen no more, and end all leases."""
         self._closing = True
         if self._heard is None:
-            # It never began.
+            # It never started.
             if self._listener is not None:
                 await asyncio.to_thread(self._listener.close)
             return
@@ -116,7 +113,7 @@ class Sharing(Alone):
     # -- leases
 
     async def may(self, name: str, ms: int = LEASE_MS) -> bool:
-        """Whether this server holds a lease, or gets it. The store is asked only when the last answer is old."""
+        """Whether this server holds a lease, or gets it. Asks the store only when the last answer is old."""
         now = self._loop.time()
         known = self._leases.get(name)
         if known is not None and now < known.until:
@@ -124,14 +121,13 @@ class Sharing(Alone):
         try:
             is_mine = await self._ask(lambda listener: listener.lease(name, ms))
         except PenstockError:
-            # Who cannot ask does not do it; the thread says in the log what is wrong.
+            # A server that cannot ask does not work on the task; the thread logs what is wrong.
             is_mine = False
         believed_s = RENEWED_AFTER * ms / 1000 if is_mine else REFUSED_S
         self._leases[name] = _Lease(is_mine, now + believed_s)
         return is_mine
 
     def give_up(self, name: str) -> None:
-        """Let another server have it, if this one does."""
         lease = self._leases.pop(name, None)
         if lease is not None and lease.is_mine:
             self._requests.put(_Request(lambda listener: _ended(listener, name), None))
@@ -152,26 +148,26 @@ class Sharing(Alone):
             except StoreError as error:
                 self._failed(error)
             except Exception as error:
-                log.exception("what other servers do could not be heard")
+                log.exception("notices of other servers could not be read")
                 self._failed(StorageFailure(repr(error)))
         self._refuse_all(Closed())
         if self._listener is not None:
             self._listener.close()
 
     def _listen(self) -> None:
-        """Answer who asks, then hear what there is."""
+        """Answer the questions, then read the notices."""
         notices: list[Notice] = []
         if self._listener is None:
             self._listener = self._store.listener()
         assert self._listener is not None
         self._answer_all(self._listener)
         if time.monotonic() >= self._probe_at:
-            # A connection that is silent because it is dead is found out by asking something.
+            # Asking something finds out a connection that is silent because it is dead.
             self._listener.end_lease(PROBE)
             self._probe_at = time.monotonic() + PROBE_S
         if self._is_deaf:
             self._is_deaf = False
-            log.warning("other servers are heard again")
+            log.warning("notices of other servers arrive again")
             notices = [EVERYTHING]
         notices += self._listener.wait(LISTEN_S)
         if others := [notice for notice in notices if not notice.is_own]:
@@ -191,7 +187,7 @@ class Sharing(Alone):
         """The log has the first failure only."""
         if not self._is_deaf:
             self._is_deaf = True
-            log.warning("other servers cannot be heard at present; trying again: %s", error)
+            log.warning("notices of other servers do not arrive at present; trying again: %s", error)
         self._probe_at = 0.0
         self._refuse_all(error)
         time.sleep(AGAIN_S)
@@ -216,14 +212,14 @@ class Sharing(Alone):
             self._heard(notice)
 
 
-def sharing(store: Store) -> Alone:
-    """How a server shares a store: not at all if it is an embedded one."""
+def coordination(store: Store) -> OwnStore:
+    """How this server shares a store with others; an embedded store is not shared."""
     try:
         listener = store.listener()
     except StoreError as error:
-        log.warning("other servers cannot be heard at present; trying again: %s", error)
-        return Sharing(store, None)
-    return ALONE if listener is None else Sharing(store, listener)
+        log.warning("notices of other servers do not arrive at present; trying again: %s", error)
+        return SharedStore(store, None)
+    return OWN_STORE if listener is None else SharedStore(store, listener)
 
 
 def together(notices: Sequence[Notice]) -> Notice:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.engine import Engine
-from penstock.engine.sharing import ALONE, together
+from penstock.engine.coordination import OWN_STORE, together
 from penstock.errors import StorageFailure
 from penstock.model import EventPage, ReadAll
 from penstock.store.contract import EVERYTHING, Listener, Notice
@@ -23,7 +23,7 @@ END_ALL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE applicat
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if record.name == "penstock.engine.sharing"]
+    return [record.message for record in caplog.records if record.name == "penstock.engine.coordination"]
 
 
 async def waiting(caller: Caller) -> "asyncio.Task[EventPage]":
@@ -79,16 +79,16 @@ async def test_a_server_that_cannot_hear_others_serves_and_hears_them_later(
                 assert bodies(await poll) == ["b"]
     assert failures == FAILURES
     first, second = warnings(caplog)
-    assert first.startswith("other servers cannot be heard at present; trying again: ")
-    assert second == "other servers are heard again"
+    assert first.startswith("notices of other servers do not arrive at present; trying again: ")
+    assert second == "notices of other servers arrive again"
 
 
 async def test_who_is_alone_does_everything_itself() -> None:
-    assert not ALONE.is_shared
-    assert await ALONE.may("seal")
-    ALONE.start(lambda notice: None)
-    ALONE.give_up("seal")
-    await ALONE.stop()
+    assert not OWN_STORE.is_shared
+    assert await OWN_STORE.may("seal")
+    OWN_STORE.start(lambda notice: None)
+    OWN_STORE.give_up("seal")
+    await OWN_STORE.stop()
 
 
 def test_several_notices_are_one_that_says_all_of_it() -> None:

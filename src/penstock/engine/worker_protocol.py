@@ -1,12 +1,14 @@
-"""The answers of processes that run Lua, in a format that cannot execute anything where it is read.
+"""Messages between the server and its own worker processes, never on a network: a length, then a pickle.
 
-An attacker who breaks out of Lua controls what the process sends, so the server must not unpickle it. An answer is JSON
-followed by the contents of all byte strings. In the JSON a byte string is its length; a record or an error is a list of
-its class name and its fields. The reader passes the type that it expects, such as the return type of the job; an
-answer of any other shape is Unreadable.
+The server must not unpickle what a process that runs Lua sends: an attacker who breaks out of Lua controls it. Its
+answers are JSON followed by the contents of all byte strings. In the JSON a byte string is its length; a record or an
+error is a list of its class name and its fields. The reader passes the type that it expects, such as the return type of
+the job; an answer of any other shape is Unreadable.
 """
 
 import json
+import os
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
@@ -14,20 +16,79 @@ from functools import cache
 from io import BytesIO
 from struct import Struct
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from penstock.engine.frames import Unreadable, framed
 from penstock.errors import PenstockError
+
+BYTES_MAX: Final = (1 << 32) - 1
+_LENGTH: Final = Struct("<I")
+
+
+class Opening(NamedTuple):
+    """A worker's first message: its store, and whether it will run Lua.
+
+    One that does gives up its rights, answers what the system does not let it give up, and answers in a form that
+    cannot run anything in the server (`penstock.engine.worker_protocol`).
+    """
+
+    url: str
+    runs_lua: bool
+
+
+class Unreadable(Exception):
+    """A message that none of our processes would send."""
+
+
+def frame(value: Any) -> bytes:
+    return framed(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+
+def framed(payload: bytes) -> bytes:
+    """A message from its encoded bytes."""
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class Unframer:
+    """Receives bytes into the message's own buffer: pages are megabytes, so nothing is copied twice.
+
+    Receive into `space`, then call `received` with the number of bytes.
+    """
+
+    def __init__(self, load: Callable[[memoryview], Any] = pickle.loads, bytes_max: int = BYTES_MAX) -> None:
+        self._load = load
+        self._bytes_max = bytes_max
+        self._expect(_LENGTH.size, is_length=True)
+
+    def _expect(self, size: int, *, is_length: bool) -> None:
+        self.space = memoryview(bytearray(size))
+        self._whole = self.space
+        self._is_length = is_length
+
+    def received(self, count: int) -> Sequence[Any]:
+        """The message that the last `count` bytes complete, if they do; Unreadable if it is too long."""
+        # A generator would keep the bytes in memory while the caller handles the message.
+        self.space = self.space[count:]
+        if self.space:
+            return ()
+        whole = self._whole
+        if self._is_length:
+            (size,) = _LENGTH.unpack(whole)
+            if not 0 < size <= self._bytes_max:
+                raise Unreadable(f"it has {size} bytes")
+            self._expect(size, is_length=False)
+            return ()
+        self._expect(_LENGTH.size, is_length=True)
+        return [self._load(whole)]
+
 
 HEAD_BYTES_MAX: Final = 4 << 20
 """The JSON of an answer. Read, it takes up to 30 times as much memory."""
 ERROR_CHARACTERS_MAX: Final = 100
-_LENGTH: Final = Struct("<I")
 _NUMBERS: Final = range(-(1 << 63), 1 << 63)
 
 
 class Answer(NamedTuple):
-    """Whether a job succeeded, what came of it or its error, and whether its process stays for another."""
+    """Whether a job succeeded, its result or its error, and whether its process stays for another job."""
 
     succeeded: bool
     result: Any
@@ -35,7 +96,7 @@ class Answer(NamedTuple):
 
 
 def frame_answer(answer: Answer) -> bytes:
-    """An answer as bytes to be sent. Raises TypeError for what has no place in one, ValueError if it is too long."""
+    """An answer as bytes. Raises TypeError for a value that an answer cannot have, ValueError if it is too long."""
     parts: list[bytes] = []
     head = json.dumps([answer.succeeded, _packed(answer.result, parts), answer.stays]).encode()
     if len(head) > HEAD_BYTES_MAX:
@@ -65,7 +126,7 @@ def _packed(value: Any, parts: list[bytes]) -> Any:
 
 
 def load_answer(data: memoryview, expected: Any) -> Answer:
-    """The answer in a frame, whose result is of a type if the job succeeded; Unreadable if it is anything else."""
+    """The answer in a frame; Unreadable unless its result is of the expected type, or it is an error."""
     try:
         return _loaded(data, expected)
     except (ValueError, TypeError, RecursionError) as error:
@@ -87,13 +148,11 @@ def _loaded(data: memoryview, expected: Any) -> Answer:
 
 @cache
 def returned_by(function: Callable[..., Any]) -> Any:
-    """The type that a job, or what a wire has it call, returns."""
+    """The return type of a job or of a presenter."""
     return get_type_hints(function)["return"]
 
 
 class _Contents:
-    """The bytes of an answer, taken in order."""
-
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self._at = 0
@@ -118,7 +177,7 @@ _Reader = Callable[[Any, _Contents], Any]
 
 @cache
 def _reader(kind: Any) -> _Reader:
-    """The function that makes a value of a type from its JSON and the next bytes."""
+    """The function that reads a value of a type from its JSON and the next bytes."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     rest = tuple(one for one in kinds if one is not NoneType)
     read = _scalar(rest[0]) if len(rest) == 1 else None
@@ -139,7 +198,7 @@ def _reader(kind: Any) -> _Reader:
 
 
 def _scalar(kind: Any) -> _Reader | None:
-    """The reader of a type that is no record."""
+    """The reader of a type that is not a record."""
     origin = get_origin(kind)
     if kind is bytes:
         return lambda value, contents: contents.take([value])[0]
@@ -161,7 +220,7 @@ def _scalar(kind: Any) -> _Reader | None:
 
 
 def _encoded(value: Any, contents: _Contents) -> bytes | list[bytes]:
-    """`Encoded.content`: a wire's one payload, or its frames. The caller checks which of them it has asked for."""
+    """`Encoded.content`: one payload, or frames. The caller checks which of them it asked for."""
     return contents.take(value) if type(value) is list else contents.take([value])[0]
 
 
@@ -184,7 +243,7 @@ def _several(make: type, inside: Any) -> _Reader:
 
 
 def _record(kinds: tuple[type, ...]) -> _Reader:
-    """The reader of one of some classes, and of all errors that are of one of them."""
+    """The reader of one of some classes, and of all errors below them."""
     known = {one.__name__: one for kind in kinds for one in _with_errors_below(kind)}
     readers = {name: _field_readers(one) for name, one in known.items()}
 
@@ -214,3 +273,21 @@ def _of_type(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise Unreadable(f"there is a {type(value).__name__} instead of a {kind.__name__}")
     return value
+
+
+EXIT_CODE: Final = 3
+
+_connection: list[Callable[[bytes], object]] = []
+
+
+def connected(send: Callable[[bytes], object]) -> None:
+    _connection[:] = [send]
+
+
+def answer_and_leave(result: Any) -> NoReturn:
+    """Answer the current job and end the process, while Lua hangs inside a C function of another thread."""
+    try:
+        for send in _connection:
+            send(frame_answer(Answer(succeeded=True, result=result, stays=False)))
+    finally:
+        os._exit(EXIT_CODE)
