@@ -20,7 +20,7 @@ from penstock.model.times import TICKS_MAX, datetime_of, text_of_ticks
 
 if TYPE_CHECKING:
     from penstock.client import Client, Queue
-    from penstock.client.consuming import QueueBatch
+    from penstock.client.consumers import QueueBatch
 
 BATCH_EVENTS: Final = 100
 WAIT_S: Final = 20.0

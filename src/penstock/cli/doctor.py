@@ -69,7 +69,7 @@ def _target(url: str | None, data: str | None, store: str | None, config: Path |
             return _store_target(replace(resolved.settings, data=None, store=url))
         # Missing libraries are a finding.
         with suppress(ImportError):
-            from penstock.client.urls import transport_to  # noqa: PLC0415
+            from penstock.client.transport import transport_to  # noqa: PLC0415
 
             transport_to(url)
         return Target(resolved.settings, os.environ, url=url)

@@ -76,7 +76,7 @@ def import_command(
     same command again: it continues where it was, and imports nothing twice.
     """
     # They take a moment to import, and help does not need them.
-    from penstock.client.urls import transport_to  # noqa: PLC0415
+    from penstock.client.transport import transport_to  # noqa: PLC0415
     from penstock.event_json import Defaults  # noqa: PLC0415
     from penstock.interchange.importer import rehearsed, survey  # noqa: PLC0415
 

@@ -128,15 +128,15 @@ def replay_command(
     selection = _selection(context, filter, named, first, last)
     with exit_on_error():
         # They take a moment to import, and help does not need them.
-        from penstock.interchange.replay import IntoStreams, ReplayRequest, ThroughQueue  # noqa: PLC0415
-        from penstock.interchange.replay_targets import Places  # noqa: PLC0415
+        from penstock.interchange.replay import ReplayRequest  # noqa: PLC0415
+        from penstock.interchange.replay_targets import IntoStreams, ThroughQueue  # noqa: PLC0415
 
         address = address_of(url, data)
         if queue is not None:
             target: IntoStreams | ThroughQueue = ThroughQueue(queue, queue_context)
             where = f"through queue {queue}"
         else:
-            target = IntoStreams(to_url or address, Places(to_context, prefix, expected is Expected.NEW))
+            target = IntoStreams(to_url or address, to_context, prefix, expected is Expected.NEW)
             parts = (f"context {to_context}" if to_context else "", str(without_password(to_url)) if to_url else "")
             where = "into " + " of ".join(part for part in parts if part)
         notes = Path(os.environ.get(STATE_ENVIRONMENT) or "~/.local/state").expanduser() / "penstock" / "replays"

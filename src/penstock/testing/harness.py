@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.client.blocking import Portal
+from penstock.client.sync import Portal
 from penstock.engine import Engine
 from penstock.engine.context import Handlers
 from penstock.engine.engine import Abandon, Answer, AnyPresenter
@@ -28,7 +28,7 @@ from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
 from penstock.model import Principal, Reply, Request
 from penstock.settings import Settings, load
 from penstock.store import Store, open_reader, store_url
-from penstock.tcp import Why
+from penstock.tcp import TcpServer, Why
 
 ANY_PORT: Final = "127.0.0.1:0"
 
@@ -139,7 +139,7 @@ class Running:
     async def serve_http(self) -> str:
         """Start serving health and metrics, only when needed: this gate takes longest to stop. Returns its address."""
         if self.http is None:
-            gate = HttpGate(self.engine, [self.mq, self.remits])
+            gate = HttpGate(self.engine, [self.mq, self.remits, self.res])
             await gate.start()
             self.http = gate
         return self.http.address
@@ -154,8 +154,8 @@ class Running:
     async def die(self) -> None:
         """Close without an answer to any request in flight."""
         self.engine.fall_silent()
-        _cut(self.mq)
-        _cut(self.remits)
+        for server in (self.mq._server, self.remits._server, self.res):
+            _cut(server)
         await self._stop_gates()
         await self.engine.stop()
 
@@ -166,11 +166,11 @@ class Running:
         await asyncio.gather(*(gate.stop() for gate in self._gates()))
 
 
-def _cut(gate: MqGate | RemitsGate) -> None:
+def _cut(server: TcpServer[Any]) -> None:
     """Accept no more connections, and cut those that exist, as when a process is killed."""
-    gate.refuse()
-    for info in gate.sessions():
-        session = gate._server.session(info.id)
+    server.refuse()
+    for info in server.sessions():
+        session = server.session(info.id)
         if session is not None:
             session.cut(Why.SHUTDOWN)
 

@@ -1,7 +1,7 @@
-"""Res01 messages in flight: `Carrying` is one message, `Pipeline` has those of one connection.
+"""Res01 messages in flight: `InFlightMessage` is one message, `Pipeline` has those of one connection.
 
-A message's requests are submitted to the engine, and its answers are given as they are ready. Its bytes count until
-then, and so do those of replies that wait for an earlier one; see `penstock.engine.engine`.
+The gate submits a message's requests to the engine, and sends its answers when they are ready. Its bytes count against
+the budget until then, and so do replies that wait for an earlier one; see `penstock.engine.engine`.
 """
 
 import logging
@@ -21,18 +21,21 @@ from penstock.wire.res01 import Exchange, Frames, Presenter
 log = logging.getLogger(__name__)
 
 OUTSTANDING_MAX: Final = 1024
-"""Messages of one connection that are not answered; when there are more, it is not read from. Long polls do not count:
+"""Unanswered messages of one connection; when there are more, the gate stops reading from it. Long polls do not count:
 the engine limits them for all connections together."""
 PAGES_MAX: Final = 4
-"""Reads of pages that are under way for one connection; the others wait for their turn."""
+"""Reads of pages in flight for one connection; others wait for their turn."""
+UNREAD_MS_MAX: Final = 1000
+"""How long a peer may take nothing while too much waits for it. Many long polls may end at once: a peer that reads
+slowly still gets all answers."""
 PAGES: Final = (FetchSubscription, ReadAll, ReadRecords, ReadStream)
 
 
-class Carrying:
-    """The replies to a message's requests as they come, in whatever order. A gate says where its answers go."""
+class InFlightMessage:
+    """Collects the replies to a message's requests, in any order. A gate's subclass sends the answers."""
 
     __slots__ = (
-        *("_abandons", "_budget", "_came", "_counted", "_engine", "_is_going_on", "_left", "_next", "_present"),
+        *("_abandons", "_budget", "_replies", "_counted", "_engine", "_is_going_on", "_left", "_next", "_present"),
         *("exchange", "size"),
     )
 
@@ -45,27 +48,27 @@ class Carrying:
         self._next = 0
         self._abandons: list[Callable[[], bool]] = []
 
-    # -- said by gates
+    # -- implemented by gates
 
     def deliver(self, answers: list[Frames], done: bool) -> None:
-        """Answers are ready. `done`: they are the last; it is said once."""
+        """Send answers. `done`: they are the last ones."""
         raise NotImplementedError
 
     def may_go_on(self, begun: int) -> bool:  # noqa: ARG002
-        """Whether another of several requests may begin while so many are under way. If not: `go_on` later."""
+        """Whether another of several requests may begin while so many are in flight. If not, call `go_on` later."""
         return True
 
     # -- called by gates
 
     @property
     def done(self) -> bool:
-        """Whether everything is answered."""
+        """Whether all requests are answered."""
         return not self._left
 
-    def enter(self, budget: Budget, *, has_room: bool = True) -> bool:
+    def enter(self, budget: Budget) -> bool:
         """Take the message's bytes from the budget. Without room, answer busy to every request and return False."""
         self._budget = budget
-        if has_room and budget.take(self.size):
+        if budget.take(self.size):
             self._counted = True
             return True
         refused: list[Reply | PenstockError] = [budget.busy(request) for request in self.exchange.requests]
@@ -75,14 +78,14 @@ class Carrying:
         return False
 
     def begin(self, engine: Engine, present: Presenter) -> None:
-        """Submit everything; a message that asks for nothing is answered at once."""
+        """Submit all requests; a message without requests is answered at once."""
         requests = self.exchange.requests
         engine.metrics.commands[self.exchange.name] += 1
         if len(requests) == 1:
             self._abandons.append(engine.submit(ANONYMOUS, requests[0], self._only, present))
         elif requests:
             self._engine, self._present = engine, present
-            self._came: dict[int, tuple[Reply | PenstockError, int]] = {}
+            self._replies: dict[int, tuple[Reply | PenstockError, int]] = {}
             self._is_going_on = False
             self.go_on()
         else:
@@ -90,7 +93,7 @@ class Carrying:
 
     def go_on(self) -> None:
         """Submit those of several requests that may begin."""
-        # A reply may come while its request is submitted: then we are here already.
+        # A reply may come while its request is submitted: then this runs already.
         if self._is_going_on:
             return
         self._is_going_on = True
@@ -104,25 +107,19 @@ class Carrying:
             self._is_going_on = False
 
     def abandon(self) -> None:
-        """Give up what only reads or waits: nobody is there for the answer."""
+        """The connection is gone: give up requests that only read or wait."""
         given_up = [give_up() for give_up in self._abandons]
         # A cancelled task keeps its frames, which refer to this message. Drop the task, or the cycle stays in memory.
         self._abandons = [_nothing] * len(given_up)
         if len(self.exchange.requests) == 1 and given_up == [False]:
-            # The engine still writes it, and answers then.
+            # The engine still writes it, and replies then.
             return
-        if self._counted:
-            self._leave()
+        self._give_bytes_back()
         if len(self.exchange.requests) > 1 and given_up:
-            for _, size in self._came.values():
+            for _, size in self._replies.values():
                 if size:
                     self._budget.give_back(size)
-            self._came.clear()
-
-    def _leave(self) -> None:
-        """Give the message's bytes back."""
-        self._counted = False
-        self._budget.give_back(self.size)
+            self._replies.clear()
 
     # -- replies
 
@@ -131,27 +128,28 @@ class Carrying:
         self._answer([reply])
 
     def _one_of_many(self, index: int, reply: Reply | PenstockError) -> None:
-        """All are answered together at the end, or one after the other in order."""
+        """Answer all together at the end, or one after the other in order."""
         if self.exchange.one_each:
-            # A reply that waits for an earlier one is not done: it takes memory, and its answer is still due.
-            self._came[index] = (reply, 0) if index == self._next else self._kept(index, reply)
-            while (ready := self._came.pop(self._next, None)) is not None:
+            # A reply that waits for an earlier one takes memory, and its answer is still due.
+            self._replies[index] = (reply, 0) if index == self._next else self._kept(index, reply)
+            while (ready := self._replies.pop(self._next, None)) is not None:
                 self._next += 1
                 self._left -= 1
                 if ready[1]:
                     self._budget.give_back(ready[1])
                 self._answer([ready[0]])
         else:
-            self._came[index] = (reply, 0)
+            self._replies[index] = (reply, 0)
             self._left -= 1
             if not self._left:
-                self._answer([self._came[place][0] for place in range(len(self._came))])
+                self._answer([self._replies[place][0] for place in range(len(self._replies))])
         self.go_on()
 
     def _kept(self, index: int, reply: Reply | PenstockError) -> tuple[Reply | PenstockError, int]:
         """A reply that has to wait, and its bytes. Without room for them the answer is busy: such messages only fetch,
         and the client can fetch again."""
-        size = _bytes_of(reply)
+        encoded: Encoded | None = getattr(reply, "encoded", None)
+        size = 0 if encoded is None else sum(map(len, encoded.content))
         if not size or self._budget.take(size):
             return reply, size
         return self._budget.busy(self.exchange.requests[index]), 0
@@ -163,30 +161,29 @@ class Carrying:
         try:
             answers = self.exchange.answers(replies)
         except Exception as error:
-            log.exception("an answer could not be composed")
+            log.exception("an answer could not be encoded")
             answers = [self.exchange.failed(Unexpected(repr(error)))]
         done = not self._left
-        if done and self._counted:
-            self._leave()
+        if done:
+            self._give_bytes_back()
         self.deliver(answers, done)
 
-
-def _bytes_of(reply: Reply | PenstockError) -> int:
-    """Bytes of the events that a worker has encoded."""
-    encoded: Encoded | None = getattr(reply, "encoded", None)
-    return 0 if encoded is None else sum(map(len, encoded.content))
+    def _give_bytes_back(self) -> None:
+        if self._counted:
+            self._counted = False
+            self._budget.give_back(self.size)
 
 
 def _nothing() -> bool:
-    """In the place of what gives a request up, while it is being submitted."""
+    """Stands for the function that gives a request up, while it is being submitted."""
     return False
 
 
 class Pipeline:
-    """The messages of one connection that are in flight; answers leave as they are ready.
+    """The messages in flight on one connection. It sends each answer when it is ready.
 
-    Reads that fill pages begin only as fast as the peer takes the answers, so that asking for much costs nobody
-    memory. A connection with too many messages, or bytes of them, is not read from until some are answered.
+    Reads of pages begin only as fast as the peer takes the answers, so that large reads do not fill the memory. It
+    stops reading from a connection with too many messages, or bytes of them, until some are answered.
     """
 
     __slots__ = (
@@ -207,7 +204,7 @@ class Pipeline:
         self._is_reading_on = False
 
     def take(self, exchange: Exchange, size: int, present: Presenter, send: Callable[[list[Frames]], None]) -> None:
-        """Begin what a message of so many bytes asks for, or remember it until it is its turn."""
+        """Begin a message of so many bytes, or queue it until its turn."""
         message = PipelinedMessage(self, exchange, size, present, send)
         self._outstanding_bytes += size
         if not message.waits:
@@ -229,7 +226,7 @@ class Pipeline:
 
     def read_on(self) -> None:
         """Begin reads whose turn has come. Gates call this when the peer has taken answers, too."""
-        # One may be answered while it is begun: then we are here already.
+        # One may be answered while it begins: then this runs already.
         if self._is_reading_on:
             return
         self._is_reading_on = True
@@ -253,7 +250,7 @@ class Pipeline:
 
     @property
     def may_read(self) -> bool:
-        """Whether the peer takes its answers."""
+        """Whether the peer reads its answers."""
         return not self._session.holds & Hold.UNSENT
 
     def finished(self, message: "PipelinedMessage") -> None:
@@ -272,12 +269,12 @@ class Pipeline:
             self._session.leave(Why.DONE)
 
     def peer_is_done(self) -> bool:
-        """The peer sends nothing more; whether it shall still get answers. It does not get what it only waited for."""
+        """The peer sends nothing more; whether answers are due. Those of long polls are not."""
         self._is_done = True
         return bool(self._outstanding)
 
     def abandon(self) -> None:
-        """The connection is gone: give up what only reads or waits."""
+        """The connection is gone: give up requests that only read or wait."""
         self._series.clear()
         for message in [*self._waiting, *self._in_flight]:
             message.abandon()
@@ -285,7 +282,7 @@ class Pipeline:
         self._in_flight.clear()
 
 
-class PipelinedMessage(Carrying):
+class PipelinedMessage(InFlightMessage):
     """A message of a connection."""
 
     __slots__ = ("_pipeline", "_send", "fills_pages", "has_page", "present", "waits")
@@ -307,16 +304,15 @@ class PipelinedMessage(Carrying):
         if len(requests) == 1 and isinstance(requests[0], Append):
             self.waits = self.fills_pages = False
             return
-        # What waits for events must not wait for others, nor they for it.
+        # A long poll must not wait for other messages, nor they for it.
         self.waits = any(getattr(request, "wait_ms", 0) for request in requests)
         self.fills_pages = not self.waits and any(isinstance(request, PAGES) for request in requests)
 
     def may_go_on(self, begun: int) -> bool:
-        """Pages are read as fast as the peer takes them."""
+        """Reads pages as fast as the peer takes them."""
         return not self.fills_pages or (begun < PAGES_MAX and self._pipeline.may_read)
 
     def deliver(self, answers: list[Frames], done: bool) -> None:
-        """Send them."""
         self._send(answers)
         if done:
             self._pipeline.finished(self)

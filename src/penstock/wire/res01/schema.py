@@ -1,8 +1,8 @@
-"""The kinds of fields that messages have: how a value becomes frames, and frames a value.
+"""How messages are described: kinds of fields, fields, layouts, answers and commands. `commands` is the table of them.
 
-A kind is used in both directions and in all dialects: the `Dialect` says how numbers and times are written. A field has
-a kind, a name for error messages and docs, and the attribute of the request or reply that it stands for. A layout is
-the fields of a message, or of one row of a list in it, in their order.
+A kind turns a value into frames and frames into a value, in all dialects: the `Dialect` says how numbers and times are
+encoded. A field has a kind, a name for error messages and docs, and the attribute of the request or reply that it
+stands for. A layout is the fields of a message, or of one row of a list in it, in order.
 """
 
 import re
@@ -13,10 +13,19 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from penstock.errors import InvalidRequest
-from penstock.model import NewEvent, ProducerMark, StoreStats, stamp_of
-from penstock.wire.res01.dialects import Dialect, Frames
-from penstock.wire.res01.events import FULL_FRAMES, full_events, full_frames
+from penstock.errors import InvalidRequest, PenstockError, Unexpected
+from penstock.model import Done, NewEvent, ProducerMark, Reply, Request, StoreStats, stamp_of
+from penstock.wire.res01.dialects import (
+    FULL_FRAMES,
+    TEXT,
+    Dialect,
+    Frames,
+    Presenter,
+    error_of,
+    full_events,
+    full_frames,
+    legacy_commit_error,
+)
 from penstock.wire.res01.fields import (
     BINARY_SCALARS,
     EVENT_FRAMES,
@@ -28,17 +37,22 @@ from penstock.wire.res01.fields import (
     swap_guids,
 )
 
+SMALL_BYTES_MAX: Final = 2 << 20
+"""Bytes of a message that carries names and numbers only, or one function."""
+SUBSCRIPTIONS_MAX: Final = 1000
+"""Subscriptions that one message may fetch, progress or set."""
+
 
 class Kind(Protocol):
-    """How the values of a field travel."""
+    """How the values of a field are encoded."""
 
     @property
     def name(self) -> str:
-        """What the docs call it."""
+        """Its name in the docs."""
 
     @property
     def frames(self) -> int:
-        """How many frames it has at least."""
+        """The least number of frames."""
 
     def read(self, fields: Fields, field: str) -> Any:
         """The value of the next frames; raises InvalidRequest."""
@@ -48,7 +62,7 @@ class Kind(Protocol):
 
 
 class Scalar(NamedTuple):
-    """A value in one frame. The binary dialect has a way of its own for numbers and times."""
+    """A value in one frame. The binary dialect encodes numbers and times differently."""
 
     name: str
     read: Callable[[Fields, str], Any]
@@ -57,11 +71,10 @@ class Scalar(NamedTuple):
     frames: int = 1
 
     def write(self, out: Frames, value: Any, dialect: Dialect) -> None:
-        """Append the frame."""
         out.append(self.binary(value) if dialect.is_binary and self.binary else self.text(value))
 
     def __call__(self, field: str, attribute: str | None = None, **more: Any) -> "Field":
-        """A field of this kind; its attribute has the same name in Python's way of writing, or this one."""
+        """A field of this kind. By default its attribute is the same name in snake case."""
         return Field(field, self, _CAPITAL.sub(r"_\1", field).lower() if attribute is None else attribute, **more)
 
     def or_null(self, read: Callable[[Fields, str], Any]) -> "Scalar":
@@ -121,15 +134,15 @@ class Field(NamedTuple):
     name: str
     kind: Kind
     attribute: str = ""
-    """What it stands for; without one it is read and forgotten."""
+    """Of the request or reply; without one the value is ignored."""
     get: Callable[[Any], Any] | None = None
-    """How to find its value, where that is not simply the attribute."""
+    """Finds its value, where that is not simply the attribute."""
     default: Any = REQUIRED
-    """The value of a last field that is left out. A field that has its default is not written."""
+    """The value of an absent last field. A field that has its default is not written."""
 
 
 class Layout:
-    """The fields of a message or a row, and what they make."""
+    """The fields of a message or a row, and the class that they make."""
 
     __slots__ = ("_has_defaults", "_read", "_text", "_write", "fields", "frames", "make")
 
@@ -155,16 +168,14 @@ class Layout:
                 attribute: read(fields, name) if default is REQUIRED or fields.left else default
                 for attribute, read, name, default in self._read
             }
-        # What has no attribute was read to be forgotten.
+        # Fields without an attribute are ignored.
         values.pop("", None)
         return values
 
     def read(self, fields: Fields) -> Any:
-        """What the next frames make."""
         return self.make(**self.values(fields))
 
     def write(self, out: Frames, owner: Any, dialect: Dialect) -> None:
-        """Append the frames of what was made."""
         if self._text is not None and not dialect.is_binary:
             out += [text(get(owner)) for get, text in self._text]
             return
@@ -183,7 +194,7 @@ def _get(field: Field) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A count, then so many rows. `to_end`: they are the last fields of the message."""
+    """A count, then that many rows. `to_end`: they are the last fields of the message."""
 
     layout: Layout
     count: str = "Count"
@@ -193,17 +204,14 @@ class Rows:
 
     @property
     def name(self) -> str:
-        """Its rows are in the docs."""
-        return f"int `{self.count}`, then for each: {told(self.layout.fields)}"
+        return f"int `{self.count}`, then for each: {described(self.layout.fields)}"
 
     def read(self, fields: Fields, _field: str) -> Any:
-        """All rows."""
         counted = fields.count_to_end if self.to_end else fields.count
         count = counted(self.count, self.layout.frames)
         return self.collect(self.layout.read(fields) for _ in range(count))
 
     def write(self, out: Frames, value: Sequence[Any], dialect: Dialect) -> None:
-        """The count and all rows."""
         out.append(dialect.scalars.write_int(len(value)))
         for row in value:
             self.layout.write(out, row, dialect)
@@ -211,7 +219,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A count, then so many frames of one kind; the field's name is that of one of them."""
+    """A count, then that many frames of one kind; the field's name is that of one of them."""
 
     kind: Scalar
     count: str = "Count"
@@ -220,45 +228,40 @@ class Values:
 
     @property
     def name(self) -> str:
-        """What each is."""
         return f"int `{self.count}`, then each: {self.kind.name}"
 
     def read(self, fields: Fields, field: str) -> Any:
-        """All of them."""
         count = fields.count_to_end(self.count, 1)
         if self.kind is BYTES:
             return self.collect(fields.take(count))
         return self.collect(self.kind.read(fields, field) for _ in range(count))
 
     def write(self, out: Frames, value: Sequence[Any], dialect: Dialect) -> None:
-        """The count and all of them."""
         out.append(dialect.scalars.write_int(len(value)))
         out.extend(value if self.kind is BYTES else map(self.kind.text, value))
 
 
-# --- kinds of their own ---------------------------------------------------------------------------------------
+# --- special kinds ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A producer's mark: Producer and Number, both or neither."""
+    """A producer mark: Producer and Number, both or neither."""
 
     is_required: bool = False
     name = "string `Producer`, long `Number`; both empty for none"
     frames = 2
 
     def read(self, fields: Fields, _field: str) -> ProducerMark | None:
-        """The mark, if there is one."""
         producer, number = fields.text("Producer"), fields.number_or_none("Number")
         if bool(producer) != (number is not None):
             missing = "Number" if producer else "Producer"
             raise InvalidRequest(missing, "is empty; a mark has both Producer and Number, and no mark has neither")
         if number is None and self.is_required:
-            raise InvalidRequest("Producer", "is empty; whatever is published has a mark")
+            raise InvalidRequest("Producer", "is empty; a publication needs a mark")
         return None if number is None else ProducerMark(producer, number)
 
     def write(self, out: Frames, value: ProducerMark | None, _dialect: Dialect) -> None:
-        """Two frames."""
         out += (b"", b"") if value is None else (value.producer.encode(), b"%d" % value.number)
 
 
@@ -269,31 +272,29 @@ class Unmarked:
     frames = 0
 
     def read(self, _fields: Fields, _field: str) -> None:
-        """Never one."""
+        pass
 
     def write(self, _out: Frames, value: ProducerMark | None, _dialect: Dialect) -> None:
-        """It must not have one."""
         if value is not None:
             raise InvalidRequest("mark", "belongs to the whole transaction, not to one of its commits")
 
 
 @dataclass(frozen=True, slots=True)
 class LeadingTime:
-    """The UtcNow that the original's SQ has, and that others leave out: it is told by the number of frames."""
+    """The UtcNow of the original's SQ, which others omit: the number of frames tells whether it is there."""
 
     behind: int
-    """How many frames come behind it."""
+    """How many frames follow it."""
     name = "datetime; may be left out"
     frames = 0
 
     def read(self, fields: Fields, field: str) -> None:
-        """Nobody needs it."""
         fields.no_more_than(self.behind + 1)
         if fields.left > self.behind:
             fields.ticks(field)
 
     def write(self, _out: Frames, _value: Any, _dialect: Dialect) -> None:
-        """Left out."""
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +310,6 @@ class NewEvents:
     frames = 1
 
     def read(self, fields: Fields, _field: str) -> tuple[NewEvent, ...]:
-        """All events."""
         counted = fields.count_to_end if self.to_end else fields.count
         count = counted("EventCount", EVENT_FRAMES)
         if count < self.least:
@@ -338,46 +338,36 @@ class NewEvents:
         out += frames
 
 
-class WholeEvents:
-    """Events of which everything is told: a count, then eleven frames for each. A worker may have written them."""
-
-    name = "int `Count`, then each: [a whole event](#everything-told)"
-    frames = 1
-
-    def read(self, fields: Fields, _field: str) -> list[Any]:
-        """All events that are left."""
-        count = fields.count_to_end("Count", FULL_FRAMES)
-        return full_events(fields.take(FULL_FRAMES * count))
-
-    def write(self, out: Frames, reply: Any, dialect: Dialect) -> None:
-        """The events of a reply."""
-        events, encoded = reply.events, reply.encoded
-        out.append(dialect.scalars.write_int(len(events) if encoded is None else encoded.count))
-        out += full_frames(events) if encoded is None else encoded.content
-
-
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events as the original has them: eight frames for each, behind a count or, of one event, without."""
+    """The events of a reply. A worker may have encoded them.
 
+    `whole`: eleven frames for each, instead of the original's eight. One event may come without a count.
+    """
+
+    whole: bool = False
     has_count: bool = True
     frames = 1
 
     @property
     def name(self) -> str:
-        """What each is."""
-        return "int `Count`, then each: [an event](#events)" if self.has_count else "[an event](#events)"
+        event = "[a whole event](#everything-told)" if self.whole else "[an event](#events)"
+        return f"int `Count`, then each: {event}" if self.has_count else event
 
-    def read(self, _fields: Fields, field: str) -> Any:
-        """No client of ours asks for these."""
-        raise InvalidRequest(field, "is not read by this client")
+    def read(self, fields: Fields, field: str) -> Any:
+        if not self.whole:
+            raise InvalidRequest(field, "is not read by this client")
+        count = fields.count_to_end("Count", FULL_FRAMES)
+        return full_events(fields.take(FULL_FRAMES * count))
 
     def write(self, out: Frames, reply: Any, dialect: Dialect) -> None:
-        """The events of a reply."""
         events, encoded = reply.events, reply.encoded
         if self.has_count:
             out.append(dialect.scalars.write_int(len(events) if encoded is None else encoded.count))
-        out += dialect.present(events) if encoded is None else encoded.content
+        if encoded is not None:
+            out += encoded.content
+        else:
+            out += full_frames(events) if self.whole else dialect.present(events)
 
 
 class Types:
@@ -387,11 +377,9 @@ class Types:
     frames = 1
 
     def read(self, fields: Fields, _field: str) -> tuple[str, ...] | None:
-        """The types, or None."""
         return tuple(fields.text("TypeKey") for _ in range(fields.count_to_end("TypeCount", 1))) or None
 
     def write(self, out: Frames, types: Iterable[str] | None, dialect: Dialect) -> None:
-        """All of them."""
         keys = [] if types is None else [key.encode() for key in types]
         if types is not None and not keys:
             raise InvalidRequest("types", "are none at all; leave them out to read every type")
@@ -400,7 +388,7 @@ class Types:
 
 
 class Messages:
-    """Messages of a log, some of which were erased: which ones, then all, an empty frame for each that was."""
+    """Messages of a log: the indexes of the erased ones, then all, with an empty frame for each erased one."""
 
     name = (
         "int `ErasedCount`, then each: int `Erased`, counted from 0; int `Count`, then each: bytes `Message`, "
@@ -409,7 +397,6 @@ class Messages:
     frames = 2
 
     def read(self, fields: Fields, _field: str) -> list[bytes | None]:
-        """The messages."""
         erased = [fields.number("Erased") for _ in range(fields.count("ErasedCount", 1))]
         messages: list[bytes | None] = [*fields.take(fields.count_to_end("Count", 1))]
         for index in erased:
@@ -419,30 +406,28 @@ class Messages:
         return messages
 
     def write(self, out: Frames, messages: Sequence[bytes | None], _dialect: Dialect) -> None:
-        """Both lists."""
         erased = [b"%d" % index for index, message in enumerate(messages) if message is None]
         out += (b"%d" % len(erased), *erased, b"%d" % len(messages))
         out += [message or b"" for message in messages]
 
 
 class Stats:
-    """Counts by name, so that a newer server may tell more."""
+    """Counts by name, so that a newer server may send more of them."""
 
     name = "int `Count`, then for each: `Name` (string), `Value` (long, or string)"
     frames = 1
 
     def read(self, fields: Fields, _field: str) -> dict[str, Any]:
-        """Those that this client knows."""
-        told = {fields.text("Name"): fields.frame("Value") for _ in range(fields.count_to_end("Count", 2))}
-        return {field.name: self._value(field.name, field.type, told) for field in dataclass_fields(StoreStats)}
-
-    def _value(self, name: str, kind: object, told: dict[str, bytes]) -> str | int:
-        if name not in told:
-            raise InvalidRequest(name, "is missing among the counts")
-        return read_text(told[name], name) if kind is str else TEXT_SCALARS.read_number(told[name], name)
+        found = {fields.text("Name"): fields.frame("Value") for _ in range(fields.count_to_end("Count", 2))}
+        values: dict[str, Any] = {}
+        for field in dataclass_fields(StoreStats):
+            if (frame := found.get(field.name)) is None:
+                raise InvalidRequest(field.name, "is missing among the counts")
+            is_text = field.type is str
+            values[field.name] = (read_text if is_text else TEXT_SCALARS.read_number)(frame, field.name)
+        return values
 
     def write(self, out: Frames, stats: StoreStats, _dialect: Dialect) -> None:
-        """All of them."""
         names = [field.name for field in dataclass_fields(stats)]
         out.append(b"%d" % len(names))
         for name in names:
@@ -450,12 +435,168 @@ class Stats:
             out += (name.encode(), value.encode() if isinstance(value, str) else b"%d" % value)
 
 
-def told(fields: Iterable[Field]) -> str:
+# --- answers and commands ----------------------------------------------------------------------------------------
+
+Replies = Sequence[Reply | PenstockError]
+
+
+class Answer:
+    """One answer for each request: its code and the fields of the reply. With `each`, it does not wait for others."""
+
+    def __init__(
+        self,
+        code: str,
+        reply: type[Reply],
+        *fields: Field,
+        make: Callable[..., Any] | None = None,
+        each: bool = False,
+    ) -> None:
+        self.code = code.encode()
+        self.reply = reply
+        self.layout = Layout(make or reply, fields)
+        self.each = each
+
+    def payloads(self, requests: Sequence[Request], replies: Replies, dialect: Dialect) -> list[Frames]:
+        """The answers, in order, from the replies, in order."""
+        return [self._payload(request, reply, dialect) for request, reply in zip(requests, replies, strict=False)]
+
+    def _payload(self, request: Request, reply: Reply | PenstockError, dialect: Dialect) -> Frames:
+        if not isinstance(reply, self.reply):
+            wrong = f"the reply is {type(reply).__name__} instead of {self.reply.__name__}"
+            return self.failed(reply if isinstance(reply, PenstockError) else Unexpected(wrong), dialect)
+        payload = [self.code]
+        self.write(payload, request, reply, dialect)
+        return payload
+
+    def failed(self, error: PenstockError, dialect: Dialect) -> Frames:
+        return dialect.failed(error)
+
+    def write(self, payload: Frames, _request: Request, reply: Reply, dialect: Dialect) -> None:
+        self.layout.write(payload, reply, dialect)
+
+    def read(self, fields: Fields) -> Reply | PenstockError:
+        """The reply that a client gets."""
+        reply: Reply = self.layout.read(fields)
+        return reply
+
+
+class CommitAnswer(Answer):
+    """CR, with the older results on an endpoint for older clients."""
+
+    def write(self, payload: Frames, request: Request, reply: Reply, dialect: Dialect) -> None:
+        if dialect.legacy:
+            # Result and Error: empty for a commit that is on disk.
+            payload += (b"", b"")
+        super().write(payload, request, reply, dialect)
+
+    def failed(self, error: PenstockError, dialect: Dialect) -> Frames:
+        return legacy_commit_error(error) if dialect.legacy else dialect.failed(error)
+
+
+class Echo(Answer):
+    """Done: the fields repeat those of the request."""
+
+    def __init__(self, code: str, *fields: Field) -> None:
+        super().__init__(code, Done, *fields, make=lambda **_echoed: Done())
+
+    def write(self, payload: Frames, request: Request, _reply: Reply, dialect: Dialect) -> None:
+        self.layout.write(payload, request, dialect)
+
+
+class Progressed(Answer):
+    """SP: one answer for all requests, or the first error."""
+
+    def __init__(self) -> None:
+        super().__init__("SP", Done, Field("SubscriptionId", Values(LONG)))
+
+    def payloads(self, requests: Sequence[Any], replies: Replies, dialect: Dialect) -> list[Frames]:
+        for reply in replies:
+            if isinstance(reply, PenstockError):
+                return [dialect.failed(reply)]
+        return [[self.code, b"%d" % len(requests), *(b"%d" % request.subscription for request in requests)]]
+
+
+class WereSet(Answer):
+    """ST: one answer for all requests, with an empty frame for each success, and the reason for others."""
+
+    def __init__(self) -> None:
+        super().__init__("ST", Done)
+
+    def payloads(self, _requests: Sequence[Request], replies: Replies, dialect: Dialect) -> list[Frames]:
+        reasons = [dialect.reason(reply) if isinstance(reply, PenstockError) else b"" for reply in replies]
+        return [[self.code, b"%d" % len(reasons), *reasons]]
+
+    def read(self, fields: Fields) -> Reply | PenstockError:
+        # Our client sets one at a time.
+        if (count := fields.count_to_end("Count", 1)) != 1:
+            raise InvalidRequest("Count", f"is {count} where one subscription was set")
+        reason = fields.frame("Reason")
+        return error_of(reason) if reason else Done()
+
+
+class Command:
+    """A command: the request that a message with it makes, and its answer.
+
+    `each` are fields that come once for each of several requests, after a count; then `fields` belong to all of them.
+    `make` makes a request where the fields are not its attributes. `settled` may answer a request without the engine.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        about: str,
+        request: type[Request],
+        answer: Answer,
+        *fields: Field,
+        each: Iterable[Field] | None = None,
+        each_min: int = 0,
+        make: Callable[..., Request] | None = None,
+        present: Presenter | None = None,
+        settled: Callable[[Any], Frames | None] | None = None,
+        bytes_max: int | None = SMALL_BYTES_MAX,
+    ) -> None:
+        self.name = code
+        self.code = code.encode()
+        self.about = about
+        self.request = request
+        self.answer = answer
+        self.layout = Layout(make or request, fields)
+        self.each = None if each is None else Layout(dict, each)
+        self.each_min = each_min
+        self.present = present
+        self.settled = settled
+        self.bytes_max = bytes_max
+
+    def read(self, fields: Fields) -> tuple[Request, ...]:
+        """The requests of a message, from the frames after its RequestId."""
+        if self.each is None:
+            return (self.layout.read(fields),)
+        shared = self.layout.values(fields)
+        count = fields.count_to_end("Count", self.each.frames, SUBSCRIPTIONS_MAX)
+        if count < self.each_min:
+            # With no answer at all the client would wait for ever.
+            raise InvalidRequest("Count", "is 0; a fetch names at least one subscription")
+        return tuple(self.request(**shared, **self.each.values(fields)) for _ in range(count))
+
+    def write(self, request: Request) -> Frames:
+        """The frames of one request after the RequestId, in the text dialect."""
+        out: Frames = []
+        self.layout.write(out, request, TEXT)
+        if self.each is not None:
+            out.append(b"1")
+            self.each.write(out, request, TEXT)
+        return out
+
+
+# --- for the docs -------------------------------------------------------------------------------------------------
+
+
+def described(fields: Iterable[Field]) -> str:
     """Fields as the docs list them."""
-    return ", ".join(_told(field) for field in fields if field.kind.name)
+    return ", ".join(_described(field) for field in fields if field.kind.name)
 
 
-def _told(field: Field) -> str:
+def _described(field: Field) -> str:
     if not field.name:
         return field.kind.name
     default = "" if field.default is REQUIRED else "; may be left out"

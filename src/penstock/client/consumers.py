@@ -1,4 +1,4 @@
-"""Durable subscriptions, queues and transactions: what consumers do, and how they say that it is done."""
+"""Durable subscriptions, queues and transactions: how consumers get events and acknowledge them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -8,74 +8,42 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
-from penstock.client.calls import Calls, refusal_of
-from penstock.client.commits import append_of
-from penstock.client.reading import WAIT_S_MAX
+from penstock import model
+from penstock.client.calls import Calls, append_of, refusal_of
+from penstock.client.reader import WAIT_S_MAX
 from penstock.errors import InvalidRequest, PenstockError, SubscriptionMoved
-from penstock.model import (
-    ANY,
-    AcknowledgeQueue,
-    Allocation,
-    Append,
-    Appended,
-    Batch,
-    DeadLetterPage,
-    Delivery,
-    Done,
-    Event,
-    FetchSubscription,
-    ListDeadLetters,
-    NewEvent,
-    ProducerMark,
-    PutBack,
-    QueueReceipt,
-    Registered,
-    RegisterSubscriptions,
-    ReleaseQueue,
-    Replayed,
-    ReplayQueue,
-    ResetQueue,
-    SetDeadLetterRule,
-    SetSubscription,
-    SubscribeQueue,
-    SubscriptionReceipt,
-    SubscriptionStart,
-    Transact,
-    Transacted,
-    ticks_of_datetime,
-)
+from penstock.model import ANY, Append, Appended, Delivery, Done, Event, NewEvent, QueueReceipt, ticks_of_datetime
 
 BATCH_EVENTS: Final = 100
 TTL_S: Final = 60.0
 GIVE_BACK_S_MAX: Final = 3.0
-"""How long somebody who is interrupted may take to give back what it holds."""
+"""How long an interrupted consumer may take to release its batch."""
 NO_ALLOCATION: Final = -1
-"""In place of a time to live: acknowledge, and allocate nothing."""
+"""Instead of a time to live: acknowledge, and allocate nothing."""
 
 
 def start_ticks(start: datetime | None) -> int:
-    """A time to begin at; None is the beginning of the history."""
+    """A start time; None is the beginning of the history."""
     return 0 if start is None else ticks_of_datetime(start)
 
 
 class SubscriptionBatch(list[Event]):
-    """A subscription's events that were fetched together."""
+    """Events of one fetch from a subscription."""
 
     def __init__(self, subscription: int, events: Sequence[Event]) -> None:
         super().__init__(events)
         self.subscription = subscription
 
     @property
-    def receipt(self) -> SubscriptionReceipt:
-        """What says that all of it is done."""
-        return SubscriptionReceipt(self.subscription, self[-1].ticks)
+    def receipt(self) -> model.SubscriptionReceipt:
+        """Acknowledges all of it in a transaction."""
+        return model.SubscriptionReceipt(self.subscription, self[-1].ticks)
 
 
 class AsyncSubscription:
-    """A durable subscription. Iterating delivers each batch until the loop body has gone through all of it.
+    """A durable subscription, at least once: iterating progresses past a batch when the loop asks for the next one.
 
-    Leaving the loop in the middle of a batch, or failing in it, leaves the subscription where it was: the batch comes
-    again, here or elsewhere.
+    A loop that ends or fails in the middle of a batch does not progress: the server delivers the batch again.
     """
 
     def __init__(
@@ -83,33 +51,33 @@ class AsyncSubscription:
     ) -> None:
         self._calls = calls
         self._name = name
-        self._start = SubscriptionStart(context, filter, start_ticks(start))
+        self._start = model.SubscriptionStart(context, filter, start_ticks(start))
         self._count = count
         self._follow = follow
         self._id: int | None = None
         self._settled: SubscriptionBatch | None = None
 
     async def id(self) -> int:
-        """Its number; it is registered if it is new."""
+        """Its number. Registers the subscription if it is new."""
         if self._id is None:
-            request = RegisterSubscriptions(self._name, (self._start,))
-            (self._id,) = (await self._calls.ask(request, Registered)).ids
+            request = model.RegisterSubscriptions(self._name, (self._start,))
+            (self._id,) = (await self._calls.ask(request, model.Registered)).ids
         return self._id
 
     async def fetch(self, wait: float = 0.0) -> SubscriptionBatch:
-        """The next batch; the same again until it is progressed. Empty if there is nothing within `wait` seconds."""
+        """The next batch, or the same one until `progress`. Empty if nothing arrives within `wait` seconds."""
         return await self._fetch(self._count, wait)
 
     async def _fetch(self, count: int, wait: float) -> SubscriptionBatch:
-        request = FetchSubscription(await self.id(), count, int(1000 * wait))
-        batch = await self._calls.ask(request, Batch, wait=wait)
+        request = model.FetchSubscription(await self.id(), count, int(1000 * wait))
+        batch = await self._calls.ask(request, model.Batch, wait=wait)
         return SubscriptionBatch(batch.subscription, batch.events)
 
     async def progress(self, batch: SubscriptionBatch) -> None:
-        """Done with a batch: the next fetch gives what comes after it. If it was moved meanwhile, it stays there."""
+        """Acknowledge a batch: the next fetch begins after it. A subscription that was moved meanwhile stays there."""
         while batch:
             try:
-                await self._calls.transact(Transact(progress=(batch.receipt,)), Transacted)
+                await self._calls.transact(model.Transact(progress=(batch.receipt,)), model.Transacted)
             except PenstockError as error:
                 if not isinstance(refusal_of(error), SubscriptionMoved):
                     raise
@@ -118,10 +86,10 @@ class AsyncSubscription:
             return
 
     async def comes_again(self, batch: SubscriptionBatch) -> bool:
-        """Whether a batch that cannot be progressed is only forgotten, and remembered now.
+        """Whether the server delivers the same batch again, so that it can be acknowledged now.
 
-        A server that was started again knows no more what it has handed out. It hands out the same once more, if it is
-        asked for as much; then this is the batch that was handled already.
+        A restarted server has forgotten which batches it delivered. Asked for as many events, it delivers the same
+        batch again, which this consumer has handled already.
         """
         again = await self._fetch(len(batch), 0.0)
         return [event.position for event in again] == [event.position for event in batch]
@@ -130,14 +98,14 @@ class AsyncSubscription:
         """Move it to a time; None is the beginning of the history."""
         await self.id()
         place = self._start
-        await self._calls.ask(SetSubscription(self._name, place.context, place.filter, start_ticks(start)), Done)
+        await self._calls.ask(model.SetSubscription(self._name, place.context, place.filter, start_ticks(start)), Done)
 
     def settled(self, batch: SubscriptionBatch) -> None:
-        """A transaction has progressed past this batch; iterating need not."""
+        """A transaction has acknowledged this batch; iterating must not do so again."""
         self._settled = batch
 
     async def batches(self) -> AsyncGenerator[SubscriptionBatch, None]:
-        """Batch by batch; progressed when the loop asks for the next."""
+        """Batch by batch. Asking for the next one acknowledges the one before."""
         while True:
             batch = await self.fetch(WAIT_S_MAX if self._follow else 0.0)
             if not batch and not self._follow:
@@ -155,7 +123,7 @@ class AsyncSubscription:
 
 
 class QueueBatch(list[Event]):
-    """Events of a queue that this consumer holds, until it acknowledges them, releases them or they expire."""
+    """Events of a queue that this consumer holds until it acknowledges or releases them, or its lease expires."""
 
     def __init__(self, delivery: Delivery) -> None:
         super().__init__(delivery.events)
@@ -164,15 +132,15 @@ class QueueBatch(list[Event]):
             given = delivery.allocation
             self.receipt = QueueReceipt(delivery.context, delivery.queue, delivery.subscriber, given.first, given.last)
         self.is_settled = self.receipt is None
-        """Whether there is nothing left to acknowledge."""
+        """Whether it is acknowledged or released, or has no events."""
 
 
 class AsyncQueue:
     """A queue that consumers share: each event goes to one of them.
 
     `async with queue.next() as batch` acknowledges the batch when the body succeeds and releases it when it fails.
-    This is one consumer: it has one batch at a time, and gets the same one until that is settled. Tasks that share the
-    work make one each.
+    This object is one consumer: it has one batch at a time, and gets the same one until it acknowledges or releases
+    it. Tasks that share the work make one consumer each.
     """
 
     def __init__(
@@ -196,19 +164,19 @@ class AsyncQueue:
         self._ttl_ms = int(1000 * ttl)
 
     def next(self, wait: float = 0.0) -> "AsyncDelivery":
-        """The next batch, for `async with`; empty if there is nothing within `wait` seconds."""
+        """The next batch, for `async with`; empty if nothing arrives within `wait` seconds."""
         return AsyncDelivery(self, wait)
 
     async def take(self, wait: float = 0.0) -> QueueBatch:
-        """The next batch, to be acknowledged or released by hand."""
+        """The next batch. The caller acknowledges or releases it."""
         return QueueBatch(await self._subscribe(self._ttl_ms, wait))
 
     async def declare(self) -> None:
-        """Make the queue if it is new, and take nothing."""
+        """Create the queue if it is new, without taking a batch."""
         await self._subscribe(NO_ALLOCATION, 0.0)
 
     async def _subscribe(self, ttl_ms: int, wait: float) -> Delivery:
-        request = SubscribeQueue(
+        request = model.SubscribeQueue(
             self._context,
             self._name,
             self._subscriber,
@@ -221,90 +189,79 @@ class AsyncQueue:
         return await self._calls.ask(request, Delivery, wait=wait)
 
     async def acknowledge(self, batch: QueueBatch) -> None:
-        """Done with a batch: nobody gets it again."""
+        """The batch is done: the server delivers it to no consumer again."""
         receipt = batch.receipt
         if receipt is not None and not batch.is_settled:
-            request = AcknowledgeQueue(
-                receipt.context,
-                receipt.queue,
-                receipt.subscriber,
-                receipt.first,
-                receipt.last,
-                self._count,
-                NO_ALLOCATION,
-            )
+            request = model.AcknowledgeQueue(*_fields(receipt), self._count, NO_ALLOCATION)
             await self._calls.ask(request, Delivery)
             batch.is_settled = True
 
     async def release(self, batch: QueueBatch, *, counts: bool = True) -> None:
-        """Not done with a batch: the next consumer gets it at once.
+        """The batch is not done: the next consumer gets it at once.
 
-        That counts like an expiry for `dead_after`, unless the batch is given back for no fault of its own.
+        This counts like an expiry for `dead_after`, unless `counts` is False.
         """
         receipt = batch.receipt
         if receipt is not None and not batch.is_settled:
-            await self._calls.ask(ReleaseQueue(*_fields(receipt), counts), Done)
+            await self._calls.ask(model.ReleaseQueue(*_fields(receipt), counts), Done)
             batch.is_settled = True
 
     async def give_back(self) -> None:
-        """Release what this consumer holds, also what a `take` has brought that was interrupted; it does not count.
+        """Release what this consumer holds, even the batch of an interrupted `take`; it does not count as an expiry.
 
-        It takes at most a few seconds. What could not be released goes to others when its time is up.
+        It takes at most a few seconds. A batch that could not be released goes to others when its lease expires.
         """
-        # Whoever holds something is given it once more.
+        # A consumer that holds a batch gets the same one again.
         with suppress(PenstockError, TimeoutError):
             async with asyncio.timeout(GIVE_BACK_S_MAX):
                 await self.release(await self.take(), counts=False)
 
     async def reset(self, start: datetime | None = None, *, position: int | None = None) -> None:
-        """Begin again at a time or a position, or at the very beginning. What was handed out is not any more."""
-        await self._calls.ask(ResetQueue(self._context, self._name, start_ticks(start), position), Done)
+        """Restart at a time or a position, or at the very beginning. Leases that consumers hold end."""
+        await self._calls.ask(model.ResetQueue(self._context, self._name, start_ticks(start), position), Done)
 
     async def dead_after(self, holders: int | None) -> None:
-        """Set what so many consumers in turn have let expire or have released aside, as dead letters; None: never."""
-        await self._calls.ask(SetDeadLetterRule(self._context, self._name, holders), Done)
+        """Make a batch a dead letter once this many consumers in turn released it or let it expire; None: never."""
+        await self._calls.ask(model.SetDeadLetterRule(self._context, self._name, holders), Done)
 
-    async def dead_letters(self) -> list[Allocation]:
-        """What was set aside: each with the positions from its first to its last event."""
-        found: list[Allocation] = []
+    async def dead_letters(self) -> list[model.Allocation]:
+        """The dead letters, each with the positions of its first and last event."""
+        found: list[model.Allocation] = []
         while True:
             after = found[-1].first if found else 0
-            page = await self._calls.ask(ListDeadLetters(self._context, self._name, after), DeadLetterPage)
+            page = await self._calls.ask(model.ListDeadLetters(self._context, self._name, after), model.DeadLetterPage)
             found += page.dead
             if page.end:
                 return found
 
     async def put_back(self, first: int) -> None:
-        """Give what was set aside, by its first position, to the next consumer, unless it is back already.
+        """Deliver the dead letter that begins at a position to the next consumer, unless it is back already.
 
-        Raises DeadLetterNotFound if the queue has nothing that begins there.
+        Raises DeadLetterNotFound if no dead letter begins there.
         """
-        await self._calls.ask(PutBack(self._context, self._name, first), Done)
+        await self._calls.ask(model.PutBack(self._context, self._name, first), Done)
 
-    async def replay(self, first: int, last: int, *, mark: ProducerMark | None = None) -> Replayed:
-        """Hand its events between two positions out once more, before anything new; it stays where it is itself.
+    async def replay(self, first: int, last: int, *, mark: model.ProducerMark | None = None) -> model.Replayed:
+        """Deliver the events between two positions again, before any new ones. The queue's own position stays.
 
-        At most 1,000 events at a time. What a consumer holds, what comes again anyway and what was set aside is left
-        out. If too much waits already, nothing is done, and the answer `is_full`: ask again later. With a mark (a
-        producer's name and its own growing number), what was done before is not done again.
+        At most 1,000 events at a time. It leaves out events that a consumer holds, that wait for redelivery or that are
+        dead letters. If too many wait already, it does nothing and the answer `is_full`: retry later. With a mark (a
+        producer's name and its own growing number), a repeat does nothing.
         """
-        request = ReplayQueue(self._context, self._name, first, last, mark)
+        request = model.ReplayQueue(self._context, self._name, first, last, mark)
         if mark is not None:
-            return await self._calls.ask(request, Replayed)
-        return await self._calls.transact(request, Replayed)
+            return await self._calls.ask(request, model.Replayed)
+        return await self._calls.transact(request, model.Replayed)
 
     async def settle(self, batch: QueueBatch, error: BaseException | None) -> None:
-        """The work on a batch has ended: acknowledge it, or after an error release it.
-
-        Ctrl-C is no fault of the batch, and does not count for `dead_after`.
-        """
+        """Acknowledge a batch, or release it after an error. Ctrl-C does not count for `dead_after`."""
         if error is None:
             await self.acknowledge(batch)
             return
         try:
             await self.release(batch, counts=not isinstance(error, KeyboardInterrupt))
         except PenstockError as failed:
-            # What went wrong in the work matters more. The batch goes to others when its time is up.
+            # The first error matters more. The batch goes to others when its lease expires.
             error.add_note(f"the batch was not released: {failed}")
 
 
@@ -313,7 +270,7 @@ def _fields(receipt: QueueReceipt) -> tuple[str, str, str, int, int]:
 
 
 class AsyncDelivery:
-    """One batch of a queue, held while the body of an `async with` works on it."""
+    """One batch of a queue, leased for the body of an `async with`."""
 
     def __init__(self, queue: AsyncQueue, wait: float) -> None:
         self._queue = queue
@@ -332,7 +289,7 @@ class AsyncDelivery:
 
 
 class AsyncTransaction:
-    """Appends together with what they were made from: all or nothing, when the `async with` ends without an error."""
+    """Appends and acknowledgements, all or nothing; committed when the `async with` ends without an error."""
 
     def __init__(self, calls: Calls, timeout: float | None) -> None:
         self._calls = calls
@@ -341,33 +298,30 @@ class AsyncTransaction:
         self._queued: list[QueueBatch] = []
         self._fetched: list[tuple[AsyncSubscription, SubscriptionBatch]] = []
         self.result: list[Appended] = []
-        """What came of the appends, in their order, once it is committed."""
+        """The results of the appends, in order, once it is committed."""
 
     def append(self, context: str, stream: str, events: Sequence[NewEvent], *, expected: int = ANY) -> None:
-        """Append events to a stream, as part of this."""
         self._commits.append(append_of(context, stream, events, expected))
 
     def acknowledge(self, batch: QueueBatch) -> None:
-        """Acknowledge a queue's batch, as part of this."""
         self._queued.append(batch)
 
     def progress(self, subscription: AsyncSubscription, batch: SubscriptionBatch) -> None:
-        """Progress a subscription past a batch, as part of this."""
         self._fetched.append((subscription, batch))
 
     async def commit(self) -> list[Appended]:
-        """Carry it out; what came of its appends."""
+        """Commit it; the results of its appends."""
         receipts = tuple(batch.receipt for batch in self._queued if batch.receipt is not None)
         progress = tuple(batch.receipt for _, batch in self._fetched if batch)
         if not self._commits and not receipts and not progress:
             raise InvalidRequest("transaction", "has nothing in it")
-        request = Transact(tuple(self._commits), receipts, progress)
+        request = model.Transact(tuple(self._commits), receipts, progress)
         while True:
             try:
-                self.result = list((await self._calls.transact(request, Transacted, self._timeout)).commits)
+                self.result = list((await self._calls.transact(request, model.Transacted, self._timeout)).commits)
                 break
             except PenstockError as error:
-                # Also in doubt: if the first attempt is carried out after all, the next one is refused.
+                # Safe in doubt: if the first attempt is carried out after all, the server refuses the next one.
                 if not isinstance(refusal_of(error), SubscriptionMoved) or not await self._come_again():
                     raise
         for batch in self._queued:
@@ -378,7 +332,7 @@ class AsyncTransaction:
         return self.result
 
     async def _come_again(self) -> bool:
-        """Whether all batches are handed out as before, by a server that had forgotten them."""
+        """Whether a restarted server delivers all batches again as before."""
         return all([await subscription.comes_again(batch) for subscription, batch in self._fetched if batch])
 
     async def __aenter__(self) -> Self:
