@@ -16,17 +16,8 @@ import typer
 
 from penstock.cli.connection import connected, error_line
 from penstock.cli.options import Data, Url, moment, need_name
-from penstock.cli.output import (
-    INTERRUPTED,
-    AsJson,
-    counted,
-    fail,
-    json_text,
-    print_line,
-    print_lines,
-    refuse,
-    stop_command,
-)
+from penstock.cli.output import AsJson, counted, fail, json_text, print_line, print_lines, refuse, stop_command
+from penstock.cli.signals import INTERRUPTED
 from penstock.errors import PenstockError, Retry, VersionConflict
 from penstock.model import ANY, NEW, Appended
 from penstock.model.events import NewEvent, random_id
@@ -173,7 +164,6 @@ def _expected_version(text: str) -> int:
 
 
 def _report(context: str, stream: str, events: list[NewEvent], appended: Appended, as_json: bool) -> None:
-    """Print where events were written."""
     for offset, event in enumerate(events):
         position, sequence = appended.position + offset, appended.sequence + offset
         if as_json:
@@ -181,9 +171,6 @@ def _report(context: str, stream: str, events: list[NewEvent], appended: Appende
             print_lines([{**place, "id": str(UUID(bytes=event.id))}])
         else:
             print_line(f"position {position}, event {sequence} of {context}/{stream}")
-
-
-# --- JSON lines -----------------------------------------------------------------------------------------------
 
 
 class Lines:
@@ -199,7 +186,6 @@ class Lines:
         """The last line of the transaction in flight."""
 
     def append(self, source: int) -> None:
-        """Append all lines, or those before the first that is not an event."""
         try:
             for lines in numbered_lines(source):
                 found: list[tuple[int, Incoming]] = []
@@ -247,7 +233,6 @@ class Lines:
             sys.stdout.flush()
 
     def _end(self, reason: str, *, is_known: bool = True) -> NoReturn:
-        """End with what is wrong, and how much is written."""
         before = "nothing was written" if is_known else "nothing was written before"
         if self._written:
             are = "is" if self._written == 1 else "are"

@@ -81,8 +81,7 @@ def consume_command(
         typer.Option("--filter", help="of a new queue: only streams whose names begin with this", metavar="PREFIX"),
     ] = None,
     subscriber: Annotated[
-        str | None,
-        typer.Option("--subscriber", help="the name of this consumer (default: random)", metavar="NAME"),
+        str | None, typer.Option("--subscriber", help="the name of this consumer (default: random)", metavar="NAME")
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -115,8 +114,6 @@ def consume_command(
 
 
 class Consumer:
-    """One consumer of a queue."""
-
     def __init__(
         self, client: "Client", context: str, name: str, filter_: str, subscriber: str | None, wait: float
     ) -> None:

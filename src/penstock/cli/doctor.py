@@ -27,11 +27,7 @@ CHECK_COLUMNS: Final = 15
 
 
 def doctor_command(
-    data: StoreData = None,
-    store: StoreUrl = None,
-    url: Url = None,
-    config: Config = None,
-    as_json: AsJson = False,
+    data: StoreData = None, store: StoreUrl = None, url: Url = None, config: Config = None, as_json: AsJson = False
 ) -> None:
     """Check Python, Java, ports, the disk and a store, and say what to do.
 

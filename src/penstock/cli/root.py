@@ -20,10 +20,11 @@ from typer.models import CommandInfo
 from penstock import __version__
 from penstock.cli import COMMANDS
 from penstock.cli.connection import error_line
-from penstock.cli.output import complain, print_line, refuse
+from penstock.cli.output import print_line, refuse
 from penstock.cli.signals import INTERRUPTED, ignore_interrupts
 from penstock.errors import PenstockError
 from penstock.settings import BadSetting
+from penstock.terminal import complain
 
 COMPLETION_OPTIONS: Final = ("--install-completion", "--show-completion")
 """Options after which typer ignores all other arguments."""
@@ -37,7 +38,6 @@ class Command(TyperCommand):
     """A command that checks its names, found by their metavars, before it runs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; an invalid name ends the command."""
         rest = super().parse_args(ctx, args)
         for parameter in () if ctx.resilient_parsing else self.params:
             if parameter.metavar in TEXTS:
@@ -45,15 +45,11 @@ class Command(TyperCommand):
         return rest
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """All options and arguments, as help shows them."""
         return list(map(_without_type, super().get_params(ctx)))
 
 
 class Group(TyperGroup):
-    """Commands below a command."""
-
     def get_params(self, ctx: Any) -> list[Any]:
-        """All options, as help shows them."""
         return list(map(_without_type, super().get_params(ctx)))
 
 
@@ -84,8 +80,6 @@ class Placeholder(TyperCommand):
 
 
 class Commands(Group):
-    """The commands of the table."""
-
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         for name, (panel, _, help, _) in COMMANDS.items():
@@ -136,7 +130,6 @@ class Commands(Group):
 
 
 def loaded(name: str) -> TyperCommand | TyperGroup:
-    """A command as its module defines it."""
     entry = COMMANDS[name]
     found = _imported(entry.target)
     if isinstance(found, typer.Typer):
@@ -164,9 +157,6 @@ def _help_of(function: object) -> str:
 def _imported(target: str) -> Any:
     module, _, name = target.partition(":")
     return getattr(import_module(f"penstock.cli.{module}"), name)
-
-
-# --- how it ends ----------------------------------------------------------------------------------------------
 
 
 def _report(error: Exception) -> int:
@@ -198,8 +188,6 @@ def _discard_output() -> None:
         # Standard output is not a file, as in tests.
         return
 
-
-# --- the application ------------------------------------------------------------------------------------------
 
 app = typer.Typer(
     name="penstock",

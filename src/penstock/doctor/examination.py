@@ -31,17 +31,14 @@ class Finding:
 
 
 def ok(check: str, message: str, advice: str | None = None) -> Finding:
-    """A check that passed."""
     return Finding(check, Status.OK, message, advice)
 
 
 def warning(check: str, message: str, advice: str) -> Finding:
-    """Something that works, but may not be intended."""
     return Finding(check, Status.WARNING, message, advice)
 
 
 def problem(check: str, message: str, advice: str) -> Finding:
-    """Something that does not work."""
     return Finding(check, Status.PROBLEM, message, advice)
 
 

@@ -10,14 +10,7 @@ from typing import Final
 from penstock.client import connect
 from penstock.doctor.disk import MB, milliseconds
 from penstock.doctor.examination import Finding, ok, problem, warning
-from penstock.errors import (
-    InvalidRequest,
-    NotAStore,
-    PenstockError,
-    StorageFailure,
-    StoreTooNew,
-    StoreUnfinished,
-)
+from penstock.errors import InvalidRequest, NotAStore, PenstockError, StorageFailure, StoreTooNew, StoreUnfinished
 from penstock.files import is_shared
 from penstock.model import EventFilter, StoreStats
 from penstock.model.times import TICKS_PER_SECOND, datetime_of, now_ticks
@@ -43,11 +36,7 @@ DURABLE: Final = "set it to on in the database's configuration and reload that; 
 DATABASE: Final = "check the database, its address and its permissions: docs/postgresql.md"
 
 
-# --- a running server -----------------------------------------------------------------------------------------
-
-
 def server(url: str) -> Iterator[Finding]:
-    """Check a server through a client."""
     try:
         with connect(url, timeout=ANSWER_S_MAX, retries=False) as client:
             began = time.perf_counter()
@@ -61,9 +50,6 @@ def server(url: str) -> Iterator[Finding]:
                 yield ok("records", f"the last event {found}")
     except PenstockError as error:
         yield problem("server", str(error), "start one: penstock serve --data DIR; or name another address with --url")
-
-
-# --- a store --------------------------------------------------------------------------------------------------
 
 
 def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
@@ -158,7 +144,6 @@ def _identity(stats: StoreStats) -> Finding:
 
 
 def erasures(unfinished: int) -> Finding:
-    """Erasures that are not finished."""
     if not unfinished:
         return ok("erasures", "none is unfinished")
     advice = "a running server finishes them; penstock erasures lists them"
