@@ -68,7 +68,7 @@ class BoxDropped(Exception):
 
 @dataclass
 class Snapshot:
-    """What has happened since the shop opened, and what the server says."""
+    """Counts since the shop opened, and the state of the server."""
 
     placed: int = 0
     paid: int = 0

@@ -32,7 +32,7 @@ NEW_STREAM: Final = ("new", "none")
 BOM: Final = b"\xef\xbb\xbf"
 TRANSACTION_LINES_MAX: Final = 500
 TRANSACTION_BYTES_MAX: Final = 4 << 20
-"""Bytes of lines in one transaction; a longer line has a transaction of its own."""
+"""Bytes of lines in one transaction; a longer line has its own transaction."""
 READ_BYTES: Final = 1 << 18
 LINE_BYTES_MAX: Final = 64 << 20
 """The longest line, or body, on standard input: far more than the default limits of a server."""
@@ -258,7 +258,7 @@ def event_of(line: bytes, context: str | None = None, stream: str | None = None)
 
 
 def json_flaw(error: Exception) -> str:
-    """What is wrong with a JSON text, and in which column if that is known."""
+    """The mistake in a JSON text, and its column if that is known."""
     if isinstance(error, JSONDecodeError):
         return f"column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
     if isinstance(error, UnicodeDecodeError):

@@ -37,9 +37,6 @@ Context = Annotated[str, typer.Argument(metavar="CONTEXT", help="the queue's con
 Name = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's name")]
 
 
-# --- queues ---------------------------------------------------------------------------------------------------
-
-
 @queue_app.command("list")
 def list_queues(context: OnlyContext = None, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
     """List queues: position, lag, events that consumers hold, and dead letters.
@@ -264,9 +261,6 @@ def requeue_command(
             queue.put_back(number)
     document = {"queue": name, "context": context, "first": returned}
     print_result(document, f"returned {counted(len(returned), 'dead letter')} to queue {name}", as_json=as_json)
-
-
-# --- subscriptions --------------------------------------------------------------------------------------------
 
 
 @subscription_app.command("list")

@@ -51,7 +51,7 @@ def doctor_command(
 
 
 def _target(url: str | None, data: str | None, store: str | None, config: Path | None) -> "Target":
-    """What to check. A flag wins over PENSTOCK_URL, and that over the settings."""
+    """Find the target. A flag wins over PENSTOCK_URL, and that over the settings."""
     from penstock.doctor import Target  # noqa: PLC0415
 
     if sum((by_flag(url), data is not None, store is not None)) > 1:

@@ -105,7 +105,7 @@ def erase_command(
 
 
 class Erasure(NamedTuple):
-    """What to erase: a stream, or the events of a subject."""
+    """Names what to erase: a stream, or the events of a subject."""
 
     context: str | None
     stream: str

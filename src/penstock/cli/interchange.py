@@ -48,9 +48,6 @@ def _format_of(path: str, format: Format | None) -> Format:
         refuse(str(error))
 
 
-# --- import ---------------------------------------------------------------------------------------------------
-
-
 def import_command(
     files: Annotated[list[str], typer.Argument(metavar="FILE…", help="files to import; - is standard input")],
     format: FormatOption = None,
@@ -180,9 +177,6 @@ def _import_result(found: "Survey", imported: "Imported | None") -> str:
     if not imported.new_events:
         return f"{events}, all of them imported before"
     return f"{events} imported, {imported.new_events:,} of them now"
-
-
-# --- export ---------------------------------------------------------------------------------------------------
 
 
 def export_command(

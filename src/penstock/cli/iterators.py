@@ -131,7 +131,7 @@ def _definition(one: "IteratorSummary") -> dict[str, Any]:
 def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
     """Show an iterator's input, kind, function and lag, and which iterators read it.
 
-    This runs no function: `penstock iterator next NAME --from -1` prints the last result, or why there is none. With
+    This runs no function: `penstock iterator next NAME --from -1` prints the last result, or the error. With
     --data the command reads the store itself, and a server may have it open.
     """
     if data is not None:

@@ -60,7 +60,7 @@ def verify_command(url: str, as_json: AsJson = False) -> None:
 
 
 def findings(store: Store, progress: Progressed) -> Iterator[Finding]:
-    """What is wrong with a store, including what ends the check early."""
+    """All problems of a store, including one that ends the check early."""
     try:
         yield from store.verify(progress)
     except PenstockError as error:

@@ -172,7 +172,7 @@ def _report(error: Exception) -> int:
         # Its help is printed already.
         return error.exit_code
     message = error.message if (near := getattr(error, "possibilities", None)) else error.format_message()
-    # Typer lists choices on lines of their own, and writes sentences; ours follow a colon.
+    # Typer lists choices on separate lines and writes sentences; ours follow a colon.
     message = " ".join(message.replace(": Value error, ", ": ").replace(". Choose from:", "; choose from").split())
     sentence = (message[:1].lower() + message[1:]).removesuffix(".").replace(". Did you mean", "; did you mean")
     sentence = f"{sentence}; did you mean {near[0]}?" if near else sentence

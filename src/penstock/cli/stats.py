@@ -1,4 +1,4 @@
-"""What a store holds: `penstock stats`, `penstock contexts` and `penstock streams`."""
+"""The contents of a store: `penstock stats`, `penstock contexts` and `penstock streams`."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,7 +52,7 @@ def streams_command(
 
 
 class Contents(NamedTuple):
-    """What a store holds; contexts and queues may be the first ones only."""
+    """The contents of a store; contexts and queues may be the first ones only."""
 
     stats: StoreStats
     contexts: Sequence[ContextInfo]

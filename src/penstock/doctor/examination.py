@@ -1,4 +1,4 @@
-"""Which checks `penstock doctor` makes, in which order, and what a check returns."""
+"""The checks of `penstock doctor` in their order, and their results."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def problem(check: str, message: str, advice: str) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to check: this machine with these settings, and at most one of a directory, a database and a server."""
+    """This machine with these settings, and at most one of a directory, a database and a server."""
 
     settings: Settings
     environ: Mapping[str, str]

@@ -118,12 +118,12 @@ def _open_store(url: str, flags: str, otherwise: str) -> Iterator[Finding]:
 
 
 def _reason(error: PenstockError | OSError) -> str:
-    # The sentence of StorageFailure is about a write in flight, and there is none.
+    # The sentence of StorageFailure is about a write in flight, and the doctor writes nothing.
     return f"the store failed: {error.reason}" if isinstance(error, StorageFailure) else str(error)
 
 
 def _advice(error: PenstockError | OSError) -> str | None:
-    """What to do about a store that cannot be opened, if its error is specific."""
+    """Advice about a store that cannot be opened, if its error is specific."""
     match error:
         case StoreTooNew():
             return "use the Penstock version that served it last, or a newer one"
@@ -151,7 +151,7 @@ def erasures(unfinished: int) -> Finding:
 
 
 def access(directory: Path, settings: Settings) -> Finding:
-    """Who can open the store's files: these users can read all events, and block all writes with a lock."""
+    """The users that can open the store's files: they can read all events, and block all writes with a lock."""
     found = exposed(directory, shared=settings.group_access)
     if not found:
         whom = "its owner and its group" if settings.group_access else "its owner"
