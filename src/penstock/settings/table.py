@@ -217,11 +217,40 @@ class Settings:
     res_legacy: str | None = setting(
         default=None, parse=endpoint, help="where Res01 is served with the older results; not unless it is given"
     )
+    res_connections_max: int = setting(
+        default=1000, parse=count(1), help="connections of the ZeroMQ gate; one more is refused"
+    )
+    res_connections_per_address_max: int = setting(
+        default=250,
+        parse=count(1),
+        help="connections of the ZeroMQ gate from one IPv4 address, IPv6 /64 or local user",
+    )
+    res_handshake_ms_max: int = setting(
+        default=10_000, parse=count(1), help="how long the handshake of a ZeroMQ connection may take"
+    )
+    res_idle_ms_max: int = setting(
+        default=3_600_000,
+        parse=count(1),
+        help="how long a ZeroMQ peer may be silent; peers that speak ZMTP 3.1 get a PING before",
+    )
     res_frame_bytes_max: int = setting(
         default=16 * UNITS["MiB"], parse=size(1024), help="bytes of one ZeroMQ frame; a larger one ends its connection"
     )
+    res_message_bytes_max: int = setting(
+        default=64 * UNITS["MiB"], parse=size(1024), help="bytes of one ZeroMQ message; more end its connection"
+    )
+    res_message_frames_max: int = setting(
+        default=250_000, parse=count(16), help="frames of one ZeroMQ message; more end its connection"
+    )
     res_unread_max: int = setting(
-        default=1000, parse=count(1), help="messages kept for a ZeroMQ client that does not read; more are dropped"
+        default=1000,
+        parse=count(1),
+        help="unanswered requests of a ZeroMQ connection; at more the server stops reading from it",
+    )
+    res_unsent_bytes_max: int = setting(
+        default=64 * UNITS["MiB"],
+        parse=size(1024),
+        help="bytes kept for a ZeroMQ peer that does not read; more end its connection",
     )
     mq: str | None = setting(
         default="127.0.0.1:8472",
