@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.backup import back_up, open_place, restore, writing
 from penstock.store import open_reader, store_url
 from penstock.store.contract import Progressed
-from penstock.store.sqlite import replacing
+from penstock.store.sqlite import replacement
 
 CRASHED = 99
 """The exit code of a crash."""
@@ -60,7 +60,7 @@ def _waiting() -> Progressed:
 
 def _crash_at(number: int) -> None:
     calls = 0
-    sync = replacing._sync
+    sync = vars(replacement)["sync_folder"]
 
     def counted(directory: Path) -> None:
         nonlocal calls
@@ -69,7 +69,7 @@ def _crash_at(number: int) -> None:
             os._exit(CRASHED)
         sync(directory)
 
-    replacing._sync = counted
+    vars(replacement)["sync_folder"] = counted
 
 
 if __name__ == "__main__":

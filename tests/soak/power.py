@@ -25,7 +25,7 @@ from penstock.model import ANY, EventFilter, NewEvent, ProducerMark, stamp_of
 from penstock.store import contract
 from penstock.store.contract import LOG_CONTEXT, Operation, Proposal, ReadLimits, Transaction
 from penstock.store.record import columns_of
-from penstock.store.sealing import checked, merge
+from penstock.store.seals import checked, merge
 from penstock.store.sqlite import SqliteStore
 from tests.faults.powercut import Disk
 

@@ -21,7 +21,7 @@ from penstock.spark.columns import TABLE, arrow_schema
 from penstock.spark.source import PenstockReader
 from penstock.spark.streaming import PenstockStreamReader
 from penstock.store.contract import StoreIdentity, Transaction
-from penstock.store.sealing import SEALED_EVENTS, next_seal
+from penstock.store.seals import SEALED_EVENTS, next_seal
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import server
 from tests.postgres import Schemas

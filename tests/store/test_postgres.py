@@ -34,9 +34,10 @@ from penstock.store.contract import (
     Store,
     Transaction,
 )
-from penstock.store.postgres import PostgresReader, PostgresStore, consumers
-from penstock.store.postgres.connecting import Target
+from penstock.store.postgres import PostgresReader, PostgresStore
+from penstock.store.postgres.connection import Target
 from penstock.store.record import columns_of
+from penstock.store.tables import consumers
 from tests.postgres import Postgres, Schemas
 from tests.store.contract import LookingContract, ReadingContract, RememberingContract, StoreContract
 from tests.store.contract.case import StoreCase
@@ -341,7 +342,7 @@ def test_allocations_marks_and_versions_are_safe_under_concurrency(url: str) -> 
 
 def test_plans_of_what_is_asked_often_use_an_index_for_all_they_look_for(url: str) -> None:
     """A plan without one is fast in tests and slow with a history."""
-    from penstock.store.postgres.connecting import QUERIES
+    from penstock.store.postgres.connection import QUERIES
 
     often = (
         *("batch_streams", "batch_contexts", "batch_logs", "batch_producers", "first_page", "first_page_of_context"),

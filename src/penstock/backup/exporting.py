@@ -5,8 +5,8 @@ from typing import Final
 
 from penstock.model import EventFilter
 from penstock.store.contract import ReadLimits, Store
-from penstock.store.cutting import cut
 from penstock.store.record import Record
+from penstock.store.slices import cut
 
 READ_LIMITS: Final = ReadLimits(events_max=1 << 20, bytes_max=4 << 20, scan_ms_max=250)
 """Of one read, so that a server's WAL is not held for long."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.store.contract import LOG_CONTEXT, StoreState
-from penstock.store.cutting import cut
+from penstock.store.erasure_filter import Hidden, visible
 from penstock.store.record import Record
-from penstock.store.tombstones import Gone, shown
+from penstock.store.slices import cut
 
 EVERYWHERE: Final = (1 << 63) - 1
 """The last position that can be: an entry counts in the whole history."""
@@ -103,7 +103,7 @@ class Replay:
 
     def _piece(self, record: Record, number: int) -> Record:
         gone = self._gone[number]
-        found = shown(record, gone) if gone else record
+        found = visible(record, gone) if gone else record
         if found is not record:
             self._note(record, gone.streams, self._reached[number])
         return found
@@ -159,7 +159,7 @@ def without_logs(tables: dict[str, list[Row]], deleted: set[str]) -> dict[str, l
     return {**tables, "logs": logs, "iterators": iterators}
 
 
-def _gone(entries: Iterable[Entry]) -> Gone:
+def _gone(entries: Iterable[Entry]) -> Hidden:
     streams: dict[tuple[str, str], int] = {}
     ranges: list[tuple[int, int]] = []
     for entry in entries:
@@ -167,7 +167,7 @@ def _gone(entries: Iterable[Entry]) -> Gone:
             key = entry.context, entry.stream
             streams[key] = max(entry.last, streams.get(key, 0))
         ranges += entry.ranges
-    return Gone(streams, _disjoint(ranges))
+    return Hidden(streams, _disjoint(ranges))
 
 
 def _disjoint(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

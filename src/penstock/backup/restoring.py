@@ -17,7 +17,7 @@ from penstock.errors import StoreError
 from penstock.model import ticks_of_unix_ns
 from penstock.store import Store, open_replacement
 from penstock.store.contract import Progressed, StoreIdentity, StoreImport, StoreState
-from penstock.store.replacing import Replaced
+from penstock.store.replacement import Replaced
 
 FINDINGS_TOLD_MAX: Final = 3
 

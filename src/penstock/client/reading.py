@@ -91,15 +91,14 @@ class _Reader:
 async def record_pages(calls: Calls, wanted: Range, *, follow: bool = False) -> AsyncGenerator[list["Record"], None]:
     """Records that hold what is wanted, checked, a page at a time, none twice; with `follow` without end."""
     # Stores take long to import, and clients that read no history do without.
-    from penstock.store.record import Record  # noqa: PLC0415
-    from penstock.store.unread import Unread  # noqa: PLC0415
+    from penstock.store.record import Dedupe, Record  # noqa: PLC0415
 
-    reader, identity, unread = _Reader(calls, wanted, follow), None, Unread()
+    reader, identity, dedupe = _Reader(calls, wanted, follow), None, Dedupe()
     try:
         while True:
             page = await reader.next()
             identity = _same_store(identity, page)
-            if records := unread.of([Record.stored(data) for data in page.records]):
+            if records := dedupe.new([Record.stored(data) for data in page.records]):
                 yield records
             if (page.end and not follow) or (wanted.until is not None and page.next > wanted.until):
                 return

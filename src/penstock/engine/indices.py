@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from penstock.errors import FunctionFailed, PenstockError
-from penstock.store.contract import LOG_CONTEXT, IteratorState, Over
+from penstock.model import Over
+from penstock.store.contract import LOG_CONTEXT, IteratorState
 
 Source = tuple[str, str]
 """What an iterator follows: a stream (context, stream), or another iterator ("", name)."""

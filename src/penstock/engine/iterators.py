@@ -47,6 +47,7 @@ from penstock.model import (
     ListIterators,
     Names,
     NextItems,
+    Over,
     ShowIterator,
 )
 from penstock.settings import Settings
@@ -54,7 +55,6 @@ from penstock.store.contract import (
     AddIterator,
     DeleteIterator,
     IteratorState,
-    Over,
     ReadLimits,
     Result,
     Transaction,

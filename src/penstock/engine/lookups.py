@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from penstock.engine.jobs import NAMES_PER_QUERY, TIES_BYTES_MAX, TIES_MAX, gather
-from penstock.model import Event, EventFilter
+from penstock.model import Event, EventFilter, Over
 from penstock.store import Store
-from penstock.store.contract import ITERATOR_CHAIN_MAX, IteratorState, Over, ReadLimits
+from penstock.store.contract import ITERATOR_CHAIN_MAX, IteratorState, ReadLimits
 
 
 def all_iterators(store: Store) -> list[IteratorState]:

@@ -17,7 +17,7 @@ from penstock.engine.parts import Parts
 from penstock.engine.workers import WorkerPool
 from penstock.errors import PenstockError
 from penstock.store.contract import Seal, Transaction
-from penstock.store.sealing import BLOCK_BITS, next_seal
+from penstock.store.seals import BLOCK_BITS, next_seal
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Sealer(Chore):
 
     async def _carry_out(self, seal: Seal) -> None:
         # The writer compares with NumPy, and appends do not wait until that is loaded.
-        await asyncio.to_thread(import_module, "penstock.store.joining")
+        await asyncio.to_thread(import_module, "penstock.store.concat")
         began = self._loop.time()
         (done,) = await self._parts.write(Transaction((seal,)), len(seal.data or b""))
         ended = self._loop.time()

@@ -11,10 +11,10 @@ import cbor2
 
 from penstock.errors import IteratorNotFound
 from penstock.lua import LuaLimits
-from penstock.model import Event
+from penstock.model import Event, Over
 from penstock.model.events import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
 from penstock.store import Store
-from penstock.store.contract import LOG_CONTEXT, IteratorState, Over, ReadLimits
+from penstock.store.contract import LOG_CONTEXT, IteratorState, ReadLimits
 
 BODY_DEPTH_MAX: Final = LuaLimits().depth_max - 1
 """Levels of a body that functions can be given; the event around it is one more."""

@@ -38,7 +38,7 @@ from penstock.lake.reading import Span, read_pieces, read_rows
 from penstock.lake.sources import Source, check_source, look, timelines
 from penstock.spark.spreading import Session, shares, spread
 from penstock.store.contract import Progressed, StoreIdentity
-from penstock.store.sealing import SEALED_EVENTS
+from penstock.store.seals import SEALED_EVENTS
 
 RANGE_BYTES: Final = 64 << 20
 """About how many bytes of events one task archives. It takes about seven times that in memory."""
