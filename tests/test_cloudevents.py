@@ -26,7 +26,7 @@ from penstock.cloudevents import (
     to_structured,
 )
 from penstock.model import Event, stamp_of
-from penstock.model.events import KIND_LOCAL, TICKS_MAX
+from penstock.model.times import KIND_LOCAL, TICKS_MAX
 from tests.test_server import PATIENCE_S
 
 ID = "5c0f4c4e-6a5d-4a53-8a6c-2f1d1f7c6f55"

@@ -1,6 +1,7 @@
 """The examples run as they stand, end by themselves, and say what they did."""
 
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,3 +46,30 @@ def test_the_shop_sells_ships_and_counts_each_order_once(tmp_path: Path, where: 
 
 
 CUSTOMERS = ("Ada", "Grace", "Linus")
+
+
+def test_res01_needs_only_zeromq(tmp_path: Path) -> None:
+    with server() as served:
+        for _ in range(2):
+            assert run("res01_zeromq.py", served.zmq_url.removeprefix("zmq+"), folder=tmp_path) == "b'CR'\n"
+
+
+def test_res01_goes_over_tcp(tmp_path: Path) -> None:
+    with server() as served:
+        for _ in range(2):
+            printed = run("res01_mqframes.py", served.url.removeprefix("penstock://"), folder=tmp_path)
+            appended, read = printed.splitlines()
+            assert appended.startswith("[b'Res01', b'request-1', b'CR'")
+            assert read.startswith("[b'Res01', b'request-2', b'QR', b'1', ")
+            assert "OrderPlaced" in read
+
+
+def test_an_example_names_the_server_that_does_not_reply(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = "tcp://{}:{}".format(*silent.getsockname())
+        command = [sys.executable, "-W", "error", str(EXAMPLES / "res01_zeromq.py"), address]
+        result = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S
+        )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"no reply from {address} in 5 s; start a server with `make run`\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import files
 from penstock.files import release
 from penstock.interchange.exporting import Selection, export_events
 from penstock.interchange.files import Format
@@ -21,7 +22,6 @@ from penstock.lake.archiving import archiving
 from penstock.lake.local import LocalPlace
 from penstock.model import StagedUnit
 from penstock.spark.stages import FileStages
-from penstock.sql import writing
 from penstock.store import store_url
 from penstock.testing import server
 from tests.cli.support import called
@@ -147,7 +147,7 @@ def test_an_answer_in_a_file_is_private_until_it_is_whole(
         seen.append(os.fstat(file).st_mode & 0o777)
         release(file, path)
 
-    monkeypatch.setattr(writing, "release", released)
+    monkeypatch.setattr(files, "release", released)
     run("sql", "SELECT count(*) FROM events", "--url", store_url(data), "--file", tmp_path / "answer.csv")
     assert seen == [0o600]
     assert mode(tmp_path / "answer.csv") == 0o644

@@ -1,4 +1,4 @@
-"""Every Python example in the README and the docs runs as it stands."""
+"""Every Python example of the docs runs as it stands. test_quickstart.py runs the README and the quickstart."""
 
 import os
 import re
@@ -23,12 +23,11 @@ DEFAULT_RES = "tcp://127.0.0.1:8471"
 DEFAULT_MQ = '"127.0.0.1", 8472'
 DEFAULT_URL = "penstock://127.0.0.1:8472"
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 CLIENT = ROOT / "docs" / "client.md"
 """Its examples are one session: each goes on where the one before it ended."""
 QUICKSTART = ROOT / "docs" / "quickstart.md"
-"""Run by test_quickstart.py, between the commands of the page."""
+"""Run by test_quickstart.py, with the README and the commands of both."""
 SPARK = ROOT / "docs" / "spark.md"
 """Run by tests/spark, in the session that all its tests share."""
 LAKE = ROOT / "docs" / "lake.md"
@@ -46,7 +45,7 @@ def blocks(page: Path) -> list[str]:
 EXAMPLES = [
     pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
-    if page not in (README, CLIENT, QUICKSTART, SPARK, LAKE, PIPELINES)
+    if page not in (CLIENT, QUICKSTART, SPARK, LAKE, PIPELINES)
     for number, code in enumerate(blocks(page), 1)
 ]
 
@@ -92,18 +91,6 @@ def test_the_example_runs(
 def test_the_examples_of_the_guide_run_in_turn_and_print_what_it_says(tmp_path: Path, addresses: Addresses) -> None:
     printed = "".join(PRINTED.findall(GUIDE))
     assert run(addresses.put_into("\n".join(blocks(CLIENT))), tmp_path) == printed
-
-
-def test_the_examples_of_the_readme_print_what_they_say(tmp_path: Path, addresses: Addresses) -> None:
-    client, served, over_tcp = blocks(README)
-    assert DEFAULT_URL in client
-    assert run(addresses.put_into(client), tmp_path) == "1 1 OrderPlaced 42\n"
-    assert DEFAULT_RES in served
-    assert run(addresses.put_into(served), tmp_path) == "b'CR'\n"
-    assert DEFAULT_MQ in over_tcp
-    answer = run(addresses.put_into(over_tcp), tmp_path)
-    assert answer.startswith("[b'Res01', b'request-2', b'QR', b'1', ")
-    assert "OrderPlaced" in answer
 
 
 GUIDE = CLIENT.read_text(encoding="utf-8")

@@ -13,14 +13,14 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID, uuid5
 
 from penstock.errors import PenstockError
 from penstock.model import Event, NewEvent, check_context, check_stream, check_type, now_ticks, ticks_of_datetime
-from penstock.model.events import TICKS_MAX, TICKS_PER_SECOND, datetime_of, stamp_of, ticks_of
+from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND, datetime_of, stamp_of, text_of_ticks, ticks_of
 
 BASE: Final = "penstock:"
 """What a source begins with that names a context."""
@@ -109,7 +109,7 @@ def from_object(value: Any, *, context: str | None = None, stream: str | None = 
     """An object of the `cloudevents` package. Raises NotACloudEvent; see `from_structured`."""
     attributes, data = dict(value.get_attributes()), value.get_data()
     if isinstance(when := attributes.get("time"), datetime):
-        attributes["time"] = _time(ticks_of_datetime(when))
+        attributes["time"] = text_of_ticks(ticks_of_datetime(when))
     body = b"" if data is None else bytes(data) if isinstance(data, bytes | bytearray) else None
     body = _body(data, attributes.get("datacontenttype")) if body is None else body
     return _taken(attributes, body, context, stream, base)
@@ -262,7 +262,7 @@ def _said(context: str, stream: str, id: bytes, stamp: int, body: bytes, base: s
         "id": str(UUID(bytes=id)),
         "source": base + quote(context, safe=""),
         "subject": stream,
-        "time": _time(ticks_of(stamp)),
+        "time": text_of_ticks(ticks_of(stamp)),
         "datacontenttype": (JSON_TYPE if _has_json(body) else BYTES_TYPE) if body else None,
     }
 
@@ -380,12 +380,6 @@ def _ticks(text: str | None) -> int:
     if int(second) > 60 or not 0 <= ticks <= TICKS_MAX:
         raise NotACloudEvent("time", f"{text!r} is no time that can be kept")
     return ticks
-
-
-def _time(ticks: int) -> str:
-    seconds, fraction = divmod(ticks, TICKS_PER_SECOND)
-    text = (datetime.min + timedelta(seconds=seconds)).isoformat()  # noqa: DTZ901 - the zone is written below
-    return f"{text}.{fraction:07}".rstrip("0").rstrip(".") + "Z" if fraction else f"{text}Z"
 
 
 def _unquoted(name: str, value: str) -> str:

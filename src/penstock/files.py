@@ -9,12 +9,13 @@ used: paths by `flaw_of` and `inside`, documents by `parsed` and `made_of`, size
 """
 
 import errno
+import fcntl
 import json
 import os
 import stat
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -32,6 +33,7 @@ SHARED_FOLDER: Final = 0o2770
 SHARED_FILE: Final = 0o660
 NUMBER_BITS: Final = 64
 CHECKSUM: Final = "checksum"
+OWNER_BYTES_MAX: Final = 4096
 SHOWN_CHARS: Final = 40
 """How much of a wrong value an error shows."""
 _GROUP: Final = 0o070
@@ -155,6 +157,63 @@ def _mode_at(path: Path) -> int:
     finally:
         os.close(descriptor)
         tried.unlink()
+
+
+# --- locks, and files that replace others ------------------------------------------------------------------------
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file, alone or with others; False if another process has it. Closing the file unlocks it."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock_owner(path: Path) -> bytes | None:
+    """What the process that holds a lock has written to the locked file; None if no process holds it."""
+    try:
+        descriptor = open_file(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        return None if try_lock(descriptor, shared=True) else os.pread(descriptor, OWNER_BYTES_MAX, 0)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Put the names in a directory on the disk, so that they survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def atomic_write(
+    path: Path, *, aside: Path | None = None, sync: bool = True, public: bool = False
+) -> Iterator[BufferedWriter]:
+    """A file that replaces the one at a path when it is whole. After an error the old one is unchanged.
+
+    Until then it is beside it, or at `aside`, for its owner alone; a `public` one gets the permissions of the old file.
+    """
+    aside = aside or path.with_name(f"{path.name}.new")
+    file = created(aside, "wb")
+    try:
+        with file:
+            yield file
+            file.flush()
+            if public:
+                release(file.fileno(), path)
+            if sync:
+                os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 # --- names in arguments and manifests ---------------------------------------------------------------------------

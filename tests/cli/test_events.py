@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.model.events import TICKS_PER_SECOND, now_ticks
+from penstock.model.times import TICKS_PER_SECOND, now_ticks
 from penstock.testing import Server
 from tests.cli.support import called as command
 from tests.cli.support import run, run_process, shell, variables

@@ -18,7 +18,7 @@ from penstock.interchange import Defaults, FileRefused, Format, import_file, sur
 from penstock.interchange.importing import rehearsed
 from penstock.interchange.reading import Source
 from penstock.model import Event, NewEvent
-from penstock.model.events import KIND_LOCAL, KIND_UTC, stamp_of
+from penstock.model.times import KIND_LOCAL, KIND_UTC, stamp_of
 from penstock.testing import Server, server
 from tests.cli.support import called, run, shell, variables
 from tests.proxy import ASKED, Proxy

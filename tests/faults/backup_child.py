@@ -11,7 +11,7 @@ from contextlib import closing, nullcontext
 from itertools import count
 from pathlib import Path
 
-from penstock.backup import back_up, open_place, restore, writing
+from penstock.backup import back_up, open_place, restore, writer
 from penstock.store import open_reader, store_url
 from penstock.store.contract import Progressed
 from penstock.store.sqlite import replacement
@@ -33,7 +33,7 @@ def main(what: str, *arguments: str) -> None:
         arguments = arguments[1:]
     source, target = map(Path, arguments)
     # Many small files, so that a kill hits between them too.
-    writing.CHUNK_BYTES_MAX = 1 << 16  # type: ignore[misc]
+    writer.CHUNK_BYTES_MAX = 1 << 16  # type: ignore[misc]
     print("begins", flush=True)
     if what == "backup":
         with closing(open_reader(store_url(source))) as store, open_place(target, write=True) as place:
@@ -60,16 +60,16 @@ def _waiting() -> Progressed:
 
 def _crash_at(number: int) -> None:
     calls = 0
-    sync = vars(replacement)["sync_folder"]
+    sync = replacement.sync_directory  # type: ignore[attr-defined]
 
-    def counted(directory: Path) -> None:
+    def counted(path: Path) -> None:
         nonlocal calls
         calls += 1
         if calls == number:
             os._exit(CRASHED)
-        sync(directory)
+        sync(path)
 
-    vars(replacement)["sync_folder"] = counted
+    replacement.sync_directory = counted  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

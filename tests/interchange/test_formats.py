@@ -17,9 +17,16 @@ from penstock.interchange.files import FileRefused, Flaw, Format, format_of
 from penstock.interchange.lines import column_of, from_cloud_lines, from_json_lines, to_cloud_lines, to_json_lines
 from penstock.interchange.parquets import ParquetEvents, from_parquet
 from penstock.interchange.rows import Defaults, id_of, text_of_id
-from penstock.interchange.times import stamp_of_text, text_of_stamp
 from penstock.model import Event, NewEvent
-from penstock.model.events import KIND_LOCAL, KIND_UNSPECIFIED, KIND_UTC, TICKS_MAX, stamp_of
+from penstock.model.times import (
+    KIND_LOCAL,
+    KIND_UNSPECIFIED,
+    KIND_UTC,
+    TICKS_MAX,
+    stamp_of,
+    stamp_of_text,
+    text_of_stamp,
+)
 
 NOTHING = Defaults()
 UNICODE = st.characters(codec="utf-8", exclude_characters="\0")

@@ -13,8 +13,8 @@ from penstock.history.columns import COLUMNS
 from penstock.lake import archiving, reading
 from penstock.lake.archiving import plan_spans
 from penstock.lake.places import open_lake_place
-from penstock.lake.reading import Span
 from penstock.lake.reporting import status
+from penstock.model import PositionRange
 from penstock.store.contract import (
     AddIterator,
     DeleteIterator,
@@ -153,7 +153,7 @@ def test_who_follows_leaves_the_lake_to_others_between_two_rounds(data: Path, la
 
 def test_ranges_are_cut_at_blocks_and_leave_nothing_out() -> None:
     assert plan_spans(5, 4, 100) == []
-    assert plan_spans(1, 1, 0) == [Span(1, 1)]
+    assert plan_spans(1, 1, 0) == [PositionRange(1, 1)]
     spans = plan_spans(5000, 1_000_000, 1000)
     assert spans[0].first == 5000
     assert spans[-1].last == 1_000_000
@@ -241,7 +241,7 @@ def test_only_files_that_may_hold_what_was_erased_are_compared(
     archive(url, lake)
     read: list[int] = []
 
-    def noted(url: str, identity: StoreIdentity, span: Span) -> object:
+    def noted(url: str, identity: StoreIdentity, span: PositionRange) -> object:
         read.append(span.first)
         return reading.read_rows(url, identity, span)
 

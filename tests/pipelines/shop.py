@@ -13,7 +13,7 @@ import cbor2
 
 from penstock.errors import NotJson
 from penstock.model import Event, event
-from penstock.model.events import datetime_of
+from penstock.model.times import datetime_of
 from tests.pipelines.support import rows
 from tests.spark.support import Written, fill, history
 

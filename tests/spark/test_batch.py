@@ -13,7 +13,7 @@ from pyspark.sql.functions import lit
 
 import penstock
 from penstock.model import ANY, EventFilter, datetime_of, new_event
-from penstock.model.events import TICKS_MAX, stamp_of
+from penstock.model.times import TICKS_MAX, stamp_of
 from penstock.store.contract import HideStream, Transaction
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import Server, server

@@ -18,8 +18,8 @@ from pyspark.accumulators import _start_update_server
 from penstock.errors import FunctionTimedOut
 from penstock.lua import LuaLimits
 from penstock.spark import sessions
-from penstock.spark.build_parts import CHILD
-from penstock.spark.building import build
+from penstock.spark.build_tasks import CHILD
+from penstock.spark.builds import build
 from penstock.testing import server
 from tests.lake.killing import command_of, descendants, until
 from tests.lake.test_interrupts import alone, interrupt, session_of
@@ -146,7 +146,7 @@ def test_spark_prints_no_traceback_of_a_jvm_that_is_gone(capfd: pytest.CaptureFi
     """Its server of accumulators does, once a task is done: the JVM then keeps a connection to it."""
     token = "token"
     accumulators: Any = _start_update_server(token, is_unix_domain_sock=False)
-    sessions._hush(SimpleNamespace(_accumulatorServer=accumulators))
+    sessions._silence_accumulators(SimpleNamespace(_accumulatorServer=accumulators))
     # It serves one connection after the other: when the second is answered, the first is done with.
     for _ in range(2):
         with socket.create_connection(accumulators.server_address) as jvm:

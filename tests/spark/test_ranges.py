@@ -15,11 +15,9 @@ from penstock.errors import CannotConnect, DamagedRecord, PenstockError, Storage
 from penstock.history import histories
 from penstock.history.histories import Now, open_history
 from penstock.history.options import ReadOptions
-from penstock.history.ranges import RANGES_MAX, PositionRange, plan, read_range
+from penstock.history.ranges import RANGES_MAX, ReadPartition, plan, read_range
 from penstock.model import EventFilter, new_event
-from penstock.spark.columns import TABLE, arrow_schema
-from penstock.spark.source import PenstockReader
-from penstock.spark.streaming import PenstockStreamReader
+from penstock.spark.source import TABLE, PenstockReader, PenstockStreamReader, arrow_schema
 from penstock.store.contract import StoreIdentity, Transaction
 from penstock.store.seals import SEALED_EVENTS, next_seal
 from penstock.store.sqlite import SqliteStore
@@ -123,11 +121,11 @@ class Sized:
         """Nothing to release."""
 
 
-def planned_for(head: int, size: int, mine: int = 0, **options: str) -> list[PositionRange]:
+def planned_for(head: int, size: int, mine: int = 0, **options: str) -> list[ReadPartition]:
     return planned_like(Sized(size, mine, lambda _: 250), head, **options)
 
 
-def planned_like(sized: Sized, head: int, **options: str) -> list[PositionRange]:
+def planned_like(sized: Sized, head: int, **options: str) -> list[ReadPartition]:
     now = Now(StoreIdentity("a", 1), head)
     return plan(sized, now, ReadOptions.of({"url": "sqlite:///data", **options}), 1, head)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.model import NewEvent, new_event
-from penstock.model.events import TICKS_MAX, stamp_of
+from penstock.model.times import TICKS_MAX, stamp_of
 from penstock.sql import Answer
 
 AWKWARD_TEXTS: Final = ("007", "a/b", "ü", 'o\'r "x" %_', "*", "1e3", "nul\u2028l", "\U0010ffff")

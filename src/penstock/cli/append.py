@@ -15,13 +15,14 @@ from uuid import UUID
 import typer
 
 from penstock.cli.connecting import Data, Url, connected, explained
-from penstock.cli.events import Placed, event_of, ticks_of_text
+from penstock.cli.events import Placed, event_of
 from penstock.cli.options import moment, need_name
 from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, json_text, print_line, refuse
 from penstock.errors import PenstockError, Retry, VersionConflict
 from penstock.interchange.strict import parsed
 from penstock.model import ANY, NEW, Appended
-from penstock.model.events import NewEvent, now_ticks, random_id, stamp_of, ticks_of_datetime
+from penstock.model.events import NewEvent, random_id
+from penstock.model.times import now_ticks, stamp_of, ticks_of_datetime, ticks_of_text
 
 if TYPE_CHECKING:
     from penstock.client import Client

@@ -14,7 +14,7 @@ from penstock.settings import load
 
 if TYPE_CHECKING:
     from penstock.errors import FunctionFailed
-    from penstock.spark.building import Outcome
+    from penstock.spark.builds import Outcome
 
 __all__ = ["build_command"]
 
@@ -37,12 +37,12 @@ def build_command(
     serve, and take messages, meanwhile.
     """
     from penstock.engine.iterators import lua_limits  # noqa: PLC0415
-    from penstock.spark.building import begun  # noqa: PLC0415
+    from penstock.spark.builds import begin_build  # noqa: PLC0415
 
     with telling(), interruptible(INTERRUPTED):
         address, lua = address_of(url, data), lua_limits(load({}, os.environ))
         started, began = session(NAME, master, conf), time.monotonic()
-        with begun(address, name, lua) as building, started as spark, rate_bar("messages") as bar:
+        with begin_build(address, name, lua) as building, started as spark, rate_bar("messages") as bar:
 
             def progressed(done: int, total: int) -> None:
                 failed = f"messages, {building.failed:,} failed" if building.failed else "messages"

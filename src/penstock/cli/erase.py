@@ -34,7 +34,7 @@ from penstock.client import Client, connect
 from penstock.engine.jobs import erasure_info
 from penstock.errors import StoreInUse
 from penstock.model import ErasureInfo
-from penstock.model.events import datetime_of
+from penstock.model.times import datetime_of
 from penstock.store import store_url
 
 __all__ = ["erase_command", "erasures_command"]

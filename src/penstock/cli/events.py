@@ -15,17 +15,16 @@ from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from penstock.cli.output import Painted, iso, json_text
+from penstock.cli.output import Painted, json_text
 from penstock.interchange.strict import parsed
-from penstock.interchange.times import stamp_of_text
 from penstock.model import Event, NewEvent, check_context, check_stream, check_type
-from penstock.model.events import TICKS_MAX, TICKS_PER_SECOND, now_ticks, random_id, stamp_of, ticks_of_datetime
+from penstock.model.events import random_id
+from penstock.model.times import now_ticks, stamp_of, stamp_of_text, text_of_ticks, ticks_of_text
 
-__all__ = ["BadEvent", "Placed", "body_text", "event_document", "event_line", "event_of", "ticks_of_text"]
+__all__ = ["BadEvent", "Placed", "body_text", "event_document", "event_line", "event_of"]
 
 BODIES: Final = ("body", "text", "base64")
 GIVEN: Final = ("context", "stream", "type", "id", "timestamp", "time", "headers", *BODIES)
@@ -65,8 +64,8 @@ def event_document(event: Event) -> dict[str, Any]:
         "stream": event.stream,
         "type": event.type,
         "id": str(event.uuid),
-        "timestamp": iso(event.ticks),
-        "recorded_at": iso(event.recorded),
+        "timestamp": text_of_ticks(event.ticks),
+        "recorded_at": text_of_ticks(event.recorded),
         "headers": _headers(event.headers),
         **_body(event.body),
     }
@@ -149,17 +148,6 @@ def _stamp(value: Any) -> int:
         raise BadEvent("timestamp", f"is {json_text(value)}, where a time like 2026-11-15T06:00:00Z belongs") from None
 
 
-def ticks_of_text(text: str) -> int:
-    """The time of an ISO 8601 text, to 100 ns; without an offset it is UTC. Raises ValueError."""
-    head, point, rest = text.replace("z", "Z").partition(".")
-    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    ticks = ticks_of_datetime(datetime.fromisoformat(head + rest[len(digits) :]))
-    fraction = int(digits.ljust(7, "0")[:7]) if point else 0
-    if not 0 <= ticks + fraction <= TICKS_MAX or fraction >= TICKS_PER_SECOND:
-        raise ValueError(text)
-    return ticks + fraction
-
-
 def _headers_of(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value or None
@@ -201,7 +189,7 @@ def event_line(event: Event) -> tuple[str | Painted, ...]:
     return (
         Painted(str(event.position), "dim"),
         "  ",
-        Painted(iso(event.ticks), "dim"),
+        Painted(text_of_ticks(event.ticks), "dim"),
         f"  {event.context}/{event.stream} {event.sequence}  ",
         Painted(event.type, "cyan"),
         f"  {body_text(event.body)}",

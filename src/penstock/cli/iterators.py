@@ -21,7 +21,6 @@ from penstock.cli.output import (
     AsJson,
     counted,
     fail,
-    iso,
     json_text,
     print_document,
     print_line,
@@ -31,6 +30,7 @@ from penstock.cli.output import (
 )
 from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound
 from penstock.model import IteratorKind
+from penstock.model.times import text_of_ticks
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -162,7 +162,7 @@ def defined(address: str, name: str) -> dict[str, Any]:
 
 def _document(one: "IteratorSummary", readers: list[str]) -> dict[str, Any]:
     built = {"items": one.items, "behind": one.behind} if one.indexed else {}
-    what = {"iterator": one.name, **_definition(one), **built, "created": iso(one.created)}
+    what = {"iterator": one.name, **_definition(one), **built, "created": text_of_ticks(one.created)}
     return {**what, "function": one.function, "readers": readers}
 
 

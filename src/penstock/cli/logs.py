@@ -17,7 +17,6 @@ from penstock.cli.output import (
     complain,
     counted,
     fail,
-    iso,
     json_text,
     print_document,
     print_line,
@@ -27,6 +26,7 @@ from penstock.cli.output import (
 )
 from penstock.errors import LogNotFound, PenstockError
 from penstock.interchange.strict import parsed
+from penstock.model.times import text_of_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def show_command(name: LogName, url: Url = None, data: Data = None, as_json: AsJ
     iterators = ", ".join(found.iterators) or "none"
     for line in (
         f"log        {found.log}",
-        f"created    {iso(found.created)}",
+        f"created    {text_of_ticks(found.created)}",
         f"messages   {found.messages:,}, {found.size_bytes:,} bytes",
         f"iterators  {iterators}",
     ):
@@ -93,7 +93,7 @@ def show_command(name: LogName, url: Url = None, data: Data = None, as_json: AsJ
 def _document(log: "LogSummary") -> dict[str, Any]:
     return {
         "log": log.log,
-        "created": iso(log.created),
+        "created": text_of_ticks(log.created),
         "messages": log.messages,
         "bytes": log.size_bytes,
         "iterators": log.iterators,

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.output import refuse, shown
-from penstock.model.events import TICKS_MAX, ticks_of_datetime
+from penstock.model.times import TICKS_MAX, ticks_of_datetime
 from penstock.settings import TABLE
 
 __all__ = [

@@ -11,12 +11,10 @@ wrapped.
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
 
-from penstock.model.events import TICKS_PER_SECOND
 from penstock.terminal import complain, shown, shown_document
 
 if TYPE_CHECKING:
@@ -34,7 +32,6 @@ __all__ = [
     "counted",
     "fail",
     "has_colours",
-    "iso",
     "json_text",
     "print_document",
     "print_line",
@@ -66,13 +63,6 @@ def json_text(value: Any, indent: int | None = None) -> str:
 def prints_unicode() -> bool:
     """Whether standard output takes every character."""
     return (sys.stdout.encoding or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
-
-
-def iso(ticks: int) -> str:
-    """A time as ISO 8601 has it, in UTC, to 100 ns where it is that fine."""
-    seconds, fraction = divmod(ticks, TICKS_PER_SECOND)
-    text = (datetime.min + timedelta(seconds=seconds)).isoformat()  # noqa: DTZ901 - the zone is written below
-    return f"{text}.{fraction:07}".rstrip("0").rstrip(".") + "Z"
 
 
 def counted(number: int, thing: str) -> str:

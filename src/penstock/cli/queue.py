@@ -16,7 +16,6 @@ from penstock.cli.output import (
     AsJson,
     counted,
     fail,
-    iso,
     print_document,
     print_line,
     print_lines,
@@ -27,7 +26,7 @@ from penstock.cli.output import (
 from penstock.cli.read import print_events
 from penstock.errors import PenstockError
 from penstock.model import Allocation, QueueInfo
-from penstock.model.events import TICKS_MAX, datetime_of
+from penstock.model.times import TICKS_MAX, datetime_of, text_of_ticks
 
 if TYPE_CHECKING:
     from penstock.client import Client, Queue
@@ -273,7 +272,10 @@ def dead_command(
     if as_json:
         print_lines(map(dead_document, found))
         return
-    rows = ((dead.first, dead.last, dead.count, dead.deliveries, dead.subscriber, iso(dead.expires)) for dead in found)
+    rows = (
+        (dead.first, dead.last, dead.count, dead.deliveries, dead.subscriber, text_of_ticks(dead.expires))
+        for dead in found
+    )
     columns = ("#first", "#last", "#events", "#tries", "last consumer", "expired")
     print_table(columns, rows, empty="nothing was set aside")
 
@@ -287,7 +289,7 @@ def holders(text: str) -> int:
 
 def dead_document(dead: Allocation) -> dict[str, object]:
     """Something that was set aside, for programs."""
-    return {**asdict(dead), "expires": iso(dead.expires)}
+    return {**asdict(dead), "expires": text_of_ticks(dead.expires)}
 
 
 @queue_app.command("requeue")

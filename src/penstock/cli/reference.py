@@ -124,6 +124,9 @@ def _default(parameter: Any) -> str:
 PAGE_OPENING: Final = """\
 # The command line
 
+*For everyone who works in a terminal. After this page you can find each command with its options, exit codes and
+output.*
+
 <!-- Made by `make docs` from the commands in src/penstock/cli. -->
 
 `penstock COMMAND --help` says the same as this page. The option `--install-completion` teaches your shell the commands

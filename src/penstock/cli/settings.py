@@ -120,6 +120,8 @@ def settings_table(rows: list[ExplainedSetting]) -> Table:
 PAGE_OPENING = f"""\
 # Settings
 
+*For operators. After this page you can change each setting by flag, environment variable or configuration file.*
+
 <!-- Made by `make docs` from src/penstock/settings/table.py. -->
 
 Each setting can be given as a flag, as an environment variable, or as a key in a TOML file that

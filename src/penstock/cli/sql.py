@@ -180,7 +180,7 @@ def statement_of(text: str) -> str:
 
 def limits_of(memory: str, temp: Path | None, allowed: list[Path] | None) -> "Limits":
     """What DuckDB may use, and read."""
-    from penstock.sql.sessions import MEMORY_BYTES_MIN, Limits  # noqa: PLC0415
+    from penstock.sql.session import MEMORY_BYTES_MIN, Limits  # noqa: PLC0415
 
     named = [("--temp", temp), *(("--allow-dir", path) for path in allowed or ())]
     for option, path in named:
@@ -220,16 +220,16 @@ def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
 
 
 def _write(answer: "Answer", kind: Format, target: IO[bytes]) -> int:
-    from penstock.sql import writing  # noqa: PLC0415
+    from penstock.sql import results  # noqa: PLC0415
 
     if kind is Format.CSV:
-        return writing.write_csv(answer, target, shown if target.isatty() else None)
-    return writing.write_json(answer, target) if kind is Format.JSON else writing.write_parquet(answer, target)
+        return results.write_csv(answer, target, shown if target.isatty() else None)
+    return results.write_json(answer, target) if kind is Format.JSON else results.write_parquet(answer, target)
 
 
 @contextmanager
 def _opened(file: Path | None) -> Iterator[IO[bytes]]:
-    from penstock.sql.writing import opened  # noqa: PLC0415
+    from penstock.sql.results import opened  # noqa: PLC0415
 
     if file is not None:
         try:
@@ -248,7 +248,7 @@ def _opened(file: Path | None) -> Iterator[IO[bytes]]:
 
 def _print(answer: "Answer") -> None:
     """The first rows for people, and how many there are."""
-    from penstock.sql.values import plain  # noqa: PLC0415
+    from penstock.sql.results import plain  # noqa: PLC0415
 
     rows: list[tuple[Any, ...]] = []
     total = 0

@@ -6,9 +6,10 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.connecting import Data, Url, connected
-from penstock.cli.output import AsJson, fail, iso, print_document, print_line, print_lines, print_table
+from penstock.cli.output import AsJson, fail, print_document, print_line, print_lines, print_table
 from penstock.cli.queue import place
 from penstock.model import SubscriptionInfo
+from penstock.model.times import text_of_ticks
 
 __all__ = ["subscription_app"]
 
@@ -42,7 +43,7 @@ def list_command(
 
 def row(info: SubscriptionInfo, head: int) -> list[object]:
     """A subscription for people."""
-    last = None if info.last_ticks is None else iso(info.last_ticks)
+    last = None if info.last_ticks is None else text_of_ticks(info.last_ticks)
     behind = head + 1 - info.position
     return [info.id, info.subscriber, info.context, info.filter or "*", info.position, behind, last]
 
@@ -51,7 +52,7 @@ def document(info: SubscriptionInfo, head: int) -> dict[str, object]:
     """A subscription for programs."""
     found = asdict(info)
     ticks = found.pop("last_ticks")
-    return {**found, "behind": head + 1 - info.position, "last_event": None if ticks is None else iso(ticks)}
+    return {**found, "behind": head + 1 - info.position, "last_event": None if ticks is None else text_of_ticks(ticks)}
 
 
 @subscription_app.command("set")

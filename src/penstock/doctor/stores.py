@@ -17,7 +17,7 @@ from penstock.errors import (
 )
 from penstock.files import is_shared
 from penstock.model import EventFilter, StoreStats
-from penstock.model.events import TICKS_PER_SECOND, datetime_of, now_ticks
+from penstock.model.times import TICKS_PER_SECOND, datetime_of, now_ticks
 from penstock.settings import Settings
 from penstock.store import Store, open_reader, shown_place, store_url
 from penstock.store.contract import ReadLimits

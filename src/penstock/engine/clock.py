@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.engine.metrics import Metrics
-from penstock.model.events import TICKS_PER_SECOND, now_ticks
+from penstock.model.times import TICKS_PER_SECOND, now_ticks
 from penstock.store.contract import BatchTimes
 
 log = logging.getLogger(__name__)

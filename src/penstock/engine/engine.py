@@ -78,7 +78,7 @@ from penstock.model import (
     Transact,
     now_ticks,
 )
-from penstock.model.events import TICKS_PER_MS
+from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
 from penstock.store.contract import ExpireProducers, Notice, ReadLimits, Transaction

@@ -30,7 +30,7 @@ from penstock.model import (
     SubscribeQueue,
     now_ticks,
 )
-from penstock.model.events import TICKS_MAX, TICKS_PER_SECOND
+from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND
 from penstock.store.contract import (
     STALE,
     Acknowledge,

@@ -12,7 +12,7 @@ import cbor2
 from penstock.errors import IteratorNotFound
 from penstock.lua import LuaLimits
 from penstock.model import Event, Over
-from penstock.model.events import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
+from penstock.model.times import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
 from penstock.store import Store
 from penstock.store.contract import LOG_CONTEXT, IteratorState, ReadLimits
 

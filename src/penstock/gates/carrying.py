@@ -1,20 +1,31 @@
-"""One Res01 message on its way through the engine: its requests are submitted, its answers given as they are ready.
+"""Res01 messages in flight: `Carrying` is one message, `Pipeline` has those of one connection.
 
-Its bytes count until then, and so do those of replies that wait for an earlier one; see `penstock.engine.budget`.
+A message's requests are submitted to the engine, and its answers are given as they are ready. Its bytes count until
+then, and so do those of replies that wait for an earlier one; see `penstock.engine.budget`.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.budget import Budget, drop_traceback
 from penstock.errors import PenstockError, Unexpected
-from penstock.model import ANONYMOUS, Reply
+from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
 from penstock.model.replies import Encoded
+from penstock.tcp import Hold, TcpSession, Why
 from penstock.wire.res01 import Exchange, Frames, Presenter
 
 log = logging.getLogger(__name__)
+
+OUTSTANDING_MAX: Final = 1024
+"""Messages of one connection that are not answered; when there are more, it is not read from. Long polls do not count:
+the engine limits them for all connections together."""
+PAGES_MAX: Final = 4
+"""Reads of pages that are under way for one connection; the others wait for their turn."""
+PAGES: Final = (FetchSubscription, ReadAll, ReadRecords, ReadStream)
 
 
 class Carrying:
@@ -169,3 +180,143 @@ def _bytes_of(reply: Reply | PenstockError) -> int:
 def _nothing() -> bool:
     """In the place of what gives a request up, while it is being submitted."""
     return False
+
+
+class Pipeline:
+    """The messages of one connection that are in flight; answers leave as they are ready.
+
+    Reads that fill pages begin only as fast as the peer takes the answers, so that asking for much costs nobody
+    memory. A connection with too many messages, or bytes of them, is not read from until some are answered.
+    """
+
+    __slots__ = (
+        *("_engine", "_in_flight", "_is_done", "_is_reading_on", "_outstanding", "_outstanding_bytes"),
+        *("_outstanding_max", "_pages", "_series", "_session", "_waiting"),
+    )
+
+    def __init__(self, engine: Engine, session: TcpSession, outstanding_max: int = OUTSTANDING_MAX) -> None:
+        self._engine = engine
+        self._session = session
+        self._outstanding_max = outstanding_max
+        self._outstanding = self._outstanding_bytes = 0
+        self._pages = 0
+        self._waiting: deque[PipelinedMessage] = deque()
+        self._in_flight: set[PipelinedMessage] = set()
+        self._series: set[PipelinedMessage] = set()
+        self._is_done = False
+        self._is_reading_on = False
+
+    def take(self, exchange: Exchange, size: int, present: Presenter, send: Callable[[list[Frames]], None]) -> None:
+        """Begin what a message of so many bytes asks for, or remember it until it is its turn."""
+        message = PipelinedMessage(self, exchange, size, present, send)
+        self._outstanding_bytes += size
+        if not message.waits:
+            self._outstanding += 1
+        if not message.enter(self._engine.budget):
+            return
+        if message.fills_pages:
+            self._waiting.append(message)
+            self.read_on()
+        else:
+            self._begin(message)
+        if self._is_crowded:
+            self._session.hold(Hold.BUSY)
+
+    @property
+    def _is_crowded(self) -> bool:
+        bytes_max = self._engine.budget.connection_bytes_max
+        return self._outstanding >= self._outstanding_max or self._outstanding_bytes > bytes_max
+
+    def read_on(self) -> None:
+        """Begin reads whose turn has come. Gates call this when the peer has taken answers, too."""
+        # One may be answered while it is begun: then we are here already.
+        if self._is_reading_on:
+            return
+        self._is_reading_on = True
+        try:
+            for series in list(self._series):
+                series.go_on()
+            while self._waiting and self._pages < PAGES_MAX and self.may_read:
+                message = self._waiting.popleft()
+                message.has_page = True
+                self._pages += 1
+                self._begin(message)
+        finally:
+            self._is_reading_on = False
+
+    def _begin(self, message: "PipelinedMessage") -> None:
+        message.begin(self._engine, message.present)
+        if not message.done:
+            self._in_flight.add(message)
+            if message.fills_pages and len(message.exchange.requests) > 1:
+                self._series.add(message)
+
+    @property
+    def may_read(self) -> bool:
+        """Whether the peer takes its answers."""
+        return not self._session.holds & Hold.UNSENT
+
+    def finished(self, message: "PipelinedMessage") -> None:
+        """A message has all its answers."""
+        self._in_flight.discard(message)
+        self._series.discard(message)
+        self._outstanding_bytes -= message.size
+        if not message.waits:
+            self._outstanding -= 1
+        if message.has_page:
+            self._pages -= 1
+            self.read_on()
+        if self._session.holds & Hold.BUSY and not self._is_crowded:
+            self._session.release(Hold.BUSY)
+        if self._is_done and not self._outstanding:
+            self._session.leave(Why.DONE)
+
+    def peer_is_done(self) -> bool:
+        """The peer sends nothing more; whether it shall still get answers. It does not get what it only waited for."""
+        self._is_done = True
+        return bool(self._outstanding)
+
+    def abandon(self) -> None:
+        """The connection is gone: give up what only reads or waits."""
+        self._series.clear()
+        for message in [*self._waiting, *self._in_flight]:
+            message.abandon()
+        self._waiting.clear()
+        self._in_flight.clear()
+
+
+class PipelinedMessage(Carrying):
+    """A message of a connection."""
+
+    __slots__ = ("_pipeline", "_send", "fills_pages", "has_page", "present", "waits")
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        exchange: Exchange,
+        size: int,
+        present: Presenter,
+        send: Callable[[list[Frames]], None],
+    ) -> None:
+        super().__init__(exchange, size)
+        self._pipeline = pipeline
+        self._send = send
+        self.present = present
+        self.has_page = False
+        requests = exchange.requests
+        if len(requests) == 1 and isinstance(requests[0], Append):
+            self.waits = self.fills_pages = False
+            return
+        # What waits for events must not wait for others, nor they for it.
+        self.waits = any(getattr(request, "wait_ms", 0) for request in requests)
+        self.fills_pages = not self.waits and any(isinstance(request, PAGES) for request in requests)
+
+    def may_go_on(self, begun: int) -> bool:
+        """Pages are read as fast as the peer takes them."""
+        return not self.fills_pages or (begun < PAGES_MAX and self._pipeline.may_read)
+
+    def deliver(self, answers: list[Frames], done: bool) -> None:
+        """Send them."""
+        self._send(answers)
+        if done:
+            self._pipeline.finished(self)

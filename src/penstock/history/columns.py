@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 
 from penstock.history.texts import texts
 from penstock.model import Event
-from penstock.model.events import TICKS_MASK, UNIX_EPOCH_TICKS
+from penstock.model.times import TICKS_MASK, TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.store.arrow import SCHEMA
 
-TICKS_PER_US: Final = 10
 _TIME: Final = pa.timestamp("us", tz="UTC")
 TABLE: Final = pa.schema(
     [

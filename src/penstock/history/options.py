@@ -6,14 +6,14 @@ InvalidRequest, which names the option as it is documented, and its value. docs/
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final
 
 from penstock.errors import InvalidRequest
 from penstock.history.columns import COLUMNS
-from penstock.model import EventFilter, ticks_of_datetime
+from penstock.model import EventFilter
 from penstock.model.events import check_context, check_stream, check_type
+from penstock.model.times import ticks_of_text
 from penstock.settings.parsers import size, switch, whole_number
 
 POSITION_MAX: Final = (1 << 63) - 1
@@ -143,7 +143,7 @@ def _whole(value: str, least: int, most: int) -> int:
 
 def _time(value: str) -> int:
     try:
-        return ticks_of_datetime(datetime.fromisoformat(value))
+        return ticks_of_text(value)
     except ValueError:
         raise ValueError("must be a time such as 2024-05-01T12:00:00Z") from None
 

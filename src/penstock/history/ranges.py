@@ -43,7 +43,7 @@ FEW_PART: Final = 8
 
 
 @dataclass(frozen=True)
-class PositionRange:
+class ReadPartition:
     """Positions from `first` to `last` in the records that begin from `begin` on and before `end`."""
 
     identity: StoreIdentity
@@ -53,13 +53,13 @@ class PositionRange:
     end: int
 
 
-def plan(history: History, now: Now, options: ReadOptions, first: int, last: int) -> list[PositionRange]:
+def plan(history: History, now: Now, options: ReadOptions, first: int, last: int) -> list[ReadPartition]:
     """The positions from `first` to `last` in ranges of about even bytes, as far as samples tell."""
     if first > last:
         return []
     cuts = _cuts(history, _count(history, now, options, last - first + 1), first, last)
     begins = [0, *cuts, last + 1]
-    return [PositionRange(now.identity, max(first, begin), last, begin, end) for begin, end in pairwise(begins)]
+    return [ReadPartition(now.identity, max(first, begin), last, begin, end) for begin, end in pairwise(begins)]
 
 
 def _count(history: History, now: Now, options: ReadOptions, total: int) -> int:
@@ -96,7 +96,7 @@ def _event_bytes(history: History, position: int) -> int:
         return 1
 
 
-def read_range(options: ReadOptions, schema: pa.Schema, part: PositionRange) -> Iterator[pa.RecordBatch]:
+def read_range(options: ReadOptions, schema: pa.Schema, part: ReadPartition) -> Iterator[pa.RecordBatch]:
     """The wanted events of a range as rows of the table, in order. Raises DamagedRecord, which names its position."""
     with closing(open_history(options.url)) as history:
         check_identity(part.identity, history.now().identity, "the plan of this read")
@@ -108,7 +108,7 @@ def read_range(options: ReadOptions, schema: pa.Schema, part: PositionRange) -> 
 
 
 def _batch(
-    records: list[Record], options: ReadOptions, part: PositionRange, columns: list[str]
+    records: list[Record], options: ReadOptions, part: ReadPartition, columns: list[str]
 ) -> pa.RecordBatch | None:
     timed = options.since is not None or options.until is not None
     needed = [*columns, "ticks"] if timed and "ticks" not in columns else columns

@@ -14,9 +14,8 @@ from penstock.cloudevents import Incoming
 from penstock.interchange.files import Flaw
 from penstock.interchange.lines import LINE_BYTES_MAX, decoded_lines
 from penstock.interchange.rows import ALIASES, PASSED_OVER, Defaults, Wrong, compact_json, decoded, incoming, text_of_id
-from penstock.interchange.times import text_of_stamp
 from penstock.model import Event
-from penstock.model.events import stamp_of
+from penstock.model.times import stamp_of, text_of_stamp
 
 COLUMNS: Final = (
     *("position", "sequence", "context", "stream", "type", "id", "timestamp", "recorded_at"),

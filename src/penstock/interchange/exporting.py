@@ -19,7 +19,7 @@ from penstock.history.histories import History, open_history
 from penstock.interchange.files import STANDARD, Format
 from penstock.interchange.targets import Bounds, FileTarget, Identity, StreamTarget, Target, refusing
 from penstock.model import Event, EventFilter
-from penstock.model.events import ticks_of
+from penstock.model.times import ticks_of
 
 if TYPE_CHECKING:
     from penstock.store.record import Record

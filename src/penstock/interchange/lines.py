@@ -29,9 +29,8 @@ from penstock.interchange.rows import (
     text_of_id,
 )
 from penstock.interchange.strict import decoder
-from penstock.interchange.times import text_of_stamp
 from penstock.model import Event
-from penstock.model.events import stamp_of
+from penstock.model.times import stamp_of, text_of_stamp
 
 LINE_BYTES_MAX: Final = 64 << 20
 """One line: more than an event can be, however it is written."""

@@ -14,9 +14,8 @@ from typing import IO, Any, Final
 from penstock.cloudevents import Incoming
 from penstock.interchange.files import Flaw
 from penstock.interchange.rows import ALIASES, PASSED_OVER, Defaults, Stamp, Wrong, compact_json, incoming
-from penstock.interchange.times import stamp_of_ticks, text_of_stamp
 from penstock.model import Event
-from penstock.model.events import KIND_UTC, UNIX_EPOCH_TICKS
+from penstock.model.times import KIND_UTC, UNIX_EPOCH_TICKS, stamp_of_ticks, text_of_stamp
 
 ROW_GROUP_EVENTS_MAX: Final = 65_536
 ROW_GROUP_BYTES_MAX: Final = 32 << 20

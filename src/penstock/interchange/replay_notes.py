@@ -5,7 +5,6 @@ asked for, up to which position, and which piece was sent last. It is written be
 one step.
 """
 
-import fcntl
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from penstock.errors import PenstockError
-from penstock.files import created, made_of, make_folder, private, read_file, sealed, unsealed
+from penstock.files import atomic_write, made_of, make_folder, private, read_file, sealed, try_lock, unsealed
 
 NOTE_BYTES_MAX: Final = 1 << 20
 
@@ -70,11 +69,9 @@ class NoteFile:
             self._lock = private(f"{path}.lock", os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise _refused(path, error) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._lock):
             os.close(self._lock)
-            raise ReplayRefused(f"another process is at this replay; {path}.lock is its lock") from None
+            raise ReplayRefused(f"another process is at this replay; {path}.lock is its lock")
 
     def read(self) -> Note | None:
         """The note, if there is one."""
@@ -93,14 +90,9 @@ class NoteFile:
 
     def write(self, note: Note, *, lasting: bool = False) -> None:
         """Put a note in place. If it must outlast a power cut too, it is on the disk when this returns."""
-        aside = self.path.with_name(f"{self.path.name}.new")
         try:
-            with created(aside, "wb") as file:
+            with atomic_write(self.path, sync=lasting) as file:
                 file.write(sealed(asdict(note)).encode())
-                file.flush()
-                if lasting:
-                    os.fsync(file.fileno())
-            aside.replace(self.path)
         except OSError as error:
             raise _refused(self.path, error) from None
 

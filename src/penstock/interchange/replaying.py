@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -24,6 +23,7 @@ from penstock.interchange.replay_reading import Cutter, Piece, stretches
 from penstock.interchange.replay_targets import Places, QueueTarget, StreamsTarget, Target
 from penstock.interchange.sending import Sender, sender_to
 from penstock.model import Event, EventFilter, now_ticks
+from penstock.model.times import now_text
 from penstock.store.contract import StoreIdentity
 
 SCHEME: Final = 1
@@ -232,7 +232,7 @@ class Replay:
         try:
             if not self._run(stop, progressed):
                 return False
-            self.note.done, self.note.finished = self.note.last, datetime.now(UTC).isoformat(timespec="seconds")
+            self.note.done, self.note.finished = self.note.last, now_text()
             return True
         finally:
             self._file.write(self.note, lasting=True)

@@ -4,7 +4,7 @@
 |---|---|
 | `context`, `stream`, `type` | text; where one is missing, the import's defaults say it |
 | `id` (`event_id`) | a UUID; a random one if it is missing |
-| `time` (`timestamp`) | see `penstock.interchange.times`; the present if it is missing |
+| `time` (`timestamp`) | see `penstock.model.times`; the present if it is missing |
 | `headers` | text as it is; in JSON also an object, which is kept as compact JSON |
 | `body`, `text`, `base64` | one of them, at most; see the formats |
 | `position`, `sequence`, `recorded`, `recorded_at`, `commit` | where an event was; nobody reads them |
@@ -22,9 +22,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from penstock.cloudevents import Incoming
-from penstock.interchange.times import stamp_of_text
 from penstock.model import NewEvent, check_context, check_stream, check_type, now_ticks
-from penstock.model.events import random_id, stamp_of
+from penstock.model.events import random_id
+from penstock.model.times import stamp_of, stamp_of_text
 from penstock.store.contract import LOG_CONTEXT, MESSAGE_TYPE
 from penstock.wire.remits import first_invalid
 

@@ -1,7 +1,6 @@
 """Where an export goes: a file that can be gone on with, a Parquet file, or standard output."""
 
 import errno
-import fcntl
 import io
 import json
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self, cast
 
-from penstock.files import created, made_of, private, read_file, release, sealed, unsealed
+from penstock.files import atomic_write, made_of, private, read_file, release, sealed, try_lock, unsealed
 from penstock.interchange.csvs import csv_header, to_csv
 from penstock.interchange.files import FileRefused, Flaw, Format
 from penstock.interchange.lines import to_cloud_lines, to_json_lines
@@ -179,14 +178,12 @@ class FileTarget(Target):
     def _make_note(self) -> None:
         """Say how far it is; what that counts on is on the disk first."""
         note = {"export": self._identity, "next": self.next, "events": self.events, "bounds": asdict(self.bounds)}
-        aside = self._note.with_name(self._note.name + ".new")
         with refusing(self._path):
             # Half a page may be there, for which there was no room; without it there is some for the note.
             self._file.truncate(self._bytes)
             os.fsync(self._file.fileno())
-            with created(aside, "wb") as file:
+            with atomic_write(self._note, sync=False) as file:
                 file.write(sealed({**note, "bytes": self._bytes}).encode())
-            aside.replace(self._note)
 
     def finish(self) -> None:
         """See Target."""
@@ -203,21 +200,12 @@ class FileTarget(Target):
 
     def _make_parquet(self) -> None:
         """Make the file that was asked for of what was gathered, which is of no use afterwards."""
-        aside = Path(f"{self._partial}.new")
         try:
-            with created(aside, "wb") as file:
+            with atomic_write(self._path, aside=Path(f"{self._partial}.new"), public=True) as file:
                 parquet_of_stream(self._partial, file)
-                file.flush()
-                os.fsync(file.fileno())
-                release(file.fileno(), self._path)
-            aside.replace(self._path)
             self._partial.unlink()
         except Flaw as flaw:
-            aside.unlink(missing_ok=True)
             raise FileRefused(str(self._path), f"{self._partial} {flaw.reason}; say --anew to export it anew") from None
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
 
     def leave(self) -> None:
         """See Target."""
@@ -331,11 +319,10 @@ def _locked(path: Path) -> io.FileIO:
     """A file for this process alone, as it is, without a buffer: what was written is in it, and nothing else."""
     file = io.FileIO(private(path, os.O_RDWR | os.O_CREAT), "r+")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Whoever had the lock may have renamed it: then it is somebody's file, and whole.
-        if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+        if try_lock(file.fileno()) and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
             return file
-    except (BlockingIOError, FileNotFoundError):
+    except FileNotFoundError:
         pass
     file.close()
     raise FileRefused(str(path), "another export is writing it")

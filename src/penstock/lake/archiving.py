@@ -30,13 +30,15 @@ from penstock.lake.changes import (
 from penstock.lake.erasures import Gone, gone_since
 from penstock.lake.iceberg import update_iceberg
 from penstock.lake.layout import MANIFEST
-from penstock.lake.manifests import LakeFile, Manifest, encode, now
+from penstock.lake.manifests import LakeFile, Manifest, encode
 from penstock.lake.parquet import Piece
 from penstock.lake.parquet import encode as encode_piece
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
-from penstock.lake.reading import Span, read_pieces, read_rows
+from penstock.lake.reading import read_pieces, read_rows
 from penstock.lake.sources import Source, check_source, look, timelines
-from penstock.spark.spreading import Session, shares, spread
+from penstock.model import PositionRange
+from penstock.model.times import now_text
+from penstock.spark.parallel import Session, event_progress, parallel_map
 from penstock.store.contract import Progressed, StoreIdentity
 from penstock.store.seals import SEALED_EVENTS
 
@@ -68,19 +70,19 @@ class _Task(NamedTuple):
     lake: str
     url: str
     identity: StoreIdentity
-    span: Span
+    span: PositionRange
     file: LakeFile | None = None
     gone: Gone | None = None
 
 
-def plan_spans(first: int, head: int, event_bytes: float) -> list[Span]:
+def plan_spans(first: int, head: int, event_bytes: float) -> list[PositionRange]:
     """The positions from one to another in ranges of about even bytes, cut where blocks of the store begin."""
     blocks = max(1, round(RANGE_BYTES / (max(event_bytes, 1.0) * SEALED_EVENTS)))
     size = blocks * SEALED_EVENTS
     spans = []
     while first <= head:
         end = first - first % SEALED_EVENTS + size
-        spans.append(Span(first, min(end - 1, head)))
+        spans.append(PositionRange(first, min(end - 1, head)))
         first = end
     return spans
 
@@ -151,7 +153,9 @@ class Archiving:
     def _begin(self) -> None:
         source = look(self._url)
         known = timelines(self._url, source.identity)
-        self._place.replace(MANIFEST, encode(Manifest(*source.identity, known, 1, now(), erasures=source.erasures)))
+        self._place.replace(
+            MANIFEST, encode(Manifest(*source.identity, known, 1, now_text(), erasures=source.erasures))
+        )
 
 
 @dataclass(slots=True)
@@ -187,12 +191,12 @@ class _Turn:
                 return
             self._round(spans[number : number + ROUND_RANGES], progressed)
 
-    def _round(self, spans: list[Span], progressed: Progressed) -> None:
+    def _round(self, spans: list[PositionRange], progressed: Progressed) -> None:
         record(self.place, Plan(ARCHIVE, tuple(spans)))
         tasks = [_Task(self.lake, self.url, self.source.identity, span) for span in spans]
         events = spans[-1].last - self.manifest.head
-        told = shares(progressed, self.manifest.head, events, self.source.head)
-        written = [each for result in spread(self.spark, tasks, _write, told) for each in result]
+        told = event_progress(progressed, self.manifest.head, events, self.source.head)
+        written = [each for result in parallel_map(self.spark, tasks, _write, told) for each in result]
         self._commit(ARCHIVE, written, spans[-1].last, self.manifest.erasures)
         progressed(self.manifest.head, self.source.head)
 
@@ -216,13 +220,13 @@ class _Turn:
         self._commit(REWRITE, [], self.manifest.head, self.source.erasures)
 
     def _rewrite(self, files: tuple[LakeFile, ...], gone: Gone | None, progressed: Progressed) -> None:
-        spans = [Span(file.first, file.last) for file in files]
+        spans = [PositionRange(file.first, file.last) for file in files]
         record(self.place, Plan(REWRITE, tuple(spans)))
         pairs = zip(files, spans, strict=True)
         tasks = [_Task(self.lake, self.url, self.source.identity, span, file, gone) for file, span in pairs]
         first, last = files[0].first, files[-1].last
-        told = shares(progressed, first - 1, last - first + 1, self.source.head)
-        written = [each for each in spread(self.spark, tasks, _rewrite, told) if each is not None]
+        told = event_progress(progressed, first - 1, last - first + 1, self.source.head)
+        written = [each for each in parallel_map(self.spark, tasks, _rewrite, told) if each is not None]
         self.rewritten += len(written)
         self._commit(REWRITE, written, self.manifest.head, self.manifest.erasures)
         progressed(last, self.source.head)

@@ -29,7 +29,7 @@ from penstock.lake.manifests import (
     sealed,
 )
 from penstock.lake.places import LakePlace
-from penstock.lake.reading import Span
+from penstock.model import PositionRange
 
 ARCHIVE: Final = "archive"
 REWRITE: Final = "rewrite"
@@ -49,7 +49,7 @@ class Plan:
     """What is under way: ranges that are archived, or rewritten because of erasures, or compacted."""
 
     kind: str
-    spans: tuple[Span, ...] = ()
+    spans: tuple[PositionRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def pending_of(place: LakePlace) -> Plan | Change | None:
 
 def _plan(document: dict[str, Any]) -> Plan:
     plan = _with_kind(made_of(_Spans, document))
-    return Plan(plan.kind, tuple(Span(*span) for span in plan.spans))
+    return Plan(plan.kind, tuple(PositionRange(*span) for span in plan.spans))
 
 
 def _with_kind(found: AnyPending) -> AnyPending:

@@ -27,9 +27,10 @@ from penstock.lake.changes import (
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.parquet import Erased, Piece, in_order
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
-from penstock.lake.reading import PIECE_BYTES_MAX, ROW_BYTES, Span
+from penstock.lake.reading import PIECE_BYTES_MAX, ROW_BYTES
 from penstock.lake.verifying import read_whole
-from penstock.spark.spreading import Session, spread
+from penstock.model import PositionRange
+from penstock.spark.parallel import Session, parallel_map
 from penstock.store.contract import Progressed
 
 FILE_BYTES: Final = 128 << 20
@@ -118,11 +119,11 @@ def _round(
     progressed: Progressed,
     followed: Followed,
 ) -> Manifest:
-    record(place, Plan(COMPACT, tuple(Span(group[0].first, group[-1].last) for group in groups)))
+    record(place, Plan(COMPACT, tuple(PositionRange(group[0].first, group[-1].last) for group in groups)))
     done, total = groups[0][0].first - 1, manifest.head
     events = groups[-1][-1].last - done
     tasks = [_Task(absolute(lake), group) for group in groups]
-    written = spread(spark, tasks, _merge, lambda share: progressed(done + int(share * events), total))
+    written = parallel_map(spark, tasks, _merge, lambda share: progressed(done + int(share * events), total))
     manifest = replace_files(place, manifest, groups, written, followed)
     finish(place)
     return manifest

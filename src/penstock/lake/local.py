@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -17,9 +16,20 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from penstock.backup.places import sync_directory
 from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused
-from penstock.files import FOLDER, created, inside, is_shared, make_folder, permit, private, read_file
+from penstock.files import (
+    FOLDER,
+    created,
+    inside,
+    is_shared,
+    lock_owner,
+    make_folder,
+    permit,
+    private,
+    read_file,
+    sync_directory,
+    try_lock,
+)
 from penstock.lake.layout import ASIDE, LOCK, OWN, folder_of, is_passed_over
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
@@ -253,23 +263,16 @@ class LocalPlace(LakePlace):
     def holder(self) -> str | None:
         """See LakePlace."""
         try:
-            descriptor = os.open(self.at(LOCK), os.O_RDONLY | os.O_CLOEXEC)
+            found = lock_owner(self.at(LOCK))
         except OSError:
             return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return shown_owner(os.pread(descriptor, 4096, 0))
-        finally:
-            os.close(descriptor)
-        return None
+        return None if found is None else shown_owner(found)
 
 
 def _is_taken(descriptor: int) -> bool:
     """Take the lock, if nobody else has it."""
     for _ in range(LOCK_TRIES):
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if try_lock(descriptor):
             return True
         time.sleep(LOCK_TRY_S)
     return False

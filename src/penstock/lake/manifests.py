@@ -7,7 +7,6 @@ path that a document names is checked before anything is done with it.
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from xxhash import xxh3_128_hexdigest
@@ -16,6 +15,7 @@ from penstock import __version__
 from penstock.errors import LakeDamaged, PlaceRefused
 from penstock.files import flaw_of, made_of, parsed
 from penstock.lake.layout import MANIFEST, Named, named
+from penstock.model.times import now_text
 from penstock.store.contract import StoreIdentity
 
 FORMAT_VERSION: Final = 1
@@ -89,12 +89,7 @@ class Manifest:
         gone = removed | {file.path for file in added}
         kept = [file for file in self.files if file.path not in gone]
         files = tuple(sorted((*kept, *added), key=lambda file: file.first))
-        return replace(self, number=self.number + 1, written=now(), penstock=__version__, files=files, **changed)
-
-
-def now() -> str:
-    """The present time, as manifests have it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+        return replace(self, number=self.number + 1, written=now_text(), penstock=__version__, files=files, **changed)
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -20,7 +20,7 @@ from penstock.history.columns import TABLE
 from penstock.lake.digests import digest
 from penstock.lake.layout import path_of
 from penstock.lake.manifests import FORMAT_VERSION, LakeFile
-from penstock.model.events import TICKS_MAX
+from penstock.model.times import TICKS_MAX
 
 ROW_GROUP_ROWS: Final = 131_072
 COMPRESSION: Final = "zstd"

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused, StoreError
 from penstock.files import parsed
 from penstock.lake.layout import ASIDE, MANIFEST, STAGED
-from penstock.lake.manifests import now
+from penstock.model.times import now_text
 from penstock.store.urls import SQLITE
 
 UNSEEN: Final = "on {}, where Spark runs tasks, there is no such lake; its folder must be shared by all machines"
@@ -181,7 +181,7 @@ def absolute(place: str) -> str:
 
 def owner(what: str) -> dict[str, Any]:
     """Who this is, for whoever finds the lake locked."""
-    return {"what": what, "host": socket.gethostname(), "pid": os.getpid(), "since": now()}
+    return {"what": what, "host": socket.gethostname(), "pid": os.getpid(), "since": now_text()}
 
 
 def shown_owner(data: bytes | None) -> str:

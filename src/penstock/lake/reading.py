@@ -6,7 +6,7 @@ lake alone. So every position is accounted for: a range that has fewer is an err
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +15,8 @@ from penstock.errors import StoreError
 from penstock.history.columns import TABLE, stored_columns, table_batch
 from penstock.history.histories import check_identity, open_history
 from penstock.lake.parquet import DAY_US, Erased, Piece, day_of, in_order
-from penstock.model import EventFilter
-from penstock.model.events import UNIX_EPOCH_TICKS
+from penstock.model import EventFilter, PositionRange
+from penstock.model.times import TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.store.arrow import record_batch
 from penstock.store.concat import Concat
 from penstock.store.contract import StoreIdentity
@@ -27,23 +27,10 @@ PIECE_BYTES_MAX: Final = 128 << 20
 by itself makes it more."""
 ROW_BYTES: Final = 100
 """About what an event takes beside its headers and body."""
-_TICKS_PER_US: Final = 10
 _STORED: Final = stored_columns(TABLE.names)
 
 
-class Span(NamedTuple):
-    """Positions of a store, first and last."""
-
-    first: int
-    last: int
-
-    @property
-    def events(self) -> int:
-        """How many."""
-        return self.last - self.first + 1
-
-
-def read_pieces(url: str, identity: StoreIdentity, span: Span) -> Iterator[Piece]:
+def read_pieces(url: str, identity: StoreIdentity, span: PositionRange) -> Iterator[Piece]:
     """The events of a range in pieces: of one day each, and not too large. They are cut alike every time."""
     erased: list[Erased] = []
     held: list[pa.RecordBatch] = []
@@ -51,18 +38,18 @@ def read_pieces(url: str, identity: StoreIdentity, span: Span) -> Iterator[Piece
     for rows, is_cut in _cut(_batches(_records(url, identity, span), span, erased)):
         if is_cut:
             last = _first_position(rows) - 1
-            yield _piece(held, erased, Span(first, last))
+            yield _piece(held, erased, PositionRange(first, last))
             held, first = [], last + 1
         held.append(rows)
-    yield _piece(held, erased, Span(first, span.last))
+    yield _piece(held, erased, PositionRange(first, span.last))
 
 
-def read_rows(url: str, identity: StoreIdentity, span: Span) -> tuple[pa.Table, list[Erased]]:
+def read_rows(url: str, identity: StoreIdentity, span: PositionRange) -> tuple[pa.Table, list[Erased]]:
     """The events of a range, sorted, and what is erased of it."""
     return rows_of(_records(url, identity, span), span)
 
 
-def rows_of(records: Iterable[Sequence[Record]], span: Span) -> tuple[pa.Table, list[Erased]]:
+def rows_of(records: Iterable[Sequence[Record]], span: PositionRange) -> tuple[pa.Table, list[Erased]]:
     """The events of records, sorted, and what is erased of them."""
     erased: list[Erased] = []
     rows = in_order(_batches(records, span, erased))
@@ -70,7 +57,7 @@ def rows_of(records: Iterable[Sequence[Record]], span: Span) -> tuple[pa.Table, 
     return rows, erased
 
 
-def _piece(held: Sequence[pa.RecordBatch], erased: Sequence[Erased], span: Span) -> Piece:
+def _piece(held: Sequence[pa.RecordBatch], erased: Sequence[Erased], span: PositionRange) -> Piece:
     rows = in_order(held)
     mine = [part for each in erased if (part := each.between(*span)) is not None]
     _check(rows.num_rows, mine, span)
@@ -80,25 +67,27 @@ def _piece(held: Sequence[pa.RecordBatch], erased: Sequence[Erased], span: Span)
 def _day(rows: pa.Table, erased: Sequence[Erased]) -> str:
     if rows.num_rows:
         return day_of(rows["recorded_at"][0].value)
-    return day_of((erased[0].recorded - UNIX_EPOCH_TICKS) // _TICKS_PER_US)
+    return day_of((erased[0].recorded - UNIX_EPOCH_TICKS) // TICKS_PER_US)
 
 
-def _check(rows: int, erased: Sequence[Erased], span: Span) -> None:
+def _check(rows: int, erased: Sequence[Erased], span: PositionRange) -> None:
     found = rows + sum(each.events for each in erased)
-    if found != span.events:
-        raise StoreError(f"positions {span.first} to {span.last} are {found} events, not {span.events}: run verify")
+    if found != span.length:
+        raise StoreError(f"positions {span.first} to {span.last} are {found} events, not {span.length}: run verify")
 
 
 # -- from records to rows
 
 
-def _records(url: str, identity: StoreIdentity, span: Span) -> Iterator[list[Record]]:
+def _records(url: str, identity: StoreIdentity, span: PositionRange) -> Iterator[list[Record]]:
     with closing(open_history(url)) as history:
         check_identity(identity, history.now().identity, "the lake")
         yield from history.records(EventFilter(), span.first, span.last + 1)
 
 
-def _batches(records: Iterable[Sequence[Record]], span: Span, erased: list[Erased]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    records: Iterable[Sequence[Record]], span: PositionRange, erased: list[Erased]
+) -> Iterator[pa.RecordBatch]:
     """Rows by position; what is erased is added to a list."""
     for found in records:
         mine = [record for record in found if record.last >= span.first and record.position <= span.last]
@@ -112,7 +101,7 @@ def _batches(records: Iterable[Sequence[Record]], span: Span, erased: list[Erase
             yield table_batch(batch, TABLE)
 
 
-def _erased(records: Sequence[Record], span: Span) -> list[Erased]:
+def _erased(records: Sequence[Record], span: PositionRange) -> list[Erased]:
     """What is erased in records, in rows of the same commit."""
     joined = Concat(records)
     positions = joined.positions()

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.history.columns import TICKS_PER_US
 from penstock.lake.parquet import Erased
-from penstock.model.events import KIND_UTC, UNIX_EPOCH_TICKS, random_ids, stamp_of
+from penstock.model.events import random_ids
+from penstock.model.times import KIND_UTC, TICKS_PER_US, UNIX_EPOCH_TICKS, stamp_of
 from penstock.store.concat import RecordColumns
 from penstock.store.record import Record
 from penstock.store.seals import SEALED_BYTES_MAX, SEALED_EVENTS

@@ -14,9 +14,10 @@ from penstock.lake.layout import named
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.parquet import Erased, check_positions, decode
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
-from penstock.lake.reading import Span, read_rows
+from penstock.lake.reading import read_rows
 from penstock.lake.sources import check_source, look
-from penstock.spark.spreading import Session, shares, spread
+from penstock.model import PositionRange
+from penstock.spark.parallel import Session, event_progress, parallel_map
 from penstock.store.contract import Progressed, StoreIdentity
 
 ROUND_FILES: Final = 64
@@ -111,8 +112,8 @@ def _compared(
         part = files[number : number + ROUND_FILES]
         tasks = [_Task(absolute(lake), absolute(url), manifest.identity, file) for file in part]
         first, last = part[0].first, part[-1].last
-        told = shares(progressed, first - 1, last - first + 1, manifest.head)
-        for file, found in zip(part, spread(spark, tasks, _check, told), strict=True):
+        told = event_progress(progressed, first - 1, last - first + 1, manifest.head)
+        for file, found in zip(part, parallel_map(spark, tasks, _check, told), strict=True):
             yield from (Difference(file.first, file.last, file.path, what) for what in found)
             if not found:
                 good.add(file)
@@ -124,7 +125,7 @@ def _compared(
 
 def _check(task: _Task) -> list[str]:
     """What is wrong with a file, beside the store and in itself."""
-    rows, _ = read_rows(task.url, task.identity, Span(task.file.first, task.file.last))
+    rows, _ = read_rows(task.url, task.identity, PositionRange(task.file.first, task.file.last))
     store = "the store", rows.num_rows, digest(rows)
     found = list(_disagreements(task.file, *store))
     try:

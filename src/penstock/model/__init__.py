@@ -16,28 +16,18 @@ from penstock.model.builds import (
 )
 from penstock.model.events import (
     ANY,
-    KIND_LOCAL,
-    KIND_UNSPECIFIED,
-    KIND_UTC,
     NEW,
-    TICKS_MAX,
     Event,
     EventFilter,
     NewEvent,
+    PositionRange,
     check_context,
     check_job,
     check_name,
     check_stream,
     check_type,
-    datetime_of,
     event,
     new_event,
-    now_ticks,
-    stamp_of,
-    ticks_of,
-    ticks_of_datetime,
-    ticks_of_unix_ns,
-    unix_ns_of,
 )
 from penstock.model.logs import (
     AddMessages,
@@ -118,6 +108,19 @@ from penstock.model.requests import (
     Transact,
 )
 from penstock.model.staging import DropStages, Published, PublishStages, StagedUnit, StageEvents, StagesTaken, Winner
+from penstock.model.times import (
+    KIND_LOCAL,
+    KIND_UNSPECIFIED,
+    KIND_UTC,
+    TICKS_MAX,
+    datetime_of,
+    now_ticks,
+    stamp_of,
+    ticks_of,
+    ticks_of_datetime,
+    ticks_of_unix_ns,
+    unix_ns_of,
+)
 from penstock.model.upkeep import Erased, EraseStream, EraseSubject, ErasureInfo, ErasurePage, ListErasures
 
 __all__ = [
@@ -180,6 +183,7 @@ __all__ = [
     "NewEvent",
     "NextItems",
     "Over",
+    "PositionRange",
     "Principal",
     "ProducerMark",
     "ProgressSubscription",

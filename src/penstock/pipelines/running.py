@@ -10,14 +10,15 @@ from io import StringIO
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import InvalidRequest
+from penstock.model.times import now_text
 from penstock.pipelines.changing import BRONZE, JUDGED, QUARANTINE, after_run, before_run, check_changes, with_judged
 from penstock.pipelines.connecting import Connect, connect_server
 from penstock.pipelines.integrity import check_integrity, refreshed_with
 from penstock.pipelines.projects import Project, read_project
 from penstock.pipelines.registering import Defined, defined
-from penstock.pipelines.state import alone, now, read_state, write_state
+from penstock.pipelines.state import alone, read_state, write_state
 from penstock.pipelines.telling import Failure, mistake, reason, told
-from penstock.spark.sessions import apart
+from penstock.spark.sessions import run_in_thread
 
 Say = Callable[[str, str], None]
 """Is told a flow and its state whenever that changes."""
@@ -54,13 +55,13 @@ class Runner:
         refreshed = with_judged(project, refreshed_with(project, full_refresh))
         check_changes(project, refreshed)
         with self._connect() as spark:
-            found = apart(lambda: self._define(spark, full_refresh))
+            found = run_in_thread(lambda: self._define(spark, full_refresh))
             refreshed = [table for table in refreshed if table in found.outputs]
             check_integrity(project, refreshed, found.outputs)
             # Before it begins: if it is cut off, tables have rows of it all the same.
             write_state(project, {**read_state(project), "made": before_run(project)})
             states: dict[str, str] = {}
-            failures = apart(lambda: self._follow(found, refreshed, states, say or _ignore, dry=False))
+            failures = run_in_thread(lambda: self._follow(found, refreshed, states, say or _ignore, dry=False))
             # Here, and not in the other thread: if this one is interrupted, nothing is to be said of how it went.
             _note(project, found, states, failures, refreshed)
         return Outcome(found.flows, states, failures, tuple(refreshed))
@@ -70,10 +71,10 @@ class Runner:
         self._project = read_project(self._project.folder)
         check_changes(self._project, ())
         with self._connect() as spark:
-            found = apart(lambda: self._define(spark, ()))
+            found = run_in_thread(lambda: self._define(spark, ()))
             check_integrity(self._project, (), found.outputs)
             states: dict[str, str] = {}
-            failures = apart(lambda: self._follow(found, (), states, _ignore, dry=True))
+            failures = run_in_thread(lambda: self._follow(found, (), states, _ignore, dry=True))
         return Outcome(found.flows, states, failures, ())
 
     def _define(self, spark: Any, full_refresh: Collection[str]) -> Defined:
@@ -124,7 +125,7 @@ def _note(
     refreshed: Collection[str],
 ) -> None:
     """Leave how it went for `status`, and for the next run."""
-    state, at = read_state(project), now()
+    state, at = read_state(project), now_text()
     known = state.get("flows", {})
     errors = {failure.flow: failure.reason for failure in failures}
     flows = {}

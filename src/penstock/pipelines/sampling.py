@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.history.columns import TABLE
 from penstock.history.histories import Now, open_history
 from penstock.history.options import ReadOptions
-from penstock.history.ranges import PositionRange, read_range
+from penstock.history.ranges import ReadPartition, read_range
 
 SAMPLE_EVENTS: Final = 1000
 """Events of each type that are looked at, unless another number is asked for."""
@@ -42,14 +42,14 @@ def sample(url: str, context: str | None, types: Sequence[str] | None, events: i
     return Sample(texts, now.head - sum(part.last - part.first + 1 for part in ranges))
 
 
-def _ranges(now: Now) -> Iterator[PositionRange]:
+def _ranges(now: Now) -> Iterator[ReadPartition]:
     """The end first: what events are like now matters more."""
     end = max(1, now.head - LOOKED_AT_MAX + 1)
     if now.head:
-        yield PositionRange(now.identity, end, now.head, 0, now.head + 1)
+        yield ReadPartition(now.identity, end, now.head, 0, now.head + 1)
     if end > 1:
         last = min(LOOKED_AT_MAX, end - 1)
-        yield PositionRange(now.identity, 1, last, 0, last + 1)
+        yield ReadPartition(now.identity, 1, last, 0, last + 1)
 
 
 def _take(texts: dict[str, list[str | None]], batch: pa.RecordBatch, events: int) -> None:

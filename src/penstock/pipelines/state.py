@@ -9,12 +9,22 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import InvalidRequest
-from penstock.files import created, is_shared, make_folder, parsed, private, read_file
+from penstock.files import (
+    OWNER_BYTES_MAX,
+    atomic_write,
+    is_shared,
+    lock_owner,
+    make_folder,
+    parsed,
+    private,
+    read_file,
+    try_lock,
+)
+from penstock.model.times import now_text
 from penstock.pipelines.projects import Project
 
 STATE: Final = "state.json"
@@ -24,13 +34,7 @@ METASTORE_LOCK: Final = "dbex.lck"
 METASTORE_S: Final = 30.0
 """Seconds that the Spark of a run that was killed has to end."""
 LOOK_S: Final = 0.2
-OWNER_BYTES_MAX: Final = 4096
 STATE_BYTES_MAX: Final = 64 << 20
-
-
-def now() -> str:
-    """The time, as the state has it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def read_state(project: Project) -> dict[str, Any]:
@@ -72,10 +76,8 @@ def _list(value: Any) -> list[Any]:
 def write_state(project: Project, state: dict[str, Any]) -> None:
     """Replace the state."""
     make_folder(project.own, shared=is_shared(project.folder))
-    beside = project.own / f"{STATE}.new"
-    with created(beside, "wb") as file:
+    with atomic_write(project.own / STATE, sync=False) as file:
         file.write(json.dumps(state, indent=1, ensure_ascii=False).encode())
-    beside.replace(project.own / STATE)
 
 
 @contextmanager
@@ -84,12 +86,12 @@ def alone(project: Project, what: str) -> Iterator[None]:
     make_folder(project.own, shared=is_shared(project.folder))
     descriptor = private(project.own / LOCK, os.O_RDWR | os.O_CREAT)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidRequest(str(project.folder), f"is in use by {_owner(descriptor)}") from None
+        if not try_lock(descriptor):
+            raise InvalidRequest(
+                str(project.folder), f"is in use by {_owner(os.pread(descriptor, OWNER_BYTES_MAX, 0))}"
+            )
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{what} of process {os.getpid()}, since {now()}".encode(), 0)
+        os.pwrite(descriptor, f"{what} of process {os.getpid()}, since {now_text()}".encode(), 0)
         _wait_for_metastore(project)
         yield
     finally:
@@ -99,20 +101,14 @@ def alone(project: Project, what: str) -> Iterator[None]:
 def holder(project: Project) -> str | None:
     """Who has a project, if anybody has."""
     try:
-        descriptor = os.open(project.own / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        found = lock_owner(project.own / LOCK)
     except OSError:
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _owner(descriptor)
-    finally:
-        os.close(descriptor)
-    return None
+    return None if found is None else _owner(found)
 
 
-def _owner(descriptor: int) -> str:
-    return os.pread(descriptor, OWNER_BYTES_MAX, 0).decode(errors="replace") or "another process"
+def _owner(text: bytes) -> str:
+    return text.decode(errors="replace") or "another process"
 
 
 def _wait_for_metastore(project: Project) -> None:

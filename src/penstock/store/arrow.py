@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import LimitExceeded
 from penstock.model import EventFilter
-from penstock.model.events import TICKS_MASK
+from penstock.model.times import TICKS_MASK
 from penstock.store.concat import Concat, Texts
 from penstock.store.record import SEQUENCE_MAX, Record
 from penstock.store.selective_decode import Ints

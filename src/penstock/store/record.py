@@ -32,7 +32,8 @@ from xxhash import xxh3_64_intdigest
 
 from penstock.errors import DamagedRecord, InvalidRequest
 from penstock.model import Event, EventFilter, NewEvent, check_type
-from penstock.model.events import TICKS_MASK, TICKS_MAX, random_id, random_ids
+from penstock.model.events import random_id, random_ids
+from penstock.model.times import TICKS_MASK, TICKS_MAX
 
 if TYPE_CHECKING:
     from penstock.store.selective_decode import Picker

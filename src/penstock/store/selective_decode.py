@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from penstock.errors import DamagedRecord
 from penstock.model import Event, EventFilter
-from penstock.model.events import TICKS_MASK
+from penstock.model.times import TICKS_MASK
 from penstock.store.record import SEQUENCE_MAX, EventRange, Record
 
 HEADER_TYPE: Final = np.dtype(

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded, StageLost, VersionConflict
 from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit, Winner
-from penstock.model.events import TICKS_MASK
+from penstock.model.times import TICKS_MASK
 from penstock.store.contract import Commit, Placed
 from penstock.store.record import Columns, Record, columns_of, encode_commit
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from penstock.errors import NotDurable, PenstockError, StoreError
 from penstock.model import Appended, ProducerMark, check_context, check_stream
-from penstock.model.events import TICKS_PER_MS
+from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
 from penstock.store.contract import Commit, Operation, Result
 from penstock.store.postgres.arrays import Blobs, Numbers, Texts

@@ -10,7 +10,6 @@ all events. An older version may have created a store for everybody, and a copy 
 process that opens a store for writing narrows the files that its user owns.
 """
 
-import fcntl
 import logging
 import os
 import stat
@@ -19,7 +18,16 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from penstock.errors import StoreInUse
-from penstock.files import SHARED_FILE, SHARED_FOLDER, is_shared, make_folder, open_file
+from penstock.files import (
+    SHARED_FILE,
+    SHARED_FOLDER,
+    is_shared,
+    lock_owner,
+    make_folder,
+    open_file,
+    sync_directory,
+    try_lock,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,19 +52,10 @@ _WRITING: Final = 0o022
 _ENTERING: Final = 0o011
 
 
-def sync_folder(directory: Path) -> None:
-    """Make the entries of a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def make_directory(directory: Path, *, shared: bool = False) -> None:
     """Make a directory that survives a power cut: each new entry is synced into its parent."""
     for place in make_folder(directory, shared=shared):
-        sync_folder(place.parent)
+        sync_directory(place.parent)
 
 
 # --- the lock -------------------------------------------------------------------------------------------------
@@ -64,17 +63,7 @@ def make_directory(directory: Path, *, shared: bool = False) -> None:
 
 def is_served(directory: Path) -> bool:
     """Whether a process has the store open for writing."""
-    try:
-        descriptor = open_file(directory / LOCK_NAME, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return lock_owner(directory / LOCK_NAME) is not None
 
 
 def take_lock(directory: Path) -> int:
@@ -82,12 +71,10 @@ def take_lock(directory: Path) -> int:
     path = directory / LOCK_NAME
     while True:
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not try_lock(descriptor):
             holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
             os.close(descriptor)
-            raise StoreInUse(str(directory), holder or "another process") from error
+            raise StoreInUse(str(directory), holder or "another process")
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 write_owner(descriptor)

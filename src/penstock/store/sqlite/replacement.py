@@ -21,7 +21,7 @@ from typing import Final, Self
 import apsw
 
 from penstock.errors import NotAStore, PlaceRefused, StorageFailure, StoreError, StoreInUse, StoreUnfinished
-from penstock.files import is_shared
+from penstock.files import is_shared, sync_directory
 from penstock.model import ticks_of_unix_ns
 from penstock.store.contract import Store, StoreIdentity, StoreImport, StoreState
 from penstock.store.replacement import Replaced, StoreHold, StoreReplacement
@@ -34,7 +34,6 @@ from penstock.store.sqlite.directory import (
     RESTORING,
     make_directory,
     settle_access,
-    sync_folder,
     take_lock,
 )
 from penstock.store.sqlite.schema import APPLICATION_ID, IMPORTING_ID
@@ -186,9 +185,9 @@ class Replacement(StoreReplacement):
         if _has_store(self.aside, REPLACED) and not _has_store(self.directory):
             (self.aside / REPLACED).replace(self.directory / FILE_NAME)
         if self.aside.exists():
-            sync_folder(self.directory)
+            sync_directory(self.directory)
             shutil.rmtree(self.aside)
-            sync_folder(self.directory)
+            sync_directory(self.directory)
 
     def _settle(self) -> None:
         """Read what the new store inherits from the old one, and make the old one a single file."""
@@ -221,13 +220,13 @@ class Replacement(StoreReplacement):
         if any((self.directory / name).exists() for name in BESIDE):
             if file.exists():
                 file.replace(self.aside / REPLACED)
-            sync_folder(self.directory)
+            sync_directory(self.directory)
             for name in BESIDE:
                 (self.directory / name).unlink(missing_ok=True)
         # The old WAL must be gone durably before there is a new file that SQLite could apply it to.
-        sync_folder(self.directory)
+        sync_directory(self.directory)
         (self.aside / FILE_NAME).replace(file)
-        sync_folder(self.directory)
+        sync_directory(self.directory)
 
     def __exit__(self, *_error: object) -> None:
         try:

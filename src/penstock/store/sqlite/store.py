@@ -12,7 +12,7 @@ import apsw
 
 from penstock.errors import DamagedRecord, ReadFailure, StorageFailure
 from penstock.model import Allocation, Appended, ProducerMark, StoreStats, ticks_of_unix_ns
-from penstock.model.events import TICKS_PER_MS
+from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
 from penstock.store.contract import Operation, Outcome, Result
 from penstock.store.record import Record

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic
 import numpy as np
 
 from penstock.errors import InvalidRequest
-from penstock.model.events import TICKS_MASK
+from penstock.model.times import TICKS_MASK
 from penstock.store.contract import STATE_TABLES, StoreImport, StoreState
 from penstock.store.erasure_filter import pack_ranges
 from penstock.store.record import HEADER, RUN, Record

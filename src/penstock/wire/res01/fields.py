@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from penstock.errors import InvalidRequest
 from penstock.model import KIND_UTC, TICKS_MAX, NewEvent, stamp_of, ticks_of, ticks_of_datetime
-from penstock.model.events import TICKS_MASK, TICKS_PER_SECOND
+from penstock.model.times import TICKS_MASK, TICKS_PER_SECOND
 
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1

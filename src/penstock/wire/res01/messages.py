@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitExceeded, PenstockError, Refused, Retry
 from penstock.model import TICKS_MAX, Append, Event, ProducerMark, Reply, Request
-from penstock.model.events import TICKS_MASK
+from penstock.model.times import TICKS_MASK
 from penstock.wire.mqframe import cut
 from penstock.wire.res01.answers import Replies
 from penstock.wire.res01.codes import MALFORMED, RETRIES, UNSUPPORTED_COMMAND, UNSUPPORTED_PROTOCOL
