@@ -203,7 +203,8 @@ def _next_seal(store: SqliteStore, number: int) -> contract.Seal | None:
     records, _ = checked(rows)
     if len(records) < 2:
         return None
-    ledger = store.db.value("last_erasure"), int(store.db.value("meta", {"key": "rewrites"}))
+    _, erasures, rewrites = store.db.row("ledger")
+    ledger = erasures, int(rewrites)
     last = records[-1].last
     return contract.Seal(mark, last, merge(records), last + 1, ledger)
 

@@ -59,7 +59,8 @@ def seal_some(store: SqliteStore, number: int) -> None:
     records, damaged = seals.checked(rows)
     assert damaged is None
     if len(records) > 1:
-        ledger = store.db.value("last_erasure"), int(store.db.value("meta", {"key": "rewrites"}))
+        _, erasures, rewrites = store.db.row("ledger")
+        ledger = erasures, int(rewrites)
         data, last = seals.merge(records), records[-1].last
         assert do_one(store, Seal(mark, last, data, last + 1, ledger)) is True
 
