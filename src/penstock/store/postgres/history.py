@@ -32,6 +32,8 @@ class PostgresHistory(History[Database]):
     """Reads of the history on PostgreSQL."""
 
     positions_per_query: ClassVar[int] = 1 << 14
+    last_name: ClassVar[str | bytes] = "\U0010ffff" * 129
+    """Names have at most 512 bytes."""
 
     def _quick_stream_page(
         self, context: str, stream: str, first: int, last: int | None, limits: ReadLimits
@@ -78,7 +80,11 @@ class PostgresHistory(History[Database]):
         values |= {"events_max": max(limits.events_max, 1), "bytes_max": max(limits.bytes_max, 1)}
         values["span"] = self.positions_per_query
         if wanted.context is not None:
-            place = {"context": wanted.context, "prefix": wanted.prefix, "upper": after_prefix(wanted.prefix)}
+            place = {
+                "context": wanted.context,
+                "prefix": wanted.prefix,
+                "upper": after_prefix(wanted.prefix) or self.last_name,
+            }
             values |= {**place, "block_bits": BLOCK_BITS}
         rows = self.db.rows(name, values)
         head, high, has_erasures, *_ = rows[0]

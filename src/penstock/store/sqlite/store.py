@@ -58,6 +58,8 @@ class SqliteReader(Reader[Database]):
     """A store that is open for reading, next to the process that writes it."""
 
     positions_per_query: ClassVar[int] = 1 << 16
+    last_name: ClassVar[str | bytes] = b""
+    """SQLite sorts a blob after any text, even after a damaged one."""
 
     def __init__(self, directory: Path | str, *, clock: Clock = time.time_ns, vfs: str | None = None) -> None:
         self.directory = Path(directory)

@@ -14,9 +14,6 @@ from penstock.store.seals import BLOCK_BITS
 from penstock.store.tables.queries import Db, retried
 
 BLOCKS_PER_QUERY: Final = 64
-LAST_NAME: Final = "\U0010ffff" * 129
-"""Comes after every name, which has at most 512 bytes."""
-
 Located = tuple[Record, int]
 """A record, and the position of one event of a stream in it."""
 
@@ -37,6 +34,8 @@ class History(Store, Generic[Db]):
     db: Db
     positions_per_query: ClassVar[int]
     """How many positions one query may scan, so that a sparse scan checks its deadline between queries."""
+    last_name: ClassVar[str | bytes]
+    """Sorts after every name."""
 
     def head(self) -> int:
         return self.db.value("head") or 0
@@ -48,7 +47,12 @@ class History(Store, Generic[Db]):
         return [ContextInfo(*row) for row in self.db.rows("contexts", {"after": after, "limit": limit})]
 
     def streams(self, context: str, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        values = {"context": context, "after": after, "low": max(after, prefix), "upper": after_prefix(prefix)}
+        values = {
+            "context": context,
+            "after": after,
+            "low": max(after, prefix),
+            "upper": after_prefix(prefix) or self.last_name,
+        }
         return [StreamInfo(*row) for row in self.db.rows("streams", {**values, "limit": limit})]
 
     # -- one stream
@@ -177,7 +181,7 @@ class History(Store, Generic[Db]):
         """The queries that together give all records of a filter between two positions, in order."""
         values: dict[str, Any] = {"context_id": context_id}
         if wanted.prefix:
-            values |= {"prefix": wanted.prefix, "upper": after_prefix(wanted.prefix)}
+            values |= {"prefix": wanted.prefix, "upper": after_prefix(wanted.prefix) or self.last_name}
         if wanted.context is None:
             name = "page_of_streams" if wanted.prefix else "page_of_records"
             for start in range(low, last + 1, self.positions_per_query):
@@ -235,11 +239,11 @@ def stream_page(
     return Page(events, following, True)
 
 
-def after_prefix(prefix: str) -> str:
-    """A text that sorts after all names with a prefix, and before or at all later names."""
+def after_prefix(prefix: str) -> str | None:
+    """The first text after all names with a prefix; None if there is none."""
     while prefix and prefix[-1] == "\U0010ffff":
         prefix = prefix[:-1]
     if not prefix:
-        return LAST_NAME
+        return None
     following = ord(prefix[-1]) + 1
     return prefix[:-1] + chr(0xE000 if following == 0xD800 else following)
