@@ -349,7 +349,7 @@ def test_plans_of_what_is_asked_often_use_an_index_for_all_they_look_for(url: st
         *("first_page_of_stream", "commits_forward", "commits_backward", "records_holding", "record_at", "claim"),
         *("allocate", "acknowledge", "release", "progress_subscription", "stream_head", "find_stream", "streams"),
         *("page_of_records", "page_of_context", "page_of_streams", "next_blocks", "block_before_ticks", "outputs_from"),
-        *("next_expiry", "dead_letters", "find_subscription", "queue", "iterator", "span_start", "unsealed_rows"),
+        *("next_expiry", "dead_letters", "find_subscription", "queue", "iterator", "page_start", "unsealed_rows"),
     )
     with closing(PostgresStore(url)) as store:
         for name in often:
