@@ -67,10 +67,11 @@ def _gates(engine: Engine) -> list[Gate]:
     settings = engine.settings
     gates: list[Gate] = []
     keepers: list[SessionKeeper] = []
-    if settings.res is not None:
-        gates.append(ZeromqGate(engine, settings.res))
-    if settings.res_legacy is not None:
-        gates.append(ZeromqGate(engine, settings.res_legacy, legacy=True))
+    for endpoint, is_legacy in ((settings.res, False), (settings.res_legacy, True)):
+        if endpoint is not None:
+            res = ZeromqGate(engine, endpoint, legacy=is_legacy)
+            gates.append(res)
+            keepers.append(res)
     if settings.mq is not None:
         mq = MqGate(engine, settings.mq)
         gates.append(mq)

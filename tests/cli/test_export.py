@@ -20,7 +20,6 @@ from penstock.history.histories import open_history
 from penstock.interchange.exporter import (
     ExportRange,
     FileTarget,
-    Identity,
     Selection,
     export_events,
     for_terminal,
@@ -215,7 +214,7 @@ def test_what_a_killed_export_wrote_after_its_last_note_is_cut_off(
 
 
 def test_two_exports_do_not_write_the_same_file(served: Server, few: int, tmp_path: Path) -> None:
-    identity = Identity("store", 1, Format.CSV, {})
+    identity = {"store": "store"}
     path = tmp_path / "some.csv"
     with FileTarget(str(path), Format.CSV, identity, ExportRange(1), restart=False):
         done = called("export", path, "--context", "few", "--url", served.url)

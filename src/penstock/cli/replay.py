@@ -26,7 +26,8 @@ from penstock.settings.loading import without_password
 
 if TYPE_CHECKING:
     from penstock.interchange.exporter import Selection
-    from penstock.interchange.replay import IntoStreams, Replay, ReplayRequest, ThroughQueue
+    from penstock.interchange.replay import Replay, ReplayRequest
+    from penstock.interchange.replay_targets import IntoStreams, ThroughQueue
 
 __all__ = ["replay_command"]
 
@@ -184,12 +185,11 @@ class Given:
 
     def of(self, address: str) -> "ThroughQueue | IntoStreams":
         """The same, for whoever does it."""
-        from penstock.interchange.replay import IntoStreams, ThroughQueue  # noqa: PLC0415
-        from penstock.interchange.replay_targets import Places  # noqa: PLC0415
+        from penstock.interchange.replay_targets import IntoStreams, ThroughQueue  # noqa: PLC0415
 
         if self._queue is not None:
             return ThroughQueue(self._queue, self._queue_context)
-        return IntoStreams(self._url or address, Places(self._context, self._prefix, self._is_new))
+        return IntoStreams(self._url or address, self._context, self._prefix, self._is_new)
 
     def shown(self) -> str:
         """The same, for people."""

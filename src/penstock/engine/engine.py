@@ -108,8 +108,6 @@ log = logging.getLogger(__name__)
 CONNECTIONS_MIN: Final = 16
 """The gate stops reading from a connection that has more than this part of the budget. It still takes the request that
 exceeds the limit, so a client can send any request."""
-CLIENTS_MIN: Final = 4
-"""The ZeroMQ gate answers busy to a client that would have more than this part of the budget."""
 FIELD_BYTES: Final = 64
 """Overhead of a field of a message, and of a message of a log: a request may have many short or empty ones."""
 
@@ -461,15 +459,14 @@ class Budget:
     in the gate, for a worker or for the writer: one sum covers all these queues.
 
     A gate answers *busy* to a message that finds no room. Each connection also has a limit, far below the sum, at which
-    its gate stops reading. The ZeroMQ gate cannot stop reading from one client, so it answers *busy* there too.
+    its gate stops reading.
     """
 
-    __slots__ = ("_bytes_max", "_refused", "_requests", "client_bytes_max", "connection_bytes_max", "taken")
+    __slots__ = ("_bytes_max", "_refused", "_requests", "connection_bytes_max", "taken")
 
     def __init__(self, bytes_max: int, refused: Counter[str]) -> None:
         self.taken = 0
         self.connection_bytes_max = bytes_max // CONNECTIONS_MIN
-        self.client_bytes_max = bytes_max // CLIENTS_MIN
         self._bytes_max = bytes_max
         self._requests = 0
         self._refused = refused

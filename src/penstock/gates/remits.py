@@ -96,11 +96,6 @@ class _Server(TcpServer["_Session"]):
         super().__init__(RemitsGate.name, limits_of(engine.settings))
         self._engine = engine
 
-    @property
-    def is_accepting(self) -> bool:
-        """Whether requests are still taken."""
-        return not self._stopping
-
     def new_session(self) -> "_Session":
         """A session on the engine."""
         return _Session(self._engine, self)

@@ -22,11 +22,12 @@ from penstock.interchange.exporter import Selection
 from penstock.interchange.replay_targets import (
     Batch,
     Batcher,
-    Places,
+    IntoStreams,
     QueueTarget,
     ReplayRefused,
     ReplayTarget,
     StreamsTarget,
+    ThroughQueue,
     history_pages,
 )
 from penstock.interchange.sender import BATCH_BYTES_MAX, Sender, open_sender
@@ -56,22 +57,6 @@ class Stop(Protocol):
 
     def wait(self, seconds: float) -> bool:
         """Wait so many seconds. Returns False at once when the replay is to stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThroughQueue:
-    """A queue of the source."""
-
-    queue: str
-    context: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class IntoStreams:
-    """Streams of a store."""
-
-    url: str
-    places: Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +182,8 @@ def open_replay(request: ReplayRequest) -> Iterator["Replay"]:
 
 def _open_target(request: ReplayRequest, sender: Sender) -> ReplayTarget:
     if isinstance(request.target, IntoStreams):
-        return StreamsTarget(sender, request.target.places)
-    target = QueueTarget(sender, request.target.queue, request.target.context)
+        return StreamsTarget(sender, request.target)
+    target = QueueTarget(sender, request.target)
     queue, context = target.queue, request.selection.context
     if context not in (None, queue.context):
         raise ReplayRefused(f"queue {queue.name} is of context {queue.context}, and has no events of {context}")
@@ -211,7 +196,7 @@ def _check(request: ReplayRequest, history: History, source: StoreIdentity, ther
         raise ReplayRefused(f"there is no context {context} with events in the source")
     if not isinstance(target, IntoStreams) or source != there:
         return
-    if target.places.context in (None, context):
+    if target.context in (None, context):
         raise ReplayRefused("the target is the source, which would feed on itself: say another --to-context")
     if context is None:
         raise ReplayRefused("the target is the source: say --context, so that it does not feed on itself")
@@ -227,7 +212,7 @@ def _identity(
         where = ("queue", target.queue.context, target.queue.name)
     else:
         assert isinstance(request.target, IntoStreams)
-        where = ("streams", request.target.places.context, request.target.places.prefix)
+        where = ("streams", request.target.context, request.target.prefix)
     return [source.id, there.id, *where, selection.context, selection.filter, selection.types, *request.written_range]
 
 

@@ -195,11 +195,24 @@ class Settings:
     res_legacy: str | None = setting(
         None, endpoint, "where Res01 is served with the older results; not unless it is given"
     )
+    res_connections_max: int = setting(1000, count(1), "connections of the ZeroMQ gate; one more is refused")
+    res_connections_per_address_max: int = setting(
+        250, count(1), "connections of the ZeroMQ gate from one IPv4 address, IPv6 /64 or local user"
+    )
+    res_handshake_ms_max: int = setting(10_000, count(1), "how long the handshake of a ZeroMQ connection may take")
+    res_idle_ms_max: int = setting(
+        3_600_000, count(1), "how long a ZeroMQ peer may be silent; peers that speak ZMTP 3.1 get a PING before"
+    )
     res_frame_bytes_max: int = setting(
         16 * MIB, size(1024), "bytes of one ZeroMQ frame; a larger one ends its connection"
     )
+    res_message_bytes_max: int = setting(64 * MIB, size(1024), "bytes of one ZeroMQ message; more end its connection")
+    res_message_frames_max: int = setting(250_000, count(16), "frames of one ZeroMQ message; more end its connection")
     res_unread_max: int = setting(
-        1000, count(1), "messages kept for a ZeroMQ client that does not read; more are dropped"
+        1000, count(1), "unanswered requests of a ZeroMQ connection; at more the server stops reading from it"
+    )
+    res_unsent_bytes_max: int = setting(
+        64 * MIB, size(1024), "bytes kept for a ZeroMQ peer that does not read; more end its connection"
     )
     mq: str | None = setting(
         "127.0.0.1:8472", address, "where Res01 is served over TCP in MqFrames; port 0: any free port"
