@@ -93,7 +93,7 @@ def open_build_store(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Bu
     if url.startswith(SERVED):
         return ServedBuildStore(url, name)
     if not url.startswith((SQLITE, *POSTGRES)) or url == SQLITE:
-        from penstock.client.urls import WAYS  # noqa: PLC0415 - slow to import
+        from penstock.client.transport import WAYS  # noqa: PLC0415 - slow to import
 
         raise BadUrl(url, WAYS)
     return DirectBuildStore(url, name, lua)
