@@ -121,7 +121,6 @@ class Consumer:
         self._wait = wait
 
     def consume(self, count: int | None, *, follow: bool, as_json: bool) -> int:
-        """Print and acknowledge `count` events, or all there are; returns how many."""
         taken = 0
         while count is None or taken < count:
             found = self._consume_batch(None if count is None else count - taken, as_json=as_json)
