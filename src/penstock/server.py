@@ -54,7 +54,7 @@ async def serve(settings: Settings, ready: Ready) -> None:
     engine = Engine(store_address(settings), settings)
     gates = _gates(engine)
     await _start(engine, gates)
-    _settle()
+    _tune_garbage_collector()
     try:
         ready(" ".join(["penstock ready", *(f"{gate.name}={gate.address}" for gate in gates)]))
         await asked.to_stop()
@@ -131,8 +131,8 @@ async def _stop_in_time(engine: Engine, gates: Sequence[Gate]) -> None:
     log.info("stopped")
 
 
-def _settle() -> None:
-    """Tune the garbage collector for a process that has just made everything it keeps."""
+def _tune_garbage_collector() -> None:
+    # The process has just made everything that it keeps.
     gc.collect()
     gc.freeze()
     # Requests and events are many, short-lived and without cycles: reference counts free them. The default of a
@@ -146,9 +146,9 @@ class _Signals:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._came, number)
+            loop.add_signal_handler(number, self._request_stop, number)
 
-    def _came(self, number: signal.Signals) -> None:
+    def _request_stop(self, number: signal.Signals) -> None:
         if self._stop.is_set():
             _end_now(f"{number.name} again: ended at once, with work unfinished", 128 + number)
         log.info("%s: finishing accepted requests; a second signal ends the server at once", number.name)

@@ -330,15 +330,12 @@ class Program:
             # Steps catch everything but a lack of memory for the catching itself.
             error: FunctionFailed | None = self._sandbox.exhausted()
         else:
-            error = self._error(failure)
+            error = failure if isinstance(failure, FunctionFailed) else None
+            if failure is not None and error is None:
+                error = self._sandbox.failure(failure)
         if error is not None:
             error.message = len(work.outputs)
         return Ran(work.outputs, work.state, error)
-
-    def _error(self, failure: Failure) -> FunctionFailed | None:
-        if failure is None or isinstance(failure, FunctionFailed):
-            return failure
-        return self._sandbox.failure(failure)
 
 
 def _source(function: str, limits: LuaLimits) -> bytes:
