@@ -8,8 +8,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-import penstock
 import pytest
+
+import penstock
 from penstock.engine import Engine, background
 from penstock.gates.mq import MqGate
 from penstock.model import new_event
