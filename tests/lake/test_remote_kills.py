@@ -13,10 +13,10 @@ import fsspec  # type: ignore[import-untyped]
 import pytest
 
 from penstock.lake import remote
-from penstock.lake.layout import LOCK, PENDING
+from penstock.lake.manifests import LOCK, PENDING
 from penstock.lake.places import open_lake_place
-from penstock.lake.restoring import restore_lake
-from penstock.lake.verifying import read_file
+from penstock.lake.restore import restore_lake
+from penstock.lake.verification import read_file
 from penstock.store import store_url
 from penstock.store.contract import HideStream
 from tests.lake.support import archive, compact, erase, fill, manifest_of, numbers, stage, store_rows, verified

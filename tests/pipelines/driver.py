@@ -7,9 +7,8 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from penstock.errors import PenstockError
-from penstock.pipelines.connecting import SERVICE
 from penstock.pipelines.projects import read_project
-from penstock.pipelines.running import Runner, running
+from penstock.pipelines.runs import SERVICE, Runner, running
 from tests.spark import support as quick
 
 MASTER = "local[2,4]"

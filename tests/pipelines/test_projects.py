@@ -14,13 +14,12 @@ from penstock.errors import InvalidRequest
 from penstock.model import new_event
 from penstock.pipelines import event_tables
 from penstock.pipelines.checkpoints import checkpoints
-from penstock.pipelines.generating import make_project
 from penstock.pipelines.integrity import check_integrity, refreshed_with
-from penstock.pipelines.naming import TAKEN, is_table_name, table_name, table_names
-from penstock.pipelines.projects import local_path, read_project
-from penstock.pipelines.reporting import status
+from penstock.pipelines.projects import TAKEN, is_table_name, local_path, read_project, table_name, table_names
+from penstock.pipelines.runs import reason, told
+from penstock.pipelines.scaffold import make_project
 from penstock.pipelines.state import alone, holder
-from penstock.pipelines.telling import reason, told
+from penstock.pipelines.status import status
 from tests.cli.conftest import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself
 from tests.pipelines.support import order, sell
 from tests.spark.support import fill
@@ -307,8 +306,8 @@ def test_everything_that_must_be_made_anew_is_in_one_command(folder: Path) -> No
         checkpoint_of(folder, name, *(["a"] if name != "bronze" else []))
     with pytest.raises(
         InvalidRequest,
-        match=r"^table bronze is gone, but its checkpoint is there; there is something like that with order_placed, "
-        r"quarantine too; run with --full-refresh bronze to make them anew$",
+        match=r"^table bronze is gone, but its checkpoint is there; order_placed, quarantine have problems too; "
+        r"run with --full-refresh bronze$",
     ):
         check_integrity(project)
     check_integrity(project, refreshed_with(project, ["bronze"]))
@@ -340,7 +339,7 @@ def test_places_on_this_machine_have_paths() -> None:
 
 
 def test_the_sample_is_of_the_end_and_the_beginning(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.pipelines.sampling.LOOKED_AT_MAX", 2)
+    monkeypatch.setattr("penstock.pipelines.inference.LOOKED_AT_MAX", 2)
     made = make_project(tmp_path / "shop", url)
     assert set(made.tables) == {"OrderPlaced", "42"}
     assert "4 positions in the middle of the history were not looked at" in made.notes
@@ -367,6 +366,6 @@ def test_tables_that_read_one_that_is_made_anew_are_found(folder: Path) -> None:
         log(folder / "tables" / table / "_spark_metadata", 0)
     (folder / "metastore").mkdir()
     with pytest.raises(
-        InvalidRequest, match="table order_placed has rows of an older bronze, which was made anew since"
+        InvalidRequest, match="table order_placed has rows of an older bronze, which was refreshed since"
     ):
         check_integrity(project, (), ["order_placed"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.pipelines.registering import Defined, in_sql, named
+from penstock.pipelines.runs import Defined, in_sql, named
 
 
 def test_a_file_in_sql_that_is_broken_is_named() -> None:

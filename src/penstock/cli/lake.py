@@ -40,9 +40,9 @@ from penstock.files import is_replaceable
 from penstock.settings.parsers import size as size_of
 
 if TYPE_CHECKING:
-    from penstock.lake.archiving import Archived, Archiving
-    from penstock.lake.reporting import Status
-    from penstock.lake.verifying import Verified
+    from penstock.lake.archiver import Archived, Archiver
+    from penstock.lake.status import Status
+    from penstock.lake.verification import Verified
     from penstock.store.contract import Progressed
 
 __all__ = ["lake_app"]
@@ -75,19 +75,20 @@ def archive_command(
     as_json: AsJson = False,
 ) -> None:
     """Bring a lake up to its store's head; it is made if it is not there. If this is killed, run it again."""
-    from penstock.lake.archiving import archiving  # noqa: PLC0415
+    from penstock.lake.archiver import Archiver  # noqa: PLC0415
 
-    def catch_up(archiver: "Archiving", is_ending: Callable[[], bool] = lambda: False) -> None:
+    def catch_up(archiver: "Archiver", is_ending: Callable[[], bool] = lambda: False) -> None:
         with _bar("events") as bar:
             archived = archiver.catch_up(bar, is_ending)
         if not follow or archived.events or archived.rewritten:
             _tell(archived, as_json, many=follow)
 
     if not follow:
-        with interruptible(AGAIN), session(NAME, master, conf) as spark, archiving(spark, url, lake) as archiver:
-            catch_up(archiver)
+        with interruptible(AGAIN), session(NAME, master, conf) as spark:
+            catch_up(Archiver(spark, url, lake))
         return
-    with ending() as is_ending, session(NAME, master, conf) as spark, archiving(spark, url, lake) as archiver:
+    with ending() as is_ending, session(NAME, master, conf) as spark:
+        archiver = Archiver(spark, url, lake)
         _follow(lambda: catch_up(archiver, lambda: is_ending(0.0)), lambda: is_ending(interval))
     complain("stopped; all that was begun is done", 0)
 
@@ -136,7 +137,7 @@ def compact_command(
     as_json: AsJson = False,
 ) -> None:
     """Make few large files of many small ones. Everybody may read the lake meanwhile."""
-    from penstock.lake.compacting import compact  # noqa: PLC0415
+    from penstock.lake.compaction import compact  # noqa: PLC0415
 
     target = _size(file_size)
     with interruptible(AGAIN), session(NAME, master, conf) as spark, _bar("events") as bar:
@@ -157,7 +158,7 @@ def _size(text: str) -> int:
 @lake_app.command("verify")
 def verify_command(url: Url, lake: Lake, master: Master = None, conf: Conf = None, as_json: AsJson = False) -> None:
     """Compare a lake with its store: counts and checksums of every range. Exit code 1 if anything differs."""
-    from penstock.lake.verifying import verify  # noqa: PLC0415
+    from penstock.lake.verification import verify  # noqa: PLC0415
 
     with interruptible("interrupted"), session(NAME, master, conf) as spark, _bar("events") as bar:
         found = verify(spark, url, lake, bar)
@@ -185,7 +186,7 @@ def status_command(
     as_json: AsJson = False,
 ) -> None:
     """Show how a lake stands: how far behind, files, bytes, the last run, who is at work. Needs no Spark."""
-    from penstock.lake.reporting import status  # noqa: PLC0415
+    from penstock.lake.status import status  # noqa: PLC0415
 
     found = status(lake, url)
     if as_json:
@@ -220,7 +221,7 @@ def restore_command(
     as_json: AsJson = False,
 ) -> None:
     """Make a store of a lake alone, where there is none. It is on a new timeline. Needs no Spark."""
-    from penstock.lake.restoring import restore_lake  # noqa: PLC0415
+    from penstock.lake.restore import restore_lake  # noqa: PLC0415
 
     restored = restore_lake(lake, new_store_url(data, store), _bar)
     if as_json:

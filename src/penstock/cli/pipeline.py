@@ -15,8 +15,8 @@ from penstock.settings.loading import without_password
 
 if TYPE_CHECKING:
     from penstock.pipelines.projects import Project
-    from penstock.pipelines.reporting import RowCounts, Status
-    from penstock.pipelines.running import Outcome, Runner
+    from penstock.pipelines.runs import Outcome, Runner
+    from penstock.pipelines.status import RowCounts, Status
 
 __all__ = ["pipeline_app"]
 
@@ -50,7 +50,7 @@ def init_command(
     ] = None,
 ) -> None:
     """Write a project: bronze events, a table for each type, a quarantine, and sums. Needs no Spark."""
-    from penstock.pipelines.generating import make_example, make_project  # noqa: PLC0415
+    from penstock.pipelines.scaffold import make_example, make_project  # noqa: PLC0415
 
     if example is not None:
         if context is not None or types:
@@ -95,7 +95,7 @@ def run_command(
     """Run a project once, over everything that is there. If this is killed, run it again: no row comes twice."""
     if interval is not None and not follow:
         refuse("--interval is the time between rounds of --follow, which is not given")
-    from penstock.pipelines.reporting import RowCounts  # noqa: PLC0415
+    from penstock.pipelines.status import RowCounts  # noqa: PLC0415
 
     wanted = full_refresh or []
     project = _ready(folder, wanted)
@@ -115,8 +115,13 @@ def run_command(
 
 def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
     """The project; what is wrong with it and can be told before Spark has started ends the command."""
-    from penstock.pipelines.changing import JUDGED, added_types, check_changes, with_judged  # noqa: PLC0415
-    from penstock.pipelines.integrity import refreshed_with  # noqa: PLC0415
+    from penstock.pipelines.integrity import (  # noqa: PLC0415
+        JUDGED,
+        added_types,
+        check_changes,
+        refreshed_with,
+        with_judged,
+    )
     from penstock.pipelines.projects import read_project  # noqa: PLC0415
 
     project = read_project(folder)
@@ -132,7 +137,7 @@ def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
 def _running(
     project: "Project", master: str | None, conf: list[str] | None, what: str
 ) -> AbstractContextManager["Runner"]:
-    from penstock.pipelines.running import running  # noqa: PLC0415
+    from penstock.pipelines.runs import running  # noqa: PLC0415
     from penstock.spark.sessions import MASTER  # noqa: PLC0415
 
     if sys.stderr.isatty():
@@ -194,7 +199,7 @@ def dry_run_command(folder: Folder, master: Master = None, conf: Conf = None) ->
 def status_command(folder: Folder, as_json: AsJson = False) -> None:
     """Show each flow's rows, position, lag, last run and error. Needs no Spark, and disturbs no run."""
     from penstock.pipelines.projects import read_project  # noqa: PLC0415
-    from penstock.pipelines.reporting import status  # noqa: PLC0415
+    from penstock.pipelines.status import status  # noqa: PLC0415
 
     found = status(read_project(folder))
     if as_json:

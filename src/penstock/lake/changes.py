@@ -15,9 +15,10 @@ from typing import Any, Final, TypeVar
 from penstock.errors import LakeDamaged, PenstockError, PlaceRefused
 from penstock.files import flaw_of, made_of
 from penstock.lake.iceberg import update_iceberg
-from penstock.lake.layout import MANIFEST, PENDING, is_aside, is_passed_over, named
 from penstock.lake.manifests import (
     FORMAT_VERSION,
+    MANIFEST,
+    PENDING,
     LakeFile,
     Manifest,
     check,
@@ -25,6 +26,9 @@ from penstock.lake.manifests import (
     decode,
     encode,
     event_path,
+    is_aside,
+    is_passed_over,
+    named,
     opened,
     sealed,
 )

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PenstockError
 from penstock.files import parsed
-from penstock.lake.layout import OWN
 from penstock.lake.local import LocalPlace
-from penstock.lake.manifests import LakeFile, Manifest
+from penstock.lake.manifests import OWN, LakeFile, Manifest
 from penstock.lake.places import LakePlace, open_lake_place
 
 if TYPE_CHECKING:

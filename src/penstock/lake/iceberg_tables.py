@@ -25,9 +25,8 @@ from pyiceberg.types import BinaryType, IcebergType, LongType, NestedField, Stri
 from penstock.errors import LakeDamaged, PenstockError
 from penstock.history.columns import TABLE
 from penstock.lake.iceberg import HINT, METADATA, TABLE_FOLDER, location, metadata_path
-from penstock.lake.layout import DAY
 from penstock.lake.local import LocalPlace
-from penstock.lake.manifests import LakeFile
+from penstock.lake.manifests import DAY, LakeFile
 from penstock.lake.places import LakePlace
 
 SNAPSHOTS_MAX: Final = 100

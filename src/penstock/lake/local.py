@@ -30,7 +30,7 @@ from penstock.files import (
     sync_directory,
     try_lock,
 )
-from penstock.lake.layout import ASIDE, LOCK, OWN, folder_of, is_passed_over
+from penstock.lake.manifests import ASIDE, LOCK, OWN, folder_of, is_passed_over
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
 DOCUMENT_BYTES_MAX: Final = 1 << 30
@@ -78,7 +78,6 @@ class LocalPlace(LakePlace):
             raise LakeDamaged(self.shown, path if path.isprintable() else repr(path), str(error)) from None
 
     def check_inside(self, paths: Iterable[str]) -> None:
-        """See LakePlace."""
         for path in paths:
             found = self.at(path)
             if found.exists() and not (found.is_file() or found.is_dir()):
@@ -87,7 +86,6 @@ class LocalPlace(LakePlace):
     # -- reading
 
     def find(self, path: str) -> bytes | None:
-        """See LakePlace."""
         with self.told():
             try:
                 return read_file(self.at(path), DOCUMENT_BYTES_MAX)
@@ -95,7 +93,6 @@ class LocalPlace(LakePlace):
                 return None
 
     def read(self, path: str) -> Any:
-        """See LakePlace."""
         with self.told():
             try:
                 # It is mapped, and so is not in memory twice. An empty file cannot be.
@@ -105,7 +102,6 @@ class LocalPlace(LakePlace):
 
     @contextmanager
     def opened(self, path: str) -> Iterator[Any]:
-        """See LakePlace."""
         with self.told():
             try:
                 file = pa.OSFile(str(self.at(path)))
@@ -118,7 +114,6 @@ class LocalPlace(LakePlace):
         return self.at(path).stat().st_size
 
     def files(self) -> dict[str, int]:
-        """See LakePlace."""
         with self.told():
             if self.path.exists() and not self.path.is_dir():
                 raise PlaceRefused(self.shown, "it is a file; a lake is a folder")
@@ -127,7 +122,6 @@ class LocalPlace(LakePlace):
     # -- writing
 
     def replace(self, path: str, data: bytes) -> None:
-        """See LakePlace."""
         with self.told():
             target = self.at(path)
             aside = self.at(aside_name())
@@ -136,7 +130,6 @@ class LocalPlace(LakePlace):
             sync_directory(target.parent)
 
     def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
-        """See LakePlace."""
         with self.told():
             aside = aside_name()
             self._write(self.at(aside), data)
@@ -170,7 +163,6 @@ class LocalPlace(LakePlace):
         return stat.S_IMODE(self.path.stat().st_mode) & FOLDER_MODES | FOLDER
 
     def publish(self, staged: Mapping[str, str]) -> None:
-        """See LakePlace."""
         with self.told():
             for path, aside in staged.items():
                 self.make_folder(str(Path(path).parent))
@@ -229,7 +221,6 @@ class LocalPlace(LakePlace):
         return whole.parent / f".{whole.name}{_BESIDE}"
 
     def remove(self, path: str) -> None:
-        """See LakePlace."""
         with self.told():
             self.at(path).unlink(missing_ok=True)
             # Nobody needs the folder of a day without events.
@@ -237,7 +228,6 @@ class LocalPlace(LakePlace):
                 self.at(path).parent.rmdir()
 
     def clear(self) -> None:
-        """See LakePlace."""
         with self.told():
             _remove(self.at(ASIDE))
             _remove(self._outside())
@@ -246,7 +236,6 @@ class LocalPlace(LakePlace):
 
     @contextmanager
     def locked(self, what: str) -> Iterator[None]:
-        """See LakePlace."""
         with self.told():
             self.make_folder(OWN)
             descriptor = private(self.at(LOCK), os.O_RDWR | os.O_CREAT)
@@ -261,7 +250,6 @@ class LocalPlace(LakePlace):
             os.close(descriptor)
 
     def holder(self) -> str | None:
-        """See LakePlace."""
         try:
             found = lock_owner(self.at(LOCK))
         except OSError:

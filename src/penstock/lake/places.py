@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused, StoreError
 from penstock.files import parsed
-from penstock.lake.layout import ASIDE, MANIFEST, STAGED
+from penstock.lake.manifests import ASIDE, MANIFEST, STAGED
 from penstock.model.times import now_text
 from penstock.store.urls import SQLITE
 

@@ -22,7 +22,7 @@ from pyarrow import fs
 
 from penstock.errors import LakeDamaged, LakeInUse, PenstockError, PlaceRefused, StoreError
 from penstock.files import flaw_of, parsed
-from penstock.lake.layout import ASIDE, LOCK, OWN, STAGED
+from penstock.lake.manifests import ASIDE, LOCK, OWN, STAGED
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
 LEASE_S: Final = 60.0
@@ -55,7 +55,6 @@ class RemotePlace(LakePlace):
         return f"{self._root}/{path}"
 
     def check_inside(self, paths: Iterable[str]) -> None:
-        """See LakePlace."""
         for path in paths:
             self._at(path)
 
@@ -73,7 +72,6 @@ class RemotePlace(LakePlace):
     # -- reading
 
     def find(self, path: str) -> bytes | None:
-        """See LakePlace."""
         with self.told():
             try:
                 with self._fs.open_input_file(self._at(path)) as file:
@@ -82,13 +80,11 @@ class RemotePlace(LakePlace):
                 return None
 
     def read(self, path: str) -> Any:
-        """See LakePlace."""
         with self.opened(path) as file:
             return file.read_buffer()
 
     @contextmanager
     def opened(self, path: str) -> Iterator[Any]:
-        """See LakePlace."""
         with self.told():
             try:
                 file = self._fs.open_input_file(self._at(path))
@@ -98,7 +94,6 @@ class RemotePlace(LakePlace):
                 yield file
 
     def files(self) -> dict[str, int]:
-        """See LakePlace."""
         found = self._files_in("")
         return {path: size for path, size in found.items() if not path.startswith(f"{OWN}/")}
 
@@ -113,19 +108,16 @@ class RemotePlace(LakePlace):
     # -- writing
 
     def replace(self, path: str, data: bytes) -> None:
-        """See LakePlace."""
         self._check_lease()
         self._set(path, data, aside_name())
 
     def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
-        """See LakePlace."""
         aside = aside_name()
         with self.told():
             self._put(aside, data)
         return aside
 
     def publish(self, staged: Mapping[str, str]) -> None:
-        """See LakePlace."""
         self._check_lease()
         with self.told():
             for path, aside in staged.items():
@@ -139,12 +131,10 @@ class RemotePlace(LakePlace):
         self.publish(staged)
 
     def remove(self, path: str) -> None:
-        """See LakePlace."""
         self._check_lease()
         self._delete(path)
 
     def clear(self) -> None:
-        """See LakePlace."""
         for path in self._files_in(ASIDE):
             self.remove(path)
 
@@ -191,7 +181,6 @@ class RemotePlace(LakePlace):
 
     @contextmanager
     def locked(self, what: str) -> Iterator[None]:
-        """See LakePlace."""
         mine = {**owner(what), "token": uuid.uuid4().hex}
         if (holder := self.holder()) is not None:
             raise LakeInUse(self.shown, holder)
@@ -242,7 +231,6 @@ class RemotePlace(LakePlace):
         raise StoreError(f"{self.shown}: the lease on it could not be renewed. Nothing is lost; run this again")
 
     def holder(self) -> str | None:
-        """See LakePlace."""
         data = self.find(LOCK)
         lease = _lease(data)
         return shown_owner(data) if lease is not None and lease.get("until", 0) > time.time() else None

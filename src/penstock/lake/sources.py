@@ -1,15 +1,19 @@
 """What a lake must know of the store that it is of, beside the events."""
 
+from collections.abc import Iterator
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
+
+import pyarrow.parquet as pq
 
 from penstock.errors import InvalidRequest, PlaceRefused
+from penstock.history.columns import TABLE
 from penstock.history.histories import SERVED, open_history
 from penstock.history.options import url as checked_url
-from penstock.lake.erasures import erasures_of
-from penstock.lake.manifests import Manifest
+from penstock.lake.manifests import LakeFile, Manifest
+from penstock.lake.places import LakePlace
 from penstock.store import open_reader
-from penstock.store.contract import StoreIdentity
+from penstock.store.contract import Erasure, StoreIdentity
 
 
 class Source(NamedTuple):
@@ -54,6 +58,70 @@ def check_source(lake: str, manifest: Manifest, source: Source) -> None:
     elif ours.timeline != theirs.timeline:
         what = f"it is of timeline {ours.timeline} of store {ours.id}, and the store is on timeline {theirs.timeline}"
     elif source.head < manifest.head:
-        what = f"it has {manifest.head} events, and the store has {source.head}: an older one was put there"
+        what = f"it has {manifest.head} events, and the store has {source.head}: it is an older copy"
     if what is not None:
         raise PlaceRefused(lake, f"{what}; use another lake")
+
+
+LEDGER_ROWS: Final = 1000
+"""Entries of the ledger that are read together."""
+_COLUMNS: Final = tuple(TABLE.get_field_index(name) for name in ("context", "stream"))
+
+
+class Gone(NamedTuple):
+    """What was erased: whole streams by context and name, and ranges of positions."""
+
+    streams: frozenset[tuple[str, str]]
+    ranges: tuple[tuple[int, int], ...]
+
+    def may_be_in(self, place: LakePlace, file: LakeFile) -> bool:
+        """Whether a file may hold some of it."""
+        if any(first <= file.last and last >= file.first for first, last in self.ranges):
+            return True
+        if not self.streams:
+            return False
+        with place.opened(file.path) as data:
+            return self._may_name(pq.read_metadata(data))
+
+    def _may_name(self, metadata: Any) -> bool:
+        groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+        bounds = [[_bounds(group.column(number)) for number in _COLUMNS] for group in groups]
+        return any(
+            all(known is None or known[0] <= name <= known[1] for name, known in zip(names, each, strict=True))
+            for names in self.streams
+            for each in bounds
+        )
+
+
+def _bounds(column: Any) -> tuple[str, str] | None:
+    """The least and the greatest text of a column; None if that was too long to be noted."""
+    statistics = column.statistics
+    return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
+
+
+def erasures_of(url: str) -> Iterator[int]:
+    """The numbers of the entries in the ledger of a store that are of events, and not of an iterator's output."""
+    if not url.startswith(SERVED):
+        yield from (erasure.id for erasure in _ledger(url, 0) if erasure.iterator is None)
+        return
+    import penstock  # noqa: PLC0415 - a client takes a while to import
+
+    with penstock.connect(url) as client:
+        # A server does not name iterators; their output is no events, and of no stream.
+        yield from (info.id for info in client.erasures() if info.stream is not None or info.events)
+
+
+def gone_since(url: str, after: int) -> Gone | None:
+    """What was erased after an entry of the ledger. A server does not say which positions: then it may be anything."""
+    if url.startswith(SERVED):
+        return None
+    entries = list(_ledger(url, after))
+    streams = {(each.context, each.stream) for each in entries if each.context is not None and each.stream is not None}
+    return Gone(frozenset(streams), tuple(part for each in entries for part in each.ranges))
+
+
+def _ledger(url: str, after: int) -> Iterator[Erasure]:
+    with closing(open_reader(url)) as store:
+        while found := store.erasures(after, LEDGER_ROWS):
+            yield from found
+            after = found[-1].id

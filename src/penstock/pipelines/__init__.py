@@ -4,6 +4,6 @@ A project is made from a sample of the history, run, checked and watched; what i
 `penstock.spark.pipelines`. This needs `penstock[spark]`, and Java 17 to run.
 """
 
-from penstock.pipelines.declaring import EventTable, EventTables, event_tables
+from penstock.pipelines.projects import EventTable, EventTables, event_tables
 
 __all__ = ["EventTable", "EventTables", "event_tables"]

@@ -9,11 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from penstock.errors import InvalidRequest
-from penstock.pipelines.declaring import FILE, read_declared
-from penstock.pipelines.inferring import Inferred, infer
-from penstock.pipelines.naming import table_name, table_names
-from penstock.pipelines.projects import CONF, SPECS, read_project
-from penstock.pipelines.sampling import SAMPLE_EVENTS, Sample, sample
+from penstock.pipelines.inference import SAMPLE_EVENTS, Inferred, Sample, infer, sample
+from penstock.pipelines.projects import CONF, FILE, SPECS, read_declared, read_project, table_name, table_names
 
 TYPES_MAX: Final = 100
 """Tables that a project is made with; each is a flow of its own."""

@@ -6,8 +6,7 @@ its files aside, and the driver puts them in place and writes the manifest. Long
 what is done is kept. Who follows a store has the lake alone only while it catches up, so that others get their turn.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -27,15 +26,13 @@ from penstock.lake.changes import (
     record,
     recover,
 )
-from penstock.lake.erasures import Gone, gone_since
 from penstock.lake.iceberg import update_iceberg
-from penstock.lake.layout import MANIFEST
-from penstock.lake.manifests import LakeFile, Manifest, encode
+from penstock.lake.manifests import MANIFEST, LakeFile, Manifest, encode
 from penstock.lake.parquet import Piece
 from penstock.lake.parquet import encode as encode_piece
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
-from penstock.lake.reading import read_pieces, read_rows
-from penstock.lake.sources import Source, check_source, look, timelines
+from penstock.lake.slices import read_pieces, read_rows
+from penstock.lake.sources import Gone, Source, check_source, gone_since, look, timelines
 from penstock.model import PositionRange
 from penstock.model.times import now_text
 from penstock.spark.parallel import Session, event_progress, parallel_map
@@ -87,29 +84,24 @@ def plan_spans(first: int, head: int, event_bytes: float) -> list[PositionRange]
     return spans
 
 
-@contextmanager
-def archiving(spark: Session, url: str, lake: str, *, iceberg: bool = True) -> Iterator["Archiving"]:
-    """Bring a lake up to date, once or again and again; the Iceberg table beside it too."""
-    yield Archiving(spark, absolute(url), absolute(lake), open_lake_place(lake), following(iceberg=iceberg))
-
-
 def following(*, iceberg: bool) -> Followed:
     """What follows each manifest: the Iceberg table, or nothing."""
     return update_iceberg if iceberg else lambda _place, _manifest: None
 
 
-class Archiving:
-    """Brings a lake up to date, and has it alone each time that it does."""
+class Archiver:
+    """Brings a lake up to date, and its Iceberg table too. It locks the lake during each `catch_up`."""
 
-    def __init__(self, spark: Session, url: str, lake: str, place: LakePlace, followed: Followed) -> None:
-        self._spark, self._url, self._lake, self._place, self._followed = spark, url, lake, place, followed
+    def __init__(self, spark: Session, url: str, lake: str, *, iceberg: bool = True) -> None:
+        self._spark, self._url, self._lake = spark, absolute(url), absolute(lake)
+        self._place, self._followed = open_lake_place(lake), following(iceberg=iceberg)
         self.manifest: Manifest | None = None
-        """The lake as this has left it."""
-        manifest, source = find_manifest(place), look(url)
+        """The manifest after the last `catch_up`."""
+        manifest, source = find_manifest(self._place), look(self._url)
         if manifest is None:
-            check_new(place)
+            check_new(self._place)
         else:
-            check_source(place.shown, manifest, source)
+            check_source(self._place.shown, manifest, source)
 
     def catch_up(self, progressed: Progressed, is_ending: Callable[[], bool] = lambda: False) -> Archived:
         """Bring the lake up to the store's head as it is now, or less if there is an end to it between two rounds.

@@ -9,12 +9,10 @@ from xxhash import xxh3_128_hexdigest
 
 from penstock.errors import LakeDamaged, LakeInUse, StoreError
 from penstock.lake.changes import pending_of, read_manifest, recover, strays
-from penstock.lake.digests import digest
-from penstock.lake.layout import named
-from penstock.lake.manifests import LakeFile, Manifest
-from penstock.lake.parquet import Erased, check_positions, decode
+from penstock.lake.manifests import LakeFile, Manifest, named
+from penstock.lake.parquet import Erased, check_positions, decode, digest
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
-from penstock.lake.reading import read_rows
+from penstock.lake.slices import read_rows
 from penstock.lake.sources import check_source, look
 from penstock.model import PositionRange
 from penstock.spark.parallel import Session, event_progress, parallel_map

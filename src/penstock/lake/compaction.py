@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from penstock.errors import LakeDamaged
-from penstock.lake.archiving import ROUND_RANGES, Written, following, stage_piece
+from penstock.lake.archiver import ROUND_RANGES, Written, following, stage_piece
 from penstock.lake.changes import (
     COMPACT,
     Change,
@@ -27,8 +27,8 @@ from penstock.lake.changes import (
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.parquet import Erased, Piece, in_order
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
-from penstock.lake.reading import PIECE_BYTES_MAX, ROW_BYTES
-from penstock.lake.verifying import read_whole
+from penstock.lake.slices import PIECE_BYTES_MAX, ROW_BYTES
+from penstock.lake.verification import read_whole
 from penstock.model import PositionRange
 from penstock.spark.parallel import Session, parallel_map
 from penstock.store.contract import Progressed
