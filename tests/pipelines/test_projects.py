@@ -88,7 +88,7 @@ def test_a_history_without_events_makes_a_project_that_can_be_filled_in(tmp_path
 def test_a_folder_that_is_not_empty_is_left_alone(url: str, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     refused = penstock("pipeline", "init", str(tmp_path), "--url", url, code=1)
-    assert refused.stderr == f"penstock: {tmp_path} is not empty: a project is made in a folder of its own\n"
+    assert refused.stderr == f"penstock: {tmp_path} is not empty; name a new folder\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     with pytest.raises(InvalidRequest, match="is no folder"):
         make_project(tmp_path / "mine", url)
@@ -254,7 +254,7 @@ def test_tables_and_checkpoints_must_belong_together(folder: Path) -> None:
     check_integrity(project)
     log(table / "_spark_metadata", 0, 1)
     with pytest.raises(
-        InvalidRequest, match=r"metastore is gone, but the tables are there: remove .*tables and .*storage"
+        InvalidRequest, match=r"metastore is gone, but the tables are there; remove .*tables and .*storage"
     ):
         check_integrity(project)
     (folder / "metastore").mkdir()
@@ -296,9 +296,9 @@ def test_everything_that_must_be_made_anew_is_in_one_command(folder: Path) -> No
     with pytest.raises(InvalidRequest) as caught:
         check_integrity(project)
     assert str(caught.value) == (
-        "table bronze has rows, but its checkpoint is gone: rows would be lost or come twice; there is something like "
-        "that with order_placed, quarantine too; run with --full-refresh bronze --full-refresh order_placed "
-        "--full-refresh quarantine to make them anew"
+        "table bronze has rows, but its checkpoint is gone: rows would be lost or come twice; order_placed, "
+        "quarantine have problems too; run with --full-refresh bronze --full-refresh order_placed "
+        "--full-refresh quarantine"
     )
     check_integrity(project, refreshed_with(project, names))
     shutil.rmtree(folder / "tables")

@@ -1,9 +1,9 @@
-"""Bringing a lake up to its store's head, exactly once through kills.
+"""Brings a lake up to its store's head, exactly once even if processes are killed.
 
-The manifest is the checkpoint. A streaming query would keep another one, and the two could disagree; and its rows
-would pass through the JVM. Here a round plans ranges of positions and records them, tasks read a range each and write
-its files aside, and the driver puts them in place and writes the manifest. Long histories take several rounds, so that
-what is done is kept. Who follows a store has the lake alone only while it catches up, so that others get their turn.
+The manifest is the checkpoint. A streaming query would have another one, which could disagree, and its rows would pass
+through the JVM. Here a round plans ranges of positions and records them. Each task reads a range and writes temporary
+files; the driver gives them their names and writes the manifest. A long history takes several rounds, to keep what is
+done. A process that follows a store locks the lake only while it catches up, so that others get their turn.
 """
 
 from collections.abc import Callable
@@ -40,13 +40,13 @@ from penstock.store.contract import Progressed, StoreIdentity
 from penstock.store.sealing import SEALED_EVENTS
 
 RANGE_BYTES: Final = 64 << 20
-"""About how many bytes of events one task archives. It takes about seven times that in memory."""
+"""About how many bytes of events one task archives. It needs about seven times that in memory."""
 ROUND_RANGES: Final = 64
-"""Ranges of one round, after which the manifest is written."""
+"""Ranges of one round. Each round writes the manifest once."""
 
 
 class Archived(NamedTuple):
-    """What a run did: how many events and files are new, how many files were rewritten because of erasures."""
+    """The result of a run: new events, new files, and files rewritten because of erasures."""
 
     events: int
     files: int
@@ -55,14 +55,12 @@ class Archived(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A file that a task has written."""
-
     file: LakeFile
     staged: str
 
 
 class _Task(NamedTuple):
-    """What a task gets: a range, or a file whose range it is."""
+    """A range to archive, or a file to rewrite and its range."""
 
     lake: str
     url: str
@@ -73,7 +71,7 @@ class _Task(NamedTuple):
 
 
 def plan_spans(first: int, head: int, event_bytes: float) -> list[PositionRange]:
-    """The positions from one to another in ranges of about even bytes, cut where blocks of the store begin."""
+    """Ranges of about the same number of bytes that begin at blocks of the store."""
     blocks = max(1, round(RANGE_BYTES / (max(event_bytes, 1.0) * SEALED_EVENTS)))
     size = blocks * SEALED_EVENTS
     spans = []
@@ -85,7 +83,7 @@ def plan_spans(first: int, head: int, event_bytes: float) -> list[PositionRange]
 
 
 def following(*, iceberg: bool) -> Followed:
-    """What follows each manifest: the Iceberg table, or nothing."""
+    """A function to call after each manifest, which updates the Iceberg table if wanted."""
     return update_iceberg if iceberg else lambda _place, _manifest: None
 
 
@@ -104,9 +102,9 @@ class Archiver:
             check_source(self._place.shown, manifest, source)
 
     def catch_up(self, progressed: Progressed, is_ending: Callable[[], bool] = lambda: False) -> Archived:
-        """Bring the lake up to the store's head as it is now, or less if there is an end to it between two rounds.
+        """Bring the lake up to the store's present head, or stop between two rounds if `is_ending` says so.
 
-        Raises LakeInUse if somebody else is at work on the lake.
+        Raises LakeInUse if another process works on the lake.
         """
         if self.manifest is not None and self._is_current(self.manifest):
             return Archived(0, 0, 0, self.manifest.head)
@@ -124,7 +122,7 @@ class Archiver:
         return Archived(self.manifest.head - before.head, new, turn.rewritten, self.manifest.head)
 
     def _is_current(self, known: Manifest) -> bool:
-        """Whether nothing is to be done, which needs no lock to find out."""
+        """Whether there is nothing to do. This needs no lock."""
         if find_manifest(self._place) != known or pending_of(self._place) is not None:
             return False
         source = look(self._url)
@@ -132,7 +130,7 @@ class Archiver:
         return is_same and source.erasures <= known.erasures
 
     def _entered(self) -> "_Turn":
-        """The lake as it is, after what was interrupted is finished. Others may have been at work since."""
+        """Finish an interrupted run, and read the lake again: other processes may have changed it."""
         if find_manifest(self._place) is None:
             self._begin()
         manifest = recover(self._place, self._followed)
@@ -152,7 +150,7 @@ class Archiver:
 
 @dataclass(slots=True)
 class _Turn:
-    """A lake that this process has alone, and a store as it was when that began."""
+    """A locked lake, and the store as it was when the lock was taken."""
 
     spark: Session
     url: str
@@ -164,8 +162,7 @@ class _Turn:
     rewritten: int = 0
 
     def run(self, progressed: Progressed, is_ending: Callable[[], bool]) -> None:
-        """Follow what was erased, and archive what is new."""
-        # If something was erased, all files come first, and then what is new.
+        # After an erasure, progress counts all files first, and then the new events.
         is_behind = self.source.erasures > self.manifest.erasures
         start = 0 if is_behind else self.manifest.head
         told = lambda done, _: progressed(done - start, self.source.head - start)  # noqa: E731
@@ -173,7 +170,7 @@ class _Turn:
             self._follow(told, is_ending)
         self._archive(told, is_ending)
 
-    # -- what is new
+    # -- new events
 
     def _archive(self, progressed: Progressed, is_ending: Callable[[], bool]) -> None:
         source = self.source
@@ -200,10 +197,10 @@ class _Turn:
             self.manifest = commit(self.place, self.manifest, change, self.followed)
         finish(self.place)
 
-    # -- what is gone
+    # -- erased events
 
     def _follow(self, progressed: Progressed, is_ending: Callable[[], bool]) -> None:
-        """Rewrite files whose events were erased since."""
+        """Rewrite the files whose events were erased since."""
         files, gone = self.manifest.files, gone_since(self.url, self.manifest.erasures)
         for number in range(0, len(files), ROUND_RANGES):
             if is_ending():
@@ -228,19 +225,17 @@ class _Turn:
 
 
 def _write(task: _Task) -> list[Written]:
-    """Write the files of a range."""
     place = open_seen_place(task.lake)
     return [stage_piece(place, piece) for piece in read_pieces(task.url, task.identity, task.span)]
 
 
 def stage_piece(place: LakePlace, piece: Piece) -> Written:
-    """Write a file aside."""
     file, data = encode_piece(piece)
     return Written(file, place.stage(file.path, data))
 
 
 def _rewrite(task: _Task) -> Written | None:
-    """Write a file anew if the store has fewer of its events."""
+    """Rewrite a file if the store has fewer of its events."""
     assert task.file is not None
     place = open_seen_place(task.lake)
     if task.gone is not None and not task.gone.may_be_in(place, task.file):

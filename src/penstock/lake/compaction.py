@@ -1,8 +1,8 @@
-"""Making few large files of many small ones: those of one day that lie next to each other.
+"""Merges adjacent small files of a day into few large ones.
 
-Whoever reads the folder sees a day as it was or as it is, never both or neither: the folder is built anew, and takes
-the old one's place in one step (see `LakePlace.swap`). The manifest is written right after it, day by day; until then
-those who read by the manifest go by the change that is recorded (`read_manifest`).
+Readers of the folder see either all old files of a day or all new ones: a run builds a new folder and exchanges it with
+the old one in one step (see `LakePlace.swap`). Then it writes the manifest, day by day. In between, readers of the
+manifest use the recorded change (`read_manifest`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,13 +34,13 @@ from penstock.spark.parallel import Session, parallel_map
 from penstock.store.contract import Progressed
 
 FILE_BYTES: Final = 128 << 20
-"""About how large files become, unless that is told otherwise."""
+"""About how large files become by default."""
 FULL_PART: Final = 2
-"""A file that has this part of what it may have is left as it is, so that nothing is written again and again."""
+"""A file with more than one half of the maximum stays as it is, so that no run rewrites it again and again."""
 
 
 class Compacted(NamedTuple):
-    """What a compaction did: how many files became how many, and how many files the lake has now."""
+    """The result: how many files became how many, and how many files the lake has now."""
 
     replaced: int
     made: int
@@ -53,7 +53,7 @@ class _Task(NamedTuple):
 
 
 def groups_of(files: Sequence[LakeFile], file_bytes: int) -> list[tuple[LakeFile, ...]]:
-    """Files that become one: small ones of the same day in a row, which go into one file together."""
+    """Groups of files to merge: adjacent small ones of the same day that fit into one file."""
     groups: list[list[LakeFile]] = []
     for file in files:
         last = groups[-1] if groups else None
@@ -75,7 +75,7 @@ def _is_full(files: Sequence[LakeFile], file_bytes: int) -> bool:
 
 
 def _raw(files: Sequence[LakeFile]) -> int:
-    """What files take in memory, text and the like aside."""
+    """Bytes of files in memory, without `text` and the like."""
     return sum(file.event_bytes + ROW_BYTES * file.rows for file in files)
 
 
@@ -88,7 +88,7 @@ def compact(
     iceberg: bool = True,
     patience_s: float = 0.0,
 ) -> Compacted:
-    """Compact a lake. Nobody may archive to it meanwhile, and it is waited so long for who does; everybody may read."""
+    """Compact a lake. It waits up to `patience_s` for the lock. Readers need not wait."""
     place, followed = open_lake_place(lake), following(iceberg=iceberg)
     read_manifest(place)
     with place.lock("compact", patience_s):
@@ -136,7 +136,7 @@ def replace_files(
     written: Sequence[Written],
     followed: Followed,
 ) -> Manifest:
-    """Put files in the place of others, day by day; the manifest after it."""
+    """Replace files by others, day by day; returns the manifest after it."""
     for _, pairs in groupby(zip(groups, written, strict=True), key=lambda pair: pair[1].file.day):
         mine = list(pairs)
         added = tuple(each.file for _, each in mine)
@@ -148,14 +148,13 @@ def replace_files(
 
 
 def _merge(task: _Task) -> Written:
-    """Write the file that is made of others, which are checked as they are read."""
     return merged(open_seen_place(task.lake), task.files)
 
 
 def merged(place: LakePlace, files: tuple[LakeFile, ...]) -> Written:
-    """Write a file that has all that others have."""
+    """Write one file with the contents of several, which are checked."""
     parts = [read_whole(place, file) for file in files]
-    # Each is sorted, and they come by position: the sort is stable, so that it stays so in each stream.
+    # Each file is sorted, and they come by position. A stable sort keeps the order within each stream.
     rows = in_order(rows for rows, _ in parts)
     if rows.num_rows != sum(file.rows for file in files):
         raise LakeDamaged(place.shown, files[0].path, "has other events than the manifest says")

@@ -1,7 +1,10 @@
-"""Files of events: how rows are sorted, written and read again.
+"""Files of events: how rows are sorted, written, read and digested.
 
-Rows are sorted by context, stream and position, so that engines can skip by the statistics of row groups and pages. A
-file also says of itself what it is, and which of its positions are erased; see `Erased`.
+Rows are sorted by context, stream and position, so that engines can skip row groups and pages by their statistics. A
+file's metadata has its format, its positions, and which of them are erased; see `Erased`.
+
+A digest covers all columns: which values are null, the lengths of texts, and all bytes. It is the same for the same
+rows in the same order, however Arrow holds them (in chunks, with offsets, with bytes behind nulls).
 """
 
 import json
@@ -26,23 +29,23 @@ COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 1
 DAY_US: Final = 86_400_000_000
 _REPEATED: Final = ("context", "stream", "type", "headers")
-"""Columns whose values come again and again: they get a dictionary."""
+"""Columns whose values repeat: they get a dictionary."""
 _COUNTED: Final = ("position", "sequence", "timestamp", "recorded_at", "ticks")
-"""Columns of numbers near to one another: their differences are written."""
+"""Columns of numbers close to one another: Parquet stores their differences."""
 _UNSORTED: Final = ("body", "text")
-"""Columns that nobody skips by."""
+"""Columns without statistics."""
 _SORTED: Final = ("context", "stream", "position")
 ERASED_BYTES_MAX: Final = 256 << 20
-"""What a file says is erased in it, unpacked."""
+"""Uncompressed bytes of a file's list of erased events."""
 POSITIONS_MAX: Final = 1 << 28
-"""Positions of one file, of which nearly all must be erased to be so many."""
+"""Positions of one file. Only a file with almost all events erased can have so many."""
 POSITION_MAX: Final = (1 << 63) - 1
 _FORMAT: Final = b"penstock.lake"
 _ERASED: Final = b"penstock.erased"
 
 
 class Erased(NamedTuple):
-    """Events in a row that are erased: of a stream, from a position and a sequence on, recorded at a time (ticks)."""
+    """Consecutive erased events of a stream, from a position and a sequence on, recorded at a time (ticks)."""
 
     position: int
     events: int
@@ -53,11 +56,10 @@ class Erased(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The last position."""
         return self.position + self.events - 1
 
     def between(self, first: int, last: int) -> "Erased | None":
-        """The part of it between two positions."""
+        """The events between two positions."""
         low, high = max(first, self.position), min(last, self.last)
         if low > high:
             return None
@@ -66,7 +68,7 @@ class Erased(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What goes into one file: the rows of these positions, sorted, and which of them are erased."""
+    """The contents of one file: the sorted rows of these positions, and which of them are erased."""
 
     day: str
     first: int
@@ -90,12 +92,12 @@ def in_order(batches: Iterable[pa.RecordBatch | pa.Table]) -> pa.Table:
     keys = contexts * (int(streams.max()) + 1) + streams
     if (np.diff(keys) >= 0).all():
         return rows
-    # It is stable, so that rows of one stream stay in the order of their positions.
+    # A stable sort keeps the order of positions within each stream.
     return rows.take(pa.array(np.argsort(keys, kind="stable")))
 
 
 def _ranks(column: pa.ChunkedArray) -> Any:
-    """For each text the place of it among all that there are; texts go by their bytes, as in Parquet's statistics."""
+    """The rank of each text among all. Texts sort by their bytes, as in Parquet's statistics."""
     encoded = pa.chunked_array(column).combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -106,7 +108,7 @@ def _ranks(column: pa.ChunkedArray) -> Any:
 
 
 def encode(piece: Piece) -> tuple[LakeFile, pa.Buffer]:
-    """A file's bytes, and what the manifest says of it."""
+    """A file's entry in the manifest, and its bytes."""
     rows = piece.rows
     found = digest(rows)
     sink = pa.BufferOutputStream()
@@ -130,7 +132,7 @@ def encode(piece: Piece) -> tuple[LakeFile, pa.Buffer]:
 
 
 def _event_bytes(rows: pa.Table) -> int:
-    # The buffers of sorted rows are their own; text is not counted, because it is made from bodies.
+    # `text` does not count, because it is made from bodies.
     return int(rows["body"].nbytes + rows["headers"].nbytes)
 
 
@@ -157,11 +159,11 @@ def _metadata(piece: Piece, found: str) -> dict[bytes, bytes]:
 
 
 def decode(data: pa.Buffer | bytes) -> tuple[pa.Table, list[Erased]]:
-    """The rows of a file as they are written, and what is erased in it. Raises ValueError if it is something else."""
+    """The rows and the erased events of a file. Raises ValueError if it is no such file."""
     try:
         found = pq.read_table(pa.BufferReader(data), partitioning=None)
         rows = found.replace_schema_metadata(None).cast(TABLE)
-        # Arrow reads texts as they are, and offsets too.
+        # Arrow itself does not check texts and offsets.
         rows.validate(full=True)
     except (pa.ArrowException, OSError, KeyError, TypeError) as error:
         raise ValueError(next(iter(str(error).splitlines()), type(error).__name__)) from error
@@ -169,7 +171,7 @@ def decode(data: pa.Buffer | bytes) -> tuple[pa.Table, list[Erased]]:
 
 
 def erased_in(metadata: dict[bytes, bytes]) -> list[Erased]:
-    """What a file says is erased in it. Raises ValueError if that cannot be."""
+    """The erased events in a file's metadata. Raises ValueError if they are not valid."""
     packed = metadata.get(_ERASED)
     if not packed:
         return []
@@ -187,7 +189,7 @@ def _erased(entry: Any) -> Erased:
     found = Erased(*entry)
     numbers = found.position, found.events, found.sequence, found.recorded
     if not all(type(each) is int and 0 <= each <= POSITION_MAX for each in numbers):
-        raise TypeError("a number in it is none")
+        raise TypeError("one of its numbers is not valid")
     for name in (found.context, found.stream):
         if not isinstance(name, str):
             raise TypeError("a name in it is no text")
@@ -196,7 +198,7 @@ def _erased(entry: Any) -> Erased:
 
 
 def check_positions(first: int, last: int, rows: pa.Table, erased: Sequence[Erased]) -> None:
-    """Whether rows, and what is erased, are the events of all positions between two, once each. Raises ValueError."""
+    """Raise ValueError unless rows and erased events cover all positions, once each."""
     events = last - first + 1
     if any(each.events < 1 or each.position < first or each.last > last for each in erased):
         raise ValueError("events are erased in it that are elsewhere")
@@ -220,7 +222,6 @@ _EMPTY: Final[dict[Any, Any]] = {pa.string(): "", pa.binary(): b""}
 
 
 def digest(rows: pa.Table) -> str:
-    """The digest of rows that have all columns of the table."""
     found = xxh3_128(b"%d" % rows.num_rows)
     for field in TABLE:
         found.update(f"|{field.name}:{field.type}|".encode())
@@ -229,7 +230,6 @@ def digest(rows: pa.Table) -> str:
 
 
 def _whole(column: Any, kind: Any) -> Any:
-    """A column as one array."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], kind)

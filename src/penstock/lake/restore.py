@@ -1,8 +1,12 @@
-"""Records from the rows of a lake: what a store is filled with.
+"""A store from a lake.
 
-A lake has no commits. Events of a stream in a row that were recorded at the same time become one, with an id of its
-own. What is erased becomes what it was in the store: a place without contents. Ids and times of such events are not in
-a lake, and are made anew. Nothing here loops over events.
+It has all events of the lake, at their positions, on a new timeline of the same store. Everything is checked: every
+file as it is read, the new store as `penstock verify` does, and then every range of it against the lake. A lake has no
+queues, subscriptions, producers, iterators, logs without messages, nor a ledger.
+
+A lake has no commits. Consecutive events of a stream that were recorded at the same time become one commit, with a new
+id. Erased events become places without contents, as in the store, with new ids and times, which a lake does not have.
+No code here loops over events.
 """
 
 import struct
@@ -41,7 +45,7 @@ _TOMBSTONE: Final = b""
 
 
 class Places(NamedTuple):
-    """Every position of a file, in order: whose it is. `contexts` and `streams` are indices into `names`."""
+    """Every position of a file, in order: its stream. `contexts` and `streams` are indices into `names`."""
 
     names: list[bytes]
     contexts: Any
@@ -59,7 +63,7 @@ class Places(NamedTuple):
 
 
 class File:
-    """The rows of a file by position, and what is erased of it."""
+    """The rows of a file by position, and its erased events."""
 
     def __init__(self, first: int, last: int, rows: pa.Table, erased: Sequence[Erased]) -> None:
         self.first, self.count = first, last - first + 1
@@ -78,18 +82,18 @@ class File:
             contexts[gone] = names.setdefault(each.context.encode(), len(names))
             streams[gone] = names.setdefault(each.stream.encode(), len(names))
             sequences[gone] = np.arange(each.sequence, each.sequence + each.events)
-            # As fine as those of the others, so that they are still in order.
+            # Cut to microseconds like the others, to keep the order.
             recorded[gone] = each.recorded - each.recorded % TICKS_PER_US
         return Places(list(names), contexts, streams, sequences, recorded)
 
     def _spread(self, values: Any, kind: Any = np.int64) -> Any:
-        """Values of rows at their places among all positions."""
+        """Values of rows as an array over all positions."""
         found = np.zeros(self.count, kind)
         found[self._at] = values
         return found
 
     def records(self) -> Iterator[Record]:
-        """All of it as records, which are cut where blocks begin, and not too large."""
+        """All events as records, which begin at blocks and are not too large."""
         columns = self._columns()
         cuts = _cuts(self.first, columns["sizes"])
         starts = self.places.starts()
@@ -117,7 +121,7 @@ class File:
         }
 
     def _parts(self, columns: dict[str, Any], starts: Any, commits: Any, low: int, high: int) -> Parts:
-        """What the record of some places consists of."""
+        """The contents of the record of some positions."""
         begins = np.union1d(starts[(starts >= low) & (starts < high)], [low])
         of = np.searchsorted(starts, begins, "right") - 1
         numbers = np.concatenate((self.places.contexts[begins], self.places.streams[begins]))
@@ -152,19 +156,18 @@ class _Texts:
         self.lengths = np.diff(self._offsets)
 
     def between(self, first: int, last: int) -> Any:
-        """The bytes of some of them, one after the other."""
+        """The bytes of some values, one after the other."""
         return self._data[int(self._offsets[first]) : int(self._offsets[last])]
 
 
 def _codes(column: pa.ChunkedArray, texts: dict[bytes, int]) -> Any:
-    """For each text its number among all; new ones are added."""
+    """The number of each text in `texts`; adds new ones."""
     encoded = column.combine_chunks().dictionary_encode()
     numbers = [texts.setdefault(text.encode(), len(texts)) for text in encoded.dictionary.to_pylist()]
     return np.array(numbers, np.int64)[encoded.indices.to_numpy()]
 
 
 def _ids(column: pa.ChunkedArray) -> Any:
-    """Ids from their texts."""
     text = "".join(column.to_pylist()).replace("-", "")
     return np.frombuffer(bytes.fromhex(text), "V16")
 
@@ -185,14 +188,12 @@ def _cuts(first: int, sizes: Any) -> list[int]:
 
 
 EVENT_BYTES: Final = 34
-"""What an event takes beside type, headers and body: id, stamp, lengths and the like."""
+"""Bytes of an event without type, headers and body: id, stamp, lengths and the like."""
 CHUNK_BYTES_MAX: Final = 16 << 20
-"""Bytes of records that come in together."""
+"""Bytes of records that a store imports together."""
 
 
 class RestoredLake(NamedTuple):
-    """What a restore did."""
-
     events: int
     erased: int
     files: int
@@ -201,10 +202,10 @@ class RestoredLake(NamedTuple):
 
 
 def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
-    """Make a store of a lake where there is none."""
+    """Make a new store from a lake."""
     place = open_lake_place(lake)
     target = open_replacement(url, replace=False)
-    target.advice = "a lake is restored to where there is none: name another place"
+    target.advice = "restore a lake to a new place: name another"
     with system_errors(target.shown), ExitStack() as held:
         target.look()
         manifest = _held(place, held)
@@ -220,12 +221,12 @@ def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
 
 
 def _held(place: LakePlace, held: ExitStack) -> Manifest:
-    """The manifest of a lake that nobody changes meanwhile."""
+    """Lock a lake; its manifest."""
     manifest = read_manifest(place)
     try:
         held.enter_context(place.lock("restore"))
     except StoreError:
-        # It may be read only: then nobody changes it.
+        # A lake that is read-only does not change.
         return manifest
     return recover(place)
 
@@ -248,7 +249,7 @@ def _fill(store: StoreImport, place: LakePlace, manifest: Manifest, progressed: 
 
 @contextmanager
 def _sound(place: LakePlace, file: LakeFile) -> Iterator[None]:
-    """A checksum tells that a file is as it was written, not that what is in it can be events."""
+    """A checksum proves that a file was not changed, not that its rows can be events."""
     try:
         yield
     except (ValueError, OverflowError, IndexError, struct.error, MemoryError) as error:
@@ -269,14 +270,13 @@ def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
 
 
 class _Counts:
-    """What a store counts: of each context its events, commits, streams, bytes and highest time; and the logs."""
+    """The counts of a store: events, commits, streams, bytes and highest time of each context; and the logs."""
 
     def __init__(self) -> None:
         self.contexts: dict[bytes, tuple[int, ...]] = {}
         self.logs: dict[bytes, tuple[int, int, int]] = {}
 
     def add(self, file: File) -> None:
-        """Count a file."""
         places, rows = file.places, file.rows
         at, bodies = rows["position"].to_numpy() - file.first, _lengths(rows["body"])
         sizes = np.full(file.count, EVENT_BYTES, np.int64)
@@ -302,7 +302,7 @@ class _Counts:
             self.contexts[places.names[number]] = (*summed, max(top, new[-1]))
 
     def _add_logs(self, places: Places, at: Any, bodies: Any) -> None:
-        """A log is there from its first message that is left."""
+        """A log begins with the first message that remains."""
         if LOG_CONTEXT.encode() not in places.names:
             return
         mine = places.contexts[at] == places.names.index(LOG_CONTEXT.encode())
@@ -316,7 +316,7 @@ class _Counts:
 
 
 def _types_begin(places: Places, at: Any, column: Any) -> Any:
-    """The rows that are the first of their type in their commit: a store has a type once for each."""
+    """The rows that are the first of their type in their commit: a store keeps each type once in a commit."""
     codes = column.combine_chunks().dictionary_encode().indices.to_numpy()
     commits = np.searchsorted(places.starts(), at, "right")
     _, begins = np.unique(commits * (len(codes) + 1) + codes, return_index=True)
@@ -333,7 +333,7 @@ def _state(manifest: Manifest, counts: _Counts) -> StoreState:
     tables["timelines"] = [*manifest.timelines, began]
     tables["contexts"] = [(name.decode(), *counted) for name, counted in sorted(counts.contexts.items())]
     tables["logs"] = [(name.decode(), *log) for name, log in sorted(counts.logs.items())]
-    # What of it can be merged further is for its server to find.
+    # Its server finds out what to seal.
     return StoreState(StoreIdentity(manifest.store, manifest.timeline + 1), manifest.head, 1, tables)
 
 

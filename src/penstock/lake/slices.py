@@ -1,7 +1,7 @@
-"""The events of a store as a lake has them: ranges of positions, cut into pieces by day, each sorted.
+"""Ranges of a store's events as a lake's files have them: sliced by day, each slice sorted.
 
-What is erased in a store keeps its place there. A lake keeps it too, beside the rows, so that a store can be made of a
-lake alone. So every position is accounted for: a range that has fewer is an error, never a smaller file.
+Erased events keep their positions in a store. A lake keeps them too, so that a store can be restored from it. Every
+position must be accounted for: a range with fewer events is an error, never a smaller file.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,15 +23,14 @@ from penstock.store.joining import Joined
 from penstock.store.record import Record
 
 PIECE_BYTES_MAX: Final = 128 << 20
-"""Bytes of events in one piece, which is made in memory and takes about seven times that; only an event that is larger
-by itself makes it more."""
+"""Bytes of events in one file, unless a single event has more. It takes about seven times that in memory."""
 ROW_BYTES: Final = 100
-"""About what an event takes beside its headers and body."""
+"""About the bytes of an event without headers and body."""
 _STORED: Final = stored_columns(TABLE.names)
 
 
 def read_pieces(url: str, identity: StoreIdentity, span: PositionRange) -> Iterator[Piece]:
-    """The events of a range in pieces: of one day each, and not too large. They are cut alike every time."""
+    """The events of a range as contents of files: of one day each, and not too large. Slices are always the same."""
     erased: list[Erased] = []
     held: list[pa.RecordBatch] = []
     first = span.first
@@ -88,7 +87,7 @@ def _records(url: str, identity: StoreIdentity, span: PositionRange) -> Iterator
 def _batches(
     records: Iterable[Sequence[Record]], span: PositionRange, erased: list[Erased]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows by position; what is erased is added to a list."""
+    """Rows by position. Adds erased events to a list."""
     for found in records:
         mine = [record for record in found if record.last >= span.first and record.position <= span.last]
         if not mine:
@@ -102,7 +101,7 @@ def _batches(
 
 
 def _erased(records: Sequence[Record], span: PositionRange) -> list[Erased]:
-    """What is erased in records, in rows of the same commit."""
+    """The erased events of records, in runs of the same commit."""
     joined = Joined(records)
     positions = joined.positions()
     empty = joined.types.index.get(b"", -1)
@@ -124,13 +123,13 @@ def _erased(records: Sequence[Record], span: PositionRange) -> list[Erased]:
     ]
 
 
-# -- cutting
+# -- slices
 
 
 def _cut(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, bool]]:
-    """Rows in slices, and whether a piece begins with each: where the day is another, or the last piece is full.
+    """Slices of rows, and whether a new file begins with each: when the day changes, or the last file is full.
 
-    Where that is depends on the rows alone, not on how they come in batches.
+    That depends on the rows only, not on the size of batches.
     """
     day: int | None = None
     size = 0

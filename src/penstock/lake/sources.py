@@ -1,4 +1,8 @@
-"""What a lake must know of the store that it is of, beside the events."""
+"""The state of a lake's store: identity, head, size and erasures.
+
+The ledger of erasures names streams, or positions. The name of a lake's file has its positions, and the statistics of
+its row groups tell which contexts and streams may be in it. So `archive` need not compare all files with the store.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +21,7 @@ from penstock.store.contract import Erasure, StoreIdentity
 
 
 class Source(NamedTuple):
-    """A store at one moment. `erasures` is the last entry of events in its ledger; `bytes` are those of all events."""
+    """A store at one moment. `erasures` is the last erasure of events in its ledger; `bytes` are of all events."""
 
     identity: StoreIdentity
     head: int
@@ -26,7 +30,7 @@ class Source(NamedTuple):
 
 
 def look(url: str) -> Source:
-    """What a store is now. The ledger is read first: whatever is erased later is for the next look."""
+    """The present state of a store. It reads the ledger first, so later erasures count for the next look."""
     erasures = max(erasures_of(_checked(url)), default=0)
     with closing(open_history(url)) as history:
         now = history.now()
@@ -42,7 +46,7 @@ def _checked(url: str) -> str:
 
 
 def timelines(url: str, identity: StoreIdentity) -> tuple[tuple[int, int, int], ...]:
-    """The timelines that a store has been on. A server does not tell them; then there is only the last."""
+    """The timelines of a store. A server gives only the last."""
     if url.startswith(SERVED):
         return ((identity.timeline, 0, 0),)
     with closing(open_reader(url)) as store:
@@ -50,7 +54,7 @@ def timelines(url: str, identity: StoreIdentity) -> tuple[tuple[int, int, int], 
 
 
 def check_source(lake: str, manifest: Manifest, source: Source) -> None:
-    """Refuse a lake of another history; names both."""
+    """Raise PlaceRefused, which names both, if a lake is not of this history."""
     ours, theirs = manifest.identity, source.identity
     what = None
     if ours.id != theirs.id:
@@ -64,18 +68,18 @@ def check_source(lake: str, manifest: Manifest, source: Source) -> None:
 
 
 LEDGER_ROWS: Final = 1000
-"""Entries of the ledger that are read together."""
+"""Entries of one read of the ledger."""
 _COLUMNS: Final = tuple(TABLE.get_field_index(name) for name in ("context", "stream"))
 
 
 class Gone(NamedTuple):
-    """What was erased: whole streams by context and name, and ranges of positions."""
+    """Erased events: whole streams by context and name, and ranges of positions."""
 
     streams: frozenset[tuple[str, str]]
     ranges: tuple[tuple[int, int], ...]
 
     def may_be_in(self, place: LakePlace, file: LakeFile) -> bool:
-        """Whether a file may hold some of it."""
+        """Whether a file may hold some of them."""
         if any(first <= file.last and last >= file.first for first, last in self.ranges):
             return True
         if not self.streams:
@@ -94,25 +98,25 @@ class Gone(NamedTuple):
 
 
 def _bounds(column: Any) -> tuple[str, str] | None:
-    """The least and the greatest text of a column; None if that was too long to be noted."""
+    """The least and the greatest text of a column; None if it was too long for the statistics."""
     statistics = column.statistics
     return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
 
 
 def erasures_of(url: str) -> Iterator[int]:
-    """The numbers of the entries in the ledger of a store that are of events, and not of an iterator's output."""
+    """The ids of a store's erasures of events, without those of an iterator's output."""
     if not url.startswith(SERVED):
         yield from (erasure.id for erasure in _ledger(url, 0) if erasure.iterator is None)
         return
     import penstock  # noqa: PLC0415 - a client takes a while to import
 
     with penstock.connect(url) as client:
-        # A server does not name iterators; their output is no events, and of no stream.
+        # A server does not name iterators. An erasure of their output has no events and no stream.
         yield from (info.id for info in client.erasures() if info.stream is not None or info.events)
 
 
 def gone_since(url: str, after: int) -> Gone | None:
-    """What was erased after an entry of the ledger. A server does not say which positions: then it may be anything."""
+    """Events erased after an entry of the ledger. None means any events: a server gives no positions."""
     if url.startswith(SERVED):
         return None
     entries = list(_ledger(url, after))

@@ -1,7 +1,8 @@
-"""Columns from a sample of bodies: which fields there are, of which type, and which of them every body has.
+"""Columns from a sample of bodies: fields, their types, and whether every body has them.
 
-Where bodies disagree about a field, it gets the type that most of them have. Bodies that are no JSON objects count for
-nothing. The order is the one in which fields were seen first.
+If bodies disagree about a field, it gets the type that most of them have. Bodies that are no JSON objects do not count.
+Fields keep the order in which they were first seen. The sample has some bodies of each type of event, from the end and
+the beginning of the history.
 """
 
 import json
@@ -43,7 +44,7 @@ _RESERVED: Final = frozenset(
 
 @dataclass
 class _Seen:
-    """What one field, or one element of an array, was seen to be."""
+    """The types seen of a field, or of an element of an array."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     fields: dict[str, "_Seen"] = field(default_factory=dict)
@@ -52,10 +53,9 @@ class _Seen:
 
 @dataclass(frozen=True)
 class Inferred:
-    """Columns as DDL, a line for each; how many bodies were objects, and which fields the bodies disagree about.
+    """Columns as DDL, one line each; how many bodies were objects, and which fields the bodies disagree about.
 
-    `unnamed` are fields that no column can be named after: their names cannot be written into a file that people edit,
-    or the column would be called as another one.
+    `unnamed` are fields without a column: their names are not printable, or clash with another column.
     """
 
     columns: str
@@ -122,7 +122,7 @@ def _kind(value: Any) -> str:
 
 
 def _merged(kinds: Mapping[str, int]) -> dict[str, int]:
-    """Numbers are one kind: the widest of them."""
+    """Merge types of numbers into the widest of them."""
     merged = dict(kinds)
     for narrow, wide in (("BIGINT", "DECIMAL(38,0)"), ("BIGINT", "DOUBLE"), ("DECIMAL(38,0)", "DOUBLE")):
         if narrow in merged and wide in merged:
@@ -133,20 +133,20 @@ def _merged(kinds: Mapping[str, int]) -> dict[str, int]:
 def _ddl(seen: _Seen) -> str:
     kinds = _merged(seen.kinds)
     if not kinds:
-        # Nothing but null was seen: text is as good as anything.
+        # Only null was seen.
         return "STRING"
     kind = max(kinds, key=lambda each: kinds[each])
     if kind == "ARRAY":
         return f"ARRAY<{_ddl(seen.element or _Seen())}>"
     if kind == "STRUCT":
         inner = ", ".join(f"{_quoted(name)}: {_ddl(each)}" for name, each in _distinct(seen.fields).items())
-        # A struct without fields cannot be stored.
+        # Parquet cannot store a struct without fields.
         return f"STRUCT<{inner}>" if inner else "VARIANT" if seen.fields else "MAP<STRING, STRING>"
     return kind
 
 
 def _distinct(fields: Mapping[str, _Seen]) -> dict[str, _Seen]:
-    """Without those that differ from an earlier one in case alone: Spark does not tell them apart."""
+    """Fields without those that differ from an earlier one only in case: Spark does not distinguish them."""
     found: dict[str, _Seen] = {}
     taken: set[str] = set()
     for name, seen in fields.items():
@@ -157,12 +157,12 @@ def _distinct(fields: Mapping[str, _Seen]) -> dict[str, _Seen]:
 
 
 def _is_writable(name: str) -> bool:
-    """Whether a name can stand in a file that people edit, and be read again as it was."""
+    """Whether a name can be written into a file for people, and read again."""
     return bool(name) and name.isprintable()
 
 
 def _named_apart(fields: dict[str, _Seen]) -> dict[str, _Seen]:
-    """Without fields that are called as the column of another one is, which is named like one of the table."""
+    """Fields without those whose names clash with another field's column `body_NAME`."""
     taken = {column_name(name).lower() for name in fields if column_name(name) != name}
     return {name: seen for name, seen in fields.items() if column_name(name) != name or name.lower() not in taken}
 
@@ -174,16 +174,16 @@ def _quoted(name: str) -> str:
 
 
 SAMPLE_EVENTS: Final = 1000
-"""Events of each type that are looked at, unless another number is asked for."""
+"""Events of each type in the sample, by default."""
 LOOKED_AT_MAX: Final = 100_000
-"""Positions that are looked at, at the end of a history and again at its beginning."""
+"""Positions to sample at the end of a history, and at its beginning."""
 _COLUMNS: Final = ("type", "text")
 _SCHEMA: Final = pa.schema([TABLE.field(name) for name in _COLUMNS])
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The bodies of each type, and the positions of the history that were not looked at."""
+    """The bodies of each type, and the number of positions that were not read."""
 
     texts: dict[str, list[str | None]]
     unseen: int
@@ -204,7 +204,7 @@ def sample(url: str, context: str | None, types: Sequence[str] | None, events: i
 
 
 def _ranges(now: Now) -> Iterator[ReadPartition]:
-    """The end first: what events are like now matters more."""
+    """The end comes first, because recent events matter more."""
     end = max(1, now.head - LOOKED_AT_MAX + 1)
     if now.head:
         yield ReadPartition(now.identity, end, now.head, 0, now.head + 1)

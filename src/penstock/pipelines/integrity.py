@@ -76,7 +76,7 @@ def added_types(project: Project) -> list[str]:
 
 
 def before_run(project: Project) -> Contents:
-    """What may be in tables from the beginning of a run: the old contents, and what the run adds."""
+    """The contents of tables, from the beginning of a run: the old contents, and what the run adds."""
     known = read_state(project).get("made", {})
     tables = dict(known.get("tables", {}))
     for table in project.declared.tables:

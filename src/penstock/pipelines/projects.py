@@ -1,6 +1,15 @@
-"""Names of tables, from types of events: `OrderPlaced` and `order-placed` both become `order_placed`.
+"""A pipeline project: a folder that Spark Declarative Pipelines can run, and its file `penstock.yml`.
 
-Two types whose names clash get numbers, in the order of their names: no event may depend on which was seen first.
+spark-pipeline.yml      the specification for Spark's pipelines
+spark.conf              settings that Spark needs at its start: catalog, tables, metastore
+penstock.yml            the source and the columns of each type; users edit it
+transformations/        bronze.py, silver.py, gold.py, and files that users add
+tables/                 made by runs: a folder for each table
+storage/                made by runs: checkpoints
+metastore/              made by runs: the catalog of tables
+.penstock/              made by runs: the result of the last one, and a lock
+
+Errors in the files are InvalidRequest, which names the file and the entry. Columns are DDL.
 """
 
 import re
@@ -23,12 +32,12 @@ _TABLE: Final = re.compile(r"[a-z][a-z0-9_]{0,127}")
 
 
 def is_table_name(name: str) -> bool:
-    """Whether a table may be called this in every catalog: small letters, digits and underscores."""
+    """Whether every catalog takes a name: lower-case letters, digits and underscores."""
     return _TABLE.fullmatch(name) is not None
 
 
 def table_name(type: str) -> str:
-    """The name that the table of a type would have."""
+    """The name of the table of a type: `OrderPlaced` and `order-placed` both become `order_placed`."""
     words = _WORDS.sub("_", type).lower()
     name = re.sub(r"[^a-z0-9]+", "_", words).strip("_")
     if not name or not name[0].isalpha():
@@ -37,7 +46,7 @@ def table_name(type: str) -> str:
 
 
 def table_names(types: Iterable[str]) -> dict[str, str]:
-    """A table's name for each type, no two of them the same."""
+    """A unique table name for each type. Names that clash get numbers, in the order of the types."""
     names: dict[str, str] = {}
     taken = set(TAKEN)
     for type in sorted(types):
@@ -50,10 +59,10 @@ def table_names(types: Iterable[str]) -> dict[str, str]:
 
 FILE: Final = "penstock.yml"
 SOURCE: Final = ("url", "context", "filter", "type", "startPosition", "endPosition", "startTime", "endTime")
-"""Options of the source that may be given, as `spark.readStream.format("penstock")` has them; and those below."""
+"""Options of `spark.readStream.format("penstock")` that the source may have, and those below."""
 TUNING: Final = ("maxEventsPerTrigger", "partitionBytes")
 MOVABLE: Final = ("url", "endPosition", *TUNING)
-"""What may be changed between runs: it does not say which events are read, or only how far."""
+"""Options that may change between runs: they do not select events, or only the end."""
 FIELDS: Final = ("source", "types", "ignored")
 OF_TYPE: Final = ("table", "columns")
 
@@ -69,7 +78,7 @@ class EventTable:
 
 @dataclass(frozen=True)
 class EventTables:
-    """What `penstock.yml` says."""
+    """The contents of `penstock.yml`."""
 
     source: Mapping[str, str]
     tables: tuple[EventTable, ...]
@@ -82,12 +91,12 @@ class EventTables:
 
     @property
     def chosen(self) -> dict[str, str]:
-        """What of the source says which events are read."""
+        """The options of the source that select events."""
         return {name: value for name, value in self.source.items() if name not in MOVABLE}
 
 
 def event_tables(place: str | Path) -> EventTables:
-    """Read `penstock.yml` of a project: `place` is its folder, or a file somewhere in it."""
+    """Read `penstock.yml` of a project: `place` is the project's folder, or a file in it."""
     path = Path(place).resolve()
     for folder in path.parents if path.is_file() else (path,):
         if (folder / FILE).is_file():
@@ -96,7 +105,6 @@ def event_tables(place: str | Path) -> EventTables:
 
 
 def read_declared(path: Path) -> EventTables:
-    """Read the file itself."""
     found = read_yaml(path)
     _check_known(path, found, FIELDS)
     tables = tuple(_table(path, type, entry) for type, entry in _mapping(path, "types", found.get("types")).items())
@@ -109,7 +117,7 @@ def read_declared(path: Path) -> EventTables:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A file that has a mapping in YAML."""
+    """A file with a mapping in YAML."""
     from penstock.pipelines.yaml_format import load  # noqa: PLC0415 - YAML comes with PySpark's pipelines
 
     found = load(path)
@@ -134,7 +142,7 @@ def _check_known(path: Path, found: dict[Any, Any], known: tuple[str, ...], wher
 
 def _source(path: Path, found: Any) -> dict[str, str]:
     source = _mapping(path, "source", found)
-    # First, as a name that is mistyped is why another is missing.
+    # First, because a misspelt name is why another is missing.
     _check_known(path, source, (*SOURCE, *TUNING), " in source")
     if "url" not in source:
         raise InvalidRequest(str(path), "says no url in source")
@@ -142,7 +150,7 @@ def _source(path: Path, found: Any) -> dict[str, str]:
 
 
 def _text(path: Path, name: str, value: Any) -> str:
-    """A value of the source. What YAML takes for a list or nothing has no text that somebody could have meant."""
+    """A value of the source. A list or null in YAML is no text that a user could mean."""
     if isinstance(value, bool) or not isinstance(value, str | int | date):
         raise InvalidRequest(str(path), f"{name} in source must be a text, a number or a time, and is {value!r:.80}")
     return value.isoformat() if isinstance(value, date) else str(value)
@@ -184,7 +192,7 @@ def _check_names(path: Path, tables: tuple[EventTable, ...]) -> None:
 
 
 def _check_ignored(path: Path, tables: tuple[EventTable, ...], ignored: list[str]) -> None:
-    """A type that is ignored has no misfits: those of a table would be nowhere."""
+    """A type with a table cannot be ignored: its misfits would be in no table."""
     for each in tables:
         if each.type in ignored:
             raise InvalidRequest(
@@ -205,7 +213,7 @@ _DERBY: Final = "databaseName="
 
 @dataclass(frozen=True)
 class Project:
-    """What is in a project's files."""
+    """The contents of a project's files."""
 
     folder: Path
     spec: Path
@@ -216,23 +224,22 @@ class Project:
 
     @property
     def own(self) -> Path:
-        """Where we keep what we know of runs."""
         return self.folder / OWN
 
     @property
     def checkpoints(self) -> Path | None:
-        """Where checkpoints are, if that is on this machine."""
+        """The folder of checkpoints, if it is on this machine."""
         storage = local_path(self.storage)
         return storage / CHECKPOINTS if storage else None
 
     @property
     def tables(self) -> Path | None:
-        """Where tables are, if that is on this machine."""
+        """The folder of tables, if it is on this machine."""
         return local_path(self.conf.get(WAREHOUSE, ""))
 
     @property
     def metastore(self) -> Path | None:
-        """Where the metastore is, if it is a folder."""
+        """The metastore, if it is a folder."""
         found = self.conf.get(METASTORE, "").partition(_DERBY)[2].partition(";")[0]
         return Path(found) if found and "\0" not in found else None
 
@@ -249,7 +256,7 @@ def local_path(url: str) -> Path | None:
 
 
 def read_project(folder: Path) -> Project:
-    """Read a project's files. Raises InvalidRequest, which names the file and what is wrong in it."""
+    """Read a project's files. Raises InvalidRequest, which names the file and the error."""
     folder = folder.resolve()
     specs = [folder / name for name in SPECS if (folder / name).is_file()]
     if len(specs) != 1:
@@ -262,7 +269,7 @@ def read_project(folder: Path) -> Project:
 
 
 def _spec(path: Path) -> dict[str, Any]:
-    """The specification, as far as it can be checked without Spark; Spark checks the rest."""
+    """The specification. Spark checks the rest of it."""
     spec = read_yaml(path)
     for name in ("name", "storage"):
         if not isinstance(spec.get(name), str):
@@ -271,7 +278,7 @@ def _spec(path: Path) -> dict[str, Any]:
 
 
 def read_conf(folder: Path) -> dict[str, str]:
-    """The settings that Spark is started with: a name and a value in each line."""
+    """Spark's settings: a name and a value in each line."""
     path = folder / CONF
     if not path.is_file():
         raise InvalidRequest(str(path), "is not there: it says where tables and the metastore are")

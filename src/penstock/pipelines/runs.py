@@ -1,7 +1,13 @@
-"""What Spark says, in a line: which flow, and why.
+"""Runs of a pipeline: rounds over all new events, in one Spark with a Connect server.
 
-Spark tells of a failure with its query's plan and a stack of calls. The line that says what happened is in it: the
-message of an error of Penstock's, which names position and store, else the last message with a name in brackets.
+A round loads the project's files, defines its flows and runs each of them once, up to the present. Flows have their
+own checkpoints: a flow that fails stops only those that read its table, and the next round continues where each was.
+
+This does what `spark-pipelines` does, through the same functions of PySpark. But it remembers the definitions, passes
+on the messages of a run, and listens on a free port of loopback for clients that know a token.
+
+Spark reports a failure with the query's plan and a stack trace. The reason is in there: the message of a PenstockError,
+or else the last message with a name in brackets.
 """
 
 import os
@@ -36,7 +42,7 @@ from penstock.pipelines.state import alone, read_state, write_state
 from penstock.spark.sessions import OWNER_ALONE, UMASK, late_session, run_in_thread
 
 LINE_CHARS_MAX: Final = 500
-"""How long what Spark says may be; it lists columns and plans."""
+"""The longest reason: Spark lists columns and plans."""
 _OURS: Final = re.compile(r"penstock\.errors\.\w+: (.+)")
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)", re.MULTILINE)
 _NAMED: Final = re.compile(r"\[([A-Z][A-Z0-9_.]{5,})\] *((?:(?!\[[A-Z][A-Z0-9_.]{5,}\]).)+)")
@@ -48,7 +54,7 @@ _UNRESOLVED: Final = re.compile(r"^Failed to resolve flow: '(?P<flow>[^']+)'\.\s
 
 
 class Failure(NamedTuple):
-    """What went wrong, and in which flow if that is known."""
+    """A reason, and the flow that failed if it is known."""
 
     flow: str | None
     reason: str
@@ -58,7 +64,7 @@ class Failure(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What an event of a run says of a flow: its state, and an error if it has failed."""
+    """The state of a flow in an event of a run, and the reason if it failed."""
 
     flow: str
     state: str
@@ -66,7 +72,7 @@ class Told(NamedTuple):
 
 
 def told(message: str) -> Told | None:
-    """What a message of a run says of a flow, if it says anything."""
+    """The state of a flow that a message of a run reports, if it reports one."""
     if found := _UNRESOLVED.match(message):
         return Told(short(found["flow"]), "FAILED", reason(found["rest"].removeprefix("Error:")))
     if (found := _FLOW.match(message)) is None:
@@ -81,7 +87,7 @@ def short(name: str) -> str:
 
 
 def reason(text: str) -> str:
-    """The line that says what happened."""
+    """The line with the reason."""
     return _STATE.sub("", next(_candidates(text))).strip().rstrip(";")[:LINE_CHARS_MAX]
 
 
@@ -94,7 +100,7 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def mistake(error: BaseException, folder: Path) -> str:
-    """What is wrong in a project's own files: where, and what."""
+    """The error in a project's files, with its file and line."""
     what = str(error) if isinstance(error, PenstockError) else _message(error)
     if isinstance(error, SyntaxError):
         return f"{_within(error.filename or '', folder)}, line {error.lineno}: {error.msg}"
@@ -115,7 +121,7 @@ def _within(file: str, folder: Path) -> str:
 
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
 IS_CONNECTED: Final = "SPARK_CONNECT_MODE_ENABLED"
-"""PySpark's functions make columns for Connect if this variable is there."""
+"""PySpark's functions make columns for Connect if this variable is set."""
 SERVICE: Final = "org.apache.spark.sql.connect.service.SparkConnectService$"
 SERVER: Final = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -123,22 +129,22 @@ SERVER: Final = {
     "spark.connect.grpc.binding.port": "0",
     "spark.sql.artifact.isolation.enabled": "true",
     "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
-    # A flow that fails is told by us, in a line.
+    # We report failed flows, in one line.
     "spark.log.level": "OFF",
 }
 JAVA: Final = "spark.driver.extraJavaOptions"
 GROUP_TOO: Final = "007"
 
 Connect = Callable[[], AbstractContextManager[Any]]
-"""Gives a Connect session, for as long as it is needed."""
+"""Opens a Connect session."""
 
 
 @contextmanager
 def connect_server(project: Project, master: str, conf: Mapping[str, str]) -> Iterator[Connect]:
-    """A server for a project's pipeline, and how to get a session. Raises InvalidRequest if Spark does not start."""
+    """Start a Connect server for a project; yields how to open a session. Raises InvalidRequest if it fails."""
     settings = _settings(project, conf)
     if project.tables is not None and settings[UMASK] in (OWNER_ALONE, GROUP_TOO):
-        # Hive's part of Spark creates the folders of tables for everybody, whatever it is told.
+        # Hive creates the folders of tables with permissions for everyone, whatever the umask.
         make_folder(project.tables, shared=is_shared(project.folder))
     with late_session(f"penstock pipeline {project.name}", master, settings) as start, _variables():
         gateway = start()._jvm
@@ -149,16 +155,16 @@ def connect_server(project: Project, master: str, conf: Mapping[str, str]) -> It
 
 @contextmanager
 def _session(address: str) -> Iterator[Any]:
-    """A session. The server keeps everything that was ever defined in one, until it is released."""
+    """A session. The server keeps all definitions of a session until it is released."""
     from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
 
     spark = run_in_thread(SparkSession.builder.remote(address).create)
-    # The server is ours: if it does not answer it is gone, and to ask again would only keep us from ending.
+    # The server is ours: if it does not answer it is gone, and a retry would only delay our end.
     spark.client.set_retry_policies([])
     try:
         yield spark
     except KeyboardInterrupt:
-        # Nobody wants to wait for an answer of a server that is about to be ended.
+        # Do not wait for a server that is about to end.
         raise
     except BaseException:
         _leave(spark)
@@ -172,10 +178,10 @@ def _leave(spark: Any) -> None:
 
 
 def _settings(project: Project, conf: Mapping[str, str]) -> dict[str, str]:
-    # In a project that is a group's, what runs leave behind is, too.
+    # In a group's project, the group may use the files of runs.
     umask = GROUP_TOO if is_shared(project.folder) else OWNER_ALONE
     settings = {**SERVER, UMASK: umask, **project.conf, **conf}
-    # The metastore's Derby writes a log where the process is, unless it is told otherwise.
+    # By default Derby, the metastore, writes its log into the working directory.
     derby = f"-Dderby.stream.error.file={project.own / 'derby.log'}"
     settings[JAVA] = f"{derby} {settings.get(JAVA, '')}".strip()
     return settings
@@ -183,7 +189,7 @@ def _settings(project: Project, conf: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def _variables() -> Iterator[None]:
-    """PySpark's Connect is told by variables; whatever comes after us must not see them."""
+    """Set the variables of PySpark's Connect, and restore them afterwards."""
     kept = {name: os.environ.pop(name, None) for name in (TOKEN, IS_CONNECTED)}
     os.environ[TOKEN] = str(uuid.uuid4())
     try:
@@ -200,15 +206,15 @@ _IN_SQL: Final = re.compile(
     r"((?:`[^`]+`|[\w.])+)",
     re.IGNORECASE,
 )
-"""What a file in SQL defines. Spark reads it in the server, and does not tell."""
+"""The definitions in a file of SQL. Spark parses it in the server, and does not return them."""
 
 _NO_CODE: Final = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`)|--[^\n]*|/\*.*?\*/", re.DOTALL)
-"""Comments; and what is in quotes, in which nothing is one."""
+"""Comments, and quoted texts, which may look like comments."""
 
 
 @dataclass
 class Defined:
-    """The outputs and flows of a project: kinds by name, and targets by name."""
+    """The outputs (kinds by name) and flows (targets by name) of a project."""
 
     spark: Any
     graph: str
@@ -217,13 +223,13 @@ class Defined:
     flows: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, kind: str) -> None:
-        """Note an output. Raises InvalidRequest if there is one of that name; Spark would say so much later."""
+        """Add an output. Raises InvalidRequest if the name is taken; Spark would notice much later."""
         if any(name.lower() == other.lower() for other in self.outputs):
             raise InvalidRequest(f"table {name}", "is defined twice")
         self.outputs[name] = kind
 
     def add_flow(self, name: str, target: str) -> None:
-        """Note a flow. Raises InvalidRequest if its table has one, as a table of files would lose rows. Sinks may."""
+        """Add a flow. Raises InvalidRequest for a second flow of a table: it would lose rows. Sinks may have more."""
         kind = self.outputs.get(target)
         if kind == "TemporaryView":
             return
@@ -232,7 +238,7 @@ class Defined:
         self.flows[name] = target
 
     def run(self, refreshed: Collection[str], *, dry: bool) -> Iterator[str]:
-        """Run them, or only check them; what is said meanwhile. The exception of a run that failed comes at its end."""
+        """Run the flows, or only check them; yields the run's messages, and raises at the end if it failed."""
         from pyspark.pipelines.spark_connect_pipeline import start_run  # noqa: PLC0415
 
         others = [name for name, kind in self.outputs.items() if name not in refreshed and kind != "TemporaryView"]
@@ -241,7 +247,7 @@ class Defined:
             self.graph,
             full_refresh=list(refreshed),
             full_refresh_all=False,
-            # To name those that are made anew means to leave the others out, unless they are named as well.
+            # Spark runs only the named tables as soon as one is named, so name all.
             refresh=others if refreshed else [],
             dry=dry,
             storage=self.storage,
@@ -252,7 +258,7 @@ class Defined:
 
 
 def defined(project: Project, spark: Any, conf: Mapping[str, str]) -> Defined:
-    """Load a project's files; settings that are given go before those in them. Raises whatever they raise."""
+    """Load a project's files. Settings in `conf` override those in the files. Raises whatever the files raise."""
     from pyspark.pipelines.cli import load_pipeline_spec, register_definitions  # noqa: PLC0415
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph  # noqa: PLC0415
 
@@ -267,7 +273,7 @@ def defined(project: Project, spark: Any, conf: Mapping[str, str]) -> Defined:
 
 @contextmanager
 def _no_bytecode() -> Iterator[None]:
-    """Bytecode goes by the second a file was changed in: what is edited between two rounds might not be seen."""
+    """Write no bytecode: it has the time of a file in seconds, so Python might miss an edit between two rounds."""
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
@@ -277,7 +283,7 @@ def _no_bytecode() -> Iterator[None]:
 
 @contextmanager
 def named(file: Path) -> Iterator[None]:
-    """Name the file in SQL in which something is wrong: Spark does not, and no line of it is among the calls."""
+    """Add the name of a file of SQL to an error: Spark does not name it."""
     try:
         yield
     except Exception as error:
@@ -286,13 +292,13 @@ def named(file: Path) -> Iterator[None]:
 
 
 def in_sql(text: str) -> list[tuple[str, str]]:
-    """The names and kinds of what a file in SQL defines."""
+    """The names and kinds of the definitions in a file of SQL."""
     code = _NO_CODE.sub(lambda each: each[1] or " ", text)
     return [(short(name), kind) for kind, name in _IN_SQL.findall(code)]
 
 
 def _registry(found: Defined) -> Any:
-    """PySpark's registry of what a file defines, which tells us as well."""
+    """PySpark's registry of definitions, which also adds them to ours."""
     from pyspark.pipelines.spark_connect_graph_element_registry import (  # noqa: PLC0415
         SparkConnectGraphElementRegistry,
     )
@@ -321,7 +327,7 @@ def _registry(found: Defined) -> Any:
 
 
 Say = Callable[[str, str], None]
-"""Is told a flow and its state whenever that changes."""
+"""Called with a flow and its state whenever that changes."""
 
 COMPLETED: Final = "COMPLETED"
 FAILED: Final = "FAILED"
@@ -333,7 +339,7 @@ _NOT_RUN: Final = ("SKIPPED", "EXCLUDED")
 
 
 class Outcome(NamedTuple):
-    """How a round ended: the flows that there are, their last states, and what went wrong."""
+    """The result of a round: flows and their targets, their last states, failures, and refreshed tables."""
 
     flows: Mapping[str, str]
     states: Mapping[str, str]
@@ -342,7 +348,7 @@ class Outcome(NamedTuple):
 
 
 class Runner:
-    """Runs rounds of a project in one Spark, each in a session of its own."""
+    """Runs rounds of a project in one Spark, each in a new session."""
 
     def __init__(self, project: Project, connect: Connect, conf: Mapping[str, str]) -> None:
         self._project = project
@@ -350,7 +356,7 @@ class Runner:
         self._conf = conf
 
     def round(self, full_refresh: Collection[str] = (), *, say: Say | None = None) -> Outcome:
-        """Run everything once. Raises InvalidRequest if nothing was run: something is wrong with the project."""
+        """Run all flows once. Raises InvalidRequest, and runs nothing, if the project has an error."""
         self._project = project = read_project(self._project.folder)
         refreshed = with_judged(project, refreshed_with(project, full_refresh))
         check_changes(project, refreshed)
@@ -358,16 +364,16 @@ class Runner:
             found = run_in_thread(lambda: self._define(spark, full_refresh))
             refreshed = [table for table in refreshed if table in found.outputs]
             check_integrity(project, refreshed, found.outputs)
-            # Before it begins: if it is cut off, tables have rows of it all the same.
+            # Before the run: if it is interrupted, tables have rows of it nevertheless.
             write_state(project, {**read_state(project), "made": before_run(project)})
             states: dict[str, str] = {}
             failures = run_in_thread(lambda: self._follow(found, refreshed, states, say or _ignore, dry=False))
-            # Here, and not in the other thread: if this one is interrupted, nothing is to be said of how it went.
+            # In this thread: after Ctrl-C there is no result to save.
             _note(project, found, states, failures, refreshed)
         return Outcome(found.flows, states, failures, tuple(refreshed))
 
     def check(self) -> Outcome:
-        """Look whether everything can be run, and run nothing."""
+        """Check whether all flows can run, and run none."""
         self._project = read_project(self._project.folder)
         check_changes(self._project, ())
         with self._connect() as spark:
@@ -382,7 +388,7 @@ class Runner:
             with redirect_stdout(StringIO()):
                 found = defined(self._project, spark, self._conf)
         except Exception as error:
-            # The files are somebody's programs, and fail with whatever they like.
+            # The files are users' programs, and raise anything.
             raise InvalidRequest(
                 self._project.name, f"cannot be loaded: {mistake(error, self._project.folder)}"
             ) from error
@@ -407,7 +413,7 @@ class Runner:
                 if event.state == FAILED:
                     failures[event.flow] = Failure(event.flow, event.error or str(failures.get(event.flow, "failed")))
         except Exception as error:  # noqa: BLE001 - see below
-            # Spark's exceptions have no common ancestor that says which flow it was; its events have said it before.
+            # Spark's exceptions do not name the flow; its events did.
             if not failures:
                 return (Failure(None, reason(str(error))),)
         return tuple(failures.values())
@@ -424,7 +430,7 @@ def _note(
     failures: Collection[Failure],
     refreshed: Collection[str],
 ) -> None:
-    """Leave how it went for `status`, and for the next run."""
+    """Save the result for `status` and for the next run."""
     state, at = read_state(project), now_text()
     known = state.get("flows", {})
     errors = {failure.flow: failure.reason for failure in failures}
@@ -437,7 +443,7 @@ def _note(
             "ran": at if did_run else kept.get("ran"),
             "error": errors.get(flow) if did_run else kept.get("error"),
         }
-    # Spark empties what is made anew before the first flow is queued, unless it cannot resolve them.
+    # Spark empties refreshed tables before it queues the first flow, unless it cannot resolve them.
     has_begun = any(state != FAILED for state in states.values())
     made = after_run(project, refreshed if has_begun else ())
     write_state(project, {"at": at, "error": errors.get(None), "flows": flows, "made": made})
@@ -445,6 +451,6 @@ def _note(
 
 @contextmanager
 def running(project: Project, master: str, conf: Mapping[str, str], what: str) -> Iterator[Runner]:
-    """Have a project alone, with a Spark to run it."""
+    """Lock a project, and start a Spark to run it."""
     with alone(project, what), connect_server(project, master, conf) as connect:
         yield Runner(project, connect, conf)

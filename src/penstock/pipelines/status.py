@@ -1,6 +1,6 @@
-"""How a pipeline stands, flow by flow: without Spark, from checkpoints, the tables' files and what the last run left.
+"""The state of a pipeline, flow by flow, from checkpoints, the tables' files and the last run's state; without Spark.
 
-It may be asked while a run is going on. What is not on this machine, or not known, is None.
+It works during a run. Values that are unknown, or on other machines, are None.
 """
 
 from contextlib import closing, suppress
@@ -16,17 +16,17 @@ from penstock.pipelines.projects import Project
 from penstock.pipelines.state import holder, read_state
 
 FOOTERS_MAX: Final = 100_000
-"""How many files of tables are remembered."""
+"""Files of tables whose metadata is cached."""
 POSITION: Final = "position"
 STORE: Final = "store"
-"""What a flow is said to read that reads the history itself."""
+"""The source of a flow that reads the history itself."""
 
 
 class FlowStatus(NamedTuple):
     """A flow at one moment.
 
-    `position` is how far into the history its rows go; `lag` how many positions that is behind its source, which is the
-    store or another table. Times are ISO 8601, in UTC. `error` is why it failed when it last ran, if it did.
+    `position` is how far into the history its rows go; `lag` is how many positions it is behind its source, which is
+    the store or another table. Times are ISO 8601, in UTC. `error` is why its last run failed, if it did.
     """
 
     flow: str
@@ -40,7 +40,7 @@ class FlowStatus(NamedTuple):
 
 
 class Status(NamedTuple):
-    """A pipeline at one moment. `head` is the store's last position, and `unreachable` why that is not known."""
+    """A pipeline at one moment. `head` is the store's last position, and `unreachable` why it is unknown."""
 
     project: str
     folder: str
@@ -51,7 +51,6 @@ class Status(NamedTuple):
 
 
 def status(project: Project) -> Status:
-    """How a pipeline stands."""
     now, why = _look(project)
     flows = flow_statuses(project, None if now is None else now.head)
     return Status(project.name, str(project.folder), now and now.head, why, holder(project), flows)
@@ -76,7 +75,7 @@ def flow_statuses(project: Project, head: int | None) -> list[FlowStatus]:
 
 
 def _order(flow: FlowStatus) -> tuple[bool, bool, str, str]:
-    """Those that read the store, those that read tables, and then all others."""
+    """Flows that read the store, then those that read tables, then all others."""
     return flow.source is None, flow.source != STORE, flow.source or "", flow.flow
 
 
@@ -91,7 +90,7 @@ def _flow(
     target = checkpoint.target if checkpoint else known.get("target", name)
     source, position, end = reached.by(name, head) if checkpoint else (None, None, None)
     lag = None if position is None or end is None else max(0, end - position)
-    # Spark's own command runs projects as well, and leaves no state.
+    # Spark's own command runs projects too, and leaves no state.
     times = [time for time in (known.get("ran"), _time(checkpoint) if checkpoint else None) if time]
     last_run = max(times, default=None)
     return FlowStatus(name, target, source, table_rows(project, target), position, lag, last_run, known.get("error"))
@@ -106,7 +105,7 @@ def _time(checkpoint: Checkpoint) -> str | None:
 
 
 class _Reached:
-    """How far flows have come. One that reads a table is as far as the table is, but for the files it has not read."""
+    """How far flows are. A flow that reads a table is as far as the table, except for the files it has not read."""
 
     def __init__(self, project: Project, known: dict[str, Checkpoint]) -> None:
         self._project = project
@@ -116,9 +115,9 @@ class _Reached:
     def by(
         self, flow: str, head: int | None, readers: tuple[str, ...] = ()
     ) -> tuple[str | None, int | None, int | None]:
-        """What a flow reads, up to which position, and where that ends; `readers` read what it writes."""
+        """The source of a flow, its position there, and the end of the source. `readers` read its table."""
         if flow in readers:
-            # No tables read one another in a circle, but files can say so.
+            # Tables do not read one another in a circle, but damaged files may say so.
             return None, None, None
         offsets = self._known[flow].offsets()
         direct = [number_of(self._known[flow].path, offset, POSITION) for offset in offsets if POSITION in offset]
@@ -142,7 +141,7 @@ class _Reached:
 
 
 def _behind(tables: list[tuple[str, int | None, int | None]]) -> tuple[str, int | None, int | None]:
-    """Of several sources, the least position that was reached, and the most that is left."""
+    """Of several sources, the least position, and the largest lag."""
     names = ", ".join(sorted({name for name, _, _ in tables}))
     known = [(position, end) for _, position, end in tables if position is not None and end is not None]
     if len(known) != len(tables):
@@ -161,24 +160,24 @@ def _position(table: Path, read: set[Path], end: int | None) -> int | None:
 
 
 def table_rows(project: Project, table: str) -> int | None:
-    """How many rows a table has; None if it is not one on this machine."""
+    """How many rows a table has; None if it is not on this machine."""
     return RowCounts(project).of(table)
 
 
 class RowCounts:
-    """Rows of tables, counted again and again: only files that were not there before are looked at."""
+    """Counts rows of tables repeatedly, and reads only new files."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._known: dict[str, tuple[set[Path], int]] = {}
 
     def all(self) -> dict[str, int | None]:
-        """The rows of every table that is there."""
+        """The rows of every table."""
         tables = self._project.tables
         return {path.name: self.of(path.name) for path in (tables.iterdir() if tables and tables.is_dir() else ())}
 
     def of(self, table: str) -> int | None:
-        """How many rows a table has; None if it is not one on this machine."""
+        """How many rows a table has; None if it is not on this machine."""
         folder = self._project.tables / table if self._project.tables is not None else None
         if folder is None or not folder.is_dir():
             return None
@@ -189,7 +188,7 @@ class RowCounts:
                 known, rows = set(), 0
             rows += sum(_footer(file)[0] for file in files - known)
         except OSError:
-            # It is being made anew at this moment, or a file of it is damaged.
+            # A run refreshes it now, or one of its files is damaged.
             return None
         self._known[table] = files, rows
         return rows
@@ -202,7 +201,7 @@ def _files(folder: Path) -> set[Path]:
 
 @lru_cache(FOOTERS_MAX)
 def _footer(file: Path) -> tuple[int, int | None]:
-    """The rows of a file, and the first position in it. Files never change. Raises OSError if it cannot be read."""
+    """The rows of a file, and its first position. Files never change. Raises OSError."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 

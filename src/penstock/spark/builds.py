@@ -8,7 +8,7 @@ The driver installs the attempts that it names, so an attempt that was lost, or 
 nothing. The server continues with messages that come meanwhile.
 
 A store limits what one job may stage. A build that is larger runs in rounds of fewer messages, each installed
-separately. What was staged of the first messages when the build met the limit is the first round.
+separately. Items that were staged before the build met the limit become the first round.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +103,7 @@ class ServedBuildStore:
     """A build with a server, through a client."""
 
     def __init__(self, url: str, name: str) -> None:
-        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import, and seldom used
+        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import
 
         self._client = connect(url, timeout=REQUEST_S_MAX)
         self._build = self._client.build(name)

@@ -290,7 +290,7 @@ class UnitBuilder:
         return key if len(buffer.events) >= UNIT_EVENTS_MAX or buffer.size >= UNIT_BYTES_MAX else None
 
     def _expected_version(self, key: tuple[str, str], given: int | None) -> int:
-        """What a write expects of a stream. All rows that give a number must give the same."""
+        """The expected version of a stream. All rows that give a number must give the same."""
         before = self._expected.get(key, ANY)
         if given is None or given == ANY:
             return before
@@ -422,7 +422,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class TaskStaged(WriterCommitMessage):
-    """What a task that succeeded sends to the driver."""
+    """The message of a successful task to the driver."""
 
     job: _Job
     part: int

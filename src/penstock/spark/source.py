@@ -125,7 +125,7 @@ class PenstockReader(DataSourceReader):
             return [InputPartition(each) for each in plan(history, now, options, first, last)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        # Spark makes one partition without a value when there is none.
+        # If a read has no partitions, Spark makes one without a value.
         if partition.value is not None:
             yield from read_range(self._options, self._schema, partition.value)
 
