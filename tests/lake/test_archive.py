@@ -12,7 +12,7 @@ from penstock.errors import LakeInUse
 from penstock.history.columns import COLUMNS
 from penstock.lake import archiver as lake_archiver
 from penstock.lake import slices
-from penstock.lake.archiver import plan_spans
+from penstock.lake.archiver import plan_ranges
 from penstock.lake.places import open_lake_place
 from penstock.lake.status import status
 from penstock.model import PositionRange
@@ -153,9 +153,9 @@ def test_who_follows_leaves_the_lake_to_others_between_two_rounds(data: Path, la
 
 
 def test_ranges_are_cut_at_blocks_and_leave_nothing_out() -> None:
-    assert plan_spans(5, 4, 100) == []
-    assert plan_spans(1, 1, 0) == [PositionRange(1, 1)]
-    spans = plan_spans(5000, 1_000_000, 1000)
+    assert plan_ranges(5, 4, 100) == []
+    assert plan_ranges(1, 1, 0) == [PositionRange(1, 1)]
+    spans = plan_ranges(5000, 1_000_000, 1000)
     assert spans[0].first == 5000
     assert spans[-1].last == 1_000_000
     assert all(one.last + 1 == other.first for one, other in itertools.pairwise(spans))
@@ -165,7 +165,7 @@ def test_ranges_are_cut_at_blocks_and_leave_nothing_out() -> None:
 def test_a_range_with_large_bodies_becomes_several_files(
     data: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slices, "PIECE_BYTES_MAX", 2000)
+    monkeypatch.setattr(slices, "EVENTS_BYTES_MAX", 2000)
     url = fill(data, [*numbers(10), *awkward()])
     archive(url, lake)
     files = manifest_of(lake).files

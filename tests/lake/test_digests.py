@@ -66,7 +66,7 @@ def test_a_digest_tells_where_one_text_ends_and_the_next_begins() -> None:
 
 
 def test_pieces_are_cut_by_rows_however_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "PIECE_BYTES_MAX", 350)
+    monkeypatch.setattr(slices, "EVENTS_BYTES_MAX", 350)
     rows = table(
         *(
             {"position": number, "recorded_at": (number // 5) * DAY_US, "body": b"x" * (number % 3)}

@@ -16,9 +16,9 @@ from penstock.pipelines import event_tables
 from penstock.pipelines.checkpoints import checkpoints
 from penstock.pipelines.integrity import check_integrity, refreshed_with
 from penstock.pipelines.projects import TAKEN, is_table_name, local_path, read_project, table_name, table_names
-from penstock.pipelines.runs import reason, told
+from penstock.pipelines.runs import flow_event, reason
 from penstock.pipelines.scaffold import make_project
-from penstock.pipelines.state import alone, holder
+from penstock.pipelines.state import holder, lock_project
 from penstock.pipelines.status import status
 from tests.cli.conftest import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself
 from tests.pipelines.support import order, sell
@@ -213,7 +213,7 @@ def test_a_store_that_cannot_be_reached_leaves_the_rest_of_the_status(folder: Pa
 
 def test_two_runs_at_once_are_refused(folder: Path) -> None:
     project = read_project(folder)
-    with alone(project, "run"):
+    with lock_project(project, "run"):
         done = penstock("pipeline", "run", str(folder), code=1)
         assert done.stderr.startswith(f"penstock: {folder} is in use by run of process ")
         assert (holder(project) or "").startswith("run of process ")
@@ -221,11 +221,11 @@ def test_two_runs_at_once_are_refused(folder: Path) -> None:
 
 
 def test_the_status_during_the_first_run_says_so(folder: Path) -> None:
-    with alone(read_project(folder), "run"):
+    with lock_project(read_project(folder), "run"):
         in_use, told = penstock("pipeline", "status", str(folder)).stderr.splitlines()
     assert in_use.startswith("penstock: in use by run of process ")
     assert told == f"{folder} has nothing to show yet: its first run is under way"
-    with alone(read_project(folder), "dry-run"):
+    with lock_project(read_project(folder), "dry-run"):
         assert penstock("pipeline", "status", str(folder)).stderr.endswith(" has not been run yet\n")
 
 
@@ -322,15 +322,15 @@ def test_what_spark_says_becomes_a_line() -> None:
     assert reason("[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: It ended.") == "It ended."
     assert reason("Traceback\nValueError: bad\n") == "ValueError: bad"
     assert reason("") == "Spark does not say why"
-    event = told("Flow 'spark_catalog.default.bronze' has FAILED more than 0 times.\nError: [DIVIDE_BY_ZERO] No.")
+    event = flow_event("Flow 'spark_catalog.default.bronze' has FAILED more than 0 times.\nError: [DIVIDE_BY_ZERO] No.")
     assert event is not None
     assert event == ("bronze", "FAILED", "No.")
-    event = told(
+    event = flow_event(
         "Failed to resolve flow: 'spark_catalog.default.orders'.\nError: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column "
         "with name `nope` cannot be resolved. SQLSTATE: 42703;\n'Project ['nope]\n+- ~Filter (type#1 = OrderPlaced)"
     )
     assert event == ("orders", "FAILED", "A column with name `nope` cannot be resolved.")
-    assert told("Run is COMPLETED.") is None
+    assert flow_event("Run is COMPLETED.") is None
 
 
 def test_places_on_this_machine_have_paths() -> None:

@@ -137,12 +137,12 @@ def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
 def _running(
     project: "Project", master: str | None, conf: list[str] | None, what: str
 ) -> AbstractContextManager["Runner"]:
-    from penstock.pipelines.runs import running  # noqa: PLC0415
+    from penstock.pipelines.runs import open_runner  # noqa: PLC0415
     from penstock.spark.sessions import MASTER  # noqa: PLC0415
 
     if sys.stderr.isatty():
         remark("starting Spark")
-    return running(project, MASTER, options_of(conf, master), what)
+    return open_runner(project, MASTER, options_of(conf, master), what)
 
 
 def _head(project: "Project") -> int:
@@ -154,7 +154,7 @@ def _head(project: "Project") -> int:
 
 def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -> None:
     before = counts.all()
-    outcome = runner.round(full_refresh, say=_say)
+    outcome = runner.round(full_refresh, on_state=_say)
     for table in outcome.refreshed:
         if table not in full_refresh:
             complain(f"{table} was made anew as well: it would not go with the others", 0)

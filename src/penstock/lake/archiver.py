@@ -6,33 +6,18 @@ files; the driver gives them their names and writes the manifest. A long history
 done. A process that follows a store locks the lake only while it catches up, so that others get their turn.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from penstock.lake.changes import (
-    ARCHIVE,
-    REWRITE,
-    Change,
-    Followed,
-    Plan,
-    abandon,
-    check_files,
-    check_new,
-    commit,
-    find_manifest,
-    finish,
-    pending_of,
-    record,
-    recover,
-)
+from penstock.lake import changes
+from penstock.lake.changes import ARCHIVE, REWRITE, Change, OnManifest, Plan
 from penstock.lake.iceberg import update_iceberg
 from penstock.lake.manifests import MANIFEST, LakeFile, Manifest, encode
-from penstock.lake.parquet import Piece
-from penstock.lake.parquet import encode as encode_piece
+from penstock.lake.parquet import FileContents, encode_file
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
-from penstock.lake.slices import read_pieces, read_rows
-from penstock.lake.sources import Gone, Source, check_source, gone_since, look, timelines
+from penstock.lake.slices import read_rows, read_slices
+from penstock.lake.sources import ErasedEvents, Source, check_source, erased_since, look, timelines
 from penstock.model import PositionRange
 from penstock.model.times import now_text
 from penstock.spark.parallel import Session, event_progress, parallel_map
@@ -65,24 +50,23 @@ class _Task(NamedTuple):
     lake: str
     url: str
     identity: StoreIdentity
-    span: PositionRange
+    range: PositionRange
     file: LakeFile | None = None
-    gone: Gone | None = None
+    erased: ErasedEvents | None = None
 
 
-def plan_spans(first: int, head: int, event_bytes: float) -> list[PositionRange]:
+def plan_ranges(first: int, head: int, event_bytes: float) -> list[PositionRange]:
     """Ranges of about the same number of bytes that begin at blocks of the store."""
-    blocks = max(1, round(RANGE_BYTES / (max(event_bytes, 1.0) * SEALED_EVENTS)))
-    size = blocks * SEALED_EVENTS
-    spans = []
+    size = SEALED_EVENTS * max(1, round(RANGE_BYTES / (max(event_bytes, 1.0) * SEALED_EVENTS)))
+    ranges = []
     while first <= head:
         end = first - first % SEALED_EVENTS + size
-        spans.append(PositionRange(first, min(end - 1, head)))
+        ranges.append(PositionRange(first, min(end - 1, head)))
         first = end
-    return spans
+    return ranges
 
 
-def following(*, iceberg: bool) -> Followed:
+def on_manifest(*, iceberg: bool) -> OnManifest:
     """A function to call after each manifest, which updates the Iceberg table if wanted."""
     return update_iceberg if iceberg else lambda _place, _manifest: None
 
@@ -92,12 +76,12 @@ class Archiver:
 
     def __init__(self, spark: Session, url: str, lake: str, *, iceberg: bool = True) -> None:
         self._spark, self._url, self._lake = spark, absolute(url), absolute(lake)
-        self._place, self._followed = open_lake_place(lake), following(iceberg=iceberg)
+        self._place, self._on_manifest = open_lake_place(lake), on_manifest(iceberg=iceberg)
         self.manifest: Manifest | None = None
         """The manifest after the last `catch_up`."""
-        manifest, source = find_manifest(self._place), look(self._url)
+        manifest, source = changes.find_manifest(self._place), look(self._url)
         if manifest is None:
-            check_new(self._place)
+            changes.check_new(self._place)
         else:
             check_source(self._place.shown, manifest, source)
 
@@ -108,117 +92,103 @@ class Archiver:
         """
         if self.manifest is not None and self._is_current(self.manifest):
             return Archived(0, 0, 0, self.manifest.head)
-        with self._place.lock("archive"):
-            turn = self._entered()
-            before = turn.manifest
+        place = self._place
+        with place.lock("archive"):
+            if changes.find_manifest(place) is None:
+                source = look(self._url)
+                known = timelines(self._url, source.identity)
+                new = Manifest(*source.identity, known, 1, now_text(), erasures=source.erasures)
+                place.replace(MANIFEST, encode(new))
+            # Finish an interrupted run, and read the lake again: other processes may have changed it.
+            before = changes.recover(place, self._on_manifest)
+            if before != self.manifest:
+                changes.check_files(place, before)
+            source = look(self._url)
+            check_source(place.shown, before, source)
+            run = _Run(self._spark, self._url, self._lake, place, self._on_manifest, source, before)
             try:
-                turn.run(progressed, is_ending)
+                run.run(progressed, is_ending)
             except BaseException:
-                abandon(self._place)
+                changes.abandon(place)
                 raise
-            self._followed(self._place, turn.manifest)
-            self.manifest = turn.manifest
-        new = len(self.manifest.files) - len(before.files)
-        return Archived(self.manifest.head - before.head, new, turn.rewritten, self.manifest.head)
+            self._on_manifest(place, run.manifest)
+            self.manifest = run.manifest
+        files = len(self.manifest.files) - len(before.files)
+        return Archived(self.manifest.head - before.head, files, run.rewritten, self.manifest.head)
 
     def _is_current(self, known: Manifest) -> bool:
         """Whether there is nothing to do. This needs no lock."""
-        if find_manifest(self._place) != known or pending_of(self._place) is not None:
+        if changes.find_manifest(self._place) != known or changes.pending_of(self._place) is not None:
             return False
         source = look(self._url)
         is_same = (source.identity, source.head) == (known.identity, known.head)
         return is_same and source.erasures <= known.erasures
 
-    def _entered(self) -> "_Turn":
-        """Finish an interrupted run, and read the lake again: other processes may have changed it."""
-        if find_manifest(self._place) is None:
-            self._begin()
-        manifest = recover(self._place, self._followed)
-        if manifest != self.manifest:
-            check_files(self._place, manifest)
-        source = look(self._url)
-        check_source(self._place.shown, manifest, source)
-        return _Turn(self._spark, self._url, self._lake, self._place, self._followed, source, manifest)
-
-    def _begin(self) -> None:
-        source = look(self._url)
-        known = timelines(self._url, source.identity)
-        self._place.replace(
-            MANIFEST, encode(Manifest(*source.identity, known, 1, now_text(), erasures=source.erasures))
-        )
-
 
 @dataclass(slots=True)
-class _Turn:
+class _Run:
     """A locked lake, and the store as it was when the lock was taken."""
 
     spark: Session
     url: str
     lake: str
     place: LakePlace
-    followed: Followed
+    on_manifest: OnManifest
     source: Source
     manifest: Manifest
     rewritten: int = 0
 
     def run(self, progressed: Progressed, is_ending: Callable[[], bool]) -> None:
+        """Rewrite files whose events were erased, and archive new events."""
         # After an erasure, progress counts all files first, and then the new events.
-        is_behind = self.source.erasures > self.manifest.erasures
+        source, is_behind = self.source, self.source.erasures > self.manifest.erasures
         start = 0 if is_behind else self.manifest.head
-        told = lambda done, _: progressed(done - start, self.source.head - start)  # noqa: E731
+
+        def report(done: int, _: int) -> None:
+            progressed(done - start, source.head - start)
+
         if is_behind:
-            self._follow(told, is_ending)
-        self._archive(told, is_ending)
-
-    # -- new events
-
-    def _archive(self, progressed: Progressed, is_ending: Callable[[], bool]) -> None:
-        source = self.source
-        spans = plan_spans(self.manifest.head + 1, source.head, source.bytes / max(source.head, 1))
-        for number in range(0, len(spans), ROUND_RANGES):
+            files, erased = self.manifest.files, erased_since(self.url, self.manifest.erasures)
+            for number in range(0, len(files), ROUND_RANGES):
+                if is_ending():
+                    break
+                self._rewrite(files[number : number + ROUND_RANGES], erased, report)
+            else:
+                self._commit(REWRITE, [], self.manifest.head, source.erasures)
+        ranges = plan_ranges(self.manifest.head + 1, source.head, source.bytes / max(source.head, 1))
+        for number in range(0, len(ranges), ROUND_RANGES):
             if is_ending():
-                return
-            self._round(spans[number : number + ROUND_RANGES], progressed)
+                break
+            self._archive(ranges[number : number + ROUND_RANGES], report)
 
-    def _round(self, spans: list[PositionRange], progressed: Progressed) -> None:
-        record(self.place, Plan(ARCHIVE, tuple(spans)))
-        tasks = [_Task(self.lake, self.url, self.source.identity, span) for span in spans]
-        events = spans[-1].last - self.manifest.head
-        told = event_progress(progressed, self.manifest.head, events, self.source.head)
-        written = [each for result in parallel_map(self.spark, tasks, _write, told) for each in result]
-        self._commit(ARCHIVE, written, spans[-1].last, self.manifest.erasures)
+    def _archive(self, ranges: Sequence[PositionRange], progressed: Progressed) -> None:
+        changes.record(self.place, Plan(ARCHIVE, tuple(ranges)))
+        tasks = [_Task(self.lake, self.url, self.source.identity, each) for each in ranges]
+        head = self.manifest.head
+        report = event_progress(progressed, head, ranges[-1].last - head, self.source.head)
+        written = [each for result in parallel_map(self.spark, tasks, _write, report) for each in result]
+        self._commit(ARCHIVE, written, ranges[-1].last, self.manifest.erasures)
         progressed(self.manifest.head, self.source.head)
+
+    def _rewrite(self, files: Sequence[LakeFile], erased: ErasedEvents | None, progressed: Progressed) -> None:
+        ranges = [PositionRange(file.first, file.last) for file in files]
+        changes.record(self.place, Plan(REWRITE, tuple(ranges)))
+        pairs = zip(files, ranges, strict=True)
+        tasks = [_Task(self.lake, self.url, self.source.identity, each, file, erased) for file, each in pairs]
+        first, last = files[0].first, files[-1].last
+        report = event_progress(progressed, first - 1, last - first + 1, self.source.head)
+        written = [each for each in parallel_map(self.spark, tasks, _rewrite, report) if each is not None]
+        self.rewritten += len(written)
+        self._commit(REWRITE, written, self.manifest.head, self.manifest.erasures)
+        progressed(last, self.source.head)
 
     def _commit(self, kind: str, written: list[Written], head: int, erasures: int) -> None:
         staged = {each.file.path: each.staged for each in written}
         files = tuple(each.file for each in written)
         if written or erasures != self.manifest.erasures:
             change = Change(kind, self.manifest.number + 1, head, erasures, files, staged)
-            self.manifest = commit(self.place, self.manifest, change, self.followed)
-        finish(self.place)
-
-    # -- erased events
-
-    def _follow(self, progressed: Progressed, is_ending: Callable[[], bool]) -> None:
-        """Rewrite the files whose events were erased since."""
-        files, gone = self.manifest.files, gone_since(self.url, self.manifest.erasures)
-        for number in range(0, len(files), ROUND_RANGES):
-            if is_ending():
-                return
-            self._rewrite(files[number : number + ROUND_RANGES], gone, progressed)
-        self._commit(REWRITE, [], self.manifest.head, self.source.erasures)
-
-    def _rewrite(self, files: tuple[LakeFile, ...], gone: Gone | None, progressed: Progressed) -> None:
-        spans = [PositionRange(file.first, file.last) for file in files]
-        record(self.place, Plan(REWRITE, tuple(spans)))
-        pairs = zip(files, spans, strict=True)
-        tasks = [_Task(self.lake, self.url, self.source.identity, span, file, gone) for file, span in pairs]
-        first, last = files[0].first, files[-1].last
-        told = event_progress(progressed, first - 1, last - first + 1, self.source.head)
-        written = [each for each in parallel_map(self.spark, tasks, _rewrite, told) if each is not None]
-        self.rewritten += len(written)
-        self._commit(REWRITE, written, self.manifest.head, self.manifest.erasures)
-        progressed(last, self.source.head)
+            self.manifest = changes.commit(self.place, self.manifest, change, self.on_manifest)
+        changes.finish(self.place)
 
 
 # -- in tasks
@@ -226,11 +196,11 @@ class _Turn:
 
 def _write(task: _Task) -> list[Written]:
     place = open_seen_place(task.lake)
-    return [stage_piece(place, piece) for piece in read_pieces(task.url, task.identity, task.span)]
+    return [stage_file(place, each) for each in read_slices(task.url, task.identity, task.range)]
 
 
-def stage_piece(place: LakePlace, piece: Piece) -> Written:
-    file, data = encode_piece(piece)
+def stage_file(place: LakePlace, contents: FileContents) -> Written:
+    file, data = encode_file(contents)
     return Written(file, place.stage(file.path, data))
 
 
@@ -238,10 +208,9 @@ def _rewrite(task: _Task) -> Written | None:
     """Rewrite a file if the store has fewer of its events."""
     assert task.file is not None
     place = open_seen_place(task.lake)
-    if task.gone is not None and not task.gone.may_be_in(place, task.file):
+    if task.erased is not None and not task.erased.may_be_in(place, task.file):
         return None
-    rows, erased = read_rows(task.url, task.identity, task.span)
+    rows, erased = read_rows(task.url, task.identity, task.range)
     if rows.num_rows == task.file.rows:
         return None
-    piece = Piece(task.file.day, *task.span, rows, erased)
-    return stage_piece(place, piece)
+    return stage_file(place, FileContents(task.file.day, *task.range, rows, erased))

@@ -44,7 +44,7 @@ AWAY_LOOKS_MAX: Final = 25
 AWAY_LOOK_S: Final = 0.02
 """How often, and after how long, to look again for a day's folder that is missing for a moment."""
 
-Followed = Callable[[LakePlace, Manifest], None]
+OnManifest = Callable[[LakePlace, Manifest], None]
 """Called with each manifest, before the files go that it no longer names."""
 
 
@@ -85,10 +85,10 @@ def record(place: LakePlace, plan: Plan) -> None:
     place.replace(PENDING, sealed({"format": FORMAT_VERSION, "plan": asdict(plan)}))
 
 
-def commit(place: LakePlace, manifest: Manifest, change: Change, followed: Followed) -> Manifest:
+def commit(place: LakePlace, manifest: Manifest, change: Change, on_manifest: OnManifest) -> Manifest:
     """Carry out a change; returns the manifest after it."""
     place.replace(PENDING, sealed({"format": FORMAT_VERSION, "change": asdict(change)}))
-    return _carry_out(place, manifest, change, followed)
+    return _carry_out(place, manifest, change, on_manifest)
 
 
 def abandon(place: LakePlace) -> None:
@@ -104,12 +104,12 @@ def finish(place: LakePlace) -> None:
     place.remove(PENDING)
 
 
-def _carry_out(place: LakePlace, manifest: Manifest, change: Change, followed: Followed) -> Manifest:
+def _carry_out(place: LakePlace, manifest: Manifest, change: Change, on_manifest: OnManifest) -> Manifest:
     if manifest.number < change.number:
         _place(place, change)
         manifest = _changed(manifest, change)
         place.replace(MANIFEST, encode(manifest))
-    followed(place, manifest)
+    on_manifest(place, manifest)
     for path in change.removed:
         place.remove(path)
     return manifest
@@ -176,12 +176,12 @@ def _manifest(place: LakePlace) -> Manifest:
     return found
 
 
-def recover(place: LakePlace, followed: Followed = update_iceberg) -> Manifest:
+def recover(place: LakePlace, on_manifest: OnManifest = update_iceberg) -> Manifest:
     """Finish or undo an interrupted run; returns the manifest after it. The caller holds the lock."""
     manifest, pending = _manifest(place), pending_of(place)
     if isinstance(pending, Change):
         _check_change(place, manifest, pending)
-        manifest = _carry_out(place, manifest, pending, followed)
+        manifest = _carry_out(place, manifest, pending, on_manifest)
     finish(place)
     return manifest
 

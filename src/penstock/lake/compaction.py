@@ -5,16 +5,16 @@ the old one in one step (see `LakePlace.swap`). Then it writes the manifest, day
 manifest use the recorded change (`read_manifest`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from penstock.errors import LakeDamaged
-from penstock.lake.archiver import ROUND_RANGES, Written, following, stage_piece
+from penstock.lake.archiver import ROUND_RANGES, Written, on_manifest, stage_file
 from penstock.lake.changes import (
     COMPACT,
     Change,
-    Followed,
+    OnManifest,
     Plan,
     abandon,
     check_files,
@@ -25,18 +25,16 @@ from penstock.lake.changes import (
     recover,
 )
 from penstock.lake.manifests import LakeFile, Manifest
-from penstock.lake.parquet import Erased, Piece, in_order
+from penstock.lake.parquet import FileContents, in_order
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
-from penstock.lake.slices import PIECE_BYTES_MAX, ROW_BYTES
+from penstock.lake.slices import EVENTS_BYTES_MAX, ROW_BYTES
 from penstock.lake.verification import read_whole
 from penstock.model import PositionRange
-from penstock.spark.parallel import Session, parallel_map
+from penstock.spark.parallel import Session, event_progress, parallel_map
 from penstock.store.contract import Progressed
 
 FILE_BYTES: Final = 128 << 20
 """About how large files become by default."""
-FULL_PART: Final = 2
-"""A file with more than one half of the maximum stays as it is, so that no run rewrites it again and again."""
 
 
 class Compacted(NamedTuple):
@@ -54,29 +52,22 @@ class _Task(NamedTuple):
 
 def groups_of(files: Sequence[LakeFile], file_bytes: int) -> list[tuple[LakeFile, ...]]:
     """Groups of files to merge: adjacent small ones of the same day that fit into one file."""
+
+    def fit(files: Sequence[LakeFile], times: int = 1) -> bool:
+        memory = sum(file.event_bytes + ROW_BYTES * file.rows for file in files)
+        size = sum(file.bytes for file in files)
+        return times * size <= file_bytes and times * memory <= EVENTS_BYTES_MAX
+
     groups: list[list[LakeFile]] = []
     for file in files:
         last = groups[-1] if groups else None
-        if last and last[-1].day == file.day and not _is_full([file], file_bytes) and _fits([*last, file], file_bytes):
+        # A file that is more than half full stays as it is, so that no run rewrites it again and again.
+        are_small = last is not None and fit(last[:1], 2) and fit([file], 2)
+        if last is not None and are_small and last[-1].day == file.day and fit([*last, file]):
             last.append(file)
         else:
             groups.append([file])
     return [tuple(group) for group in groups if len(group) > 1]
-
-
-def _fits(files: Sequence[LakeFile], file_bytes: int) -> bool:
-    is_first_full = _is_full(files[:1], file_bytes)
-    return not is_first_full and sum(file.bytes for file in files) <= file_bytes and _raw(files) <= PIECE_BYTES_MAX
-
-
-def _is_full(files: Sequence[LakeFile], file_bytes: int) -> bool:
-    size, raw = sum(file.bytes for file in files), _raw(files)
-    return FULL_PART * size > file_bytes or FULL_PART * raw > PIECE_BYTES_MAX
-
-
-def _raw(files: Sequence[LakeFile]) -> int:
-    """Bytes of files in memory, without `text` and the like."""
-    return sum(file.event_bytes + ROW_BYTES * file.rows for file in files)
 
 
 def compact(
@@ -89,44 +80,26 @@ def compact(
     patience_s: float = 0.0,
 ) -> Compacted:
     """Compact a lake. It waits up to `patience_s` for the lock. Readers need not wait."""
-    place, followed = open_lake_place(lake), following(iceberg=iceberg)
+    place, follow = open_lake_place(lake), on_manifest(iceberg=iceberg)
     read_manifest(place)
     with place.lock("compact", patience_s):
-        manifest = recover(place, followed)
+        manifest = recover(place, follow)
         check_files(place, manifest)
         groups = groups_of(manifest.files, file_bytes)
         try:
-            for part in _rounds(groups):
-                manifest = _round(spark, lake, place, manifest, part, progressed, followed)
+            for number in range(0, len(groups), ROUND_RANGES):
+                part = groups[number : number + ROUND_RANGES]
+                record(place, Plan(COMPACT, tuple(PositionRange(group[0].first, group[-1].last) for group in part)))
+                done = part[0][0].first - 1
+                report = event_progress(progressed, done, part[-1][-1].last - done, manifest.head)
+                written = parallel_map(spark, [_Task(absolute(lake), group) for group in part], _merge, report)
+                manifest = replace_files(place, manifest, part, written, follow)
+                finish(place)
         except BaseException:
             abandon(place)
             raise
-        followed(place, manifest)
+        follow(place, manifest)
     return Compacted(sum(map(len, groups)), len(groups), len(manifest.files))
-
-
-def _rounds(groups: list[tuple[LakeFile, ...]]) -> Iterator[list[tuple[LakeFile, ...]]]:
-    for number in range(0, len(groups), ROUND_RANGES):
-        yield groups[number : number + ROUND_RANGES]
-
-
-def _round(
-    spark: Session,
-    lake: str,
-    place: LakePlace,
-    manifest: Manifest,
-    groups: list[tuple[LakeFile, ...]],
-    progressed: Progressed,
-    followed: Followed,
-) -> Manifest:
-    record(place, Plan(COMPACT, tuple(PositionRange(group[0].first, group[-1].last) for group in groups)))
-    done, total = groups[0][0].first - 1, manifest.head
-    events = groups[-1][-1].last - done
-    tasks = [_Task(absolute(lake), group) for group in groups]
-    written = parallel_map(spark, tasks, _merge, lambda share: progressed(done + int(share * events), total))
-    manifest = replace_files(place, manifest, groups, written, followed)
-    finish(place)
-    return manifest
 
 
 def replace_files(
@@ -134,7 +107,7 @@ def replace_files(
     manifest: Manifest,
     groups: Sequence[tuple[LakeFile, ...]],
     written: Sequence[Written],
-    followed: Followed,
+    on_manifest: OnManifest,
 ) -> Manifest:
     """Replace files by others, day by day; returns the manifest after it."""
     for _, pairs in groupby(zip(groups, written, strict=True), key=lambda pair: pair[1].file.day):
@@ -143,20 +116,20 @@ def replace_files(
         staged = {each.file.path: each.staged for _, each in mine}
         removed = tuple(file.path for group, _ in mine for file in group)
         number, head, erasures = manifest.number + 1, manifest.head, manifest.erasures
-        manifest = commit(place, manifest, Change(COMPACT, number, head, erasures, added, staged, removed), followed)
+        manifest = commit(place, manifest, Change(COMPACT, number, head, erasures, added, staged, removed), on_manifest)
     return manifest
 
 
 def _merge(task: _Task) -> Written:
-    return merged(open_seen_place(task.lake), task.files)
+    return merge_files(open_seen_place(task.lake), task.files)
 
 
-def merged(place: LakePlace, files: tuple[LakeFile, ...]) -> Written:
+def merge_files(place: LakePlace, files: tuple[LakeFile, ...]) -> Written:
     """Write one file with the contents of several, which are checked."""
     parts = [read_whole(place, file) for file in files]
     # Each file is sorted, and they come by position. A stable sort keeps the order within each stream.
     rows = in_order(rows for rows, _ in parts)
     if rows.num_rows != sum(file.rows for file in files):
         raise LakeDamaged(place.shown, files[0].path, "has other events than the manifest says")
-    erased: list[Erased] = [each for _, gone in parts for each in gone]
-    return stage_piece(place, Piece(files[0].day, files[0].first, files[-1].last, rows, erased))
+    erased = [each for _, erased in parts for each in erased]
+    return stage_file(place, FileContents(files[0].day, files[0].first, files[-1].last, rows, erased))

@@ -149,7 +149,8 @@ class _Versions(NoopCatalog):
         for requirement in requirements:
             requirement.validate(table.metadata)
         changed = update_table_metadata(table.metadata, updates, metadata_location=table.metadata_location)
-        old = _forgotten(changed)
+        # The oldest snapshots, which are not kept. A later snapshot never uses the files that they alone have.
+        old = _by_time(changed)[:-SNAPSHOTS_MAX]
         if old:
             forgetting = RemoveSnapshotsUpdate.model_validate(
                 {"snapshot-ids": [snapshot.snapshot_id for snapshot in old]}
@@ -182,11 +183,6 @@ def _by_time(metadata: TableMetadata) -> list[Snapshot]:
     return sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
 
 
-def _forgotten(metadata: TableMetadata) -> list[Snapshot]:
-    """The oldest snapshots, which are not kept."""
-    return _by_time(metadata)[:-SNAPSHOTS_MAX]
-
-
 # -- files
 
 
@@ -202,7 +198,7 @@ class _PlaceIO(FileIO):
         """The path of a file of the table. Raises LakeDamaged for a file elsewhere."""
         path = where[self._root :]
         if where != location(self._place, path) or not path.startswith(f"{METADATA}/"):
-            reason = f"names {where!r}, which is not in it; remove the folder {TABLE_FOLDER}, and the next run makes a new one"
+            reason = f"names {where!r}, which is not in it; remove {TABLE_FOLDER}, and the next run makes it again"
             raise LakeDamaged(self._place.shown, METADATA, reason)
         return path
 

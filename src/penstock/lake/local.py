@@ -95,7 +95,11 @@ class LocalPlace(LakePlace):
         with self.told():
             try:
                 # Map the file, so that it is not in memory twice. An empty file cannot be mapped.
-                return pa.memory_map(str(self.at(path))).read_buffer() if self._size(path) else pa.py_buffer(b"")
+                return (
+                    pa.memory_map(str(self.at(path))).read_buffer()
+                    if self.at(path).stat().st_size
+                    else pa.py_buffer(b"")
+                )
             except (FileNotFoundError, NotADirectoryError):
                 raise self.missing(path) from None
 
@@ -108,9 +112,6 @@ class LocalPlace(LakePlace):
                 raise self.missing(path) from None
             with file:
                 yield file
-
-    def _size(self, path: str) -> int:
-        return self.at(path).stat().st_size
 
     def files(self) -> dict[str, int]:
         with self.told():

@@ -67,7 +67,7 @@ class Erased(NamedTuple):
         return self._replace(position=low, events=high - low + 1, sequence=self.sequence + moved)
 
 
-class Piece(NamedTuple):
+class FileContents(NamedTuple):
     """The contents of one file: the sorted rows of these positions, and which of them are erased."""
 
     day: str
@@ -107,13 +107,17 @@ def _ranks(column: pa.ChunkedArray) -> Any:
     return ranks[encoded.indices.to_numpy()]
 
 
-def encode(piece: Piece) -> tuple[LakeFile, pa.Buffer]:
+def encode_file(contents: FileContents) -> tuple[LakeFile, pa.Buffer]:
     """A file's entry in the manifest, and its bytes."""
-    rows = piece.rows
+    rows, first, last = contents.rows, contents.first, contents.last
     found = digest(rows)
+    about = {"format": FORMAT_VERSION, "first": first, "last": last, "digest": found}
+    metadata = {_FORMAT: json.dumps(about).encode()}
+    if contents.erased:
+        metadata[_ERASED] = b85encode(zlib.compress(json.dumps(contents.erased).encode()))
     sink = pa.BufferOutputStream()
     pq.write_table(
-        rows.replace_schema_metadata(_metadata(piece, found)),
+        rows.replace_schema_metadata(metadata),
         sink,
         row_group_size=ROW_GROUP_ROWS,
         compression=COMPRESSION,
@@ -125,37 +129,18 @@ def encode(piece: Piece) -> tuple[LakeFile, pa.Buffer]:
         sorting_columns=[pq.SortingColumn(TABLE.get_field_index(name)) for name in _SORTED],
     )
     data = sink.getvalue()
-    path = path_of(piece.day, piece.first, piece.last)
-    sizes = rows.num_rows, data.size, _event_bytes(rows)
-    sums = xxh3_128_hexdigest(data), found
-    return LakeFile(path, piece.first, piece.last, *sizes, *sums, *_bounds(rows, "position"), *_recorded(rows)), data
-
-
-def _event_bytes(rows: pa.Table) -> int:
     # `text` does not count, because it is made from bodies.
-    return int(rows["body"].nbytes + rows["headers"].nbytes)
+    sizes = rows.num_rows, data.size, int(rows["body"].nbytes + rows["headers"].nbytes)
+    bounds = [*_bounds(rows["position"]), *_bounds(rows["recorded_at"].cast(pa.int64()))]
+    path, sums = path_of(contents.day, first, last), (xxh3_128_hexdigest(data), found)
+    return LakeFile(path, first, last, *sizes, *sums, *bounds), data
 
 
-def _bounds(rows: pa.Table, name: str) -> tuple[int | None, int | None]:
-    if not rows.num_rows:
+def _bounds(column: pa.ChunkedArray) -> tuple[int | None, int | None]:
+    if not len(column):
         return None, None
-    values = rows[name].combine_chunks().to_numpy(zero_copy_only=False)
+    values = column.to_numpy()
     return int(values.min()), int(values.max())
-
-
-def _recorded(rows: pa.Table) -> tuple[int | None, int | None]:
-    if not rows.num_rows:
-        return None, None
-    values = rows["recorded_at"].cast(pa.int64()).to_numpy()
-    return int(values.min()), int(values.max())
-
-
-def _metadata(piece: Piece, found: str) -> dict[bytes, bytes]:
-    said = {"format": FORMAT_VERSION, "first": piece.first, "last": piece.last, "digest": found}
-    metadata = {_FORMAT: json.dumps(said).encode()}
-    if piece.erased:
-        metadata[_ERASED] = b85encode(zlib.compress(json.dumps(piece.erased).encode()))
-    return metadata
 
 
 def decode(data: pa.Buffer | bytes) -> tuple[pa.Table, list[Erased]]:

@@ -93,18 +93,16 @@ class LakePlace(ABC):
         """Lock the lake. Raises LakeInUse, which names the owner, if it is not free after `patience_s`."""
         deadline = time.monotonic() + patience_s
         with ExitStack() as held:
-            while not self._entered(held, what, is_last=time.monotonic() >= deadline):
+            while True:
+                is_last = time.monotonic() >= deadline
+                try:
+                    held.enter_context(self.locked(what))
+                    break
+                except LakeInUse:
+                    if is_last:
+                        raise
                 time.sleep(LOOK_S)
             yield
-
-    def _entered(self, held: ExitStack, what: str, *, is_last: bool) -> bool:
-        try:
-            held.enter_context(self.locked(what))
-        except LakeInUse:
-            if is_last:
-                raise
-            return False
-        return True
 
     @abstractmethod
     def locked(self, what: str) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.errors import StoreError
 from penstock.history.columns import TABLE, stored_columns, table_batch
 from penstock.history.histories import check_identity, open_history
-from penstock.lake.parquet import DAY_US, Erased, Piece, day_of, in_order
+from penstock.lake.parquet import DAY_US, Erased, FileContents, day_of, in_order
 from penstock.model import EventFilter, PositionRange
 from penstock.model.times import TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.store.arrow import record_batch
@@ -22,25 +22,25 @@ from penstock.store.contract import StoreIdentity
 from penstock.store.joining import Joined
 from penstock.store.record import Record
 
-PIECE_BYTES_MAX: Final = 128 << 20
+EVENTS_BYTES_MAX: Final = 128 << 20
 """Bytes of events in one file, unless a single event has more. It takes about seven times that in memory."""
 ROW_BYTES: Final = 100
 """About the bytes of an event without headers and body."""
 _STORED: Final = stored_columns(TABLE.names)
 
 
-def read_pieces(url: str, identity: StoreIdentity, span: PositionRange) -> Iterator[Piece]:
+def read_slices(url: str, identity: StoreIdentity, span: PositionRange) -> Iterator[FileContents]:
     """The events of a range as contents of files: of one day each, and not too large. Slices are always the same."""
     erased: list[Erased] = []
     held: list[pa.RecordBatch] = []
     first = span.first
     for rows, is_cut in _cut(_batches(_records(url, identity, span), span, erased)):
         if is_cut:
-            last = _first_position(rows) - 1
-            yield _piece(held, erased, PositionRange(first, last))
+            last = int(rows["position"][0].as_py()) - 1
+            yield _contents(held, erased, PositionRange(first, last))
             held, first = [], last + 1
         held.append(rows)
-    yield _piece(held, erased, PositionRange(first, span.last))
+    yield _contents(held, erased, PositionRange(first, span.last))
 
 
 def read_rows(url: str, identity: StoreIdentity, span: PositionRange) -> tuple[pa.Table, list[Erased]]:
@@ -56,17 +56,12 @@ def rows_of(records: Iterable[Sequence[Record]], span: PositionRange) -> tuple[p
     return rows, erased
 
 
-def _piece(held: Sequence[pa.RecordBatch], erased: Sequence[Erased], span: PositionRange) -> Piece:
+def _contents(held: Sequence[pa.RecordBatch], erased: Sequence[Erased], span: PositionRange) -> FileContents:
     rows = in_order(held)
     mine = [part for each in erased if (part := each.between(*span)) is not None]
     _check(rows.num_rows, mine, span)
-    return Piece(_day(rows, mine), *span, rows, mine)
-
-
-def _day(rows: pa.Table, erased: Sequence[Erased]) -> str:
-    if rows.num_rows:
-        return day_of(rows["recorded_at"][0].value)
-    return day_of((erased[0].recorded - UNIX_EPOCH_TICKS) // TICKS_PER_US)
+    first = rows["recorded_at"][0].value if rows.num_rows else (mine[0].recorded - UNIX_EPOCH_TICKS) // TICKS_PER_US
+    return FileContents(day_of(first), *span, rows, mine)
 
 
 def _check(rows: int, erased: Sequence[Erased], span: PositionRange) -> None:
@@ -134,13 +129,14 @@ def _cut(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, bo
     day: int | None = None
     size = 0
     for batch in batches:
-        days, sizes = _days(batch), _sizes(batch)
+        days = batch["recorded_at"].cast(pa.int64()).to_numpy() // DAY_US
+        sizes = ROW_BYTES + _lengths(batch["body"]) + _lengths(batch["headers"])
         start = 0
         while start < batch.num_rows:
-            begins = day is not None and (int(days[start]) != day or size + int(sizes[start]) > PIECE_BYTES_MAX)
+            begins = day is not None and (int(days[start]) != day or size + int(sizes[start]) > EVENTS_BYTES_MAX)
             day, size = int(days[start]), 0 if begins else size
             sums = size + np.cumsum(sizes[start:])
-            fits = max(1, int(np.searchsorted(sums, PIECE_BYTES_MAX, "right")))
+            fits = max(1, int(np.searchsorted(sums, EVENTS_BYTES_MAX, "right")))
             others = np.flatnonzero(days[start:] != day)
             count = min(fits, int(others[0])) if len(others) else fits
             yield batch.slice(start, count), begins
@@ -148,20 +144,8 @@ def _cut(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, bo
             start += count
 
 
-def _days(batch: pa.RecordBatch) -> Any:
-    return batch["recorded_at"].cast(pa.int64()).to_numpy() // DAY_US
-
-
-def _sizes(batch: pa.RecordBatch) -> Any:
-    return ROW_BYTES + _lengths(batch["body"]) + _lengths(batch["headers"])
-
-
 def _lengths(texts: Any) -> Any:
     if texts.null_count == len(texts):
         return np.zeros(len(texts), np.int64)
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
     return np.diff(offsets.astype(np.int64))
-
-
-def _first_position(rows: pa.RecordBatch) -> int:
-    return int(rows["position"][0].as_py())

@@ -31,18 +31,15 @@ class Source(NamedTuple):
 
 def look(url: str) -> Source:
     """The present state of a store. It reads the ledger first, so later erasures count for the next look."""
-    erasures = max(erasures_of(_checked(url)), default=0)
+    try:
+        checked_url(url)
+    except ValueError as error:
+        raise InvalidRequest("--url", f"is not usable: it {error}") from None
+    erasures = max(erasures_of(url), default=0)
     with closing(open_history(url)) as history:
         now = history.now()
         size = history.all_bytes()
     return Source(now.identity, now.head, size, erasures)
-
-
-def _checked(url: str) -> str:
-    try:
-        return checked_url(url)
-    except ValueError as error:
-        raise InvalidRequest("--url", f"is not usable: it {error}") from None
 
 
 def timelines(url: str, identity: StoreIdentity) -> tuple[tuple[int, int, int], ...]:
@@ -72,7 +69,7 @@ LEDGER_ROWS: Final = 1000
 _COLUMNS: Final = tuple(TABLE.get_field_index(name) for name in ("context", "stream"))
 
 
-class Gone(NamedTuple):
+class ErasedEvents(NamedTuple):
     """Erased events: whole streams by context and name, and ranges of positions."""
 
     streams: frozenset[tuple[str, str]]
@@ -115,13 +112,13 @@ def erasures_of(url: str) -> Iterator[int]:
         yield from (info.id for info in client.erasures() if info.stream is not None or info.events)
 
 
-def gone_since(url: str, after: int) -> Gone | None:
+def erased_since(url: str, after: int) -> ErasedEvents | None:
     """Events erased after an entry of the ledger. None means any events: a server gives no positions."""
     if url.startswith(SERVED):
         return None
     entries = list(_ledger(url, after))
     streams = {(each.context, each.stream) for each in entries if each.context is not None and each.stream is not None}
-    return Gone(frozenset(streams), tuple(part for each in entries for part in each.ranges))
+    return ErasedEvents(frozenset(streams), tuple(part for each in entries for part in each.ranges))
 
 
 def _ledger(url: str, after: int) -> Iterator[Erasure]:

@@ -125,7 +125,7 @@ def _check(task: _Task) -> list[str]:
     store = "the store", rows.num_rows, digest(rows)
     found = list(_disagreements(task.file, *store))
     try:
-        kept = read_file(open_seen_place(task.lake), task.file)
+        kept, _ = read_file(open_seen_place(task.lake), task.file)
     except LakeDamaged as error:
         return [*found, error.reason]
     return [*found, *_disagreements(task.file, "the file", kept.num_rows, digest(kept))]
@@ -138,14 +138,9 @@ def _disagreements(file: LakeFile, who: str, rows: int, found: str) -> Iterable[
         yield f"{who} has other events than the manifest says"
 
 
-def read_file(place: LakePlace, file: LakeFile) -> pa.Table:
-    """The rows of a file. Raises LakeDamaged if the file was changed."""
-    return _decoded(place, file)[0]
-
-
 def read_whole(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]]:
     """The rows and the erased events of a file: together all of its positions. Raises LakeDamaged."""
-    rows, erased = _decoded(place, file)
+    rows, erased = read_file(place, file)
     try:
         check_positions(file.first, file.last, rows, erased)
     except ValueError as error:
@@ -153,7 +148,8 @@ def read_whole(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]
     return rows, erased
 
 
-def _decoded(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]]:
+def read_file(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]]:
+    """The rows and the erased events of a file. Raises LakeDamaged if the file was changed."""
     data = place.read(file.path)
     if data.size != file.bytes or xxh3_128_hexdigest(data) != file.checksum:
         raise LakeDamaged(place.shown, file.path, "does not have the checksum that the manifest says")

@@ -66,13 +66,12 @@ def checkpoints(folder: Path | None) -> list[Checkpoint]:
         return []
     # A table or a flow may have this name too. Checkpoints are in a numbered folder.
     flows = {offsets.parent.parent for offsets in folder.glob("**/offsets") if offsets.parent.name.isdecimal()}
-    found = [Checkpoint(flow.name, flow.parent.name, flow / str(_version(flow))) for flow in flows]
+    found = []
+    for flow in flows:
+        # The last one counts, even if it is empty.
+        version = max(int(path.name) for path in flow.iterdir() if path.name.isdecimal())
+        found.append(Checkpoint(flow.name, flow.parent.name, flow / str(version)))
     return sorted(found, key=lambda each: (each.target, each.flow))
-
-
-def _version(flow: Path) -> int:
-    """The last checkpoint of a flow, even if it is empty."""
-    return max(int(path.name) for path in flow.iterdir() if path.name.isdecimal())
 
 
 def last_batch(log: Path) -> int:
@@ -85,7 +84,14 @@ def logged_files(log: Path, until: int | None = None) -> Iterator[Path]:
     logs = sorted((number, path) for number, path in _logs(log) if until is None or number <= until)
     begin = max((index for index, (_, path) in enumerate(logs) if path.name.endswith(_COMPACT)), default=0)
     for _, path in logs[begin:]:
-        yield from _entries(path)
+        try:
+            for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+                entry = parsed(line)
+                place = local_path(entry["path"])
+                if place is not None and entry.get("action", "add") == "add":
+                    yield place
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise _damaged(path, str(error)) from None
 
 
 def _logs(log: Path) -> Iterator[tuple[int, Path]]:
@@ -94,17 +100,6 @@ def _logs(log: Path) -> Iterator[tuple[int, Path]]:
             number = path.name.removesuffix(_COMPACT)
             if number.isdecimal():
                 yield int(number), path
-
-
-def _entries(path: Path) -> Iterator[Path]:
-    try:
-        for line in path.read_text(encoding="utf-8").splitlines()[1:]:
-            entry = parsed(line)
-            place = local_path(entry["path"])
-            if place is not None and entry.get("action", "add") == "add":
-                yield place
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _damaged(path, str(error)) from None
 
 
 def number_of(checkpoint: Path, offset: dict[str, Any], name: str) -> int:

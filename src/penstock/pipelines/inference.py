@@ -68,30 +68,24 @@ def infer(texts: Iterable[str | None]) -> Inferred:
     """The columns that fit most of these bodies."""
     top, count = _Seen(), 0
     for text in texts:
-        body = _object(text)
-        if body is not None:
+        try:
+            body = json.loads(text) if text is not None else None
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(body, dict):
             count += 1
             _note_fields(top, body)
     distinct = _distinct(top.fields)
-    chosen = _named_apart(distinct)
+    # Leave out fields whose names clash with another field's column `body_NAME`.
+    taken = {column_name(name).lower() for name in distinct if column_name(name) != name}
+    chosen = {name: seen for name, seen in distinct.items() if column_name(name) != name or name.lower() not in taken}
     lines = [
-        f"{_quoted(name)} {_ddl(seen)}{' NOT NULL' if _known(seen) == count else ''}" for name, seen in chosen.items()
+        f"{_quoted(name)} {_ddl(seen)}{' NOT NULL' if seen.kinds.total() == count else ''}"
+        for name, seen in chosen.items()
     ]
     disputed = tuple(name for name, seen in chosen.items() if len(_merged(seen.kinds)) > 1)
     unnamed = [name for name in top.fields if not _is_writable(name) or (name in distinct and name not in chosen)]
     return Inferred(",\n".join(lines), count, disputed, tuple(unnamed))
-
-
-def _object(text: str | None) -> dict[str, Any] | None:
-    try:
-        body = json.loads(text) if text is not None else None
-    except (ValueError, RecursionError):
-        return None
-    return body if isinstance(body, dict) else None
-
-
-def _known(seen: _Seen) -> int:
-    return sum(seen.kinds.values())
 
 
 def _note(seen: _Seen, value: Any) -> None:
@@ -161,12 +155,6 @@ def _is_writable(name: str) -> bool:
     return bool(name) and name.isprintable()
 
 
-def _named_apart(fields: dict[str, _Seen]) -> dict[str, _Seen]:
-    """Fields without those whose names clash with another field's column `body_NAME`."""
-    taken = {column_name(name).lower() for name in fields if column_name(name) != name}
-    return {name: seen for name, seen in fields.items() if column_name(name) != name or name.lower() not in taken}
-
-
 def _quoted(name: str) -> str:
     if _PLAIN.fullmatch(name) and name.lower() not in _RESERVED:
         return name
@@ -199,7 +187,10 @@ def sample(url: str, context: str | None, types: Sequence[str] | None, events: i
     ranges = list(_ranges(now))
     for part in ranges:
         for batch in read_range(options, _SCHEMA, part):
-            _take(texts, batch, events)
+            for type, text in zip(batch["type"].to_pylist(), batch["text"].to_pylist(), strict=True):
+                found = texts.setdefault(type, [])
+                if len(found) < events:
+                    found.append(text)
     return Sample(texts, now.head - sum(part.last - part.first + 1 for part in ranges))
 
 
@@ -211,10 +202,3 @@ def _ranges(now: Now) -> Iterator[ReadPartition]:
     if end > 1:
         last = min(LOOKED_AT_MAX, end - 1)
         yield ReadPartition(now.identity, 1, last, 0, last + 1)
-
-
-def _take(texts: dict[str, list[str | None]], batch: pa.RecordBatch, events: int) -> None:
-    for type, text in zip(batch["type"].to_pylist(), batch["text"].to_pylist(), strict=True):
-        found = texts.setdefault(type, [])
-        if len(found) < events:
-            found.append(text)

@@ -108,11 +108,22 @@ def read_declared(path: Path) -> EventTables:
     found = read_yaml(path)
     _check_known(path, found, FIELDS)
     tables = tuple(_table(path, type, entry) for type, entry in _mapping(path, "types", found.get("types")).items())
-    _check_names(path, tables)
     ignored = found.get("ignored") or []
     if not isinstance(ignored, list) or not all(isinstance(each, str) for each in ignored):
         raise InvalidRequest(str(path), "ignored must be a list of types")
-    _check_ignored(path, tables, ignored)
+    seen: dict[str, str] = {}
+    for each in tables:
+        if each.name in TAKEN:
+            raise InvalidRequest(str(path), f"type {each.type} has the table {each.name}, which every project has")
+        if each.name in seen:
+            raise InvalidRequest(str(path), f"types {seen[each.name]} and {each.type} have the same table {each.name}")
+        if each.type in ignored:
+            raise InvalidRequest(
+                str(path),
+                f"says that {each.type} has a table and is ignored: what does not fit would be in no table; "
+                "name it under types or under ignored",
+            )
+        seen[each.name] = each.type
     return EventTables(_source(path, found.get("source")), tables, tuple(ignored))
 
 
@@ -179,27 +190,6 @@ def _check_columns(fields: list[str]) -> None:
         other = seen.setdefault(column_name(name).lower(), name)
         if other != name:
             raise InvalidRequest("columns", f"{other} and {name} would both be called {column_name(name)}")
-
-
-def _check_names(path: Path, tables: tuple[EventTable, ...]) -> None:
-    seen: dict[str, str] = {}
-    for each in tables:
-        if each.name in TAKEN:
-            raise InvalidRequest(str(path), f"type {each.type} has the table {each.name}, which every project has")
-        if each.name in seen:
-            raise InvalidRequest(str(path), f"types {seen[each.name]} and {each.type} have the same table {each.name}")
-        seen[each.name] = each.type
-
-
-def _check_ignored(path: Path, tables: tuple[EventTable, ...], ignored: list[str]) -> None:
-    """A type with a table cannot be ignored: its misfits would be in no table."""
-    for each in tables:
-        if each.type in ignored:
-            raise InvalidRequest(
-                str(path),
-                f"says that {each.type} has a table and is ignored: what does not fit would be in no table; "
-                "name it under types or under ignored",
-            )
 
 
 SPECS: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")

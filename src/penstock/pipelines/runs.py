@@ -38,7 +38,7 @@ from penstock.pipelines.integrity import (
     with_judged,
 )
 from penstock.pipelines.projects import Project, read_project
-from penstock.pipelines.state import alone, read_state, write_state
+from penstock.pipelines.state import lock_project, read_state, write_state
 from penstock.spark.sessions import OWNER_ALONE, UMASK, late_session, run_in_thread
 
 LINE_CHARS_MAX: Final = 500
@@ -63,7 +63,7 @@ class Failure(NamedTuple):
         return f"flow {self.flow}: {self.reason}" if self.flow else self.reason
 
 
-class Told(NamedTuple):
+class FlowEvent(NamedTuple):
     """The state of a flow in an event of a run, and the reason if it failed."""
 
     flow: str
@@ -71,17 +71,17 @@ class Told(NamedTuple):
     error: str | None
 
 
-def told(message: str) -> Told | None:
+def flow_event(message: str) -> FlowEvent | None:
     """The state of a flow that a message of a run reports, if it reports one."""
     if found := _UNRESOLVED.match(message):
-        return Told(short(found["flow"]), "FAILED", reason(found["rest"].removeprefix("Error:")))
+        return FlowEvent(short_name(found["flow"]), "FAILED", reason(found["rest"].removeprefix("Error:")))
     if (found := _FLOW.match(message)) is None:
         return None
     error = reason(found["rest"].partition("Error:")[2]) if "Error:" in found["rest"] else None
-    return Told(short(found["flow"]), found["state"], error)
+    return FlowEvent(short_name(found["flow"]), found["state"], error)
 
 
-def short(name: str) -> str:
+def short_name(name: str) -> str:
     """A flow's name without catalog and database."""
     return name.replace("`", "").rpartition(".")[2]
 
@@ -96,10 +96,10 @@ def _candidates(text: str) -> Iterator[str]:
     yield from _OURS.findall(text)[-1:]
     yield from (f"{name}: {message}" for name, message in _RAISED.findall(head)[-1:])
     yield from (message for name, message in _NAMED.findall(head) if name not in _WRAPPERS)
-    yield next((line for line in head.splitlines() if line.strip()), "Spark does not say why")
+    yield next((line for line in head.splitlines() if line.strip()), "Spark does not on_state why")
 
 
-def mistake(error: BaseException, folder: Path) -> str:
+def describe_error(error: BaseException, folder: Path) -> str:
     """The error in a project's files, with its file and line."""
     what = str(error) if isinstance(error, PenstockError) else _message(error)
     if isinstance(error, SyntaxError):
@@ -213,7 +213,7 @@ _NO_CODE: Final = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`)|
 
 
 @dataclass
-class Defined:
+class Definitions:
     """The outputs (kinds by name) and flows (targets by name) of a project."""
 
     spark: Any
@@ -257,7 +257,7 @@ class Defined:
                 yield result["pipeline_event_result"].event.message
 
 
-def defined(project: Project, spark: Any, conf: Mapping[str, str]) -> Defined:
+def load_definitions(project: Project, spark: Any, conf: Mapping[str, str]) -> Definitions:
     """Load a project's files. Settings in `conf` override those in the files. Raises whatever the files raise."""
     from pyspark.pipelines.cli import load_pipeline_spec, register_definitions  # noqa: PLC0415
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph  # noqa: PLC0415
@@ -265,7 +265,7 @@ def defined(project: Project, spark: Any, conf: Mapping[str, str]) -> Defined:
     spec = load_pipeline_spec(project.spec)
     settings = {name: conf.get(name, value) for name, value in spec.configuration.items()}
     graph = create_dataflow_graph(spark, spec.catalog, spec.database, settings)
-    found = Defined(spark, graph, spec.storage)
+    found = Definitions(spark, graph, spec.storage)
     with _no_bytecode():
         register_definitions(project.spec, _registry(found), spec, spark, graph)
     return found
@@ -282,7 +282,7 @@ def _no_bytecode() -> Iterator[None]:
 
 
 @contextmanager
-def named(file: Path) -> Iterator[None]:
+def naming_file(file: Path) -> Iterator[None]:
     """Add the name of a file of SQL to an error: Spark does not name it."""
     try:
         yield
@@ -294,10 +294,10 @@ def named(file: Path) -> Iterator[None]:
 def in_sql(text: str) -> list[tuple[str, str]]:
     """The names and kinds of the definitions in a file of SQL."""
     code = _NO_CODE.sub(lambda each: each[1] or " ", text)
-    return [(short(name), kind) for kind, name in _IN_SQL.findall(code)]
+    return [(short_name(name), kind) for kind, name in _IN_SQL.findall(code)]
 
 
-def _registry(found: Defined) -> Any:
+def _registry(found: Definitions) -> Any:
     """PySpark's registry of definitions, which also adds them to ours."""
     from pyspark.pipelines.spark_connect_graph_element_registry import (  # noqa: PLC0415
         SparkConnectGraphElementRegistry,
@@ -317,7 +317,7 @@ def _registry(found: Defined) -> Any:
             super().register_auto_cdc_flow(flow)
 
         def register_sql(self, sql_text: str, file_path: Path) -> None:
-            with named(file_path):
+            with naming_file(file_path):
                 for name, kind in in_sql(sql_text):
                     found.add(name, kind)
                     found.add_flow(name, name)
@@ -326,7 +326,7 @@ def _registry(found: Defined) -> Any:
     return Registry(found.spark, found.graph)
 
 
-Say = Callable[[str, str], None]
+OnState = Callable[[str, str], None]
 """Called with a flow and its state whenever that changes."""
 
 COMPLETED: Final = "COMPLETED"
@@ -355,7 +355,7 @@ class Runner:
         self._connect = connect
         self._conf = conf
 
-    def round(self, full_refresh: Collection[str] = (), *, say: Say | None = None) -> Outcome:
+    def round(self, full_refresh: Collection[str] = (), *, on_state: OnState | None = None) -> Outcome:
         """Run all flows once. Raises InvalidRequest, and runs nothing, if the project has an error."""
         self._project = project = read_project(self._project.folder)
         refreshed = with_judged(project, refreshed_with(project, full_refresh))
@@ -367,7 +367,7 @@ class Runner:
             # Before the run: if it is interrupted, tables have rows of it nevertheless.
             write_state(project, {**read_state(project), "made": before_run(project)})
             states: dict[str, str] = {}
-            failures = run_in_thread(lambda: self._follow(found, refreshed, states, say or _ignore, dry=False))
+            failures = run_in_thread(lambda: self._run(found, refreshed, states, on_state, dry=False))
             # In this thread: after Ctrl-C there is no result to save.
             _note(project, found, states, failures, refreshed)
         return Outcome(found.flows, states, failures, tuple(refreshed))
@@ -380,17 +380,17 @@ class Runner:
             found = run_in_thread(lambda: self._define(spark, ()))
             check_integrity(self._project, (), found.outputs)
             states: dict[str, str] = {}
-            failures = run_in_thread(lambda: self._follow(found, (), states, _ignore, dry=True))
+            failures = run_in_thread(lambda: self._run(found, (), states, None, dry=True))
         return Outcome(found.flows, states, failures, ())
 
-    def _define(self, spark: Any, full_refresh: Collection[str]) -> Defined:
+    def _define(self, spark: Any, full_refresh: Collection[str]) -> Definitions:
         try:
             with redirect_stdout(StringIO()):
-                found = defined(self._project, spark, self._conf)
+                found = load_definitions(self._project, spark, self._conf)
         except Exception as error:
             # The files are users' programs, and raise anything.
             raise InvalidRequest(
-                self._project.name, f"cannot be loaded: {mistake(error, self._project.folder)}"
+                self._project.name, f"cannot be loaded: {describe_error(error, self._project.folder)}"
             ) from error
         for table in full_refresh:
             if table not in found.outputs:
@@ -399,17 +399,24 @@ class Runner:
             raise InvalidRequest(self._project.name, FORMER)
         return found
 
-    def _follow(
-        self, found: Defined, refreshed: Collection[str], states: dict[str, str], say: Say, *, dry: bool
+    def _run(
+        self,
+        found: Definitions,
+        refreshed: Collection[str],
+        states: dict[str, str],
+        on_state: OnState | None,
+        *,
+        dry: bool,
     ) -> tuple[Failure, ...]:
         failures: dict[str, Failure] = {}
         try:
             for message in found.run(refreshed, dry=dry):
-                event = told(message)
+                event = flow_event(message)
                 if event is None or (event.state == COMPLETED and states.get(event.flow) == FAILED):
                     continue
                 states[event.flow] = event.state
-                say(event.flow, event.state)
+                if on_state is not None:
+                    on_state(event.flow, event.state)
                 if event.state == FAILED:
                     failures[event.flow] = Failure(event.flow, event.error or str(failures.get(event.flow, "failed")))
         except Exception as error:  # noqa: BLE001 - see below
@@ -419,13 +426,9 @@ class Runner:
         return tuple(failures.values())
 
 
-def _ignore(flow: str, state: str) -> None:
-    pass
-
-
 def _note(
     project: Project,
-    found: Defined,
+    found: Definitions,
     states: Mapping[str, str],
     failures: Collection[Failure],
     refreshed: Collection[str],
@@ -450,7 +453,7 @@ def _note(
 
 
 @contextmanager
-def running(project: Project, master: str, conf: Mapping[str, str], what: str) -> Iterator[Runner]:
+def open_runner(project: Project, master: str, conf: Mapping[str, str], what: str) -> Iterator[Runner]:
     """Lock a project, and start a Spark to run it."""
-    with alone(project, what), connect_server(project, master, conf) as connect:
+    with lock_project(project, what), connect_server(project, master, conf) as connect:
         yield Runner(project, connect, conf)

@@ -80,7 +80,7 @@ def write_state(project: Project, state: dict[str, Any]) -> None:
 
 
 @contextmanager
-def alone(project: Project, what: str) -> Iterator[None]:
+def lock_project(project: Project, what: str) -> Iterator[None]:
     """Lock a project. Raises InvalidRequest, which names the owner of the lock."""
     make_folder(project.own, shared=is_shared(project.folder))
     descriptor = private(project.own / LOCK, os.O_RDWR | os.O_CREAT)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.history.histories import Now, open_history
+from penstock.history.histories import open_history
 from penstock.pipelines.checkpoints import FILES_LOG, Checkpoint, checkpoints, logged_files, number_of
 from penstock.pipelines.projects import Project
 from penstock.pipelines.state import holder, read_state
@@ -51,17 +51,13 @@ class Status(NamedTuple):
 
 
 def status(project: Project) -> Status:
-    now, why = _look(project)
-    flows = flow_statuses(project, None if now is None else now.head)
-    return Status(project.name, str(project.folder), now and now.head, why, holder(project), flows)
-
-
-def _look(project: Project) -> tuple[Now | None, str | None]:
+    head, why = None, None
     try:
         with closing(open_history(project.declared.source["url"])) as history:
-            return history.now(), None
+            head = history.now().head
     except (PenstockError, OSError) as error:
-        return None, str(error)
+        why = str(error)
+    return Status(project.name, str(project.folder), head, why, holder(project), flow_statuses(project, head))
 
 
 def flow_statuses(project: Project, head: int | None) -> list[FlowStatus]:
@@ -71,12 +67,8 @@ def flow_statuses(project: Project, head: int | None) -> list[FlowStatus]:
     reached = _Reached(project, found)
     names = [*found, *(name for name in known if name not in found)]
     rows = [_flow(project, name, found.get(name), known.get(name, {}), reached, head) for name in names]
-    return sorted(rows, key=_order)
-
-
-def _order(flow: FlowStatus) -> tuple[bool, bool, str, str]:
-    """Flows that read the store, then those that read tables, then all others."""
-    return flow.source is None, flow.source != STORE, flow.source or "", flow.flow
+    # Flows that read the store, then those that read tables, then all others.
+    return sorted(rows, key=lambda flow: (flow.source is None, flow.source != STORE, flow.source or "", flow.flow))
 
 
 def _flow(
@@ -128,7 +120,13 @@ class _Reached:
         tables = [each for each in read if each is not None]
         if not tables or len(tables) != len(read):
             return None, None, None
-        return _behind(tables)
+        names = ", ".join(sorted({name for name, _, _ in tables}))
+        known = [(position, end) for _, position, end in tables if position is not None and end is not None]
+        if len(known) != len(tables):
+            return names, None, None
+        # Of several sources, the least position and the largest lag count.
+        least = min(position for position, _ in known)
+        return names, least, least + max(end - position for position, end in known)
 
     def _of_table(
         self, files: set[Path], head: int | None, readers: tuple[str, ...]
@@ -137,26 +135,12 @@ class _Reached:
         if folder.parent != self._project.tables or folder.name not in self._targets:
             return None
         _, end, _ = self.by(self._targets[folder.name].flow, head, readers)
-        return folder.name, _position(folder, files, end), end
-
-
-def _behind(tables: list[tuple[str, int | None, int | None]]) -> tuple[str, int | None, int | None]:
-    """Of several sources, the least position, and the largest lag."""
-    names = ", ".join(sorted({name for name, _, _ in tables}))
-    known = [(position, end) for _, position, end in tables if position is not None and end is not None]
-    if len(known) != len(tables):
-        return names, None, None
-    least = min(position for position, _ in known)
-    return names, least, least + max(end - position for position, end in known)
-
-
-def _position(table: Path, read: set[Path], end: int | None) -> int | None:
-    unread = set(logged_files(table / FILES_LOG)) - read
-    try:
-        firsts = [first for file in unread if (first := _footer(file)[1]) is not None]
-    except OSError:
-        return None
-    return min(firsts) - 1 if firsts else end
+        unread = set(logged_files(folder / FILES_LOG)) - files
+        try:
+            firsts = [first for file in unread if (first := _footer(file)[1]) is not None]
+        except OSError:
+            return folder.name, None, end
+        return folder.name, min(firsts) - 1 if firsts else end, end
 
 
 def table_rows(project: Project, table: str) -> int | None:
@@ -182,7 +166,8 @@ class RowCounts:
         if folder is None or not folder.is_dir():
             return None
         try:
-            files = _files(folder)
+            is_streamed = (folder / FILES_LOG).is_dir()
+            files = set(logged_files(folder / FILES_LOG) if is_streamed else folder.glob("*.parquet"))
             known, rows = self._known.get(table, (set(), 0))
             if not known <= files:
                 known, rows = set(), 0
@@ -194,11 +179,6 @@ class RowCounts:
         return rows
 
 
-def _files(folder: Path) -> set[Path]:
-    is_streamed = (folder / FILES_LOG).is_dir()
-    return set(logged_files(folder / FILES_LOG) if is_streamed else folder.glob("*.parquet"))
-
-
 @lru_cache(FOOTERS_MAX)
 def _footer(file: Path) -> tuple[int, int | None]:
     """The rows of a file, and its first position. Files never change. Raises OSError."""
@@ -206,14 +186,11 @@ def _footer(file: Path) -> tuple[int, int | None]:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
-        return _rows_and_first(pq.read_metadata(file))
+        metadata = pq.read_metadata(file)
+        columns = [index for index in range(metadata.num_columns) if metadata.schema.column(index).path == POSITION]
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        found = [group.column(column).statistics for group in groups for column in columns]
+        firsts = [int(each.min) for each in found if each is not None and each.has_min_max]
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise OSError(f"{file} is damaged: {error}") from error
-
-
-def _rows_and_first(metadata: Any) -> tuple[int, int | None]:
-    columns = [index for index in range(metadata.num_columns) if metadata.schema.column(index).path == POSITION]
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    found = [group.column(column).statistics for group in groups for column in columns]
-    firsts = [int(each.min) for each in found if each is not None and each.has_min_max]
     return metadata.num_rows, min(firsts, default=None)
