@@ -8,7 +8,7 @@ from pyspark import SparkContext
 
 from penstock.errors import PenstockError
 from penstock.pipelines.projects import read_project
-from penstock.pipelines.runs import SERVICE, Runner
+from penstock.pipelines.runs import SERVICE, Runner, open_runner
 from tests.spark import support as quick
 
 MASTER = "local[2,4]"

@@ -24,21 +24,8 @@ from penstock.spark.body_schema import column_name
 LONG_MAX: Final = (1 << 63) - 1
 DECIMAL_MAX: Final = 10**38 - 1
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESERVED: Final = frozenset(
-    [
-        "array",
-        "struct",
-        "map",
-        "decimal",
-        "interval",
-        "timestamp",
-        "date",
-        "not",
-        "null",
-        "comment",
-        "default",
-        "generated",
-    ]
+_RESERVED: Final = re.compile(
+    r"array|struct|map|decimal|interval|timestamp|date|not|null|comment|default|generated", re.IGNORECASE
 )
 
 
@@ -156,7 +143,7 @@ def _is_writable(name: str) -> bool:
 
 
 def _quoted(name: str) -> str:
-    if _PLAIN.fullmatch(name) and name.lower() not in _RESERVED:
+    if _PLAIN.fullmatch(name) and not _RESERVED.fullmatch(name):
         return name
     return "`" + name.replace("`", "``") + "`"
 
