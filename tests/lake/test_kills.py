@@ -218,7 +218,7 @@ def test_what_failed_in_the_middle_of_a_change_is_finished_first(
 
 def _full_for_manifests(replace: Callable[..., None]) -> Callable[..., None]:
     def full(place: local.LocalPlace, path: str, written: bytes) -> None:
-        with place.told():
+        with place.translated_errors():
             if path == MANIFEST:
                 raise OSError(errno.ENOSPC, "No space left on device")
         replace(place, path, written)

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from penstock.errors import LakeDamaged, PenstockError, PlaceRefused
 from penstock.files import flaw_of, made_of
@@ -77,9 +76,6 @@ class _Spans:
     spans: tuple[tuple[int, int], ...]
 
 
-AnyPending = TypeVar("AnyPending", Change, _Spans)
-
-
 def record(place: LakePlace, plan: Plan) -> None:
     """Record a plan."""
     place.replace(PENDING, sealed({"format": FORMAT_VERSION, "plan": asdict(plan)}))
@@ -106,7 +102,12 @@ def finish(place: LakePlace) -> None:
 
 def _carry_out(place: LakePlace, manifest: Manifest, change: Change, on_manifest: OnManifest) -> Manifest:
     if manifest.number < change.number:
-        _place(place, change)
+        if change.kind == COMPACT:
+            for day in sorted({_day(path) for path in (*change.removed, *change.staged)}):
+                staged = {path: aside for path, aside in change.staged.items() if _day(path) == day}
+                place.swap(day, {path for path in change.removed if _day(path) == day}, staged)
+        else:
+            place.publish(change.staged)
         manifest = _changed(manifest, change)
         place.replace(MANIFEST, encode(manifest))
     on_manifest(place, manifest)
@@ -118,16 +119,6 @@ def _carry_out(place: LakePlace, manifest: Manifest, change: Change, on_manifest
 def _changed(manifest: Manifest, change: Change) -> Manifest:
     changed = {"head": change.head, "erasures": change.erasures}
     return manifest.with_files(set(change.removed), list(change.added), **changed)
-
-
-def _place(place: LakePlace, change: Change) -> None:
-    if change.kind != COMPACT:
-        place.publish(change.staged)
-        return
-    days = [(_day(path), path) for path in (*change.removed, *change.staged)]
-    for day, _ in groupby(sorted(days), key=lambda each: each[0]):
-        staged = {path: aside for path, aside in change.staged.items() if _day(path) == day}
-        place.swap(day, {path for path in change.removed if _day(path) == day}, staged)
 
 
 def _day(path: str) -> str:
@@ -193,25 +184,20 @@ def pending_of(place: LakePlace) -> Plan | Change | None:
         return None
     document = opened(place.shown, PENDING, data)
     try:
+        found: Plan | Change
         if "plan" in document:
-            return _plan(document["plan"])
-        change = document["change"]
-        check_entries(place.shown, PENDING, change["added"])
-        _check_paths(place, change["added"], change["removed"], change["staged"])
-        return _with_kind(made_of(Change, change))
+            plan = made_of(_Spans, document["plan"])
+            found = Plan(plan.kind, tuple(PositionRange(*span) for span in plan.spans))
+        else:
+            change = document["change"]
+            check_entries(place.shown, PENDING, change["added"])
+            _check_paths(place, change["added"], change["removed"], change["staged"])
+            found = made_of(Change, change)
+        if found.kind not in KINDS:
+            raise ValueError(f"it has the kind {found.kind!r}")
+        return found
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise LakeDamaged(place.shown, PENDING, f"cannot be read: {error}") from error
-
-
-def _plan(document: dict[str, Any]) -> Plan:
-    plan = _with_kind(made_of(_Spans, document))
-    return Plan(plan.kind, tuple(PositionRange(*span) for span in plan.spans))
-
-
-def _with_kind(found: AnyPending) -> AnyPending:
-    if found.kind not in KINDS:
-        raise ValueError(f"it has the kind {found.kind!r}")
-    return found
 
 
 def _check_paths(
@@ -245,7 +231,7 @@ def check_new(place: LakePlace) -> None:
     """Raise PlaceRefused if a place for a new lake is not empty."""
     foreign = sorted(place.files())
     if foreign:
-        raise PlaceRefused(place.shown, f"it holds other things: {_told(foreign)}; name an empty folder, or a new one")
+        raise PlaceRefused(place.shown, f"it holds other things: {_listing(foreign)}; name a new or empty folder")
 
 
 def check_links(place: LakePlace, manifest: Manifest) -> None:
@@ -265,7 +251,7 @@ def check_files(place: LakePlace, manifest: Manifest) -> None:
             raise LakeDamaged(place.shown, file.path, reason)
     foreign = strays(sizes, manifest)
     if foreign:
-        reason = f"it holds files that are in no manifest: {_told(foreign)}; move them elsewhere"
+        reason = f"it holds files that are in no manifest: {_listing(foreign)}; move them elsewhere"
         raise PlaceRefused(place.shown, reason)
 
 
@@ -275,6 +261,6 @@ def strays(paths: Collection[str], manifest: Manifest) -> list[str]:
     return sorted(path for path in paths if path not in known and not is_passed_over(path))
 
 
-def _told(paths: list[str]) -> str:
+def _listing(paths: list[str]) -> str:
     more = len(paths) - STRAYS_TOLD_MAX
     return ", ".join(paths[:STRAYS_TOLD_MAX]) + (f" and {more} more" if more > 0 else "")

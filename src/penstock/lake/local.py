@@ -85,27 +85,24 @@ class LocalPlace(LakePlace):
     # -- reading
 
     def find(self, path: str) -> bytes | None:
-        with self.told():
+        with self.translated_errors():
             try:
                 return read_file(self.at(path), DOCUMENT_BYTES_MAX)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
     def read(self, path: str) -> Any:
-        with self.told():
+        with self.translated_errors():
             try:
                 # Map the file, so that it is not in memory twice. An empty file cannot be mapped.
-                return (
-                    pa.memory_map(str(self.at(path))).read_buffer()
-                    if self.at(path).stat().st_size
-                    else pa.py_buffer(b"")
-                )
+                at = self.at(path)
+                return pa.memory_map(str(at)).read_buffer() if at.stat().st_size else pa.py_buffer(b"")
             except (FileNotFoundError, NotADirectoryError):
                 raise self.missing(path) from None
 
     @contextmanager
     def opened(self, path: str) -> Iterator[Any]:
-        with self.told():
+        with self.translated_errors():
             try:
                 file = pa.OSFile(str(self.at(path)))
             except FileNotFoundError:
@@ -114,7 +111,7 @@ class LocalPlace(LakePlace):
                 yield file
 
     def files(self) -> dict[str, int]:
-        with self.told():
+        with self.translated_errors():
             if self.path.exists() and not self.path.is_dir():
                 raise PlaceRefused(self.shown, "it is a file; a lake is a folder")
             return dict(_files(self.path, ""))
@@ -122,7 +119,7 @@ class LocalPlace(LakePlace):
     # -- writing
 
     def replace(self, path: str, data: bytes) -> None:
-        with self.told():
+        with self.translated_errors():
             target = self.at(path)
             aside = self.at(aside_name())
             self._write(aside, data)
@@ -130,7 +127,7 @@ class LocalPlace(LakePlace):
             sync_directory(target.parent)
 
     def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
-        with self.told():
+        with self.translated_errors():
             aside = aside_name()
             self._write(self.at(aside), data)
             # Sync its name before a change relies on it.
@@ -163,7 +160,7 @@ class LocalPlace(LakePlace):
         return stat.S_IMODE(self.path.stat().st_mode) & FOLDER_MODES | FOLDER
 
     def publish(self, staged: Mapping[str, str]) -> None:
-        with self.told():
+        with self.translated_errors():
             for path, aside in staged.items():
                 self.make_folder(str(Path(path).parent))
                 if self.at(aside).exists():
@@ -177,7 +174,7 @@ class LocalPlace(LakePlace):
     def swap(self, day: str, removed: set[str], staged: Mapping[str, str]) -> None:
         """See LakePlace. The old folder is a temporary one then, until `clear`."""
         folder = self.at(folder_of(day))
-        with self.told():
+        with self.translated_errors():
             for aside in (self._outside(), self.at(ASIDE)):
                 if _before(aside / folder.name).exists() and not folder.exists():
                     _before(aside / folder.name).rename(folder)
@@ -221,14 +218,14 @@ class LocalPlace(LakePlace):
         return whole.parent / f".{whole.name}{_BESIDE}"
 
     def remove(self, path: str) -> None:
-        with self.told():
+        with self.translated_errors():
             self.at(path).unlink(missing_ok=True)
             # Remove the folder of a day without events.
             with suppress(OSError):
                 self.at(path).parent.rmdir()
 
     def clear(self) -> None:
-        with self.told():
+        with self.translated_errors():
             _remove(self.at(ASIDE))
             _remove(self._outside())
 
@@ -236,13 +233,13 @@ class LocalPlace(LakePlace):
 
     @contextmanager
     def locked(self, what: str) -> Iterator[None]:
-        with self.told():
+        with self.translated_errors():
             self.make_folder(OWN)
             descriptor = private(self.at(LOCK), os.O_RDWR | os.O_CREAT)
         try:
             if not _is_taken(descriptor):
                 raise LakeInUse(self.shown, shown_owner(os.pread(descriptor, 4096, 0)))
-            with self.told():
+            with self.translated_errors():
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, json.dumps(owner(what)).encode(), 0)
             yield

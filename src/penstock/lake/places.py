@@ -116,7 +116,7 @@ class LakePlace(ABC):
         return LakeDamaged(self.shown, path, "is not there")
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def translated_errors(self) -> Iterator[None]:
         """Translate the system's errors."""
         try:
             yield

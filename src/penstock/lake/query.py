@@ -64,7 +64,9 @@ def look_at(place: LakePlace, url: str | None) -> Asked:
 @contextmanager
 def lake_session(place: LakePlace, url: str | None, asked: Asked, limits: Limits) -> Iterator[Session]:
     """A session in which `events` is a lake and the newer events of its store."""
-    with Session(replace(limits, directories=(*limits.directories, *_directories(place)))) as session:
+    # DuckDB may read the lake's directory, plain and escaped.
+    own = (str(place.path), _escaped(str(place.path))) if isinstance(place, LocalPlace) else ()
+    with Session(replace(limits, directories=(*limits.directories, *own))) as session:
         _add_files(session, place, asked.manifest)
         if asked.now is None or url is None:
             session.add(_TAIL, TABLE.empty_table())
@@ -81,7 +83,7 @@ def _add_files(session: Session, place: LakePlace, manifest: Manifest) -> None:
     # DuckDB would open a link out of the lake, or a pipe.
     place.check_inside(file.path for file in manifest.files)
     if isinstance(place, LocalPlace):
-        paths = ", ".join(quoted(_plain(str(place.at(file.path)))) for file in manifest.files)
+        paths = ", ".join(quoted(_escaped(str(place.at(file.path)))) for file in manifest.files)
         view = f"FROM read_parquet([{paths}], hive_partitioning = false) SELECT {', '.join(COLUMNS)}"
         try:
             session.add_view(_FILES, view)
@@ -92,12 +94,7 @@ def _add_files(session: Session, place: LakePlace, manifest: Manifest) -> None:
         session.add(_FILES, FilesDataset(place, manifest.files, session.failures))
 
 
-def _directories(place: LakePlace) -> tuple[str, ...]:
-    """The directory that DuckDB may read: the lake's, plain and escaped."""
-    return (str(place.path), _plain(str(place.path))) if isinstance(place, LocalPlace) else ()
-
-
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     """A path with its wildcards escaped for DuckDB."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 

@@ -57,10 +57,10 @@ class RemotePlace(LakePlace):
             self._at(path)
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def translated_errors(self) -> Iterator[None]:
         """See LakePlace. File systems of libraries have other errors than OSError."""
         try:
-            with super().told():
+            with super().translated_errors():
                 yield
         except PenstockError:
             raise
@@ -70,7 +70,7 @@ class RemotePlace(LakePlace):
     # -- reading
 
     def find(self, path: str) -> bytes | None:
-        with self.told():
+        with self.translated_errors():
             try:
                 with self._fs.open_input_file(self._at(path)) as file:
                     return bytes(file.read())
@@ -83,7 +83,7 @@ class RemotePlace(LakePlace):
 
     @contextmanager
     def opened(self, path: str) -> Iterator[Any]:
-        with self.told():
+        with self.translated_errors():
             try:
                 file = self._fs.open_input_file(self._at(path))
             except FileNotFoundError:
@@ -98,7 +98,7 @@ class RemotePlace(LakePlace):
     def _files_in(self, folder: str) -> dict[str, int]:
         at = self._at(folder) if folder else self._root
         selector = fs.FileSelector(at, recursive=True, allow_not_found=True)
-        with self.told():
+        with self.translated_errors():
             found = self._fs.get_file_info(selector)
         start = len(self._root) + 1
         return {info.path[start:]: info.size for info in found if info.type == fs.FileType.File and info.path[start:]}
@@ -111,13 +111,13 @@ class RemotePlace(LakePlace):
 
     def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
         aside = aside_name()
-        with self.told():
+        with self.translated_errors():
             self._put(aside, data)
         return aside
 
     def publish(self, staged: Mapping[str, str]) -> None:
         self._check_lease()
-        with self.told():
+        with self.translated_errors():
             for path, aside in staged.items():
                 if self._is_there(aside):
                     self._take(aside, path)
@@ -137,7 +137,7 @@ class RemotePlace(LakePlace):
             self.remove(path)
 
     def _set(self, path: str, data: bytes, aside: str) -> None:
-        with self.told():
+        with self.translated_errors():
             if self._has_objects:
                 self._put(path, data)
             else:
@@ -172,7 +172,7 @@ class RemotePlace(LakePlace):
         return bool(self._fs.get_file_info(self._at(path)).type == fs.FileType.File)
 
     def _delete(self, path: str) -> None:
-        with self.told(), suppress(FileNotFoundError):
+        with self.translated_errors(), suppress(FileNotFoundError):
             self._fs.delete_file(self._at(path))
 
     # -- the lease

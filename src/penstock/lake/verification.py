@@ -108,8 +108,8 @@ def _compared(
         part = files[number : number + ROUND_FILES]
         tasks = [_Task(absolute(lake), absolute(url), manifest.identity, file) for file in part]
         first, last = part[0].first, part[-1].last
-        told = event_progress(progressed, first - 1, last - first + 1, manifest.head)
-        for file, found in zip(part, parallel_map(spark, tasks, _check, told), strict=True):
+        report = event_progress(progressed, first - 1, last - first + 1, manifest.head)
+        for file, found in zip(part, parallel_map(spark, tasks, _check, report), strict=True):
             yield from (Difference(file.first, file.last, file.path, what) for what in found)
             if not found:
                 good.add(file)

@@ -124,7 +124,12 @@ def read_declared(path: Path) -> EventTables:
                 "name it under types or under ignored",
             )
         seen[each.name] = each.type
-    return EventTables(_source(path, found.get("source")), tables, tuple(ignored))
+    source = _mapping(path, "source", found.get("source"))
+    # First, because a misspelt name is why another is missing.
+    _check_known(path, source, (*SOURCE, *TUNING), " in source")
+    if "url" not in source:
+        raise InvalidRequest(str(path), "says no url in source")
+    return EventTables({name: _text(path, name, value) for name, value in source.items()}, tables, tuple(ignored))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -151,15 +156,6 @@ def _check_known(path: Path, found: dict[Any, Any], known: tuple[str, ...], wher
             raise InvalidRequest(str(path), f"has {name!r}{where}, which is unknown; there are {', '.join(known)}")
 
 
-def _source(path: Path, found: Any) -> dict[str, str]:
-    source = _mapping(path, "source", found)
-    # First, because a misspelt name is why another is missing.
-    _check_known(path, source, (*SOURCE, *TUNING), " in source")
-    if "url" not in source:
-        raise InvalidRequest(str(path), "says no url in source")
-    return {name: _text(path, name, value) for name, value in source.items()}
-
-
 def _text(path: Path, name: str, value: Any) -> str:
     """A value of the source. A list or null in YAML is no text that a user could mean."""
     if isinstance(value, bool) or not isinstance(value, str | int | date):
@@ -178,18 +174,14 @@ def _table(path: Path, type: Any, entry: Any) -> EventTable:
     try:
         schema = schema_of(columns)
         body_check(schema)
-        _check_columns([field["name"] for field in schema["fields"]])
+        seen: dict[str, str] = {}
+        for field in (each["name"] for each in schema["fields"]):
+            other = seen.setdefault(column_name(field).lower(), field)
+            if other != field:
+                raise InvalidRequest("columns", f"{other} and {field} would both be called {column_name(field)}")
     except InvalidRequest as error:
         raise InvalidRequest(str(path), f"type {type}: {error}") from None
     return EventTable(type, name, columns)
-
-
-def _check_columns(fields: list[str]) -> None:
-    seen: dict[str, str] = {}
-    for name in fields:
-        other = seen.setdefault(column_name(name).lower(), name)
-        if other != name:
-            raise InvalidRequest("columns", f"{other} and {name} would both be called {column_name(name)}")
 
 
 SPECS: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")
@@ -252,19 +244,14 @@ def read_project(folder: Path) -> Project:
     if len(specs) != 1:
         what = f"has both {' and '.join(SPECS)}" if specs else f"is no pipeline: there is no {SPECS[0]}"
         raise InvalidRequest(str(folder), what)
-    spec = _spec(specs[0])
+    spec = read_yaml(specs[0])
+    # Spark checks the rest of the specification.
+    for name in ("name", "storage"):
+        if not isinstance(spec.get(name), str):
+            raise InvalidRequest(str(specs[0]), f"must say {name}")
     if not (folder / FILE).is_file():
         raise InvalidRequest(str(folder), f"is no pipeline of Penstock's: there is no {FILE}")
     return Project(folder, specs[0], spec["name"], spec["storage"], read_conf(folder), read_declared(folder / FILE))
-
-
-def _spec(path: Path) -> dict[str, Any]:
-    """The specification. Spark checks the rest of it."""
-    spec = read_yaml(path)
-    for name in ("name", "storage"):
-        if not isinstance(spec.get(name), str):
-            raise InvalidRequest(str(path), f"must say {name}")
-    return spec
 
 
 def read_conf(folder: Path) -> dict[str, str]:

@@ -101,17 +101,16 @@ def _candidates(text: str) -> Iterator[str]:
 
 def describe_error(error: BaseException, folder: Path) -> str:
     """The error in a project's files, with its file and line."""
-    what = str(error) if isinstance(error, PenstockError) else _message(error)
+    if isinstance(error, PenstockError):
+        what = str(error)
+    elif type(error).__module__.startswith("pyspark"):
+        what = reason(str(error))
+    else:
+        what = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     if isinstance(error, SyntaxError):
         return f"{_within(error.filename or '', folder)}, line {error.lineno}: {error.msg}"
     frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
     return f"{_within(frames[-1].filename, folder)}, line {frames[-1].lineno}: {what}" if frames else what
-
-
-def _message(error: BaseException) -> str:
-    if type(error).__module__.startswith("pyspark"):
-        return reason(str(error))
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 def _within(file: str, folder: Path) -> str:
@@ -142,7 +141,12 @@ Connect = Callable[[], AbstractContextManager[Any]]
 @contextmanager
 def connect_server(project: Project, master: str, conf: Mapping[str, str]) -> Iterator[Connect]:
     """Start a Connect server for a project; yields how to open a session. Raises InvalidRequest if it fails."""
-    settings = _settings(project, conf)
+    # In a group's project, the group may use the files of runs.
+    umask = GROUP_TOO if is_shared(project.folder) else OWNER_ALONE
+    settings = {**SERVER, UMASK: umask, **project.conf, **conf}
+    # By default Derby, the metastore, writes its log into the working directory.
+    derby = f"-Dderby.stream.error.file={project.own / 'derby.log'}"
+    settings[JAVA] = f"{derby} {settings.get(JAVA, '')}".strip()
     if project.tables is not None and settings[UMASK] in (OWNER_ALONE, GROUP_TOO):
         # Hive creates the folders of tables with permissions for everyone, whatever the umask.
         make_folder(project.tables, shared=is_shared(project.folder))
@@ -161,30 +165,17 @@ def _session(address: str) -> Iterator[Any]:
     spark = run_in_thread(SparkSession.builder.remote(address).create)
     # The server is ours: if it does not answer it is gone, and a retry would only delay our end.
     spark.client.set_retry_policies([])
+    is_interrupted = False
     try:
         yield spark
     except KeyboardInterrupt:
-        # Do not wait for a server that is about to end.
+        is_interrupted = True
         raise
-    except BaseException:
-        _leave(spark)
-        raise
-    _leave(spark)
-
-
-def _leave(spark: Any) -> None:
-    with suppress(Exception):
-        run_in_thread(spark.stop)
-
-
-def _settings(project: Project, conf: Mapping[str, str]) -> dict[str, str]:
-    # In a group's project, the group may use the files of runs.
-    umask = GROUP_TOO if is_shared(project.folder) else OWNER_ALONE
-    settings = {**SERVER, UMASK: umask, **project.conf, **conf}
-    # By default Derby, the metastore, writes its log into the working directory.
-    derby = f"-Dderby.stream.error.file={project.own / 'derby.log'}"
-    settings[JAVA] = f"{derby} {settings.get(JAVA, '')}".strip()
-    return settings
+    finally:
+        # After Ctrl-C the server is about to end: do not wait for it.
+        if not is_interrupted:
+            with suppress(Exception):
+                run_in_thread(spark.stop)
 
 
 @contextmanager

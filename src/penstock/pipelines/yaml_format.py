@@ -46,7 +46,10 @@ def load(path: Path) -> Any:
         raise InvalidRequest(str(path), "is nested too deeply") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
         # Values with a wrong type tag raise Python's errors.
-        raise InvalidRequest(str(path), f"is no YAML: {_told(error)}") from None
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        reason = f"is no YAML: {getattr(error, 'problem', None) or error}{where}"
+        raise InvalidRequest(str(path), reason) from None
 
 
 def loaded(text: str) -> Any:
@@ -67,9 +70,3 @@ def _size(node: Any, known: dict[int, int]) -> int:
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         known[id(node)] = 1 + sum(_size(part, known) for part in parts)
     return known[id(node)]
-
-
-def _told(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = f" in line {mark.line + 1}" if mark is not None else ""
-    return f"{getattr(error, 'problem', None) or error}{where}"

@@ -25,26 +25,9 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    DateType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import DataType, StructType
 
 from penstock.errors import InvalidRequest
 from penstock.files import created, make_folder, release
@@ -140,19 +123,28 @@ _SPARK_OPTIONS: Final = ("checkpointlocation", "path", "queryname")
 # -- columns
 
 
-_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
-ORDERED: Final = (*_WHOLE, FloatType, DoubleType, DateType, TimestampType, TimestampNTZType, StringType, BinaryType)
+_WHOLE: Final = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+ORDERED: Final = (
+    *_WHOLE,
+    types.FloatType,
+    types.DoubleType,
+    types.DateType,
+    types.TimestampType,
+    types.TimestampNTZType,
+    types.StringType,
+    types.BinaryType,
+)
 """Types that a column named by `orderBy` may have."""
 TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
-    "context": (StringType,),
-    "stream": (StringType,),
-    "type": (StringType,),
-    "body": (BinaryType,),
-    "text": (StringType,),
-    "headers": (StringType,),
-    "event_id": (StringType, BinaryType),
-    "timestamp": (TimestampType,),
-    "ticks": (LongType,),
+    "context": (types.StringType,),
+    "stream": (types.StringType,),
+    "type": (types.StringType,),
+    "body": (types.BinaryType,),
+    "text": (types.StringType,),
+    "headers": (types.StringType,),
+    "event_id": (types.StringType, types.BinaryType),
+    "timestamp": (types.TimestampType,),
+    "ticks": (types.LongType,),
     "expected_version": _WHOLE,
 }
 """The columns that a write takes, and their types."""
