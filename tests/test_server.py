@@ -388,7 +388,7 @@ def test_a_signal_stops_it_promptly_and_cleanly(tmp_path: Path, number: signal.S
         # Sooner than what was accepted would be given up.
         assert time.monotonic() - started < 9
         assert server.said().count("\n") == 2, server.said()
-        assert f"{number.name}: finishing what was accepted" in server.said()
+        assert f"{number.name}: finishing accepted requests" in server.said()
         assert workers
         assert not any(is_alive(pid) for pid in workers)
 

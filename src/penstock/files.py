@@ -1,11 +1,11 @@
-"""Files: who may use those that hold events, where one may be written, and what those of somebody else may say.
+"""Files: permissions of those that hold events, locks, atomic writes, safe paths, and documents from strangers.
 
 Folders and files that hold events are for their owner alone from the first byte on: 0700 and 0600, whatever the umask
 is. A folder that its group may write and others may not enter (0770) is shared: new files in it are for the folder's
 group too. This module does not change the umask, which belongs to all threads of the program that embeds it.
 
-A checksum tells that a file is as it was written, not who has written it. So whatever is read is judged before it is
-used: paths by `flaw_of` and `inside`, documents by `parsed` and `made_of`, sizes by `read_file`.
+A checksum shows that a file is as it was written, not who wrote it. So a reader checks a file before it
+uses it: paths by `flaw_of` and `inside`, documents by `parsed` and `made_of`, sizes by `read_file`.
 """
 
 import errno
@@ -198,7 +198,7 @@ def atomic_write(
 ) -> Iterator[BufferedWriter]:
     """A file that replaces the one at a path when it is whole. After an error the old one is unchanged.
 
-    Until then it is beside it, or at `aside`, for its owner alone; a `public` one gets the permissions of the old file.
+    Until then it is beside it, or at `aside`, for its owner only; a `public` one gets the permissions of the old file.
     """
     aside = aside or path.with_name(f"{path.name}.new")
     file = created(aside, "wb")
@@ -258,7 +258,7 @@ def _is_below(link: str, folder: Path) -> bool:
 
 
 def read_file(path: Path, bytes_max: int) -> bytes:
-    """A file of at most so many bytes. Raises OSError, also if it is larger, or a pipe that nobody may write to."""
+    """A file of at most so many bytes. Raises OSError, also if it is larger, or not a regular file."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):

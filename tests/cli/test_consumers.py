@@ -195,7 +195,7 @@ def test_what_was_set_aside_is_put_back(served: Server, client: penstock.Client,
     assert told == {"queue": "mail", "context": orders, "first": []}
     assert command("queue", "requeue", orders, "mail", "--all", *at)[1] == "put 0 allocations back into queue mail\n"
     code, _, err = command("queue", "requeue", orders, "mail", 7, *at)
-    assert (code, err) == (1, "penstock: queue mail has nothing set aside that begins at 7\n")
+    assert (code, err) == (1, "penstock: queue mail has no dead letter that begins at 7\n")
 
 
 def test_subscriptions_are_listed_and_set(served: Server, client: penstock.Client, orders: str) -> None:

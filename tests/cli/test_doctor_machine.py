@@ -140,8 +140,9 @@ def test_a_clock_that_nobody_has_set_is_a_problem() -> None:
 
 def test_too_few_open_files_for_the_connections_are_a_warning() -> None:
     assert open_files(Settings(), 1024).status is Status.WARNING
-    assert "ulimit -n 2200" in str(open_files(Settings(), 1024).advice)
-    assert open_files(Settings(mq_connections_max=10, remits_connections_max=10), 1024).status is Status.OK
+    assert "ulimit -n 3200" in str(open_files(Settings(), 1024).advice)
+    few = Settings(res_connections_max=10, mq_connections_max=10, remits_connections_max=10)
+    assert open_files(few, 1024).status is Status.OK
     assert open_files(Settings(), -1).status is Status.OK
 
 

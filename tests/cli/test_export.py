@@ -14,13 +14,20 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.event_json import Defaults
 from penstock.files import sealed
 from penstock.history.histories import open_history
-from penstock.interchange.exporting import Selection, export_events, pages
-from penstock.interchange.files import FileRefused, Format
-from penstock.interchange.parquets import from_parquet
-from penstock.interchange.rows import Defaults
-from penstock.interchange.targets import Bounds, FileTarget, Identity, for_terminal
+from penstock.interchange.exporter import (
+    ExportRange,
+    FileTarget,
+    Identity,
+    Selection,
+    export_events,
+    for_terminal,
+    pages,
+)
+from penstock.interchange.formats import FileRefused, Format
+from penstock.interchange.parquet_format import from_parquet
 from penstock.store import store_url
 from penstock.store.postgres import PostgresStore
 from penstock.testing import Server, server
@@ -191,8 +198,8 @@ def test_what_a_killed_export_wrote_after_its_last_note_is_cut_off(
     """As after a kill: nobody tidies up, and there is more in the file than was noted."""
     path, left = str(tmp_path / "all.jsonl"), list[FileTarget]()
     half = Selection(many, last=json.loads(whole.splitlines()[24_999])["position"])
-    monkeypatch.setattr("penstock.interchange.targets.NOTE_S", 0.0)
-    monkeypatch.setattr(FileTarget, "leave", lambda self: left.append(self))  # noqa: PLW0108 - a method
+    monkeypatch.setattr("penstock.interchange.exporter.NOTE_S", 0.0)
+    monkeypatch.setattr(FileTarget, "close", lambda self: left.append(self))  # noqa: PLW0108 - a method
     monkeypatch.setattr(FileTarget, "finish", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export_events(served.url, path, Format.JSONL, half, lambda *_: None)
@@ -210,7 +217,7 @@ def test_what_a_killed_export_wrote_after_its_last_note_is_cut_off(
 def test_two_exports_do_not_write_the_same_file(served: Server, few: int, tmp_path: Path) -> None:
     identity = Identity("store", 1, Format.CSV, {})
     path = tmp_path / "some.csv"
-    with FileTarget(str(path), Format.CSV, identity, Bounds(1), anew=False):
+    with FileTarget(str(path), Format.CSV, identity, ExportRange(1), restart=False):
         done = called("export", path, "--context", "few", "--url", served.url)
         assert (done.code, done.err) == (1, f"penstock: {path}.partial: another export is writing it\n")
     assert called("export", path, "--context", "few", "--url", served.url).code == 0

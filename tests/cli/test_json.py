@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from penstock.cli.events import BadEvent, event_document, event_of
 from penstock.cli.output import json_text
-from penstock.interchange.lines import from_json_lines
-from penstock.interchange.rows import Defaults
+from penstock.event_json import Defaults
+from penstock.interchange.json_format import from_json_lines
 from penstock.model import Event
 from penstock.model.times import TICKS_MAX, stamp_of, text_of_ticks, ticks_of_text
 from penstock.terminal import LogLines, escape_python, shown, shown_document

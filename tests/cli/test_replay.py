@@ -231,7 +231,7 @@ def test_what_cannot_be_is_told_in_a_line(served: Server, line: tuple[object, ..
 
 
 def test_a_target_that_cannot_be_reached_is_named(served: Server, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.interchange.sending.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("penstock.interchange.sender.TIMEOUT_S", 0.2)
     done = replay("--context", shop, "--to-url", "penstock://127.0.0.1:9", "--url", served.url)
     assert done.code == 1
     assert "no server answers at penstock://127.0.0.1:9: " in done.err

@@ -379,7 +379,7 @@ def refusal(
             monkeypatch.setattr(engine._disk, "refusal", lambda: StorageFull("no room"))
         else:
             small = replace(engine.settings, commit_events_max=0)
-            monkeypatch.setattr(engine._parts, "settings", small)
+            monkeypatch.setattr(engine._context, "settings", small)
 
     yield begin
     if request.param == "fsync":
@@ -443,7 +443,7 @@ def test_a_marked_repeat_needs_no_wire(site: Site, refusal: Callable[[], None], 
 def test_a_queue_that_is_full_of_what_a_replay_put_there_says_that_it_was_done(
     site: Site, context: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.replays.WAITING_ALLOCATIONS_MAX", 1)
+    monkeypatch.setattr("penstock.engine.queues.WAITING_ALLOCATIONS_MAX", 1)
     appended = site.ask(Append(context, "s", some(3), ANY))
     assert isinstance(appended, Appended)
     site.ask(SubscribeQueue(context, context, "me", "", 0, 3, 60_000))

@@ -12,11 +12,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import errors
-from penstock.engine.answers import HEAD_BYTES_MAX, Answer, frame_answer, load_answer, returned_by
-from penstock.engine.build_step import Built, build
-from penstock.engine.frames import Unframer, Unreadable, frame
-from penstock.engine.paging import Paged, page
-from penstock.engine.running import Point, check
+from penstock.engine.iterator_jobs import Built, Paged, Point, build_index, check_function, run_page
+from penstock.engine.worker_protocol import (
+    HEAD_BYTES_MAX,
+    Answer,
+    Unframer,
+    Unreadable,
+    frame,
+    frame_answer,
+    load_answer,
+    returned_by,
+)
 from penstock.errors import FunctionFailed, FunctionTimedOut, IteratorNotFound, PenstockError, Retry
 from penstock.model import Encoded, ItemPage
 from penstock.spark.build_tasks import TaskProgress, read_progress
@@ -52,12 +58,12 @@ def sent(head: Any, contents: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        (BUILT, returned_by(build)),
-        (None, returned_by(build)),
-        (PAGED, returned_by(page)),
-        (ENCODED, returned_by(page)),
-        (FRAMES, returned_by(page)),
-        (None, returned_by(check)),
+        (BUILT, returned_by(build_index)),
+        (None, returned_by(build_index)),
+        (PAGED, returned_by(run_page)),
+        (ENCODED, returned_by(run_page)),
+        (FRAMES, returned_by(run_page)),
+        (None, returned_by(check_function)),
         (PROGRESS, TaskProgress),
         (["Landlock"], list[str]),
     ],

@@ -16,9 +16,7 @@ import pytest
 import pytest_asyncio
 
 from penstock.engine import Engine
-from penstock.engine.paging import Paged
-from penstock.engine.running import Point
-from penstock.engine.sources import BODY_DEPTH_MAX
+from penstock.engine.iterator_jobs import BODY_DEPTH_MAX, Paged, Point
 from penstock.errors import (
     FunctionFailed,
     InvalidRequest,

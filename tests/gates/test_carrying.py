@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.engine import Engine
-from penstock.engine.budget import Budget
+from penstock.engine.engine import Budget
 from penstock.engine.metrics import Metrics
 from penstock.gates.carrying import Carrying
 from penstock.model import Batch, Done, Reply, Request

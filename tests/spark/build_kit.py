@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.engine.index_builder import Builder
-from penstock.engine.indices import Index
+from penstock.engine.index_builder import Builder, Index
 from penstock.errors import FunctionFailed
 from penstock.spark.builds import Outcome, build
 from penstock.spark.parallel import parallel_map

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidRequest
-from penstock.history.columns import COLUMNS, batch_of, between, stored_columns, table_batch
-from penstock.history.texts import json_of
+from penstock.history.columns import COLUMNS, batch_of, between, json_of, stored_columns, table_batch
 from penstock.model import NewEvent
 from penstock.model.times import TICKS_MASK, TICKS_MAX, datetime_of, stamp_of
 from penstock.spark.source import TABLE, arrow_schema

@@ -22,10 +22,8 @@ from penstock.sql import Session, open_session
 from penstock.sql.dataset import recorded_between
 from penstock.sql.pushdown import (
     NONE,
-    Other,
+    Filter,
     ValueRange,
-    columns_of,
-    constraints_of,
     narrowed,
     parse_filter,
     recorded_ticks,
@@ -106,7 +104,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 
 @given(FILTERS, tables())
 def test_no_row_that_passes_a_filter_lies_outside_of_what_is_read(passing: Any, table: pa.Table) -> None:
-    constraints = constraints_of(parse_filter(passing, TABLE))
+    constraints = parse_filter(passing, TABLE).constraints
     options, recorded = narrowed(ReadOptions("sqlite:///x"), constraints), recorded_ticks(constraints)
     for row in table.filter(passing).drop(list(TIMES)).to_pylist():
         assert options.first <= row["position"] <= options.last
@@ -117,7 +115,7 @@ def test_no_row_that_passes_a_filter_lies_outside_of_what_is_read(passing: Any, 
 
 
 def pushed(expression: Any) -> ReadOptions:
-    return narrowed(ReadOptions("sqlite:///x"), constraints_of(parse_filter(expression, TABLE)))
+    return narrowed(ReadOptions("sqlite:///x"), parse_filter(expression, TABLE).constraints)
 
 
 def test_what_is_simple_is_pushed() -> None:
@@ -141,9 +139,9 @@ def test_names_that_no_option_can_say_are_left_to_the_filter(name: str) -> None:
 
 def test_what_is_not_understood_says_nothing() -> None:
     strange = pc.utf8_length(pc.field("type")) > 3
-    assert constraints_of(parse_filter(strange, TABLE)) == NONE
-    assert columns_of(parse_filter(strange, TABLE)) in (None, frozenset(["type"]))
-    assert parse_filter(pc.field("no such column") == 1, TABLE) == Other()
+    assert parse_filter(strange, TABLE).constraints == NONE
+    assert parse_filter(strange, TABLE).columns in (None, frozenset(["type"]))
+    assert parse_filter(pc.field("no such column") == 1, TABLE) == Filter()
 
 
 # -- against a store

@@ -108,7 +108,7 @@ def test_an_event_that_cannot_be_read_is_told_by_its_field(at: int, wrong: bytes
     read = reply_of(EXAMPLES[model.ReadStream], frames)
     assert isinstance(read, AnswerMalformed)
     assert read.reason == reason
-    assert str(read) == f"the server's answer cannot be read: {reason}; what was asked for may have been done"
+    assert str(read) == f"the server's answer cannot be read: {reason}; it may have carried the request out"
 
 
 # --- what cannot be asked -------------------------------------------------------------------------------------

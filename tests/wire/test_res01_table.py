@@ -68,9 +68,9 @@ def test_the_commands_that_carry_events_or_output_have_no_limit_of_their_own() -
 
 
 def test_a_new_command_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = re.search(r"\*\*a Res01 command\*\*.*?```python\n(.*?)  ```", CONTRIBUTING, re.DOTALL)
+    found = re.search(r"^## Add a Res01 command\n.*?^```python\n(.*?)^```$", CONTRIBUTING, re.MULTILINE | re.DOTALL)
     assert found
-    code = re.sub(r"^  ", "", found[1], flags=re.MULTILINE)
+    code = found[1]
     names: dict[str, Any] = {
         "dataclass": dataclass,
         "Request": Request,

@@ -1,4 +1,4 @@
-"""Manifests and states: the two files of a backup besides the records.
+"""Manifests and states: the two files that a backup adds to the records.
 
 A manifest lists every file of a backup with its size and checksum. The writer adds it last: a backup without a manifest
 does not exist. Each manifest names the checksum of the one before it and carries its own, so no byte of it can change

@@ -19,7 +19,7 @@ from penstock.cli.events import Placed, event_of
 from penstock.cli.options import moment, need_name
 from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, json_text, print_line, refuse
 from penstock.errors import PenstockError, Retry, VersionConflict
-from penstock.interchange.strict import parsed
+from penstock.event_json import parse_json
 from penstock.model import ANY, NEW, Appended
 from penstock.model.events import NewEvent, random_id
 from penstock.model.times import now_ticks, stamp_of, ticks_of_datetime, ticks_of_text
@@ -138,7 +138,7 @@ def _text(name: str, given: str, as_text: bool) -> str:
     """A text as it was given. What begins like JSON and is not is a slip more often than it is meant."""
     if not as_text and given.lstrip()[:1] in ("{", "["):
         try:
-            parsed(given)
+            parse_json(given)
         except JSONDecodeError as error:
             refuse(f"{name} is not JSON: {where(error)}; say --text to keep it as text")
         except (ValueError, RecursionError) as error:
@@ -222,7 +222,7 @@ class Lines:
             for number, line in lines:
                 try:
                     if line.strip():
-                        found.append(Line(number, event_of(parsed(line.decode()), *self._place)))
+                        found.append(Line(number, event_of(parse_json(line.decode()), *self._place)))
                 except (ValueError, RecursionError) as error:
                     self._write(found, number - 1)
                     self._end(f"line {number}: {_reason(error)}")

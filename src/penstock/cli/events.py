@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from penstock.cli.output import Painted, json_text
-from penstock.interchange.strict import parsed
+from penstock.event_json import parse_json
 from penstock.model import Event, NewEvent, check_context, check_stream, check_type
 from penstock.model.events import random_id
 from penstock.model.times import now_ticks, stamp_of, stamp_of_text, text_of_ticks, ticks_of_text
@@ -77,14 +77,14 @@ def _body(body: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         return {"base64": b64encode(body).decode()}
     try:
-        return {"body": parsed(text)}
+        return {"body": parse_json(text)}
     except (ValueError, RecursionError):
         return {"text": text}
 
 
 def _headers(headers: str | None) -> Any:
     try:
-        found = parsed(headers) if headers is not None else None
+        found = parse_json(headers) if headers is not None else None
     except (ValueError, RecursionError):
         return headers
     return found if isinstance(found, dict) else headers

@@ -12,11 +12,11 @@ from penstock.cli.connecting import Data, Url, address_of, telling
 from penstock.cli.importing import FormatOption
 from penstock.cli.options import TIMES, Filter, Types, moment
 from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, json_text, print_line, refuse, remark
-from penstock.interchange.files import STANDARD, FileRefused, Format, format_of
+from penstock.interchange.formats import STANDARD, FileRefused, Format, format_of
 from penstock.model import check_context, check_stream, check_type, ticks_of_datetime
 
 if TYPE_CHECKING:
-    from penstock.interchange.exporting import Exported, Selection
+    from penstock.interchange.exporter import Exported, Selection
 
 __all__ = ["check_names", "export_command"]
 
@@ -48,7 +48,7 @@ def export_command(
     goes on with it.
     """
     # It takes a moment to import, and help needs none of it.
-    from penstock.interchange.exporting import POSITION_MAX, Selection  # noqa: PLC0415
+    from penstock.interchange.exporter import POSITION_MAX, Selection  # noqa: PLC0415
 
     path = STANDARD if path == "/dev/stdout" else path
     named = tuple(types) if types else None
@@ -86,14 +86,14 @@ def check_names(context: str | None, filter: str, types: tuple[str, ...]) -> Non
 def _exported(
     address: str, path: str, kind: Format, wanted: "Selection", said: tuple[str | None, str | None], anew: bool
 ) -> "Exported":
-    from penstock.interchange.exporting import export_events  # noqa: PLC0415
+    from penstock.interchange.exporter import export_events  # noqa: PLC0415
 
     try:
         # A bar would run into what is printed on the same terminal.
         is_seen = path == STANDARD and sys.stdout.isatty()
         with rate_bar(f"exporting {Path(path).name}", hidden=is_seen) as bar:
             return export_events(
-                address, path, kind, wanted, lambda done, total, _: bar(done, total), said=said, anew=anew
+                address, path, kind, wanted, lambda done, total, _: bar(done, total), written_times=said, restart=anew
             )
     except KeyboardInterrupt:
         rest = ": run the same command again, and it goes on" if _is_kept(path) else ""

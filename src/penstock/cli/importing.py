@@ -13,12 +13,11 @@ from penstock.cli.bars import rate_bar
 from penstock.cli.connecting import Data, Url, address_of, explained, telling
 from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, print_line, print_lines, refuse
 from penstock.errors import PenstockError
-from penstock.interchange.files import STANDARD, FileRefused, Format, format_of
+from penstock.interchange.formats import STANDARD, FileRefused, Format, format_of
 
 if TYPE_CHECKING:
-    from penstock.interchange.importing import Imported, Survey
-    from penstock.interchange.reading import Source
-    from penstock.interchange.rows import Defaults
+    from penstock.event_json import Defaults
+    from penstock.interchange.importer import Imported, Source, Survey
 
 __all__ = ["FormatOption", "import_command"]
 
@@ -56,7 +55,7 @@ def import_command(
     command goes on where it was, and adds nothing twice.
     """
     # It takes a moment to import, and help needs none of it.
-    from penstock.interchange.rows import Defaults  # noqa: PLC0415
+    from penstock.event_json import Defaults  # noqa: PLC0415
 
     defaults = Defaults(context, stream, type)
     if reason := defaults.check():
@@ -84,7 +83,7 @@ def _checked(address: str) -> str:
 @contextmanager
 def _source(file: str, format: Format | None, defaults: "Defaults") -> "Iterator[Source]":
     """A file that can be read twice: what is none is copied into one first."""
-    from penstock.interchange.reading import Source  # noqa: PLC0415
+    from penstock.interchange.importer import Source  # noqa: PLC0415
 
     try:
         kind = format_of(file, format)
@@ -129,7 +128,7 @@ def _is_pipe(path: Path) -> bool:
 
 def _surveyed(source: "Source", name: str, address: str | None) -> "Survey":
     """Look through a file, and ask the server of it: nothing is sent before all are sound."""
-    from penstock.interchange.importing import rehearsed, survey  # noqa: PLC0415
+    from penstock.interchange.importer import rehearsed, survey  # noqa: PLC0415
 
     with rate_bar(f"checking {source.path.name}") as bar:
         found = survey(source, name, lambda events: bar(events, None))
@@ -138,7 +137,7 @@ def _surveyed(source: "Source", name: str, address: str | None) -> "Survey":
 
 def _imported(found: "Survey", address: str) -> "Imported":
     """Import a file; say how far it came if it ends early."""
-    from penstock.interchange.importing import import_file  # noqa: PLC0415
+    from penstock.interchange.importer import import_file  # noqa: PLC0415
 
     written = 0
 

@@ -152,8 +152,8 @@ def _text(value: Any) -> str:
 
 def defined(address: str, name: str) -> dict[str, Any]:
     """What a store has of an iterator. Raises IteratorNotFound."""
+    from penstock.engine.iterator_jobs import show_iterator  # noqa: PLC0415
     from penstock.engine.jobs import list_iterators  # noqa: PLC0415
-    from penstock.engine.summaries import show_iterator  # noqa: PLC0415
     from penstock.store import open_reader  # noqa: PLC0415
 
     with closing(open_reader(address)) as store:
@@ -286,7 +286,7 @@ def _items(client: "Client", name: str, count: int, *, last: bool) -> Iterator[t
 
 def _events(client: "Client", name: str, count: int, *, last: bool) -> Iterator[tuple[int, bytes]]:
     """Events of a stream as functions get them."""
-    from penstock.engine.sources import event_message  # noqa: PLC0415
+    from penstock.engine.iterator_jobs import event_message  # noqa: PLC0415
 
     context, _, stream = name.partition("/")
     events = list(client.read_stream(context, stream, backward=last, limit=count))

@@ -37,7 +37,7 @@ from penstock.cli.sql import (
 )
 from penstock.errors import LakeInUse
 from penstock.files import is_replaceable
-from penstock.settings.parsers import size as size_of
+from penstock.settings.table import size as size_of
 
 if TYPE_CHECKING:
     from penstock.lake.archiver import Archived, Archiver

@@ -25,7 +25,7 @@ from penstock.cli.output import (
     refuse,
 )
 from penstock.errors import LogNotFound, PenstockError
-from penstock.interchange.strict import parsed
+from penstock.event_json import parse_json
 from penstock.model.times import text_of_ticks
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def append_command(
 
 def _parsed(text: str) -> Any:
     try:
-        return parsed(text)
+        return parse_json(text)
     except JSONDecodeError as error:
         refuse(f"the message is not JSON: {_where(error)}")
     except (ValueError, RecursionError) as error:
@@ -178,7 +178,7 @@ class Lines:
         for number, line in lines:
             try:
                 if line.strip():
-                    values.append(parsed(line.decode()))
+                    values.append(parse_json(line.decode()))
             except (ValueError, RecursionError) as error:
                 self._send(values)
                 before = f"{counted(self._done, 'message')} before it appended, and no more"
@@ -234,7 +234,7 @@ def messages(
 def as_json_value(message: bytes) -> str:
     """A message as JSON in one line; docs/spark.md says what becomes of what JSON does not have."""
     # It brings Arrow along, which takes long to import.
-    from penstock.history.texts import json_of  # noqa: PLC0415
+    from penstock.history.columns import json_of  # noqa: PLC0415
 
     return json_text(json.loads(json_of(message)))
 

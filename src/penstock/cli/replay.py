@@ -25,8 +25,8 @@ from penstock.model import check_context, check_stream, ticks_of_datetime
 from penstock.settings.loading import without_password
 
 if TYPE_CHECKING:
-    from penstock.interchange.exporting import Selection
-    from penstock.interchange.replaying import Into, Replay, Through, Wanted
+    from penstock.interchange.exporter import Selection
+    from penstock.interchange.replay import IntoStreams, Replay, ReplayRequest, ThroughQueue
 
 __all__ = ["replay_command"]
 
@@ -136,11 +136,11 @@ def replay_command(
     selection = selected(context, filter, named, first, last)
     with telling():
         # It takes a moment to import, and help needs none of it.
-        from penstock.interchange.replaying import Wanted  # noqa: PLC0415
+        from penstock.interchange.replay import ReplayRequest  # noqa: PLC0415
 
         address = address_of(url, data)
         said = (first, last)
-        wanted = Wanted(address, selection, target.of(address), said, name, state, state_folder(), again, rate)
+        wanted = ReplayRequest(address, selection, target.of(address), said, name, state, state_folder(), again, rate)
         _replay(wanted, target.shown(), as_json)
 
 
@@ -182,14 +182,14 @@ class Given:
         if self._prefix and (reason := check_stream(self._prefix)):
             refuse(f"--to-stream-prefix {reason}")
 
-    def of(self, address: str) -> "Through | Into":
+    def of(self, address: str) -> "ThroughQueue | IntoStreams":
         """The same, for whoever does it."""
+        from penstock.interchange.replay import IntoStreams, ThroughQueue  # noqa: PLC0415
         from penstock.interchange.replay_targets import Places  # noqa: PLC0415
-        from penstock.interchange.replaying import Into, Through  # noqa: PLC0415
 
         if self._queue is not None:
-            return Through(self._queue, self._queue_context)
-        return Into(self._url or address, Places(self._context, self._prefix, self._is_new))
+            return ThroughQueue(self._queue, self._queue_context)
+        return IntoStreams(self._url or address, Places(self._context, self._prefix, self._is_new))
 
     def shown(self) -> str:
         """The same, for people."""
@@ -204,7 +204,7 @@ def selected(
     context: str | None, filter: str, types: tuple[str, ...] | None, first: str | None, last: str | None
 ) -> "Selection":
     """Which events; ends the command if none can be."""
-    from penstock.interchange.exporting import POSITION_MAX, Selection  # noqa: PLC0415
+    from penstock.interchange.exporter import POSITION_MAX, Selection  # noqa: PLC0415
 
     begin, since = _end("--from", first)
     end, until = _end("--to", last)
@@ -284,11 +284,11 @@ def signals() -> Iterator[Signals]:
 # --- doing it -------------------------------------------------------------------------------------------------
 
 
-def _replay(wanted: "Wanted", where: str, as_json: bool) -> None:
-    from penstock.interchange.replaying import replay_of  # noqa: PLC0415
+def _replay(wanted: "ReplayRequest", where: str, as_json: bool) -> None:
+    from penstock.interchange.replay import open_replay  # noqa: PLC0415
 
     try:
-        with replay_of(wanted) as replay:
+        with open_replay(wanted) as replay:
             if replay.note.finished:
                 _conclude(replay, where, as_json, before=True)
                 return
@@ -300,14 +300,14 @@ def _replay(wanted: "Wanted", where: str, as_json: bool) -> None:
         fail(_told(error, wanted))
 
 
-def _told(error: PenstockError, wanted: "Wanted") -> str:
+def _told(error: PenstockError, wanted: "ReplayRequest") -> str:
     """An error for people; two options name servers, and the right one is to be said."""
     to = getattr(wanted.target, "url", wanted.url)
     is_target = isinstance(error, CannotConnect) and to != wanted.url and error.url in to
     return explained(error).replace("or say --url", "or say --to-url") if is_target else explained(error)
 
 
-def _run(replay: "Replay", where: str, wanted: "Wanted") -> None:
+def _run(replay: "Replay", where: str, wanted: "ReplayRequest") -> None:
     """Replay all of it, or end the command with how to go on."""
     with signals() as caught:
         try:

@@ -15,7 +15,7 @@ from penstock.cli.connecting import URL_ENVIRONMENT, Url, default_url, telling
 from penstock.cli.options import Config, Data, StoreUrl, directory
 from penstock.cli.output import complain, counted, print_line, print_table, refuse, shown
 from penstock.cli.sparks import interruptible
-from penstock.settings.parsers import size
+from penstock.settings.table import size
 
 if TYPE_CHECKING:
     from penstock.sql import Answer, Limits

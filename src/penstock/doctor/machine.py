@@ -31,11 +31,16 @@ def clock(now: datetime) -> Finding:
 
 def open_files(settings: Settings, limit: int) -> Finding:
     """Whether a server could have as many connections as its settings allow."""
-    connections = settings.mq_connections_max + settings.remits_connections_max + settings.http_connections_max
+    gates = (settings.res_connections_max, settings.mq_connections_max, settings.remits_connections_max)
+    connections = sum(gates) + settings.http_connections_max
     wanted = connections + OTHER_FILES
     if limit == resource.RLIM_INFINITY:
         return ok("open files", "as many as a process wants")
     if limit >= wanted:
         return ok("open files", f"{limit:,} for each process")
     message = f"{limit:,} for each process, and a server with all its connections needs {wanted:,}"
-    return warning("open files", message, f"ulimit -n {wanted}, or lower mq_connections_max and remits_connections_max")
+    return warning(
+        "open files",
+        message,
+        f"ulimit -n {wanted}, or lower res_connections_max, mq_connections_max and remits_connections_max",
+    )

@@ -1,6 +1,6 @@
-"""What the engine counts, for Prometheus. Each engine has its own registry.
+"""The engine's metrics for Prometheus. Each engine has its own registry.
 
-Counting happens on the way of every append, so it is plain addition; the families are built when somebody asks.
+Every append counts, so counting is plain addition; a scrape builds the families.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 
 class Distribution:
-    """How often values fell into each of some ranges. One thread adds to it."""
+    """A histogram. One thread adds to it."""
 
     def __init__(self, name: str, help: str, bounds: Sequence[float]) -> None:
         self._name = name
@@ -26,12 +26,11 @@ class Distribution:
         self._sum = 0.0
 
     def add(self, value: float) -> None:
-        """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def family(self) -> Metric:
-        """As Prometheus wants it: each bucket counts all that is not above its bound."""
+        """For Prometheus: each bucket counts all values up to its bound."""
         labels = [*map(str, self._bounds), "+Inf"]
         buckets = list(zip(labels, accumulate(self._counts), strict=True))
         return HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum)
@@ -39,7 +38,7 @@ class Distribution:
 
 @dataclass(slots=True)
 class PoolCounts:
-    """What a pool of worker processes counts: jobs done, jobs refused, workers that had to be replaced."""
+    """A pool's counts: jobs done, jobs refused, and workers that died and were replaced."""
 
     jobs: int = 0
     refused: int = 0
@@ -47,7 +46,7 @@ class PoolCounts:
 
 
 class Lag(NamedTuple):
-    """How far indexed iterators are behind: how many of them are, and by how many messages that were seen."""
+    """How many indexed iterators are behind their sources, and by how many messages in sum."""
 
     iterators: int = 0
     messages: int = 0
@@ -93,7 +92,6 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """All families, as they are now."""
         yield CounterMetricFamily("penstock_commits", "Commits answered as written", self.commits)
         yield CounterMetricFamily("penstock_events", "Events answered as written", self.events)
         yield CounterMetricFamily("penstock_reads", "Jobs done by worker processes", self.readers.jobs)

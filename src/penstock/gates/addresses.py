@@ -1,13 +1,22 @@
-"""Addresses that gates listen on: from `host:port` to a socket, loopback only unless somebody said otherwise."""
+"""Addresses that gates listen on, loopback only unless somebody said otherwise.
+
+An address is `HOST:PORT`; ZeroMQ writes `tcp://HOST:PORT`, or `ipc://PATH` for a local socket.
+"""
 
 import asyncio
 import os
 import socket
+import stat
+from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from penstock.errors import CannotListen, NotLoopback
 from penstock.settings import host_and_port
+
+TCP: Final = "tcp://"
+IPC: Final = "ipc://"
 
 Resolved = tuple[socket.AddressFamily, tuple[Any, ...]]
 """A family and an address of it, as sockets take them."""
@@ -18,7 +27,11 @@ async def bound_socket(gate: str, address: str, *, insecure: bool) -> socket.soc
 
     A name may have several addresses: all must be loopback, and the first that can be bound is taken.
     """
-    found = await check_loopback(gate, address, insecure=insecure)
+    if address.startswith(IPC):
+        return _bind_local(gate, address)
+    found = await resolve(gate, address)
+    if not insecure and not all(is_loopback(sockaddr[0]) for _, sockaddr in found):
+        raise NotLoopback(gate, address)
     reason = "it has no address"
     for family, sockaddr in found:
         try:
@@ -28,18 +41,44 @@ async def bound_socket(gate: str, address: str, *, insecure: bool) -> socket.soc
     raise CannotListen(gate, address, reason)
 
 
-async def check_loopback(gate: str, address: str, *, insecure: bool) -> list[Resolved]:
-    """The addresses that `host:port` means; raises NotLoopback if one of them is not and must be."""
-    found = await resolve(gate, address)
-    if not insecure and not all(is_loopback(sockaddr[0]) for _, sockaddr in found):
-        raise NotLoopback(gate, address)
-    return found
+def _bind_local(gate: str, address: str) -> socket.socket:
+    """A socket bound to a file that only its owner can use. A file that a dead server left there is replaced."""
+    path, bound = address.removeprefix(IPC), socket.socket(socket.AF_UNIX)
+    try:
+        if path.startswith("@"):
+            raise OSError("an abstract socket is open to every user; name a file")
+        with suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.lstat(path).st_mode) and not _is_served(path):
+                Path(path).unlink()
+        bound.setblocking(False)
+        bound.bind(path)
+        # Nobody can connect before the socket listens.
+        Path(path).chmod(0o600)
+    except OSError as error:
+        bound.close()
+        raise CannotListen(gate, address, _words(error)) from error
+    return bound
+
+
+def remove_file(address: str) -> None:
+    """Remove the file of a local socket that was closed."""
+    if address.startswith(IPC):
+        Path(address.removeprefix(IPC)).unlink(missing_ok=True)
+
+
+def _is_served(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 async def resolve(gate: str, address: str) -> list[Resolved]:
     """The addresses that `host:port` or `[host]:port` means."""
     try:
-        host, port = host_and_port(address)
+        host, port = host_and_port(address.removeprefix(TCP))
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise CannotListen(gate, address, str(error.strerror).lower()) from error
@@ -58,6 +97,8 @@ def is_loopback(host: str) -> bool:
 
 def shown_address(bound: socket.socket) -> str:
     """Where a socket is bound, as people write it."""
+    if bound.family == socket.AF_UNIX:
+        return f"{IPC}{bound.getsockname()}"
     host, port, *_ = bound.getsockname()
     return f"[{host}]:{port}" if bound.family == socket.AF_INET6 else f"{host}:{port}"
 

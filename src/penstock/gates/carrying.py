@@ -1,7 +1,7 @@
 """Res01 messages in flight: `Carrying` is one message, `Pipeline` has those of one connection.
 
 A message's requests are submitted to the engine, and its answers are given as they are ready. Its bytes count until
-then, and so do those of replies that wait for an earlier one; see `penstock.engine.budget`.
+then, and so do those of replies that wait for an earlier one; see `penstock.engine.engine`.
 """
 
 import logging
@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from penstock.engine import Engine
-from penstock.engine.budget import Budget, drop_traceback
-from penstock.errors import PenstockError, Unexpected
+from penstock.engine.engine import Budget
+from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
 from penstock.model.replies import Encoded
 from penstock.tcp import Hold, TcpSession, Why
@@ -25,6 +25,9 @@ OUTSTANDING_MAX: Final = 1024
 the engine limits them for all connections together."""
 PAGES_MAX: Final = 4
 """Reads of pages that are under way for one connection; the others wait for their turn."""
+UNREAD_MS_MAX: Final = 1000
+"""How long a peer may take nothing while more waits for it than it should. Long polls of many may end at once: who
+takes the answers, if slowly, gets them all."""
 PAGES: Final = (FetchSubscription, ReadAll, ReadRecords, ReadStream)
 
 
@@ -62,10 +65,10 @@ class Carrying:
         """Whether everything is answered."""
         return not self._left
 
-    def enter(self, budget: Budget, *, has_room: bool = True) -> bool:
+    def enter(self, budget: Budget) -> bool:
         """Take the message's bytes from the budget. Without room, answer busy to every request and return False."""
         self._budget = budget
-        if has_room and budget.take(self.size):
+        if budget.take(self.size):
             self._counted = True
             return True
         refused: list[Reply | PenstockError] = [budget.busy(request) for request in self.exchange.requests]

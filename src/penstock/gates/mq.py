@@ -5,20 +5,15 @@ those of one turn of the loop leave in one write.
 """
 
 from functools import partial
-from typing import Final
 
 from penstock.engine import Engine
-from penstock.engine.budget import FIELD_BYTES
+from penstock.engine.engine import FIELD_BYTES
 from penstock.gates.addresses import bound_socket, shown_address
-from penstock.gates.carrying import Pipeline
+from penstock.gates.carrying import UNREAD_MS_MAX, Pipeline
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo
 from penstock.settings import Settings
 from penstock.wire.res01 import Frames
 from penstock.wire.res01.messages import Framed, decode_framed
-
-UNREAD_MS_MAX: Final = 1000
-"""How long a peer may take nothing while more waits for it than it should. Long polls of many may end at once: who
-takes the answers, if slowly, gets them all."""
 
 
 class MqGate:

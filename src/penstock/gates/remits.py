@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.engine import Engine
-from penstock.engine.budget import FIELD_BYTES, Budget, drop_traceback
-from penstock.errors import PenstockError, Unexpected
+from penstock.engine.engine import FIELD_BYTES, Budget
+from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.gates.addresses import bound_socket, shown_address
 from penstock.model import (
     ANONYMOUS,
@@ -95,11 +95,6 @@ class _Server(TcpServer["_Session"]):
     def __init__(self, engine: Engine) -> None:
         super().__init__(RemitsGate.name, limits_of(engine.settings))
         self._engine = engine
-
-    @property
-    def is_accepting(self) -> bool:
-        """Whether requests are still taken."""
-        return not self._stopping
 
     def new_session(self) -> "_Session":
         """A session on the engine."""

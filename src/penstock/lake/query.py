@@ -28,7 +28,7 @@ from penstock.lake.places import LakePlace, open_lake_place
 from penstock.lake.sources import check_source, look
 from penstock.sql import Answer, Limits, Session
 from penstock.sql.dataset import Failures
-from penstock.sql.pushdown import Constraints, columns_of, constraints_of, parse_filter
+from penstock.sql.pushdown import Constraints, Filter, parse_filter
 from penstock.sql.session import EVENTS, quoted
 
 ATTEMPTS_MAX: Final = 7
@@ -171,11 +171,10 @@ class _FileScan:
         passing: pc.Expression | None,
     ) -> None:
         self._place, self._failures, self._names, self._passing = place, failures, names, passing
-        node = None if passing is None else parse_filter(passing, TABLE)
-        constraints = Constraints() if node is None else constraints_of(node)
-        looked_at = frozenset[str]() if node is None else columns_of(node)
-        self._files = [file for file in files if _may_hold(file, constraints)]
-        self._needed = [name for name in TABLE.names if looked_at is None or name in names or name in looked_at]
+        parsed = Filter(frozenset()) if passing is None else parse_filter(passing, TABLE)
+        self._files = [file for file in files if _may_hold(file, parsed.constraints)]
+        read = parsed.columns
+        self._needed = [name for name in TABLE.names if read is None or name in names or name in read]
 
     def to_reader(self) -> pa.RecordBatchReader:
         schema = pa.schema([TABLE.field(name) for name in self._names])

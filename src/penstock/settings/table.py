@@ -1,23 +1,167 @@
-"""The table of settings. To add one, add a field; its flag, variable, key and docs follow from it."""
+"""The table of settings, and the parsers of their values. To add a setting, add a field to `Settings`.
 
+A parser takes a string from a flag or the environment, or a value from TOML. It raises ValueError with the reason
+alone; the loader adds the key, the value and the source.
+"""
+
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.settings.parsers import (
-    UNITS,
-    address,
-    choice,
-    count,
-    directory,
-    endpoint,
-    host_names,
-    origins,
-    size,
-    store_url,
-    switch,
-)
+UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+STORE_SCHEMES = ("sqlite:///", "postgresql://")
+HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+ORIGIN = re.compile(rf"https?://({HOST_NAME.pattern}|\[[0-9a-f:.]+\])(:[0-9]{{1,5}})?")
+
+
+def text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise ValueError("must be a string")
+    if not raw:
+        raise ValueError("must not be empty")
+    return raw
+
+
+def directory(raw: object) -> Path:
+    """A path; `~` is the home directory."""
+    path = raw if isinstance(raw, Path) else Path(text(raw))
+    if "\0" in str(path):
+        raise ValueError("must not have a zero in it")
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("names a home directory of an unknown user") from None
+
+
+def switch(raw: object) -> bool:
+    """A boolean, in TOML's words or the environment's."""
+    if isinstance(raw, bool):
+        return raw
+    words = {
+        "true": True,
+        "yes": True,
+        "on": True,
+        "1": True,
+        "false": False,
+        "no": False,
+        "off": False,
+        "0": False,
+    }
+    if not isinstance(raw, str) or raw.lower() not in words:
+        raise ValueError("must be true or false")
+    return words[raw.lower()]
+
+
+def count(minimum: int) -> Callable[[object], int]:
+    """A whole number, underscores allowed, not below `minimum`."""
+    return lambda raw: at_least(minimum, whole_number(raw))
+
+
+def size(minimum: int) -> Callable[[object], int]:
+    """A number of bytes not below `minimum`, plain or with a suffix: `64MiB`."""
+
+    def parse(raw: object) -> int:
+        number, unit = split_unit(raw)
+        return at_least(minimum, whole_number(number, "a number of bytes such as 1048576 or 64MiB") * unit)
+
+    return parse
+
+
+def choice(*words: str) -> Callable[[object], str]:
+    """One of the given words, in any case."""
+
+    def parse(raw: object) -> str:
+        if not isinstance(raw, str) or raw.lower() not in words:
+            raise ValueError(f"must be one of {', '.join(words)}")
+        return raw.lower()
+
+    return parse
+
+
+def address(raw: object) -> str:
+    """An address to listen on; see `host_and_port`."""
+    host_and_port(text(raw))
+    return text(raw)
+
+
+def endpoint(raw: object) -> str:
+    """A ZeroMQ endpoint to listen on: `tcp://HOST:PORT` or `ipc://PATH`."""
+    scheme, separator, rest = text(raw).partition("://")
+    if not separator or scheme not in ("tcp", "ipc") or not rest:
+        raise ValueError("must be tcp://HOST:PORT or ipc://PATH")
+    if scheme == "tcp":
+        host_and_port(rest)
+    return text(raw)
+
+
+def store_url(raw: object) -> str:
+    if not text(raw).startswith(STORE_SCHEMES):
+        raise ValueError(f"must begin with {' or '.join(STORE_SCHEMES)}")
+    return text(raw)
+
+
+def host_names(raw: object) -> tuple[str, ...]:
+    """Host names, separated by commas or in a list, as they are compared: in lower case."""
+    found = tuple(name.lower().removesuffix(".") for name in several(raw))
+    if not all(HOST_NAME.fullmatch(name) for name in found):
+        raise ValueError(
+            "must be host names without scheme and port, such as penstock.example.com, with commas between"
+        )
+    return found
+
+
+def origins(raw: object) -> tuple[str, ...]:
+    """Origins as browsers write them, separated by commas or in a list."""
+    found = tuple(origin.lower() for origin in several(raw))
+    if not all(ORIGIN.fullmatch(origin) for origin in found):
+        raise ValueError("must be origins such as https://console.example.com:8443, with commas between")
+    return found
+
+
+def several(raw: object) -> list[str]:
+    """A list from TOML, or the parts of a string between commas. Nothing is an empty list."""
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ValueError("must be a list of strings")
+    return [part.strip() for part in parts if part.strip()]
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split `127.0.0.1:8470` or `[::1]:8470`; port 0 means any free port."""
+    host, colon, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not host or (":" in host and not bracketed):
+        raise ValueError("must be HOST:PORT, an IPv6 host in brackets")
+    if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+        raise ValueError("must end in a port from 0 to 65535")
+    return host[1:-1] if bracketed else host, int(port)
+
+
+def whole_number(raw: object, wanted: str = "a whole number") -> int:
+    """An int, or a string of ASCII digits that may be grouped by underscores."""
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    if not isinstance(raw, str) or not re.fullmatch(r"-?[0-9]+(_[0-9]+)*", raw.strip()):
+        raise ValueError(f"must be {wanted}")
+    return int(raw)
+
+
+def at_least(minimum: int, value: int) -> int:
+    if value < minimum:
+        raise ValueError(f"must be at least {minimum}")
+    return value
+
+
+def split_unit(raw: object) -> tuple[object, int]:
+    """Split `64MiB` into `64` and 1048576; anything else is in bytes."""
+    if isinstance(raw, str):
+        for suffix, unit in UNITS.items():
+            if raw.endswith(suffix):
+                return raw.removesuffix(suffix).rstrip(), unit
+    return raw, 1
+
 
 T = TypeVar("T")
 
@@ -31,7 +175,7 @@ def setting(*, default: T, help: str, parse: Callable[[object], T]) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Every setting, parsed. Built by `load`, handed to whoever needs it, never changed."""
+    """Every setting, parsed by `load`."""
 
     data: Path | None = setting(default=None, parse=directory, help="directory of the embedded store")
     store: str | None = setting(
@@ -52,12 +196,12 @@ class Settings:
     http_hosts: tuple[str, ...] = setting(
         default=(),
         parse=host_names,
-        help="names that HTTP answers to besides IP addresses and localhost: NAME,NAME",
+        help="names that HTTP answers to, in addition to IP addresses and localhost: NAME,NAME",
     )
     http_origins: tuple[str, ...] = setting(
         default=(),
         parse=origins,
-        help="origins besides its own whose pages may change something over HTTP: https://NAME,…",
+        help="other origins whose pages may change something over HTTP: https://NAME,…",
     )
     http_connections_max: int = setting(
         default=128, parse=count(1), help="HTTP connections; one more costs the one that waits longest its place"
@@ -73,11 +217,40 @@ class Settings:
     res_legacy: str | None = setting(
         default=None, parse=endpoint, help="where Res01 is served with the older results; not unless it is given"
     )
+    res_connections_max: int = setting(
+        default=1000, parse=count(1), help="connections of the ZeroMQ gate; one more is refused"
+    )
+    res_connections_per_address_max: int = setting(
+        default=250,
+        parse=count(1),
+        help="connections of the ZeroMQ gate from one IPv4 address, IPv6 /64 or local user",
+    )
+    res_handshake_ms_max: int = setting(
+        default=10_000, parse=count(1), help="how long the handshake of a ZeroMQ connection may take"
+    )
+    res_idle_ms_max: int = setting(
+        default=3_600_000,
+        parse=count(1),
+        help="how long a ZeroMQ peer may be silent; peers that speak ZMTP 3.1 get a PING before",
+    )
     res_frame_bytes_max: int = setting(
         default=16 * UNITS["MiB"], parse=size(1024), help="bytes of one ZeroMQ frame; a larger one ends its connection"
     )
+    res_message_bytes_max: int = setting(
+        default=64 * UNITS["MiB"], parse=size(1024), help="bytes of one ZeroMQ message; more end its connection"
+    )
+    res_message_frames_max: int = setting(
+        default=250_000, parse=count(16), help="frames of one ZeroMQ message; more end its connection"
+    )
     res_unread_max: int = setting(
-        default=1000, parse=count(1), help="messages kept for a ZeroMQ client that does not read; more are dropped"
+        default=1000,
+        parse=count(1),
+        help="unanswered requests of a ZeroMQ connection; at more the server stops reading from it",
+    )
+    res_unsent_bytes_max: int = setting(
+        default=64 * UNITS["MiB"],
+        parse=size(1024),
+        help="bytes kept for a ZeroMQ peer that does not read; more end its connection",
     )
     mq: str | None = setting(
         default="127.0.0.1:8472",
@@ -250,7 +423,7 @@ TABLE: Mapping[str, Setting] = {
 
 
 def shown(name: str, value: object) -> str:
-    """A value as people write it, which parses back to the same value; empty when there is none."""
+    """A value as people write it, which parses back to the same value; empty for None."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,8 +1,8 @@
 """The child process of a build's tasks: it reads messages, runs the function and stages the items.
 
-Standard input has jobs (`penstock.engine.frames`); it closes when the parent process is gone, and then the child exits.
-Standard output gets an answer to each job: the progress, or a PenstockError. While Lua runs, no other thread works
-here, because its time limits count the CPU time of the whole process.
+Standard input has jobs (`penstock.engine.worker_protocol`); it closes when the parent process is gone, and then the
+child exits. Standard output gets an answer to each job: the progress, or a PenstockError. While Lua runs, no other
+thread works here, because its time limits count the CPU time of the whole process.
 """
 
 import os
@@ -15,9 +15,8 @@ from functools import partial
 from queue import Queue
 from typing import Final, NoReturn
 
-from penstock.engine.answers import Answer, frame_answer
-from penstock.engine.build_step import Gathering
-from penstock.engine.running import Point, Step
+from penstock.engine.iterator_jobs import OutputRun, Point, Step
+from penstock.engine.worker_protocol import Answer, frame_answer
 from penstock.errors import FunctionFailed, IteratorNotFound, LimitExceeded, PenstockError
 from penstock.lua import LuaLimits, Ran
 from penstock.spark.build_tasks import STAGE_LIMITS, ChildJob, TaskProgress, messages_that_fit, read_job
@@ -34,7 +33,7 @@ BUFFERED_BYTES: Final = 4 << 20
 """Items to buffer before staging them."""
 
 
-class TaskRun(Gathering):
+class TaskRun(OutputRun):
     """A task under way. It stages items as they come, to keep few of them in memory."""
 
     def __init__(self, store: BuildStore, job: ChildJob) -> None:

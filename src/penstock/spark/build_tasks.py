@@ -20,8 +20,7 @@ from struct import Struct
 from typing import IO, Final, NamedTuple
 from uuid import uuid4
 
-from penstock.engine.answers import load_answer
-from penstock.engine.frames import BYTES_MAX, Unreadable, frame
+from penstock.engine.worker_protocol import BYTES_MAX, Unreadable, frame, load_answer
 from penstock.errors import FunctionFailed, LimitExceeded, PenstockError
 from penstock.model import BuildStart
 

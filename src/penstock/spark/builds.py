@@ -18,8 +18,8 @@ from functools import cached_property, partial
 from typing import Final, NamedTuple, Protocol
 from uuid import uuid4
 
-from penstock.engine import sources
-from penstock.engine.running import find
+from penstock.engine import iterator_jobs
+from penstock.engine.iterator_jobs import find_iterator
 from penstock.errors import (
     BadUrl,
     FunctionFailed,
@@ -70,7 +70,7 @@ class BuildStore(Protocol):
         """The state of the index now, and what is needed to continue from it."""
 
     def read(self, start: BuildStart, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-        """Messages from an ordinal on, in the form of `penstock.engine.sources`."""
+        """Messages from an ordinal on, in the form of `penstock.engine.iterator_jobs`."""
 
     def stage(self, start: BuildStart, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
         """Stage chunks of an attempt; the first of them has this number."""
@@ -146,7 +146,7 @@ class DirectBuildStore:
         return open_reader(self._url)
 
     def begin(self) -> BuildStart:
-        from penstock.engine.builds import start_of  # noqa: PLC0415 - slow to import, and tasks do not begin
+        from penstock.engine.staging import start_of  # noqa: PLC0415 - slow to import, and tasks do not begin
 
         start = start_of(self._store, self._name, self._lua)
         stages = self._staging(start)
@@ -156,7 +156,9 @@ class DirectBuildStore:
         return start
 
     def read(self, start: BuildStart, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-        return sources.read(self._store, find(self._store, start.iterator, start.id), ordinal, limits)
+        return iterator_jobs.read_source(
+            self._store, find_iterator(self._store, start.iterator, start.id), ordinal, limits
+        )
 
     def stage(self, start: BuildStart, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
         self._staging(start).stage(part, attempt, number, list(map(make_output_unit, chunks)))
@@ -170,7 +172,9 @@ class DirectBuildStore:
         self._staging(start).drop()
 
     def position(self, start: BuildStart, ordinal: int) -> int | None:
-        return sources.position(self._store, find(self._store, start.iterator, start.id), ordinal)
+        return iterator_jobs.message_position(
+            self._store, find_iterator(self._store, start.iterator, start.id), ordinal
+        )
 
     def close(self) -> None:
         self._close_stages()

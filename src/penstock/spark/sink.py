@@ -35,7 +35,7 @@ from penstock.history.options import parsed, url
 from penstock.model import ANY, NewEvent, ProducerMark, StagedUnit, Winner, now_ticks, stamp_of
 from penstock.model.events import check_context, check_name, check_stream, check_type, random_id
 from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
-from penstock.settings.parsers import choice, whole_number
+from penstock.settings.table import choice, whole_number
 from penstock.spark.stages import open_stages, requests_of
 from penstock.store.contract import LOG_CONTEXT
 from penstock.store.staging import UNIT_BYTES_MAX, UNIT_EVENTS_MAX, make_unit, size_of
@@ -124,16 +124,8 @@ _SPARK_OPTIONS: Final = ("checkpointlocation", "path", "queryname")
 
 
 _WHOLE: Final = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
-ORDERED: Final = (
-    *_WHOLE,
-    types.FloatType,
-    types.DoubleType,
-    types.DateType,
-    types.TimestampType,
-    types.TimestampNTZType,
-    types.StringType,
-    types.BinaryType,
-)
+_TIMES: Final = (types.DateType, types.TimestampType, types.TimestampNTZType)
+ORDERED: Final = (*_WHOLE, *_TIMES, types.FloatType, types.DoubleType, types.StringType, types.BinaryType)
 """Types that a column named by `orderBy` may have."""
 TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "context": (types.StringType,),

@@ -21,15 +21,7 @@ from penstock.history.histories import History, Now, check_identity, open_histor
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import ReadPartition, read_range
 from penstock.model import EventFilter
-from penstock.sql.pushdown import (
-    Constraints,
-    ValueRange,
-    columns_of,
-    constraints_of,
-    narrowed,
-    parse_filter,
-    recorded_ticks,
-)
+from penstock.sql.pushdown import Filter, ValueRange, narrowed, parse_filter, recorded_ticks
 from penstock.store.record import Record
 
 
@@ -88,11 +80,10 @@ class Scan:
         self._failures = failures
         self._names = names
         self._passing = passing
-        node = None if passing is None else parse_filter(passing, TABLE)
-        self._constraints = Constraints() if node is None else constraints_of(node)
-        self._options = narrowed(options, self._constraints)
-        filtered = frozenset[str]() if node is None else columns_of(node)
-        needed = [name for name in TABLE.names if filtered is None or name in names or name in filtered]
+        parsed = Filter(frozenset()) if passing is None else parse_filter(passing, TABLE)
+        self._constraints = parsed.constraints
+        self._options = narrowed(options, parsed.constraints)
+        needed = [name for name in TABLE.names if parsed.columns is None or name in names or name in parsed.columns]
         self._needed = pa.schema([TABLE.field(name) for name in needed])
 
     def to_reader(self) -> pa.RecordBatchReader:

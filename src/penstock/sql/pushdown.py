@@ -1,8 +1,8 @@
 """Predicate pushdown: which rows a filter can let through, so that a scan reads no others.
 
 An Arrow expression does not show its parts, but Arrow can write it as Substrait, whose messages are Protocol Buffers.
-This module reads the few messages that filters of queries use, and takes all others as `Other`, which says nothing
-about the rows. The constraints that follow are never too narrow. They may be too wide: the scan filters as well.
+This module reads the few messages that filters of queries use. All others put no constraint on the rows. So constraints
+are never too narrow. They may be too wide: the scan filters as well.
 
 Field numbers are those of Substrait's `extended_expression.proto` and `algebra.proto`. The `substrait` package would
 replace the reader of Protocol Buffers below, and bring four packages and a limit on the version of protobuf.
@@ -20,62 +20,6 @@ import pyarrow.compute as pc
 from penstock.history.options import POSITION_MAX, ReadOptions
 from penstock.model.events import check_context, check_stream
 from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
-
-
-class Column(NamedTuple):
-    """A column of the table."""
-
-    name: str
-
-
-class Literal(NamedTuple):
-    """A constant: a number, a text, bytes, a time as microseconds since 1970, or None."""
-
-    value: int | str | bytes | None
-
-
-class Call(NamedTuple):
-    """A function and its arguments: `equal`, `gt`, `and`, ..."""
-
-    function: str
-    arguments: tuple["Node", ...]
-
-
-class Among(NamedTuple):
-    """SQL's IN."""
-
-    value: "Node"
-    options: tuple["Node", ...]
-
-
-class Other(NamedTuple):
-    """An expression that this module does not know, and the columns that it reads; None if those are unknown too."""
-
-    columns: frozenset[str] | None = None
-
-
-Node = Column | Literal | Call | Among | Other
-
-
-def columns_of(node: Node) -> frozenset[str] | None:
-    """The columns that a filter reads; None if they are unknown."""
-    match node:
-        case Column(name):
-            return frozenset([name])
-        case Literal():
-            return frozenset()
-        case Other(columns):
-            return columns
-        case Call(_, parts):
-            return _all_columns(parts)
-        case Among(value, options):
-            return _all_columns((value, *options))
-
-
-def _all_columns(nodes: Sequence[Node]) -> frozenset[str] | None:
-    found = [columns_of(node) for node in nodes]
-    return None if None in found else frozenset[str]().union(*filter(None, found))
-
 
 # --- constraints ----------------------------------------------------------------------------------------------
 
@@ -114,22 +58,6 @@ class Constraints:
 
 
 NONE: Final = Constraints()
-
-
-def constraints_of(node: Node) -> Constraints:
-    """Constraints that all rows meet for which a filter is true."""
-    match node:
-        case Call("and", parts) if parts:
-            return reduce(Constraints.__and__, map(constraints_of, parts))
-        case Call("or", parts) if parts:
-            return reduce(Constraints.__or__, map(constraints_of, parts))
-        case Call(function, (Column(name), Literal(value))) if function in _COMPARISONS and value is not None:
-            return _COMPARISONS[function](name, value)
-        case Among(Column(name), options):
-            values = [option.value if isinstance(option, Literal) else None for option in options]
-            return NONE if None in values else _among(name, frozenset(values))
-        case _:
-            return NONE
 
 
 def _among(column: str, values: frozenset[Any]) -> Constraints:
@@ -238,8 +166,23 @@ _OR_VALUE, _OR_OPTIONS = 1, 2
 _I64, _STRING, _BINARY, _TIMESTAMP_TZ, _NULL = 7, 12, 13, 27, 29
 
 
-def parse_filter(expression: pc.Expression, schema: pa.Schema) -> Node:
-    """The parts of an expression over a table of this schema."""
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What is known of an expression."""
+
+    columns: frozenset[str] | None = None
+    """The columns that it reads; None if they are unknown."""
+    constraints: Constraints = NONE
+    """Constraints that all rows meet for which it is true."""
+    column: str | None = None
+    """Its name, if it is a column."""
+    literal: int | str | bytes | None = None
+    """Its value, if it is a constant: a number, a text, bytes, or a time as microseconds since 1970."""
+    is_null: bool = False
+
+
+def parse_filter(expression: pc.Expression, schema: pa.Schema) -> Filter:
+    """Read an expression over a table of this schema."""
     try:
         message = _Message(bytes(expression.to_substrait(schema)))
         functions = {}
@@ -249,44 +192,62 @@ def parse_filter(expression: pc.Expression, schema: pa.Schema) -> Node:
             functions[function.number(_FUNCTION_ANCHOR)] = name.partition(":")[0]
         return _parse(message.one(_REFERRED).one(_REFERRED_EXPRESSION), functions, schema.names)
     except (pa.ArrowException, AttributeError, LookupError, ValueError):
-        return Other()
+        return Filter()
 
 
-def _parse(expression: "_Message", functions: Mapping[int, str], names: Sequence[str]) -> Node:
-    def parse(part: "_Message") -> Node:
+def _parse(expression: "_Message", functions: Mapping[int, str], names: Sequence[str]) -> Filter:
+    def parse(part: "_Message") -> Filter:
         return _parse(part, functions, names)
 
     kind = next(iter(expression.fields), None)
     if kind not in (_LITERAL, _SELECTION, _FUNCTION, _IF_THEN, _OR_LIST):
-        return Other()
+        return Filter()
     found = expression.one(kind)
     if kind == _LITERAL:
-        return _literal(found)
+        return _parse_literal(found)
     if kind == _SELECTION:
         selected = found.one(_DIRECT).one(_STRUCT_FIELD)
-        return Other() if _CHILD in selected.fields else Column(names[selected.number(_FIELD)])
+        name = names[selected.number(_FIELD)]
+        return Filter() if _CHILD in selected.fields else Filter(frozenset([name]), column=name)
     if kind == _FUNCTION:
-        arguments = tuple(parse(each.one(_ARGUMENT_VALUE)) for each in found.all(_ARGUMENTS))
-        return Call(functions[found.number(_REFERENCE)], arguments)
+        arguments = [parse(each.one(_ARGUMENT_VALUE)) for each in found.all(_ARGUMENTS)]
+        return Filter(_columns(arguments), _constraints(functions[found.number(_REFERENCE)], arguments))
     if kind == _OR_LIST:
-        return Among(parse(found.one(_OR_VALUE)), tuple(map(parse, found.all(_OR_OPTIONS))))
+        value, options = parse(found.one(_OR_VALUE)), [parse(each) for each in found.all(_OR_OPTIONS)]
+        literals = frozenset(option.literal for option in options)
+        is_known = value.column is not None and None not in literals
+        return Filter(_columns([value, *options]), _among(value.column or "", literals) if is_known else NONE)
     # `if X then Y else null` is true where both X and Y are.
     branches = found.all(_IFS)
-    parts = tuple(parse(branch.one(each)) for branch in branches for each in (_IF, _THEN))
+    parts = [parse(branch.one(each)) for branch in branches for each in (_IF, _THEN)]
     otherwise = parse(found.one(_ELSE))
-    if len(branches) == 1 and otherwise == Literal(None):
-        return Call("and", parts)
-    return Other(_all_columns((*parts, otherwise)))
+    is_and = len(branches) == 1 and otherwise.is_null
+    return Filter(_columns([*parts, otherwise]), _constraints("and", parts) if is_and else NONE)
 
 
-def _literal(literal: "_Message") -> Node:
+def _parse_literal(literal: "_Message") -> Filter:
     kind = next(iter(literal.fields))
     value = literal.fields[kind][0]
     if kind in (_I64, _TIMESTAMP_TZ) and isinstance(value, int):
-        return Literal(value - (1 << 64) if value >> 63 else value)
+        return Filter(frozenset(), literal=value - (1 << 64) if value >> 63 else value)
     if kind in (_STRING, _BINARY) and isinstance(value, bytes):
-        return Literal(value.decode() if kind == _STRING else value)
-    return Literal(None) if kind == _NULL else Other(frozenset())
+        return Filter(frozenset(), literal=value.decode() if kind == _STRING else value)
+    return Filter(frozenset(), is_null=kind == _NULL)
+
+
+def _columns(parts: Sequence[Filter]) -> frozenset[str] | None:
+    found = [part.columns for part in parts]
+    return None if None in found else frozenset[str]().union(*filter(None, found))
+
+
+def _constraints(function: str, arguments: Sequence[Filter]) -> Constraints:
+    if function in ("and", "or") and arguments:
+        combine = Constraints.__and__ if function == "and" else Constraints.__or__
+        return reduce(combine, (argument.constraints for argument in arguments))
+    if function in _COMPARISONS and len(arguments) == 2:
+        column, value = arguments[0].column, arguments[1].literal
+        return NONE if column is None or value is None else _COMPARISONS[function](column, value)
+    return NONE
 
 
 # --- Protocol Buffers -----------------------------------------------------------------------------------------

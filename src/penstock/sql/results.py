@@ -36,7 +36,7 @@ from penstock.terminal import shown_document
 
 GROUP_ROWS_MAX: Final = 122_880
 GROUP_BYTES_MAX: Final = 64 << 20
-"""What the writer holds in memory for one row group of Parquet."""
+"""Limits of one row group of Parquet, which the writer holds in memory."""
 
 Escape = Callable[[str], str]
 

@@ -3,7 +3,7 @@
 - It has a memory limit, and spills into a temporary folder, which `close` removes.
 - `events` is one snapshot: the session fixes its head when it opens. Events that are erased later disappear from it.
 - It runs one statement that reads, and no other: no query can change a store or a file.
-- It reads only files below the directories of its limits, and nobody can change DuckDB's settings. That prevents
+- It reads only files below the directories of its limits, and DuckDB's settings are locked. That prevents
   accidents; it is no sandbox for hostile SQL.
 - DuckDB works in its own thread, so that Ctrl-C in the thread that waits for it ends the query.
 - DuckDB's errors become InvalidRequest in one line. An error of a scan of the history is raised as it is.
@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a session may use. It spills below `folder`, or else where the system has temporary files."""
+    """Limits of a session. It spills below `folder`, or else where the system has temporary files."""
 
     memory_bytes: int = MEMORY_BYTES
     threads: int | None = None

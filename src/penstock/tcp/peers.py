@@ -1,10 +1,13 @@
 """Peers: how the log shows them and how often, and which of their connections count together."""
 
+import asyncio
 import logging
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network, ip_address
+from struct import Struct
 from typing import Final
 
 LINES_MAX: Final = 100
@@ -15,6 +18,22 @@ WINDOW_S: Final = 60.0
 
 IPV6_PREFIX: Final = 64
 """The first bits of an IPv6 address that a network gives to one customer, who chooses the rest at will."""
+
+_CREDENTIALS: Final = Struct("3i")
+"""Process, user and group at the other end of a local socket."""
+
+
+def peer_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """How the log shows a connection's peer, and the key by which a server counts its connections.
+
+    A peer on a local socket is a process, and counts by its user.
+    """
+    ours, address = transport.get_extra_info("socket"), transport.get_extra_info("peername")
+    if ours is None or ours.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return shown_peer(address), network_of(address)
+    found = ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(found)
+    return f"process {process} of user {user}", f"user {user}"
 
 
 def shown_peer(address: object) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -22,6 +23,8 @@ log.addHandler(logging.NullHandler())
 BACKLOG_MAX: Final = 1024
 REFUSED_MAX: Final = 100
 """Refused connections that are told so at once; when there are more, they are closed without a word."""
+SPARE_FILES_MIN: Final = 64
+"""Files that connections leave to the rest of the process: the store, its workers, health and metrics."""
 CHECK_S_MAX: Final = 1.0
 """How often sessions are looked after, or more often if a limit is short."""
 
@@ -40,6 +43,16 @@ MILD: Final = frozenset({Why.IDLE, Why.KICKED})
 """Endings that a healthy system has too: the log has them without a warning."""
 
 S = TypeVar("S", bound=TcpSession)
+
+
+def open_files_max() -> int:
+    """How many files this process may have open."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource  # noqa: PLC0415
+
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 class TcpServer(ABC, Generic[S]):
@@ -64,16 +77,24 @@ class TcpServer(ABC, Generic[S]):
     def new_session(self) -> S:
         """A session for a connection that is being made, with this server as its keeper."""
 
+    @property
+    def is_accepting(self) -> bool:
+        """Whether connections and messages are still taken."""
+        return not self._stopping
+
     # -- listening
 
     async def listen(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Take connections from a bound socket, which is closed in the end."""
         loop = asyncio.get_running_loop()
         self._clock = loop.time
-        patience_s = self.limits.idle_ms_max / 1000 if tls else None
-        self._server = await loop.create_server(
-            self.new_session, sock=bound, backlog=BACKLOG_MAX, ssl=tls, ssl_handshake_timeout=patience_s
-        )
+        if bound.family == socket.AF_UNIX:
+            self._server = await loop.create_unix_server(self.new_session, sock=bound, backlog=BACKLOG_MAX)
+        else:
+            patience_s = self.limits.idle_ms_max / 1000 if tls else None
+            self._server = await loop.create_server(
+                self.new_session, sock=bound, backlog=BACKLOG_MAX, ssl=tls, ssl_handshake_timeout=patience_s
+            )
         self._watch = loop.create_task(self._look_after())
 
     def refuse(self) -> None:
@@ -118,24 +139,27 @@ class TcpServer(ABC, Generic[S]):
 
     def opened(self, session: S) -> None:
         """Keep it, or refuse it."""
-        refusal = self._refusal(session.network)
+        refusal = self._refusal(session)
         if refusal is None:
             session.id = f"{self.name}-{next(self._numbers)}"
             self._sessions[session.id] = session
             self._addresses[session.network] += 1
             return
         self._refused.add(session)
-        if self._stopping or len(self._refused) > REFUSED_MAX:
+        if self._stopping or refusal is Why.FILES or len(self._refused) > REFUSED_MAX:
             session.cut(refusal)
         else:
             session.end(refusal)
 
-    def _refusal(self, network: str) -> Why | None:
+    def _refusal(self, session: S) -> Why | None:
         if self._stopping:
             return Why.SHUTDOWN
         if len(self._sessions) >= self.limits.connections_max:
             return Why.REFUSED
-        return Why.CROWDED if self._addresses[network] >= self.limits.connections_per_address_max else None
+        if self._addresses[session.network] >= self.limits.connections_per_address_max:
+            return Why.CROWDED
+        # The system gives out the lowest free number, so the number of a new file tells how many are open.
+        return Why.FILES if session.file_number >= open_files_max() - SPARE_FILES_MIN else None
 
     def grew(self, _session: S, pending_bytes: int) -> None:
         """Cut off who holds the most when unfinished messages have become too many."""

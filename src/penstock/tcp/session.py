@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol, cast
 
-from penstock.tcp.peers import network_of, shown_peer
+from penstock.tcp.peers import peer_of
 
 LEAVE_PAUSE_S: Final = 0.05
 """How often a connection is looked at that ends when its peer has taken all that waits for it."""
@@ -70,6 +70,7 @@ class Why(StrEnum):
     HOARDED = "all unfinished messages together had too many bytes, and this peer's had the most"
     REFUSED = "there were too many connections"
     CROWDED = "there were too many connections from its address"
+    FILES = "the process has too few open files left"
     DONE = "the peer had sent all that it wanted, and got all that was due to it"
     SHUTDOWN = "the server was shut down"
     KICKED = "an operator cut it off"
@@ -204,6 +205,12 @@ class TcpSession(asyncio.Protocol):
         await self._room.wait()
 
     @property
+    def file_number(self) -> int:
+        """The descriptor of its socket."""
+        number: int = self._transport.get_extra_info("socket").fileno()
+        return number
+
+    @property
     def unsent_bytes(self) -> int:
         """How much waits for the peer."""
         return self._transport.get_write_buffer_size()
@@ -330,8 +337,7 @@ class TcpSession(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         high = self._limits.unsent_bytes_high
         self._transport.set_write_buffer_limits(high=high, low=high // 4)
-        address = transport.get_extra_info("peername")
-        self.peer, self.network = shown_peer(address), network_of(address)
+        self.peer, self.network = peer_of(transport)
         if self._keeper is not None:
             self._keeper.opened(self)
         if self.ended is None:

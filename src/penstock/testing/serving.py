@@ -14,7 +14,7 @@ from penstock.errors import Closed
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
 from penstock.settings import Settings, load
 from penstock.store import store_url
-from penstock.tcp import Why
+from penstock.tcp import TcpServer, Why
 from penstock.testing.threads import ThreadedEngine
 
 ANY_PORT: Final = "127.0.0.1:0"
@@ -41,7 +41,7 @@ class Running:
     async def serve_http(self) -> str:
         """Where health and metrics are served, from now on: it takes longer to stop than all the rest."""
         if self.http is None:
-            gate = HttpGate(self.engine, [self.mq, self.remits])
+            gate = HttpGate(self.engine, [self.mq, self.remits, self.res])
             await gate.start()
             self.http = gate
         return self.http.address
@@ -56,8 +56,8 @@ class Running:
     async def die(self) -> None:
         """Close without another word to anybody."""
         self.engine.fall_silent()
-        _cut(self.mq)
-        _cut(self.remits)
+        for server in (self.mq._server, self.remits._server, self.res):
+            _cut(server)
         await self._stop_gates()
         await self.engine.stop()
 
@@ -68,11 +68,11 @@ class Running:
         await asyncio.gather(*(gate.stop() for gate in self._gates()))
 
 
-def _cut(gate: MqGate | RemitsGate) -> None:
+def _cut(server: TcpServer[Any]) -> None:
     """Take no more connections, and end those that are there as they end when a process is killed."""
-    gate.refuse()
-    for info in gate.sessions():
-        session = gate._server.session(info.id)
+    server.refuse()
+    for info in server.sessions():
+        session = server.session(info.id)
         if session is not None:
             session.cut(Why.SHUTDOWN)
 

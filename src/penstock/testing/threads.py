@@ -13,9 +13,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from penstock.engine import Engine
+from penstock.engine.context import Handlers
 from penstock.engine.engine import Abandon, Answer, AnyPresenter
 from penstock.engine.metrics import PoolCounts
-from penstock.engine.parts import Handlers
 from penstock.engine.workers import Job, WorkerPool
 from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
 from penstock.model import Principal, Reply, Request
@@ -90,7 +90,7 @@ class ThreadedEngine(Engine):
     def _table(self) -> Handlers:
         # Here the engine has made its parts and started none of them.
         pool = ThreadPool(self.url, self.settings, self.settings.workers, self.metrics.readers)
-        self.pool = self._parts._pool = pool
+        self.pool = self._context.pool = pool
         return super()._table()
 
     def submit(

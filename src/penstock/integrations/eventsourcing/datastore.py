@@ -38,31 +38,18 @@ CLOSE_S_MAX: Final = 15.0
 """How long `close` waits for the client to close."""
 LOCAL: Final = "sqlite:"
 
-ERRORS: Final[tuple[tuple[type[errors.PenstockError], type[PersistenceError]], ...]] = (
-    (errors.VersionConflict, IntegrityError),
-    (errors.InvalidRequest, DataError),
-    (errors.LimitExceeded, DataError),
-    (errors.DoesNotFit, DataError),
-    (errors.BadUrl, InterfaceError),
-    (errors.ClientClosed, InterfaceError),
-    (errors.NotAllowed, ProgrammingError),
-    (errors.Unexpected, InternalError),
-    (errors.DamagedRecord, InternalError),
-    (errors.AnswerMalformed, InternalError),
-    (errors.CannotConnect, OperationalError),
-    (errors.ConnectionLost, OperationalError),
-    (errors.DeadlinePassed, OperationalError),
-    (errors.Busy, OperationalError),
-    (errors.TimedOut, OperationalError),
-    (errors.WorkerDied, OperationalError),
-    (errors.Closed, OperationalError),
-    (errors.MarkSuperseded, OperationalError),
-    (errors.StoreError, OperationalError),
-    (errors.StoreInUse, OperationalError),
-    (errors.StoreChanged, OperationalError),
-    (errors.StoreTooNew, OperationalError),
-    (errors.NotAStore, OperationalError),
-)
+ERRORS: Final[dict[type[PersistenceError], tuple[type[errors.PenstockError], ...]]] = {
+    IntegrityError: (errors.VersionConflict,),
+    DataError: (errors.InvalidRequest, errors.LimitExceeded, errors.DoesNotFit),
+    InterfaceError: (errors.BadUrl, errors.ClientClosed),
+    ProgrammingError: (errors.NotAllowed,),
+    InternalError: (errors.Unexpected, errors.DamagedRecord, errors.AnswerMalformed),
+    OperationalError: (
+        *(errors.CannotConnect, errors.ConnectionLost, errors.DeadlinePassed, errors.Busy, errors.TimedOut),
+        *(errors.WorkerDied, errors.Closed, errors.MarkSuperseded),
+        *(errors.StoreError, errors.StoreInUse, errors.StoreChanged, errors.StoreTooNew, errors.NotAStore),
+    ),
+}
 """The first row that fits decides. Errors without a row do not concern recorders, and become DatabaseError."""
 
 
@@ -219,7 +206,7 @@ def _let_go(client: Client) -> Thread:
 
 
 def translation_of(error: errors.PenstockError) -> PersistenceError:
-    kind = next((theirs for ours, theirs in ERRORS if isinstance(error, ours)), DatabaseError)
+    kind = next((theirs for theirs, ours in ERRORS.items() if isinstance(error, ours)), DatabaseError)
     return kind(str(error))
 
 
