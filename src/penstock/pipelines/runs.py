@@ -96,7 +96,7 @@ def _candidates(text: str) -> Iterator[str]:
     yield from _OURS.findall(text)[-1:]
     yield from (f"{name}: {message}" for name, message in _RAISED.findall(head)[-1:])
     yield from (message for name, message in _NAMED.findall(head) if name not in _WRAPPERS)
-    yield next((line for line in head.splitlines() if line.strip()), "Spark does not on_state why")
+    yield next((line for line in head.splitlines() if line.strip()), "Spark does not say why")
 
 
 def describe_error(error: BaseException, folder: Path) -> str:
