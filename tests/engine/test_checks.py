@@ -59,13 +59,13 @@ def workers(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Workers:
 def scanned(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What the slow scanner was given in this process."""
     seen: list[bytes] = []
-    scan = cbor._scanned
+    scan = cbor.end_of
 
-    def noted(data: bytes) -> str | None:
+    def noted(data: bytes, at: int) -> int:
         seen.append(data)
-        return scan(data)
+        return scan(data, at)
 
-    monkeypatch.setattr(cbor, "_scanned", noted)
+    monkeypatch.setattr(cbor, "end_of", noted)
     return seen
 
 

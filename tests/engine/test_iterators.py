@@ -31,7 +31,7 @@ from penstock.model import ANONYMOUS, Append, Encoded, ItemPage, NextItems, new_
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.wire.remits import item_payload
-from penstock.wire.res01.events import item_frames
+from penstock.wire.res01.dialects import item_frames
 from penstock.wire.res01.messages import fitting
 from tests.engine.logs import FILTER, MAP, REDUCE, Remits
 

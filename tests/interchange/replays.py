@@ -5,8 +5,8 @@ from typing import Any
 
 import penstock
 from penstock.interchange.exporter import Selection
-from penstock.interchange.replay import IntoStreams, Replay, ReplayRequest, ThroughQueue, open_replay
-from penstock.interchange.replay_targets import Places
+from penstock.interchange.replay import Replay, ReplayRequest, open_replay
+from penstock.interchange.replay_targets import IntoStreams, ThroughQueue
 from penstock.model import Event
 from penstock.testing import Server
 
@@ -44,8 +44,8 @@ def ignore(_replay: Replay) -> None:
 
 def into(source: Server, store: Server, context: str, tmp_path: Path, **more: Any) -> ReplayRequest:
     selection = Selection("shop", **more.pop("selection", {}))
-    places = Places(context, **more.pop("places", {}))
-    return ReplayRequest(source.url, selection, IntoStreams(store.url, places), folder=tmp_path, **more)
+    target = IntoStreams(store.url, context, **more.pop("places", {}))
+    return ReplayRequest(source.url, selection, target, folder=tmp_path, **more)
 
 
 def through(source: Server, tmp_path: Path, **more: Any) -> ReplayRequest:

@@ -12,13 +12,13 @@ import penstock
 from penstock.engine.queues import REPLAY_BATCH_EVENTS_MAX
 from penstock.errors import LimitExceeded
 from penstock.interchange.exporter import Selection
-from penstock.interchange.replay import STEP_S, IntoStreams, Pace, ReplayRequest, open_replay
+from penstock.interchange.replay import STEP_S, Pace, ReplayRequest, open_replay
 from penstock.interchange.replay_targets import (
     QUEUE_EVENTS_MAX,
     Batch,
     Batcher,
     HistoryPage,
-    Places,
+    IntoStreams,
     QueueTarget,
     ReplayRefused,
 )
@@ -34,8 +34,8 @@ def test_streams_that_must_be_new_are_so_when_it_begins_and_it_goes_on_among_its
     source: Server, tmp_path: Path, selected: str | None
 ) -> None:
     with server() as own:
-        places = Places(None, "copy-", new=True)
-        wanted = ReplayRequest(source.url, Selection(selected), IntoStreams(own.url, places), folder=tmp_path, rate=100)
+        target = IntoStreams(own.url, None, "copy-", new=True)
+        wanted = ReplayRequest(source.url, Selection(selected), target, folder=tmp_path, rate=100)
         with open_replay(wanted) as replay:
             assert not replay.run(Soon(1), ignore)
         finish(wanted)
@@ -58,7 +58,7 @@ def test_messages_of_logs_arrive_in_logs(tmp_path: Path, store: Server) -> None:
     with server() as own, penstock.connect(own.url) as client:
         client.log("readings").create()
         client.log("readings").append([{"celsius": 4}, {"celsius": 5}])
-        finish(ReplayRequest(own.url, Selection("remits"), IntoStreams(store.url, Places()), folder=tmp_path))
+        finish(ReplayRequest(own.url, Selection("remits"), IntoStreams(store.url), folder=tmp_path))
     with penstock.connect(store.url) as client:
         assert client.log("readings").show().messages == 2
 

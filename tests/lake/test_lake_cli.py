@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.lake import _tell
+from penstock.cli.lake import _print_archived
 from penstock.lake.archiver import Archived
 from penstock.lake.manifests import PENDING
 from penstock.lake.places import open_lake_place
@@ -53,7 +53,7 @@ def test_a_lake_follows_its_store_until_it_is_told_to_stop_and_is_then_the_same(
         finally:
             following.kill()
     assert following.returncode == 0
-    assert complained.read_text() == f"penstock: waiting: {in_use}penstock: stopped; all that was begun is done\n"
+    assert complained.read_text() == f"penstock: waiting: {in_use}penstock: stopped; the last round is complete\n"
     assert said.read_text().endswith("10 new of 40 events archived, 1 new file\n")
     fill(data, numbers(1))
     same = subprocess.run(
@@ -71,7 +71,7 @@ def test_a_lake_follows_its_store_until_it_is_told_to_stop_and_is_then_the_same(
 
 def test_what_follows_says_in_json_one_line_for_each_round(capsys: pytest.CaptureFixture[str]) -> None:
     for number in (1, 2):
-        _tell(Archived(number, 1, 0, number), as_json=True, many=True)
+        _print_archived(Archived(number, 1, 0, number), as_json=True, many=True)
     assert [json.loads(line)["events"] for line in capsys.readouterr().out.splitlines()] == [1, 2]
 
 
@@ -107,7 +107,7 @@ def test_restore_makes_a_store_where_it_is_told(data: Path, lake: Path, tmp_path
     assert run("verify", "--data", restored)[:2] == (0, "30 events, nothing wrong\n")
     code, out, err = run("lake", "restore", "--lake", lake, "--data", restored)
     assert (code, out) == (1, "")
-    why = "it holds a store; restore a lake to a new place: name another"
+    why = "it holds a store; a lake is restored to where there is none: name another place"
     assert err == f"penstock: {restored} cannot be used: {why}\n"
     assert run("lake", "restore", "--lake", lake)[0] == 2
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from penstock.engine.engine import CONNECTIONS_MIN
-from penstock.gates.carrying import OUTSTANDING_MAX, UNREAD_MS_MAX
+from penstock.gates.in_flight import OUTSTANDING_MAX, UNREAD_MS_MAX
 from penstock.gates.mq import limits_of
 from penstock.mq import MqLimits
 from penstock.settings import TABLE, Settings

@@ -9,8 +9,8 @@ import socket
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES
-from penstock.gates.addresses import TCP, bound_socket, remove_file, shown_address
-from penstock.gates.carrying import UNREAD_MS_MAX, Pipeline
+from penstock.gates.contract import TCP, bound_socket, remove_file, shown_address
+from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
 from penstock.settings import Settings
 from penstock.tcp import TcpLimits, TcpServer, TcpSession, Why
 from penstock.wire.res01 import Frames, Unanswerable, decode

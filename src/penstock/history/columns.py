@@ -26,8 +26,7 @@ from penstock.model import Event
 from penstock.model.times import TICKS_MASK, TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.store.arrow import SCHEMA
 from penstock.store.contract import MESSAGE_TYPE
-from penstock.wire.remits.cbor import check_message
-from penstock.wire.remits.scanning import DEPTH_MAX
+from penstock.wire.remits.cbor import DEPTH_MAX, check_message
 
 
 def texts(bodies: pa.Array, types: pa.Array) -> pa.Array:

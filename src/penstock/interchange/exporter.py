@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
 
 from penstock.files import (
     atomic_write,
@@ -34,10 +34,13 @@ from penstock.history.histories import History, open_history
 from penstock.interchange.csv_format import csv_header, to_csv
 from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format
 from penstock.interchange.json_format import to_cloud_lines, to_json_lines
-from penstock.interchange.parquet_format import ParquetEvents, parquet_of_stream, stream_head, to_stream
 from penstock.model import Event, EventFilter
 from penstock.model.times import ticks_of
 from penstock.terminal import shown_document
+
+if TYPE_CHECKING:
+    # Other formats need no pyarrow.
+    from penstock.interchange.parquet_format import ParquetEvents
 
 Progressed = Callable[[int, int, int], object]
 """Called with the positions done, all positions, and the events written."""
@@ -54,13 +57,6 @@ NOTE: Final = ".partial.json"
 FULL: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 Encoder = Callable[[Sequence[Event]], bytes]
-_FORMATS: Final[dict[Format, tuple[Callable[[], bytes], Encoder]]] = {
-    Format.JSONL: (bytes, to_json_lines),
-    Format.CLOUDEVENTS: (bytes, to_cloud_lines),
-    Format.CSV: (csv_header, to_csv),
-    Format.PARQUET: (stream_head, to_stream),
-}
-"""For each format what precedes the first event, and how to write events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +95,6 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Identifies an export. Times in the selection are as the user wrote them: `1d`."""
-
-    store: str
-    timeline: int
-    format: str
-    selection: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class ExportRange:
     """The last position and the times, in ticks, that the first run has fixed."""
 
@@ -144,7 +130,12 @@ def export_events(
     with closing(open_history(url)) as history:
         now = history.now()
         times = {} if written_times is None else dict(zip(("since", "until"), written_times, strict=True))
-        identity = Identity(now.identity.id, now.identity.timeline, kind.value, {**asdict(selection), **times})
+        identity = {
+            "store": now.identity.id,
+            "timeline": now.identity.timeline,
+            "format": kind.value,
+            "selection": {**asdict(selection), **times},
+        }
         bounds = ExportRange(min(selection.last, now.head), selection.since, selection.until)
         with _open_target(path, kind, identity, bounds, restart) as target:
             fixed = replace(selection, since=target.bounds.since, until=target.bounds.until)
@@ -156,7 +147,9 @@ def export_events(
             return Exported(target.events, resumed, last)
 
 
-def _open_target(path: str, kind: Format, identity: Identity, bounds: ExportRange, restart: bool) -> "ExportTarget":
+def _open_target(
+    path: str, kind: Format, identity: dict[str, Any], bounds: ExportRange, restart: bool
+) -> "ExportTarget":
     if path == STANDARD:
         return PipeTarget(sys.stdout.buffer, None, kind, bounds)
     if not is_replaceable(Path(path)):
@@ -215,6 +208,16 @@ class ExportTarget(ABC):
     def close(self) -> None: ...
 
 
+def _codec(kind: Format) -> tuple[bytes, Encoder]:
+    """The bytes before the first event, and how to write events."""
+    if kind is Format.PARQUET:
+        from penstock.interchange.parquet_format import stream_head, to_stream  # noqa: PLC0415
+
+        return stream_head(), to_stream
+    codecs = {Format.JSONL: (b"", to_json_lines), Format.CLOUDEVENTS: (b"", to_cloud_lines)}
+    return codecs.get(kind) or (csv_header(), to_csv)
+
+
 def _encode(path: str | Path, encode: Encoder, events: Sequence[Event]) -> bytes:
     """Raises FileRefused, which names the first event that the format cannot hold."""
     try:
@@ -226,12 +229,14 @@ def _encode(path: str | Path, encode: Encoder, events: Sequence[Event]) -> bytes
 class FileTarget(ExportTarget):
     """A file. It continues where an earlier run of the same export stopped."""
 
-    def __init__(self, path: str, kind: Format, identity: Identity, bounds: ExportRange, *, restart: bool) -> None:
+    def __init__(
+        self, path: str, kind: Format, identity: dict[str, Any], bounds: ExportRange, *, restart: bool
+    ) -> None:
         self._path = Path(path)
         self._partial, self._note = Path(path + PARTIAL), Path(path + NOTE)
         self._kind = kind
-        head, self._encoder = _FORMATS[kind]
-        self._identity = json.loads(json.dumps(asdict(identity)))
+        head, self._encoder = _codec(kind)
+        self._identity = json.loads(json.dumps(identity))
         self.bounds = bounds
         self._bytes = 0
         with refusing(path):
@@ -246,7 +251,7 @@ class FileTarget(ExportTarget):
                 self._file.truncate(self._bytes)
                 self._file.seek(self._bytes)
             if noted is None:
-                self._append(head())
+                self._append(head)
         except BaseException:
             _close_quietly(self._file)
             raise
@@ -296,6 +301,8 @@ class FileTarget(ExportTarget):
         with refusing(self._path):
             os.fsync(self._file.fileno())
             if self._kind is Format.PARQUET:
+                from penstock.interchange.parquet_format import parquet_of_stream  # noqa: PLC0415
+
                 self._write_note()
                 try:
                     aside = Path(f"{self._partial}.new")
@@ -331,10 +338,14 @@ class PipeTarget(ExportTarget):
         self._name = name
         self._pipe = file
         self._file = cast("IO[bytes]", _CountedPipe(file, name))
-        self._parquet = ParquetEvents(self._file) if kind is Format.PARQUET else None
-        head, self._encoder = _FORMATS[kind]
+        self._parquet: ParquetEvents | None = None
+        if kind is Format.PARQUET:
+            from penstock.interchange import parquet_format  # noqa: PLC0415
+
+            self._parquet = parquet_format.ParquetEvents(self._file)
+        head, self._encoder = _codec(kind)
         if self._parquet is None:
-            self._file.write(head())
+            self._file.write(head)
 
     def write(self, events: Sequence[Event], following: int) -> None:
         if self._parquet is not None:

@@ -21,7 +21,6 @@ from penstock.event_json import Defaults, size_of
 from penstock.interchange.csv_format import from_csv
 from penstock.interchange.formats import BrokenFile, FileRefused, Flaw, Format
 from penstock.interchange.json_format import from_cloud_lines, from_json_lines
-from penstock.interchange.parquet_format import from_parquet
 from penstock.interchange.sender import BATCH_BYTES_MAX, BATCH_EVENTS_MAX, Sender, open_sender
 from penstock.model import ANY, Append, ProducerMark
 from penstock.store.contract import LOG_CONTEXT
@@ -55,6 +54,9 @@ def events_of(source: Source) -> Iterator[Incoming]:
     """Raises BrokenFile or FileRefused."""
     try:
         if source.format is Format.PARQUET:
+            # Other formats need no pyarrow.
+            from penstock.interchange.parquet_format import from_parquet  # noqa: PLC0415
+
             yield from from_parquet(source.path, source.defaults)
         else:
             with source.path.open("rb") as file:

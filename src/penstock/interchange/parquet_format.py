@@ -14,8 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from penstock.cloudevents import Incoming
 from penstock.event_json import ALIASES, PLACES, BadEvent, Defaults, compact_json, event_of
+from penstock.history.columns import TABLE, batch_of, stored_columns, table_batch
 from penstock.interchange.formats import Flaw
 from penstock.model import Event
 from penstock.model.times import KIND_UTC, UNIX_EPOCH_TICKS, stamp_of_ticks, text_of_stamp
@@ -34,6 +38,8 @@ OWN: Final = ("context", "stream", "type", "id", "time", "headers", "body", "tic
 KNOWN: Final = frozenset((*OWN, *ALIASES, *PLACES))
 _PER_UNIT: Final = {"s": (10_000_000, 1), "ms": (10_000, 1), "us": (10, 1), "ns": (1, 100)}
 """Ticks of a unit of time, as a fraction."""
+_COLUMNS: Final = pa.schema([field for field in TABLE if field.name != DERIVED])
+_SCHEMA: Final = _COLUMNS.append(pa.field("kind", pa.int8(), nullable=False))
 
 # --- out ------------------------------------------------------------------------------------------------------
 
@@ -42,10 +48,7 @@ class ParquetEvents:
     """Writes a Parquet file. `close` makes it whole, `abandon` does not."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        import pyarrow as pa  # noqa: PLC0415
-        import pyarrow.parquet as pq  # noqa: PLC0415
-
-        self._writer = pq.ParquetWriter(pa.PythonFile(file, "w"), _schema(), compression=COMPRESSION)
+        self._writer = pq.ParquetWriter(pa.PythonFile(file, "w"), _SCHEMA, compression=COMPRESSION)
         self._waiting: list[Any] = []
         self._rows = self._bytes = 0
 
@@ -62,8 +65,6 @@ class ParquetEvents:
             self._flush()
 
     def _flush(self) -> None:
-        import pyarrow as pa  # noqa: PLC0415
-
         if self._rows:
             table = pa.Table.from_batches(self._waiting)
             self._writer.write_table(table, row_group_size=self._rows)
@@ -78,25 +79,10 @@ class ParquetEvents:
         self._writer.is_open = False
 
 
-def _schema() -> Any:
-    import pyarrow as pa  # noqa: PLC0415
-
-    from penstock.history.columns import TABLE  # noqa: PLC0415
-
-    kind = pa.field("kind", pa.int8(), nullable=False)
-    return pa.schema([*(field for field in TABLE if field.name != DERIVED), kind])
-
-
-def _batch(events: Sequence[Event]) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
-
-    from penstock.history.columns import batch_of, stored_columns, table_batch  # noqa: PLC0415
-
-    schema = _schema()
-    table = schema.remove(schema.get_field_index("kind"))
-    batch = table_batch(batch_of(events, stored_columns(table.names)), table)
+def _batch(events: Sequence[Event]) -> pa.RecordBatch:
+    batch = table_batch(batch_of(events, stored_columns(_COLUMNS.names)), _COLUMNS)
     kinds = pa.array([event.stamp >> 62 for event in events], pa.int8())
-    return pa.RecordBatch.from_arrays([*batch.columns, kinds], schema=schema)
+    return pa.RecordBatch.from_arrays([*batch.columns, kinds], schema=_SCHEMA)
 
 
 def stream_head() -> bytes:
@@ -108,10 +94,8 @@ def to_stream(events: Sequence[Event]) -> bytes:
 
 
 def _streamed(batches: list[Any]) -> bytes:
-    import pyarrow as pa  # noqa: PLC0415
-
     sink, options = io.BytesIO(), pa.ipc.IpcWriteOptions(compression=COMPRESSION)
-    with pa.ipc.new_stream(sink, _schema(), options=options) as stream:
+    with pa.ipc.new_stream(sink, _SCHEMA, options=options) as stream:
         for batch in batches:
             stream.write_batch(batch)
     return sink.getvalue()[:-STREAM_END_BYTES]
@@ -129,12 +113,10 @@ def parquet_of_stream(source: Path, target: IO[bytes]) -> None:
 
 
 def _streamed_batches(source: Path) -> Iterator[Any]:
-    import pyarrow as pa  # noqa: PLC0415
-
     with source.open("rb") as file:
         try:
             with pa.ipc.open_stream(file) as stream:
-                if not stream.schema.equals(_schema()):
+                if not stream.schema.equals(_SCHEMA):
                     raise Flaw("the file as a whole", "has other columns than events")
                 for batch in stream:
                     batch.validate(full=True)
@@ -150,9 +132,6 @@ def _streamed_batches(source: Path) -> Iterator[Any]:
 
 def from_parquet(path: Path, defaults: Defaults) -> Iterator[Incoming]:
     """Raises Flaw."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     number = 0
     try:
         with pq.ParquetFile(path) as file:
@@ -201,8 +180,6 @@ def _rows(batch: Any) -> Iterator[dict[str, Any]]:
 
 def _values(column: Any) -> list[Any]:
     """The values of a column, with times as ticks, which have more digits than Python's times."""
-    import pyarrow as pa  # noqa: PLC0415
-
     if pa.types.is_timestamp(column.type):
         times, over = _PER_UNIT[column.type.unit]
         units = column.cast(pa.int64()).to_pylist()

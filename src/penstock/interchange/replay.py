@@ -22,15 +22,16 @@ from penstock.interchange.exporter import Selection
 from penstock.interchange.replay_targets import (
     Batch,
     Batcher,
-    Places,
+    IntoStreams,
     QueueTarget,
     ReplayRefused,
     ReplayTarget,
     StreamsTarget,
+    ThroughQueue,
     history_pages,
 )
 from penstock.interchange.sender import BATCH_BYTES_MAX, Sender, open_sender
-from penstock.model import Event, EventFilter, now_ticks
+from penstock.model import Event, now_ticks
 from penstock.model.times import now_text
 from penstock.store.contract import StoreIdentity
 
@@ -56,22 +57,6 @@ class Stop(Protocol):
 
     def wait(self, seconds: float) -> bool:
         """Wait so many seconds. Returns False at once when the replay is to stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThroughQueue:
-    """A queue of the source."""
-
-    queue: str
-    context: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class IntoStreams:
-    """Streams of a store."""
-
-    url: str
-    places: Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +168,9 @@ def open_replay(request: ReplayRequest) -> Iterator["Replay"]:
         target = _open_target(request, sender)
         source, there = history.now(), target.identity()
         _check(request, history, source.identity, there)
-        asked = _digest(_identity(request, target, source.identity, there))
+        # Timelines do not identify a replay: one whose timeline has changed is found, and refused.
+        selected = request.selection.context, request.selection.filter, request.selection.types
+        asked = _digest([source.identity.id, there.id, *target.key, *selected, *request.written_range])
         name = request.name or f"replay-{asked[:12]}"
         if request.state is not None and not request.state.absolute().parent.is_dir():
             raise ReplayRefused(f"{request.state}: there is no such folder; name another file with --state")
@@ -197,8 +184,8 @@ def open_replay(request: ReplayRequest) -> Iterator["Replay"]:
 
 def _open_target(request: ReplayRequest, sender: Sender) -> ReplayTarget:
     if isinstance(request.target, IntoStreams):
-        return StreamsTarget(sender, request.target.places)
-    target = QueueTarget(sender, request.target.queue, request.target.context)
+        return StreamsTarget(sender, request.target)
+    target = QueueTarget(sender, request.target)
     queue, context = target.queue, request.selection.context
     if context not in (None, queue.context):
         raise ReplayRefused(f"queue {queue.name} is of context {queue.context}, and has no events of {context}")
@@ -211,24 +198,10 @@ def _check(request: ReplayRequest, history: History, source: StoreIdentity, ther
         raise ReplayRefused(f"there is no context {context} with events in the source")
     if not isinstance(target, IntoStreams) or source != there:
         return
-    if target.places.context in (None, context):
+    if target.context in (None, context):
         raise ReplayRefused("the target is the source, which would feed on itself: say another --to-context")
     if context is None:
         raise ReplayRefused("the target is the source: say --context, so that it does not feed on itself")
-
-
-def _identity(
-    request: ReplayRequest, target: ReplayTarget, source: StoreIdentity, there: StoreIdentity
-) -> list[object]:
-    """Identifies a replay. Timelines do not: a replay whose timeline has changed is found, and refused."""
-    selection = request.selection
-    where: tuple[object, ...]
-    if isinstance(target, QueueTarget):
-        where = ("queue", target.queue.context, target.queue.name)
-    else:
-        assert isinstance(request.target, IntoStreams)
-        where = ("streams", request.target.places.context, request.target.places.prefix)
-    return [source.id, there.id, *where, selection.context, selection.filter, selection.types, *request.written_range]
 
 
 def _digest(value: object) -> str:
@@ -360,13 +333,9 @@ class Replay:
 
     def _batches(self, pace: Pace) -> Iterator[Batch]:
         note, target, selection = self.note, self._target, self._selection
-        if isinstance(target, QueueTarget):
-            passing = target.passing
-        else:
-            passing = EventFilter(selection.context, selection.filter, selection.types)
         first_end = note.sending if note.sending > note.done else 0
         batcher = Batcher(pace.batch(target.events_max), BATCH_BYTES_MAX, first_end, unbroken=target.unbroken)
-        found = history_pages(self._history, passing, note.done + 1, note.last)
+        found = history_pages(self._history, target.passing(selection), note.done + 1, note.last)
         return batcher.batches(found, self._is_selected, note.last)
 
     def _is_selected(self, event: Event) -> bool:

@@ -9,10 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from penstock.errors import MarkSuperseded, PenstockError
 from penstock.history.histories import History
+from penstock.interchange.exporter import Selection
 from penstock.interchange.sender import BATCH_EVENTS_MAX, Sender
 from penstock.model import (
     ANY,
@@ -33,9 +34,7 @@ from penstock.model import (
     check_stream,
 )
 from penstock.store.contract import LOG_CONTEXT, StoreIdentity
-
-if TYPE_CHECKING:
-    from penstock.store.record import Record
+from penstock.store.record import Record
 
 QUEUE_EVENTS_MAX: Final = 100
 """Events of a batch for a queue, which its consumers get together."""
@@ -86,7 +85,7 @@ def history_pages(history: History, passing: EventFilter, begin: int, last: int)
         yield HistoryPage(events, erased, begin)
 
 
-def _count_erased(record: "Record", passing: EventFilter, begin: int, last: int) -> int:
+def _count_erased(record: Record, passing: EventFilter, begin: int, last: int) -> int:
     """The number of erased events of these streams. Their types are not known any more."""
     with record.sound():
         if b"" not in record.texts()[record.name_count :]:
@@ -168,6 +167,9 @@ class ReplayTarget(ABC):
     waiting: int | None = None
     """Events that wait in the target for consumers, if known."""
 
+    key: tuple[str | None, ...]
+    """Identifies the target within its store."""
+
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self._left_out = 0
@@ -185,6 +187,10 @@ class ReplayTarget(ABC):
         """The position up to which the target has a producer's events, if it knows the producer."""
         return self._sender.highest(producer)
 
+    def passing(self, selection: Selection) -> EventFilter:
+        """The events that a batch looks at."""
+        return EventFilter(selection.context, selection.filter, selection.types)
+
     @abstractmethod
     def start(self, batch: Batch, producer: str, wait: Wait) -> bool:
         """Send a batch. Settle the one before first. False, without sending, if `wait` says to stop."""
@@ -195,16 +201,17 @@ class ReplayTarget(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """How replayed streams are named."""
+class IntoStreams:
+    """Streams of a store, and how they are named."""
 
+    url: str
     context: str | None = None
     """None keeps the context."""
     prefix: str = ""
     new: bool = False
     """Whether the replay begins only if none of them exists."""
 
-    def of(self, event: Event) -> tuple[str, str]:
+    def place_of(self, event: Event) -> tuple[str, str]:
         """The context and stream for an event. Raises ReplayRefused."""
         stream = self.prefix + event.stream
         if self.prefix and (reason := check_stream(stream)):
@@ -218,27 +225,28 @@ class StreamsTarget(ReplayTarget):
     events_max = BATCH_EVENTS_MAX
     unbroken = False
 
-    def __init__(self, sender: Sender, places: Places) -> None:
+    def __init__(self, sender: Sender, into: IntoStreams) -> None:
         super().__init__(sender)
-        self._places = places
+        self._into = into
+        self.key = ("streams", into.context, into.prefix)
         self._logs: set[str] = set()
 
     def check_new(self, context: str | None) -> None:
         """Raise ReplayRefused if streams must be new and some exist where those of a context would go."""
-        context = self._places.context or context
-        if not self._places.new:
+        context = self._into.context or context
+        if not self._into.new:
             return
         if context is None and self._sender.ask(GetStats(), StoreStats).head:
             raise ReplayRefused("there are events in the target already, which must be new: nothing was sent")
         if context is not None:
-            page = self._sender.ask(ListStreams(context, self._places.prefix, "", 1), StreamPage)
+            page = self._sender.ask(ListStreams(context, self._into.prefix, "", 1), StreamPage)
             for found in page.streams:
                 where = f"stream {found.name} of context {context} is there already"
                 raise ReplayRefused(f"{where}, and streams must be new: nothing was sent")
 
     def start(self, batch: Batch, producer: str, wait: Wait) -> bool:  # noqa: ARG002 - a store has room
         commits, logs = [], set()
-        for (context, stream), events in groupby(batch.events, key=self._places.of):
+        for (context, stream), events in groupby(batch.events, key=self._into.place_of):
             new = tuple(NewEvent(event.id, event.stamp, event.type, event.headers, event.body) for event in events)
             commits.append(Append(context, stream, new, ANY))
             if context == LOG_CONTEXT:
@@ -255,20 +263,27 @@ class StreamsTarget(ReplayTarget):
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class ThroughQueue:
+    """A queue of the source."""
+
+    queue: str
+    context: str | None = None
+
+
 class QueueTarget(ReplayTarget):
     """A queue of the source. Its consumers get events again, while its own position stays."""
 
     events_max = QUEUE_EVENTS_MAX
     unbroken = True
 
-    def __init__(self, sender: Sender, name: str, context: str | None) -> None:
+    def __init__(self, sender: Sender, through: ThroughQueue) -> None:
         super().__init__(sender)
-        self.queue = _find_queue(sender, name, context)
+        self.queue = _find_queue(sender, through.queue, through.context)
+        self.key = ("queue", self.queue.context, self.queue.name)
         self._passed: int | None = None
 
-    @property
-    def passing(self) -> EventFilter:
-        """The events of the queue."""
+    def passing(self, selection: Selection) -> EventFilter:  # noqa: ARG002 - unbroken: of all events of the queue
         return EventFilter(self.queue.context, self.queue.filter)
 
     def start(self, batch: Batch, producer: str, wait: Wait) -> bool:

@@ -6,9 +6,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
-from penstock.client.blocking import Portal
 from penstock.client.calls import Calls, refusal_of
-from penstock.client.urls import transport_to
+from penstock.client.sync import Portal
+from penstock.client.transport import transport_to
 from penstock.errors import MarkSuperseded, PenstockError, VersionConflict
 from penstock.model import Append, CreateLog, Done, ProducerMark, Reply, Request, Transact, Transacted, new_event
 from penstock.store.contract import LOG_CONTEXT

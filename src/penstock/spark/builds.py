@@ -94,7 +94,7 @@ def open_build_store(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> It
             yield client.build(name)
         return
     if not url.startswith((SQLITE, *POSTGRES)) or url == SQLITE:
-        from penstock.client.urls import WAYS  # noqa: PLC0415 - slow to import
+        from penstock.client.transport import WAYS  # noqa: PLC0415 - slow to import
 
         raise BadUrl(url, WAYS)
     with closing(DirectBuildStore(url, name, lua)) as store:

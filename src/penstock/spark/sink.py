@@ -21,7 +21,7 @@ from hashlib import blake2b
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -30,6 +30,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import DataType, StructType
 
 from penstock.errors import InvalidRequest
+from penstock.event_json import BadEvent, id_of
 from penstock.files import created, make_folder, release
 from penstock.history.options import parsed, url
 from penstock.model import ANY, NewEvent, ProducerMark, StagedUnit, Winner, now_ticks, stamp_of
@@ -176,7 +177,6 @@ BUFFERED_STREAM_BYTES: Final = 416
 """Memory of an event without its body, headers and sort key, and of a stream without its events."""
 UNIT_EVENT_BYTES: Final = 64
 """Bytes of an event in a unit, without body, headers and sort key."""
-ID_BYTES: Final = 16
 _SIGN: Final = 1 << 63
 
 
@@ -187,12 +187,6 @@ class BadRow(NamedTuple):
     column: str
     reason: str
     values: dict[str, Any]
-
-
-class _BadValue(Exception):
-    def __init__(self, column: str, reason: str) -> None:
-        self.column = column
-        self.reason = reason
 
 
 class _Buffer:
@@ -237,8 +231,8 @@ class UnitBuilder:
             row = dict(zip(names, values, strict=True))
             try:
                 full = self._add_row(row, undecodable)
-            except _BadValue as bad:
-                self._on_bad_row(BadRow(self._row, bad.column, bad.reason, row))
+            except BadEvent as bad:
+                self._on_bad_row(BadRow(self._row, bad.member, bad.reason, row))
                 full = None
             self._row += 1
             if full is not None:
@@ -255,7 +249,7 @@ class UnitBuilder:
         """Buffer a row; its stream, if that has enough events for a unit."""
         for column in undecodable:
             if isinstance(row[column], _NotUtf8):
-                raise _BadValue(column, "is not UTF-8")
+                raise BadEvent(column, "is not UTF-8")
         key, event = _stream_of(row), _event(row, self._event_bytes_max)
         order = b"" if self._order_by is None else _sort_key(self._order_by, row[self._order_by])
         expected = self._expected_version(key, row.get("expected_version"))
@@ -279,9 +273,9 @@ class UnitBuilder:
         if given is None or given == ANY:
             return before
         if given < 1:
-            raise _BadValue("expected_version", f"is {given}; it must be -1, null or at least 1")
+            raise BadEvent("expected_version", f"is {given}; it must be -1, null or at least 1")
         if before not in (ANY, given):
-            raise _BadValue("expected_version", f"is {given}, and an earlier row of stream {key[1]} says {before}")
+            raise BadEvent("expected_version", f"is {given}, and an earlier row of stream {key[1]} says {before}")
         self._expected[key] = given
         return int(given)
 
@@ -316,46 +310,34 @@ def _decoded(value: bytes | None) -> str | bytes | None:
 def _stream_of(row: dict[str, Any]) -> tuple[str, str]:
     context, stream = _text(row, "context"), _text(row, "stream")
     if context == LOG_CONTEXT:
-        raise _BadValue("context", f"is {LOG_CONTEXT}, the context of logs; append messages to a log instead")
+        raise BadEvent("context", f"is {LOG_CONTEXT}, the context of logs; append messages to a log instead")
     for column, reason in (("context", check_context(context)), ("stream", check_stream(stream))):
         if reason:
-            raise _BadValue(column, reason)
+            raise BadEvent(column, reason)
     return context, stream
 
 
 def _event(row: dict[str, Any], bytes_max: int) -> NewEvent:
     kind = _text(row, "type")
     if reason := check_type(kind):
-        raise _BadValue("type", reason)
+        raise BadEvent("type", reason)
     headers, body = row.get("headers") or None, row.get("body")
     column = "text" if body is None else "body"
     if body is None and (body := row.get("text")) is None:
-        raise _BadValue("body" if "body" in row else "text", "is null")
+        raise BadEvent("body" if "body" in row else "text", "is null")
     body = str(body).encode() if column == "text" else bytes(body)
     size = len(body) + len(kind.encode()) + len((headers or "").encode())
     if size > bytes_max:
-        raise _BadValue(column, f"makes an event of {size} bytes; {bytes_max} are the most")
+        raise BadEvent(column, f"makes an event of {size} bytes; {bytes_max} are the most")
     stamp = stamp_of(_ticks(row.get("timestamp"), row.get("ticks")))
-    return NewEvent(_id(row.get("event_id")), stamp, kind, headers, body)
+    given = row.get("event_id")
+    return NewEvent(random_id() if given is None else id_of("event_id", given), stamp, kind, headers, body)
 
 
 def _text(row: dict[str, Any], column: str) -> str:
     if row[column] is None:
-        raise _BadValue(column, "is null")
+        raise BadEvent(column, "is null")
     return str(row[column])
-
-
-def _id(value: str | bytes | None) -> bytes:
-    if value is None:
-        return random_id()
-    if isinstance(value, bytes):
-        if len(value) != ID_BYTES:
-            raise _BadValue("event_id", f"has {len(value)} bytes; an id has {ID_BYTES}")
-        return value
-    try:
-        return UUID(value).bytes
-    except ValueError:
-        raise _BadValue("event_id", f"is {value!r}, which is no UUID") from None
 
 
 def _ticks(micros: int | None, exact: int | None) -> int:
@@ -366,21 +348,21 @@ def _ticks(micros: int | None, exact: int | None) -> int:
     if exact is not None and exact // TICKS_PER_US * TICKS_PER_US == ticks:
         ticks = exact
     if not 0 <= ticks <= TICKS_MAX:
-        raise _BadValue(column, "is not within the years 1 to 9999")
+        raise BadEvent(column, "is not within the years 1 to 9999")
     return int(ticks)
 
 
 def _sort_key(column: str, value: Any) -> bytes:
     """Bytes that sort as the values do."""
     if value is None:
-        raise _BadValue(column, "is null, and events are ordered by it")
+        raise BadEvent(column, "is null, and events are ordered by it")
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes):
         return value
     if isinstance(value, float):
         if value != value:
-            raise _BadValue(column, "is not a number, and events are ordered by it")
+            raise BadEvent(column, "is not a number, and events are ordered by it")
         (bits,) = struct.unpack(">Q", struct.pack(">d", value + 0.0))
         return struct.pack(">Q", bits ^ (_SIGN * 2 - 1) if bits & _SIGN else bits | _SIGN)
     if isinstance(value, date):

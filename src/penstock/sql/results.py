@@ -135,7 +135,11 @@ def moments(array: pa.Array) -> list[str | None]:
         if value in FOREVER:
             found[place] = FOREVER[value]
         elif text is not None and text[0] == _UNWRITTEN:
-            found[place] = _moment(value, _DIGITS[unit]) + zone
+            seconds, fraction = divmod(value, 10 ** _DIGITS[unit])
+            day, rest = divmod(seconds, DAY_S)
+            clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+            decimals = f".{fraction:0{_DIGITS[unit]}}" if _DIGITS[unit] else ""
+            found[place] = f"{_day(day)}T{clock}{decimals}{zone}"
     return found
 
 
@@ -150,21 +154,14 @@ def days(array: pa.Array) -> list[str | None]:
 
 
 def clocks(array: pa.Array) -> list[str | None]:
-    """Times of a day. The last one is 24:00:00."""
-    return [None if text is None else _clock(text) for text in array.cast(pa.string()).to_pylist()]
-
-
-def _clock(text: str) -> str:
-    if text[0] == _UNWRITTEN:
-        return "24:00:00"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _moment(value: int, digits: int) -> str:
-    seconds, fraction = divmod(value, 10**digits)
-    day, rest = divmod(seconds, DAY_S)
-    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-    return f"{_day(day)}T{clock}" + (f".{fraction:0{digits}}" if digits else "")
+    """Times of a day. Arrow cannot write the last one."""
+    texts: list[str | None] = array.cast(pa.string()).to_pylist()
+    for place, text in enumerate(texts):
+        if text is not None and text[0] == _UNWRITTEN:
+            texts[place] = "24:00:00"
+        elif text is not None and "." in text:
+            texts[place] = text.rstrip("0").rstrip(".")
+    return texts
 
 
 def _day(days: int) -> str:
@@ -205,15 +202,13 @@ def _texts(array: pa.Array) -> list[str | None]:
         # Nearly always, and much faster.
         found: list[str | None] = array.cast(pa.large_string()).to_pylist()
     except pa.ArrowInvalid:
-        return [None if value is None else _text(value) for value in array.to_pylist()]
+        found = []
+        for value in array.to_pylist():
+            try:
+                found.append(None if value is None else value.decode())
+            except UnicodeDecodeError:
+                found.append(b64encode(value).decode())
     return found
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return b64encode(value).decode()
 
 
 def _plain(value: Any) -> Any:
@@ -221,17 +216,13 @@ def _plain(value: Any) -> Any:
         case float():
             return value if math.isfinite(value) else None
         case Decimal():
-            return _number(value)
+            if value == value.to_integral_value() and value.as_tuple().exponent == 0:
+                return int(value)
+            return float(value) if Decimal(repr(float(value))) == value else str(value)
         case None | bool() | int() | str():
             return value
         case _:
             return str(value)
-
-
-def _number(value: Decimal) -> int | float | str:
-    if value == value.to_integral_value() and value.as_tuple().exponent == 0:
-        return int(value)
-    return float(value) if Decimal(repr(float(value))) == value else str(value)
 
 
 def _lists(array: pa.Array) -> list[list[Any] | None]:
@@ -248,12 +239,13 @@ def _structs(array: pa.StructArray) -> list[dict[str, Any] | None]:
 
 
 def _maps(array: pa.MapArray) -> list[dict[str, Any] | None]:
-    return [None if entry.values is None else _map(entry.values) for entry in array]
-
-
-def _map(entries: pa.StructArray) -> dict[str, Any]:
-    keys, items = map(plain, entries.flatten())
-    return {key if isinstance(key, str) else _json(key): item for key, item in zip(keys, items, strict=True)}
+    found: list[dict[str, Any] | None] = []
+    for entry in array:
+        keys, items = ([], []) if entry.values is None else map(plain, entry.values.flatten())
+        pairs = zip(keys, items, strict=True)
+        members = {key if isinstance(key, str) else _json(key): item for key, item in pairs}
+        found.append(None if entry.values is None else members)
+    return found
 
 
 # The first test that a type passes decides.
@@ -286,6 +278,14 @@ def cells(batch: pa.RecordBatch, escape: Escape | None = None) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, schema=cell_schema(batch.schema, escape))
 
 
+def _cells(column: pa.Array, escape: Escape | None) -> pa.Array:
+    if _is_simple(column.type) or (pa.types.is_string(column.type) and escape is None):
+        return column
+    values = plain(column)
+    texts = [value if isinstance(value, str | None) else dumps(value, ensure_ascii=False) for value in values]
+    return pa.array(texts if escape is None else [text and escape(text) for text in texts], pa.string())
+
+
 def cell_schema(schema: pa.Schema, escape: Escape | None = None) -> pa.Schema:
     """The schema of `cells`."""
     names = schema.names if escape is None else map(escape, schema.names)
@@ -295,18 +295,3 @@ def cell_schema(schema: pa.Schema, escape: Escape | None = None) -> pa.Schema:
 
 def _is_simple(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
-def _cells(column: pa.Array, escape: Escape | None) -> pa.Array:
-    if _is_simple(column.type):
-        return column
-    if pa.types.is_string(column.type) and escape is None:
-        return column
-    return pa.array([_cell(value, escape) for value in plain(column)], pa.string())
-
-
-def _cell(value: Any, escape: Escape | None) -> str | None:
-    if value is None:
-        return None
-    text = value if isinstance(value, str) else dumps(value, ensure_ascii=False)
-    return text if escape is None else escape(text)

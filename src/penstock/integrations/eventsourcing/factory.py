@@ -43,33 +43,23 @@ class PenstockFactory(InfrastructureFactory[PenstockTrackingRecorder]):
 
     def __init__(self, env: Environment | EnvType | None) -> None:
         super().__init__(env)
-        self.context = self._context()
-        self.datastore = PenstockDatastore(self._url(), self._timeout())
-
-    def _url(self) -> str:
-        url = self.env.get(self.PENSTOCK_URL)
-        if not url:
-            raise OSError(
-                f"Penstock URL not found in environment with keys: {', '.join(self.env.create_keys(self.PENSTOCK_URL))}"
-            )
-        return url
-
-    def _context(self) -> str:
-        context = self.env.get(self.PENSTOCK_CONTEXT) or self.env.name or UNNAMED
+        self.context = context = self.env.get(self.PENSTOCK_CONTEXT) or self.env.name or UNNAMED
         # The contexts of snapshots and tracking have longer names.
         if reason := check_context(context + "x" * PURPOSE_BYTES_MAX):
             raise self._invalid(self.PENSTOCK_CONTEXT, context, f"the name of a context is expected, but it {reason}")
-        return context
-
-    def _timeout(self) -> float:
-        value = (self.env.get(self.PENSTOCK_TIMEOUT) or "").strip()
+        url = self.env.get(self.PENSTOCK_URL)
+        if not url:
+            keys = ", ".join(self.env.create_keys(self.PENSTOCK_URL))
+            raise OSError(f"Penstock URL not found in environment with keys: {keys}")
+        timeout = (self.env.get(self.PENSTOCK_TIMEOUT) or "").strip()
         try:
-            seconds = float(value or TIMEOUT_S)
+            seconds = float(timeout or TIMEOUT_S)
         except ValueError:
             seconds = 0.0
         if not (isfinite(seconds) and seconds > 0):
-            raise self._invalid(self.PENSTOCK_TIMEOUT, value, "a number of seconds above 0 or empty string is expected")
-        return seconds
+            expected = "a number of seconds above 0 or empty string is expected"
+            raise self._invalid(self.PENSTOCK_TIMEOUT, timeout, expected)
+        self.datastore = PenstockDatastore(url, seconds)
 
     @staticmethod
     def _invalid(key: str, value: str, expected: str) -> OSError:
