@@ -34,11 +34,11 @@ from penstock.model import PositionRange, ticks_of_unix_ns
 from penstock.model.events import random_ids
 from penstock.model.times import KIND_UTC, TICKS_PER_US, UNIX_EPOCH_TICKS, stamp_of
 from penstock.store import Store, open_replacement
+from penstock.store.concat import RecordColumns
 from penstock.store.contract import LOG_CONTEXT, STATE_TABLES, Progressed, StoreIdentity, StoreImport, StoreState
-from penstock.store.dtypes import RUN_TYPE
-from penstock.store.joining import Parts
 from penstock.store.record import Record
-from penstock.store.sealing import SEALED_BYTES_MAX, SEALED_EVENTS
+from penstock.store.seals import SEALED_BYTES_MAX, SEALED_EVENTS
+from penstock.store.selective_decode import RUN_TYPE
 
 _KIND: Final = np.uint64(stamp_of(0, KIND_UTC))
 _TOMBSTONE: Final = b""
@@ -122,7 +122,7 @@ class File:
             "sizes": lengths["header_lengths"].astype(np.int64) + lengths["body_lengths"],
         }
 
-    def _parts(self, columns: dict[str, Any], starts: Any, commits: Any, low: int, high: int) -> Parts:
+    def _parts(self, columns: dict[str, Any], starts: Any, commits: Any, low: int, high: int) -> RecordColumns:
         """The contents of the record of some positions."""
         begins = np.union1d(starts[(starts >= low) & (starts < high)], [low])
         of = np.searchsorted(starts, begins, "right") - 1
@@ -134,7 +134,7 @@ class File:
         runs["context"], runs["stream"] = np.split(inverse, 2)
         codes, kinds = np.unique(columns["codes"][low:high], return_inverse=True)
         first, last = np.searchsorted(self._at, (low, high))
-        return Parts(
+        return RecordColumns(
             *(runs, columns["ids"][low:high], columns["stamps"][low:high], kinds),
             *(columns["header_lengths"][low:high], columns["body_lengths"][low:high]),
             *([self.places.names[name] for name in used], [columns["types"][code] for code in codes]),
