@@ -194,17 +194,17 @@ class EventsWrite(PendingWrite):
                 self._assumed.add(stream)
 
     def appends(self) -> list[Append]:
-        runs = groupby(self._stored_events, lambda stored: str(stored.originator_id))
-        return [self._append(stream, list(run)) for stream, run in runs]
-
-    def _append(self, stream: str, run: list[StoredEvent]) -> Append:
-        first, version = self._firsts[stream], run[0].originator_version
-        # Never send a sequence below 1: -1 would turn the check off.
-        if version < first:
-            raise IntegrityError(f"version {version} of {stream} cannot be recorded: its first version is {first}")
-        sequence = version - first + 1
-        events = tuple(new_event_of(stored, place) for place, stored in enumerate(run, sequence))
-        return Append(self._context, stream, events, sequence)
+        appends = []
+        for stream, group in groupby(self._stored_events, lambda stored: str(stored.originator_id)):
+            run = list(group)
+            first, version = self._firsts[stream], run[0].originator_version
+            # Never send a sequence below 1: -1 would turn the check off.
+            if version < first:
+                raise IntegrityError(f"version {version} of {stream} cannot be recorded: its first version is {first}")
+            sequence = version - first + 1
+            events = tuple(new_event_of(stored, place) for place, stored in enumerate(run, sequence))
+            appends.append(Append(self._context, stream, events, sequence))
+        return appends
 
     def refresh(self) -> bool:
         before = dict(self._firsts)
