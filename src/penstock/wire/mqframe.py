@@ -52,7 +52,7 @@ class Reason(IntEnum):
 
     @classmethod
     def _missing_(cls, _value: object) -> "Reason":
-        """A number that nobody has given a meaning is UNKNOWN."""
+        """An undefined number is UNKNOWN."""
         return cls.UNKNOWN
 
     @property

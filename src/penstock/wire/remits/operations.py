@@ -52,7 +52,7 @@ Write = Callable[[Any], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a frame asks for.
+    """A decoded frame: its request, and how the reply becomes a frame.
 
     A frame that is rejected, or that needs no engine, has no request: `answer()` is its answer at once. `refused` is
     the reason for logs; the client gets the code's name.
@@ -99,7 +99,7 @@ class Operation(NamedTuple):
 
 
 def decode(frame: Frame, messages_max: int = MESSAGES_MAX) -> Exchange:
-    """What a frame asks for. `messages_max`: how many messages one Message Add may have."""
+    """Decode a frame. `messages_max`: how many messages one Message Add may have."""
     try:
         operation = _operation(frame)
         is_empty = operation.ignored or (operation.empty and not frame.payload)
