@@ -24,10 +24,10 @@ _HEAD: Final = Struct(">IBB")
 
 
 class Rejected(Exception):
-    """A request that is wrong on its face: the code for the client, and the reason for the log."""
+    """A request that is wrong on its face: the reason for the log, and the code for the client."""
 
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(code, reason)
+    def __init__(self, reason: str, code: RemitsCode = RemitsCode.CouldNotReadPayload) -> None:
+        super().__init__(reason, code)
         self.code = code
         self.reason = reason
 
@@ -115,7 +115,7 @@ class Parser:
         self.forget()
         if length < LENGTH_MIN:
             reason = f"a frame's length is {length}; it counts kind and code, {LENGTH_MIN} bytes"
-            self.lost = Rejected(RemitsCode.FailedToReadBytes, reason)
+            self.lost = Rejected(reason, RemitsCode.FailedToReadBytes)
         else:
             reason = f"a frame has {length} bytes; at most {self._frame_bytes_max} are allowed"
-            self.lost = Rejected(RemitsCode.LimitExceeded, reason)
+            self.lost = Rejected(reason, RemitsCode.LimitExceeded)
