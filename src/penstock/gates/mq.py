@@ -14,7 +14,7 @@ from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqSession
 from penstock.mq.session import Handlers
 from penstock.settings import Settings
 from penstock.tcp import Why
-from penstock.wire.res01 import Frames
+from penstock.wire.res01.dialects import Frames
 from penstock.wire.res01.messages import Framed, decode_framed
 
 

@@ -18,7 +18,8 @@ from penstock.model import ANONYMOUS, AddMessages, ListIterators, ListLogs, Next
 from penstock.settings import Settings
 from penstock.tcp import Hold, TcpLimits, TcpSession, Why
 from penstock.wire.codes import RemitsCode
-from penstock.wire.remits import Exchange, Frame, Parser, decode, error_frame, item_payload, refusal_frame
+from penstock.wire.remits.frames import Frame, Parser
+from penstock.wire.remits.operations import Exchange, decode, error_frame, item_payload, refusal_frame
 
 log = logging.getLogger(__name__)
 

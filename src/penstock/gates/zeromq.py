@@ -13,7 +13,8 @@ from penstock.gates.contract import TCP, TcpGate, bound_socket, remove_file, sho
 from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
 from penstock.settings import Settings
 from penstock.tcp import TcpLimits, TcpSession
-from penstock.wire.res01 import Frames, Unanswerable, decode
+from penstock.wire.res01.dialects import Frames
+from penstock.wire.res01.messages import Unanswerable, decode
 from penstock.wire.zmtp import Connection, Limits, Message, Oversize, Ping, Violation
 
 
