@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import Client, cli, errors, event
-from penstock.cli import contents, output
+from penstock.cli import output, stats
 from penstock.cli.root import loaded
 from penstock.cli.settings import page_row
 from penstock.errors import PenstockError, Retry
@@ -90,9 +90,9 @@ def test_a_command_is_one_function_and_one_entry(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     function, entry = example("Add a command to the command line").split("\n\n\n")
-    names = {**names_of(output), **names_of(contents)}
+    names = {**names_of(output), **names_of(stats)}
     exec(function, names)
-    monkeypatch.setattr(contents, "count_command", names["count_command"], raising=False)
+    monkeypatch.setattr(stats, "count_command", names["count_command"], raising=False)
     # So that the entry goes from the table again.
     monkeypatch.setitem(cli.COMMANDS, "count", cli.COMMANDS["streams"])
     exec(entry, names_of(cli))

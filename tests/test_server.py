@@ -30,7 +30,7 @@ from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.sqlite import SqliteStore
 from penstock.tcp.server import LINES_PER_ADDRESS_MAX
-from penstock.testing.threads import ThreadedEngine
+from penstock.testing.harness import ThreadedEngine
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 PATIENCE_S = 60.0

@@ -16,7 +16,7 @@ from penstock.store import store_url
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from penstock.store.sqlite.lock import LOCK_NAME, take_lock
 from penstock.store.sqlite.replacing import REPLACED, Replacement
-from penstock.testing.threads import ThreadedEngine
+from penstock.testing.harness import ThreadedEngine
 from tests.backup.support import back_up_directory, backed_up, files_of, reading, restored, writing
 from tests.engine.caller import Caller, bodies
 from tests.engine.caller import events as made

@@ -150,7 +150,7 @@ def test_ctrl_c_leaves_what_the_same_command_goes_on_with(
         process.send_signal(signal.SIGINT)
         out, told = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (130, b"")
-    assert told == b"penstock: interrupted: run the same command again, and it goes on\n"
+    assert told == b"penstock: interrupted: run the same command again to continue\n"
     assert not path.exists()
     done = called("export", path, "--context", many, "--url", served.url, "--json")
     assert done.lines[0]["events"] == MANY
@@ -301,7 +301,7 @@ def test_what_is_escaped_for_a_terminal_is_the_same_json() -> None:
 def test_parquet_is_not_for_terminals(served: Server) -> None:
     with terminal_output() as (number, _):
         done = called("export", "-", "--format", "parquet", "--url", served.url, stdout=number)
-    assert (done.code, done.err.startswith("penstock: Parquet is not for terminals")) == (2, True), done.err
+    assert (done.code, done.err.startswith("penstock: Parquet is binary")) == (2, True), done.err
 
 
 def test_an_event_that_cannot_be_a_cloudevent_is_named(served: Server, client: penstock.Client, tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_an_event_that_cannot_be_a_cloudevent_is_named(served: Server, client: p
         ("nowhere/a.jsonl", (), 1, "nowhere/a.jsonl: no such file or directory"),
         (".", ("--format", "csv"), 1, "is a directory"),
         ("a.txt", (), 2, "say --format"),
-        ("a.csv", ("--since", "yesterday"), 2, "is no time"),
+        ("a.csv", ("--since", "yesterday"), 2, "is not a time"),
         ("a.csv", ("--context", "x" * 300), 2, "--context has 300 bytes"),
         ("a.csv", ("--url", "penstock://127.0.0.1:1"), 1, "no server answers at penstock://127.0.0.1:1"),
         ("a.csv", ("--data", "nowhere"), 1, "nowhere"),

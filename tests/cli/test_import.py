@@ -173,7 +173,7 @@ def test_an_interrupted_import_says_how_to_go_on(
     _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert told.startswith(b"penstock: interrupted: ")
-    assert told.endswith(b"run the same command again, and it goes on\n")
+    assert told.endswith(b"run the same command again to continue\n")
     assert told.count(b"\n") == 1
     assert called("import", lines, "--context", context, "--url", served.url).code == 0
     assert_exactly_once(served.url, context)
@@ -316,7 +316,7 @@ def test_a_temporary_folder_without_room_is_named(tmp_path: Path) -> None:
 
 def test_standard_input_is_read_once() -> None:
     done = called("import", "-", "-")
-    assert (done.code, done.err) == (2, "penstock: standard input can be read once only\n")
+    assert (done.code, done.err) == (2, "penstock: standard input can be read only once\n")
 
 
 def test_files_can_be_looked_through_without_a_server(tmp_path: Path, lines: Path) -> None:

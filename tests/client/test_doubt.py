@@ -58,7 +58,7 @@ from penstock.model import (
 )
 from penstock.settings import Settings
 from penstock.store import store_url
-from penstock.testing.threads import ThreadedEngine
+from penstock.testing.harness import ThreadedEngine
 from penstock.wire.codes import ERROR_CODES
 from tests.client.support import append_by, one, some
 from tests.postgres import Postgres

@@ -60,7 +60,7 @@ def test_an_append_enters_few_modules(tmp_path: Path) -> None:
         asyncio.run(traced_append(tracer, tmp_path / "store", sys.setprofile))
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     entered = sorted(tracer.modules)
     assert {"client/aio.py", "gates/mq.py", "engine/writer.py", "store/sqlite/store.py"} < tracer.modules
     outer = [module for module in entered if module.startswith(OUTER)]

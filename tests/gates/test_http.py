@@ -21,7 +21,7 @@ from penstock.gates.http import SECURITY_HEADERS, Guard, HttpGate, application, 
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.tcp.server import LINES_PER_ADDRESS_MAX
-from penstock.testing.threads import ThreadedEngine
+from penstock.testing.harness import ThreadedEngine
 from tests.mq.support import until
 
 PATIENCE_S = 30.0

@@ -133,7 +133,7 @@ def test_a_build_that_is_interrupted_ends_with_all_its_processes_in_a_line_and_l
         for start in range(40, 30_000, 10_000):
             client.log(number.name).append(list(range(start, start + 10_000)))
     with building(place, made) as process:
-        said = "penstock: interrupted: what was not installed is dropped; run the same command again\n"
+        said = "penstock: interrupted: results that are not installed are discarded; run the same command again\n"
         until(lambda: bool(found(process, CHILD)), "a process that runs the function")
         if number == signal.SIGTERM:
             until(lambda: place.target.staged() != [], "staging")

@@ -31,7 +31,7 @@ from penstock.interchange.replay_targets import (
     history_pages,
 )
 from penstock.interchange.sender import BATCH_BYTES_MAX, Sender, open_sender
-from penstock.model import Event, EventFilter, now_ticks
+from penstock.model import Event, now_ticks
 from penstock.model.times import now_text
 from penstock.store.contract import StoreIdentity
 
@@ -168,7 +168,9 @@ def open_replay(request: ReplayRequest) -> Iterator["Replay"]:
         target = _open_target(request, sender)
         source, there = history.now(), target.identity()
         _check(request, history, source.identity, there)
-        asked = _digest(_identity(request, target, source.identity, there))
+        # Timelines do not identify a replay: one whose timeline has changed is found, and refused.
+        selected = request.selection.context, request.selection.filter, request.selection.types
+        asked = _digest([source.identity.id, there.id, *target.key, *selected, *request.written_range])
         name = request.name or f"replay-{asked[:12]}"
         if request.state is not None and not request.state.absolute().parent.is_dir():
             raise ReplayRefused(f"{request.state}: there is no such folder; name another file with --state")
@@ -200,20 +202,6 @@ def _check(request: ReplayRequest, history: History, source: StoreIdentity, ther
         raise ReplayRefused("the target is the source, which would feed on itself: say another --to-context")
     if context is None:
         raise ReplayRefused("the target is the source: say --context, so that it does not feed on itself")
-
-
-def _identity(
-    request: ReplayRequest, target: ReplayTarget, source: StoreIdentity, there: StoreIdentity
-) -> list[object]:
-    """Identifies a replay. Timelines do not: a replay whose timeline has changed is found, and refused."""
-    selection = request.selection
-    where: tuple[object, ...]
-    if isinstance(target, QueueTarget):
-        where = ("queue", target.queue.context, target.queue.name)
-    else:
-        assert isinstance(request.target, IntoStreams)
-        where = ("streams", request.target.context, request.target.prefix)
-    return [source.id, there.id, *where, selection.context, selection.filter, selection.types, *request.written_range]
 
 
 def _digest(value: object) -> str:
@@ -345,13 +333,9 @@ class Replay:
 
     def _batches(self, pace: Pace) -> Iterator[Batch]:
         note, target, selection = self.note, self._target, self._selection
-        if isinstance(target, QueueTarget):
-            passing = target.passing
-        else:
-            passing = EventFilter(selection.context, selection.filter, selection.types)
         first_end = note.sending if note.sending > note.done else 0
         batcher = Batcher(pace.batch(target.events_max), BATCH_BYTES_MAX, first_end, unbroken=target.unbroken)
-        found = history_pages(self._history, passing, note.done + 1, note.last)
+        found = history_pages(self._history, target.passing(selection), note.done + 1, note.last)
         return batcher.batches(found, self._is_selected, note.last)
 
     def _is_selected(self, event: Event) -> bool:

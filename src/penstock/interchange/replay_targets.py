@@ -13,6 +13,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from penstock.errors import MarkSuperseded, PenstockError
 from penstock.history.histories import History
+from penstock.interchange.exporter import Selection
 from penstock.interchange.sender import BATCH_EVENTS_MAX, Sender
 from penstock.model import (
     ANY,
@@ -166,6 +167,9 @@ class ReplayTarget(ABC):
     waiting: int | None = None
     """Events that wait in the target for consumers, if known."""
 
+    key: tuple[str | None, ...]
+    """Identifies the target within its store."""
+
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self._left_out = 0
@@ -182,6 +186,10 @@ class ReplayTarget(ABC):
     def highest(self, producer: str) -> int | None:
         """The position up to which the target has a producer's events, if it knows the producer."""
         return self._sender.highest(producer)
+
+    def passing(self, selection: Selection) -> EventFilter:
+        """The events that a batch looks at."""
+        return EventFilter(selection.context, selection.filter, selection.types)
 
     @abstractmethod
     def start(self, batch: Batch, producer: str, wait: Wait) -> bool:
@@ -220,6 +228,7 @@ class StreamsTarget(ReplayTarget):
     def __init__(self, sender: Sender, into: IntoStreams) -> None:
         super().__init__(sender)
         self._into = into
+        self.key = ("streams", into.context, into.prefix)
         self._logs: set[str] = set()
 
     def check_new(self, context: str | None) -> None:
@@ -271,11 +280,10 @@ class QueueTarget(ReplayTarget):
     def __init__(self, sender: Sender, through: ThroughQueue) -> None:
         super().__init__(sender)
         self.queue = _find_queue(sender, through.queue, through.context)
+        self.key = ("queue", self.queue.context, self.queue.name)
         self._passed: int | None = None
 
-    @property
-    def passing(self) -> EventFilter:
-        """The events of the queue."""
+    def passing(self, selection: Selection) -> EventFilter:  # noqa: ARG002 - unbroken: of all events of the queue
         return EventFilter(self.queue.context, self.queue.filter)
 
     def start(self, batch: Batch, producer: str, wait: Wait) -> bool:

@@ -168,7 +168,7 @@ _I64, _STRING, _BINARY, _TIMESTAMP_TZ, _NULL = 7, 12, 13, 27, 29
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What is known of an expression."""
+    """An expression, as far as this module understands it."""
 
     columns: frozenset[str] | None = None
     """The columns that it reads; None if they are unknown."""

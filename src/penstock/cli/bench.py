@@ -1,8 +1,7 @@
-"""`penstock bench`: load on a running server, and how it bears it.
+"""`penstock bench`: load on a running server, and its throughput and latencies.
 
-Each client has a connection of its own, and one append under way at a time. What is written goes into a context of its
-own and stays there: a history has no undo. Latencies are counted in buckets that are 2 % wide, so that a long run
-takes no more memory than a short one.
+Each client has one connection and one append in flight. The events are written into a new context and stay there.
+Latencies are counted in buckets that are 2 % wide, so that a long run takes no more memory than a short one.
 """
 
 import asyncio
@@ -16,17 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.connecting import Url, address_of, telling
+from penstock.cli.connection import address_of, exit_on_error
+from penstock.cli.options import Url
 from penstock.cli.output import (
     INTERRUPTED,
     AsJson,
-    complain,
     console,
     counted,
     print_document,
     print_line,
     print_table,
     refuse,
+    stop_command,
 )
 from penstock.errors import PenstockError
 from penstock.model import check_context
@@ -34,14 +34,12 @@ from penstock.model import check_context
 if TYPE_CHECKING:
     from penstock.client import AsyncClient
 
-__all__ = ["Latencies", "bench_command"]
-
 SECONDS: Final = 10.0
 CLIENTS_MAX: Final = 1000
 BATCH_EVENTS_MAX: Final = 10_000
 BODY_BYTES_MAX: Final = 8 << 20
 BUCKET: Final = 1.02
-"""How much longer the latencies of one bucket may be than those of the one before."""
+"""The ratio of the limits of two neighbouring buckets."""
 REFRESH_S: Final = 0.25
 PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
 EVENT_TYPE: Final = "Benched"
@@ -52,28 +50,30 @@ def bench_command(
         int,
         typer.Option(
             "--clients",
-            help="clients at once, each with its connection; for more than 250 raise mq_connections_per_address_max",
+            help="clients, each with one connection; for more than 250 raise mq_connections_per_address_max",
             min=1,
             max=CLIENTS_MAX,
         ),
     ] = 8,
     batch: Annotated[int, typer.Option("--batch", help="events in one append", min=1, max=BATCH_EVENTS_MAX)] = 10,
     body_bytes: Annotated[
-        int, typer.Option("--body-bytes", help="bytes of one event's body", min=0, max=BODY_BYTES_MAX)
+        int, typer.Option("--body-bytes", help="bytes of an event's body", min=0, max=BODY_BYTES_MAX)
     ] = 256,
     seconds: Annotated[
         float | None, typer.Option("--seconds", help="how long (default: 10, without --events)", min=0.1)
     ] = None,
-    events: Annotated[int | None, typer.Option("--events", help="end after so many events", metavar="N", min=1)] = None,
+    events: Annotated[
+        int | None, typer.Option("--events", help="end after this many events", metavar="N", min=1)
+    ] = None,
     context: Annotated[
-        str | None, typer.Option("--context", help="where to write; otherwise a new context", metavar="NAME")
+        str | None, typer.Option("--context", help="where to write (default: a new context)", metavar="NAME")
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a running server under load: append events, and show how many it takes and how long that takes.
+    """Put a running server under load: append events, and print throughput and latencies.
 
-    The events are written into a context of their own, whose name is in the result, and stay there.
+    The events are written into a new context, whose name is in the result, and stay there.
     """
     if context is not None and (reason := check_context(context)):
         refuse(f"--context {reason}")
@@ -81,15 +81,40 @@ def bench_command(
         seconds = SECONDS
     name = context or f"bench-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     load = Load(name, batch, body_bytes, seconds, events)
-    with telling():
-        interrupted = load.put(address_of(url), clients)
-    _report(load, clients, as_json)
-    if interrupted:
-        raise typer.Exit(complain("interrupted", INTERRUPTED))
+    with exit_on_error():
+        was_interrupted = load.run(address_of(url), clients)
+    rate = load.events / load.seconds if load.seconds else 0.0
+    commits = load.latencies.count
+    times = {f"p{percent:g}": 1000 * load.latencies.percentile(percent) for percent in PERCENTILES}
+    times["max"] = 1000 * load.latencies.longest_s
+    if as_json:
+        print_document(
+            {
+                "context": load.context,
+                "clients": clients,
+                "batch": load.batch,
+                "body_bytes": load.body_bytes,
+                "seconds": round(load.seconds, 3),
+                "events": load.events,
+                "appends": commits,
+                "events_per_second": round(rate, 1),
+                "appends_per_second": round(rate * commits / load.events, 1) if load.events else 0.0,
+                "latency_ms": {name: round(value, 3) for name, value in times.items()},
+            }
+        )
+    else:
+        print_line(
+            f"{counted(load.events, 'event')} in {counted(commits, 'append')} of {counted(clients, 'client')} in "
+            f"{load.seconds:.1f} s, written into context {load.context}, where they stay"
+        )
+        print_line(f"{rate:,.0f} events/s, {commits / load.seconds if load.seconds else 0:,.0f} appends/s")
+        print_table(("latency", "#ms"), [(name, f"{value:,.2f}") for name, value in times.items()], empty="")
+    if was_interrupted:
+        stop_command("interrupted", INTERRUPTED)
 
 
 class Latencies:
-    """How long things took, in buckets."""
+    """Durations, counted in buckets."""
 
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()
@@ -97,13 +122,13 @@ class Latencies:
         self.longest_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count a duration."""
         self._buckets[math.ceil(math.log(max(seconds, 1e-9), BUCKET))] += 1
         self.count += 1
         self.longest_s = max(self.longest_s, seconds)
 
     def percentile(self, percent: float) -> float:
-        """So many of a hundred took at most so many seconds; 0 if there were none."""
+        """The duration in seconds that this percentage did not exceed; 0 if there are none."""
         wanted, seen = math.ceil(self.count * percent / 100), 0
         for bucket in sorted(self._buckets):
             seen += self._buckets[bucket]
@@ -113,7 +138,7 @@ class Latencies:
 
 
 class Load:
-    """What is put on a server, and what came of it so far."""
+    """The load on a server, and the results so far."""
 
     def __init__(self, context: str, batch: int, body_bytes: int, seconds: float | None, events: int | None) -> None:
         self.context = context
@@ -127,8 +152,8 @@ class Load:
         self._begun_events = 0
         self._begun = 0.0
 
-    def put(self, url: str, clients: int) -> bool:
-        """Put it on; whether somebody has pressed Ctrl-C."""
+    def run(self, url: str, clients: int) -> bool:
+        """Run it; whether Ctrl-C ended it."""
         from penstock.tcp import new_loop  # noqa: PLC0415
 
         try:
@@ -153,7 +178,7 @@ class Load:
                         for number, client in enumerate(all_clients, 1):
                             group.create_task(self._append(client, f"client-{number}"))
                 except* PenstockError as failed:
-                    # All of them fail of the same thing: the first says what it is.
+                    # All clients fail for the same reason: report the first.
                     raise failed.exceptions[0] from None
                 finally:
                     watching.cancel()
@@ -165,7 +190,7 @@ class Load:
 
         body = b'"' + b"x" * (self.body_bytes - 2) + b'"' if self.body_bytes > 1 else b"1" * self.body_bytes
         task = asyncio.current_task()
-        # An append whose answer comes in the moment of Ctrl-C returns as if nothing had happened.
+        # If the answer of an append arrives together with Ctrl-C, the append returns without an error.
         while (count := self._next()) and not (task and task.cancelling()):
             made = [new_event(EVENT_TYPE, body) for _ in range(count)]
             begun = time.perf_counter()
@@ -174,7 +199,7 @@ class Load:
             self.events += count
 
     def _next(self) -> int:
-        """How many events the next append has; 0 at the end."""
+        """The number of events of the next append; 0 at the end."""
         if self._seconds_max is not None and time.perf_counter() - self._begun >= self._seconds_max:
             return 0
         left = self.batch if self._events_max is None else self._events_max - self._begun_events
@@ -183,7 +208,6 @@ class Load:
         return count
 
     async def _watch(self, show: Any) -> None:
-        """Show how it goes, as long as somebody looks."""
         before, since = self.events, time.perf_counter()
         while True:
             await asyncio.sleep(REFRESH_S)
@@ -196,7 +220,7 @@ class Load:
 
 @contextmanager
 def _live() -> Iterator[Any]:
-    """A line on standard error that changes, if somebody looks at it."""
+    """A line on standard error that is updated, if standard error is a terminal."""
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -206,35 +230,3 @@ def _live() -> Iterator[Any]:
         return
     with Live(console=screen, transient=True, auto_refresh=False) as live:
         yield lambda text: live.update(Text(text), refresh=True)
-
-
-# --- what came of it ------------------------------------------------------------------------------------------
-
-
-def _report(load: Load, clients: int, as_json: bool) -> None:
-    rate = load.events / load.seconds if load.seconds else 0.0
-    commits = load.latencies.count
-    times = {f"p{percent:g}": 1000 * load.latencies.percentile(percent) for percent in PERCENTILES}
-    times["max"] = 1000 * load.latencies.longest_s
-    if as_json:
-        print_document(
-            {
-                "context": load.context,
-                "clients": clients,
-                "batch": load.batch,
-                "body_bytes": load.body_bytes,
-                "seconds": round(load.seconds, 3),
-                "events": load.events,
-                "appends": commits,
-                "events_per_second": round(rate, 1),
-                "appends_per_second": round(rate * commits / load.events, 1) if load.events else 0.0,
-                "latency_ms": {name: round(value, 3) for name, value in times.items()},
-            }
-        )
-        return
-    print_line(
-        f"{counted(load.events, 'event')} in {counted(commits, 'append')} of {counted(clients, 'client')} in "
-        f"{load.seconds:.1f} s, written into context {load.context}, where they stay"
-    )
-    print_line(f"{rate:,.0f} events/s, {commits / load.seconds if load.seconds else 0:,.0f} appends/s")
-    print_table(("latency", "#ms"), [(name, f"{value:,.2f}") for name, value in times.items()], empty="")
