@@ -28,7 +28,7 @@ from penstock.model import Event, NewEvent, check_context, check_stream, check_t
 from penstock.model.events import random_id
 from penstock.model.times import stamp_of, stamp_of_text, text_of_stamp, text_of_ticks
 from penstock.store.contract import LOG_CONTEXT, MESSAGE_TYPE
-from penstock.wire.remits import first_invalid
+from penstock.wire.remits.cbor import first_invalid
 
 NAMES_CACHED: Final = 10_000
 ALIASES: Final = {"event_id": "id", "timestamp": "time"}

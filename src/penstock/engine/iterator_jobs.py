@@ -18,6 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
 import cbor2
@@ -34,7 +35,20 @@ from penstock.store.contract import LOG_CONTEXT, IteratorState, ReadLimits, Writ
 BODY_DEPTH_MAX: Final = LuaLimits().depth_max - 1
 """Levels of a body that functions can be given; the event around it is one more."""
 FAILED: Final = b""
-"""In an iterator's kept output, the item of a message that its function failed at."""
+"""In an iterator's stored output, the item of a message at which its function failed."""
+NULL: Final = b"\xf6"
+LAST: Final = -1
+"""The ordinal of the last item."""
+PROGRAMS_MAX: Final = 16
+"""Compiled functions that a worker keeps, each in its own Lua state."""
+MESSAGES_PER_RUN: Final = 1024
+MESSAGES_PER_RUN_MIN: Final = 256
+"""A filter runs over at least so many, even for fewer items."""
+POINT_MESSAGES: Final = 8192
+"""The distance between the points that a long step remembers."""
+
+
+# --- messages -------------------------------------------------------------------------------------------------
 
 
 def count_messages(store: Store, iterator: IteratorState) -> int:
@@ -49,7 +63,7 @@ def read_source(store: Store, iterator: IteratorState, ordinal: int, limits: Rea
     if iterator.over == Over.ITERATOR:
         return [*store.read_output(_above(store, iterator).id, ordinal, limits)]
     first = iterator.base + ordinal + 1
-    # Asked first: what comes meanwhile is not erased.
+    # Ask first: an event that comes meanwhile is not erased.
     head = store.stream_head(*_stream(iterator))
     page = store.read_stream(*_stream(iterator), first, None, limits)
     events = page.events
@@ -104,7 +118,10 @@ def event_message(event: Event) -> bytes:
         return cbor2.dumps({**fields, "body": _parsed(event.body)})
     except (ValueError, RecursionError, cbor2.CBOREncodeError):
         # Not JSON, or JSON that CBOR cannot say, such as half a surrogate pair, or Lua cannot hold.
-        return cbor2.dumps({**fields, "body": _text(event.body)})
+        try:
+            return cbor2.dumps({**fields, "body": event.body.decode()})
+        except UnicodeDecodeError:
+            return cbor2.dumps({**fields, "body": event.body})
 
 
 def _parsed(body: bytes) -> Any:
@@ -126,23 +143,12 @@ def _is_deeper(value: Any, levels: int) -> bool:
     return not levels or any(_is_deeper(one, levels - 1) for one in inner)
 
 
-def _text(body: bytes) -> str | bytes:
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return body
-
-
-PROGRAMS_MAX: Final = 16
-"""Compiled functions that a worker keeps, each in its own Lua state."""
-MESSAGES_PER_RUN: Final = 1024
-NULL: Final = b"\xf6"
-
+# --- steps ----------------------------------------------------------------------------------------------------
 
 Read = Callable[[int, ReadLimits], list[bytes | None]]
 """Messages from an ordinal on: None for one that was erased, `b""` for one that the iterator above failed at."""
 Leave = Callable[[Any], object]
-"""Answers what a step has come to, and ends the process."""
+"""Sends the answer of a step that hangs, and ends the process."""
 
 
 class Function(Protocol):
@@ -233,30 +239,23 @@ class FunctionRun(ABC):
 
     def _run(self, messages: list[bytes | None]) -> None:
         """Run messages up to the first that is missing, or pass over those that are."""
-        there = _run_length(messages, bool)
+        state = self.point.state
+        there = list(takewhile(bool, messages))
+        erased = sum(1 for _ in takewhile(lambda message: message is None, messages))
         if there:
-            return self._run_all([message for message in messages[:there] if message])
-        erased = _run_length(messages, lambda message: message is None)
+            try:
+                program = program_of(self.kind, self._function.function, self.step.lua)
+            except FunctionFailed as error:
+                return self.take(Ran([], state, error))
+            return self.take(program.run(_in_time(there, self._deadline), state, self._stuck))
         if erased:
-            return self.take(Ran([self._of_erased()] * erased, self.point.state, None))
+            # A map gives null, a filter nothing, a reduce its accumulator.
+            output = None if self.kind == IteratorKind.FILTER else state or NULL
+            return self.take(Ran([output] * erased, state, None))
         if messages:
             reason = f"iterator '{self._function.log}' failed at this message"
-            self.take(Ran([], self.point.state, FunctionFailed(reason)))
+            self.take(Ran([], state, FunctionFailed(reason)))
         return None
-
-    def _run_all(self, messages: list[bytes]) -> None:
-        state = self.point.state
-        try:
-            program = program_of(self.kind, self._function.function, self.step.lua)
-        except FunctionFailed as error:
-            return self.take(Ran([], state, error))
-        return self.take(program.run(_in_time(messages, self._deadline), state, self._stuck))
-
-    def _of_erased(self) -> bytes | None:
-        """The output for an erased message: null of a map, none of a filter, the accumulator of a reduce."""
-        if self.kind == IteratorKind.FILTER:
-            return None
-        return self.point.state or NULL
 
     def _stuck(self, ran: Ran) -> None:
         """Called by another thread while this one hangs inside Lua."""
@@ -276,17 +275,15 @@ class FunctionRun(ABC):
     def answer(self) -> Any: ...
 
 
-def _run_length(messages: list[bytes | None], is_it: Any) -> int:
-    """How many messages at the beginning satisfy a condition."""
-    return next((index for index, message in enumerate(messages) if not is_it(message)), len(messages))
-
-
-def _in_time(messages: Sequence[bytes], deadline: float) -> Iterator[bytes]:
+def _in_time(messages: Sequence[bytes | None], deadline: float) -> Iterator[bytes]:
     """Messages until the deadline; at least one."""
     for message in messages:
-        yield message
+        yield message or b""
         if time.monotonic() > deadline:
             return
+
+
+# --- builds ---------------------------------------------------------------------------------------------------
 
 
 class Built(NamedTuple):
@@ -335,14 +332,15 @@ def build_index(store: Store, name: str, number: int, step: Step) -> Built | Non
 class OutputRun(FunctionRun):
     """Collects the output of messages, in order, for an iterator's stored output."""
 
+    size = 0
+    errors = 0
+    timed_out = False
+
     def __init__(
         self, iterator: Function, start: Point, step: Step, read: Read, leave: Leave = answer_and_leave
     ) -> None:
         super().__init__(iterator, start, step, read, leave)
         self.items: list[bytes] = []
-        self.size = 0
-        self.errors = 0
-        self.timed_out = False
 
     def take(self, ran: Ran) -> None:
         """For a map, an empty item takes the place of an error, and the step goes on."""
@@ -373,14 +371,11 @@ class _BuildRun(OutputRun):
 
     def go(self) -> Built:
         """Run until there is enough to write, an error, or no time left."""
-        while self.run_some(MESSAGES_PER_RUN) and not self._is_enough:
-            pass
+        while self.run_some(MESSAGES_PER_RUN):
+            is_full = len(self.items) >= self.step.items_max or self.size >= self.step.bytes_max
+            if is_full or self.error is not None or self.timed_out or self.is_late:
+                break
         return self.answer()
-
-    @property
-    def _is_enough(self) -> bool:
-        full = len(self.items) >= self.step.items_max or self.size >= self.step.bytes_max
-        return full or self.error is not None or self.timed_out or self.is_late
 
     def answer(self) -> Built:
         iterator, read = self._iterator, self.point.source
@@ -389,15 +384,10 @@ class _BuildRun(OutputRun):
         return Built(output, read, head, self.messages, self.errors, self.error, self.timed_out)
 
 
-LAST: Final = -1
-"""The ordinal of the last item."""
-MESSAGES_PER_RUN_MIN: Final = 256
-"""A filter is run over at least so many, even if fewer items are wanted."""
-POINT_MESSAGES: Final = 8192
-"""How far apart the points are that a long step remembers."""
+# --- pages ----------------------------------------------------------------------------------------------------
 
 ItemPresenter = Callable[[list[bytes]], bytes | list[bytes]]
-"""A codec's function of a module that turns items into what its wire has: one payload, or frames."""
+"""A codec's function that turns items into what its wire sends: one payload, or frames."""
 
 
 class PageRequest(NamedTuple):
@@ -422,9 +412,9 @@ class Paged(NamedTuple):
 
 
 class KeptPage(NamedTuple):
-    """A kept page, and whether it is short because no more is kept yet.
+    """A page of stored output, and whether it is short because the index goes no further yet.
 
-    Without a page it would begin with a message that a map failed at.
+    It is None if it would begin with a message at which a map failed.
     """
 
     page: ItemPage | None
@@ -436,7 +426,7 @@ def run_page(store: Store, name: str, number: int, start: Point, wanted: PageReq
     iterator = find_iterator(store, name, number)
     target = count_messages(store, iterator) if wanted.target is None else wanted.target
     paged = _PageRun(store, iterator, start, wanted, target, step).go()
-    # What was read is this iterator's if it is still there now.
+    # The messages are this iterator's only if it still exists now.
     _count_kept(store, name, number)
     return paged
 
@@ -448,8 +438,8 @@ def last_of_map(store: Store, name: str, number: int, wanted: PageRequest) -> Pa
 
 
 def read_kept(store: Store, name: str, number: int, wanted: PageRequest, limits: ReadLimits) -> KeptPage:
-    """A page of an indexed iterator's kept output."""
-    # Asked first: what is added meanwhile must not make the end look like something else.
+    """A page of an indexed iterator's stored output."""
+    # Count first: output that is added meanwhile must not hide the end.
     count = _count_kept(store, name, number)
     ordinal = wanted.ordinal
     if ordinal == LAST:
@@ -563,6 +553,9 @@ class _PageRun(FunctionRun):
         return [message for message in found if message]
 
 
+# --- summaries ------------------------------------------------------------------------------------------------
+
+
 def show_log(store: Store, name: str) -> LogSummary:
     """A log and what is in it, or LogNotFound."""
     found = store.log(name)
@@ -586,10 +579,6 @@ def show_iterator(store: Store, name: str) -> IteratorSummary:
         found.indexed,
         found.created,
         found.outputs if found.indexed else None,
-        _behind(store, found) if found.indexed else None,
+        # Count the messages after the state was read: there can only be more.
+        max(0, count_messages(store, found) - (found.source - found.base)) if found.indexed else None,
     )
-
-
-def _behind(store: Store, iterator: IteratorState) -> int:
-    """Messages that there are and that an indexed iterator has not read. Those it reads are counted after it."""
-    return max(0, count_messages(store, iterator) - (iterator.source - iterator.base))

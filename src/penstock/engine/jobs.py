@@ -23,6 +23,7 @@ from penstock.model import (
     ListQueues,
     ListStreams,
     ListSubscriptions,
+    Over,
     QueuePage,
     ReadAll,
     ReadEvent,
@@ -40,14 +41,13 @@ from penstock.store.contract import (
     Erasure,
     IteratorState,
     LogInfo,
-    Over,
     Page,
     Proposal,
     QueueState,
     ReadLimits,
     Search,
 )
-from penstock.wire.remits import first_invalid
+from penstock.wire.remits.cbor import first_invalid
 
 TIES_MAX: Final = 10_000
 """Events that a batch may have beyond its count, so that it does not end between events of the same time."""
