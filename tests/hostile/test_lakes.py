@@ -1,4 +1,4 @@
-"""Lakes that are damaged, or that somebody has made up: no command crashes on them, or takes damage for events."""
+"""Lakes that are damaged or forged: no command crashes on them, or takes damage for events."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks run here, without Spark, and nobody waits for a folder that is away."""
+    """Tasks run here, without Spark, and no command waits for a missing folder."""
     monkeypatch.setattr("penstock.cli.lake.session", lambda *_: nullcontext())
     monkeypatch.setattr(lake_changes, "AWAY_LOOK_S", 0.0)
 
@@ -103,7 +103,7 @@ def test_damage_to_the_manifest_or_to_events_is_found(made: Path) -> None:
     check()
 
 
-# --- documents that somebody has made up ----------------------------------------------------------------------
+# --- forged documents -----------------------------------------------------------------------------------------
 
 
 def forged(document: Any, edits: list[Edit]) -> bytes:
@@ -175,7 +175,7 @@ def test_a_plan_that_was_made_up_is_judged_before_it_is_carried_out(made: Path) 
     seen.check(1 / 3)
 
 
-# --- files that somebody has made up --------------------------------------------------------------------------
+# --- forged files ---------------------------------------------------------------------------------------------
 
 
 def put(lake: Path, number: int, data: bytes) -> None:
@@ -205,7 +205,7 @@ def test_a_file_of_events_that_was_made_up_is_judged_before_it_is_used(made: Pat
 
 
 ERASED = [[1, 2, "shop", "early", 1, 639_000_000_000_000_000], [3, 1, "c", "s", 2, 639_000_000_000_000_000]]
-"""What a file says is erased in it."""
+"""The erasures that a file lists."""
 
 
 def test_what_a_file_says_is_erased_in_it_is_judged_before_it_is_used(
@@ -288,7 +288,7 @@ def iced(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_whatever_is_in_icebergs_metadata_the_lake_goes_on(iced: Path) -> None:
-    """An archive follows the lake's own manifest: the metadata is made anew, or refused if it names files elsewhere."""
+    """An archive follows the lake's manifest: it rebuilds the metadata, or refuses it if it names files elsewhere."""
     seen = Tally()
 
     @some(6)
