@@ -2,6 +2,7 @@
 
 # `make PYTHON=…` names the Python that .venv is made with; nothing else here uses it.
 VENV := .venv
+SITE_VENV := .venv-site
 BIN := $(VENV)/bin
 CODE := $(wildcard src tests bench examples)
 ARGS ?=
@@ -16,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run run-postgres test test-all coverage check lint types imports format bench soak-crash soak-power soak-postgres soak-spark docs lock clean
+.PHONY: help run run-postgres test test-all coverage check lint types imports format bench soak-crash soak-power soak-postgres soak-spark docs site lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +82,11 @@ docs: $(VENV)/.run ## the pages that are made from code
 	$(BIN)/python -m penstock.cli.reference docs
 	$(BIN)/python -m penstock.wire.res01.page docs/protocols/res01.md
 
+# NO_MKDOCS_2_WARNING hides a notice of mkdocs-material about its successor; it is no fault of a page.
+site: $(SITE_VENV)/.site ## the docs as a website with search, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/python -m mkdocs build --clean $(ARGS)
+	@echo "build/site is ready: $(SITE_VENV)/bin/python -m http.server --bind 127.0.0.1 --directory build/site"
+
 # The locks hold what the public registry has, whatever mirror or wheel folder this machine's pip prefers.
 LOCK := CUSTOM_COMPILE_COMMAND='make lock' PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_INDEX_URL= PIP_EXTRA_INDEX_URL= \
 	$(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --strip-extras \
@@ -89,10 +95,11 @@ LOCK := CUSTOM_COMPILE_COMMAND='make lock' PIP_CONFIG_FILE=/dev/null PIP_FIND_LI
 lock: $(VENV)/.dev ## the pinned dependencies anew (ARGS=--upgrade to move them)
 	$(LOCK) --output-file requirements/run.lock pyproject.toml requirements/run.in
 	$(LOCK) --output-file requirements/postgres.lock requirements/postgres.in
+	$(LOCK) --output-file requirements/site.lock requirements/site.in
 	$(LOCK) --extra dev --output-file requirements/dev.lock pyproject.toml requirements/dev.in
 
 clean: ## everything that can be made again; ./penstock-data and ./penstock-postgres stay
-	rm -rf $(VENV) build dist .coverage .coverage.* htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(SITE_VENV) build dist .coverage .coverage.* htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment is installed again when what it is made from has changed.
@@ -109,4 +116,9 @@ $(VENV)/.postgres: requirements/postgres.lock $(VENV)/.run
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.run scripts/spark-env
 	$(PIP_INSTALL) --require-hashes -r requirements/dev.lock
 	@scripts/spark-env $(VENV)
+	@touch $@
+
+$(SITE_VENV)/.site: requirements/site.lock scripts/venv
+	@scripts/venv $(SITE_VENV)
+	$(SITE_VENV)/bin/python -m pip install --quiet --require-hashes -r requirements/site.lock
 	@touch $@

@@ -11,7 +11,7 @@ import penstock
 from bench import load
 from bench.report import Report
 from penstock import Client, NewEvent
-from penstock.client.many import Commit
+from penstock.client.bulk import Commit
 
 EVENTS = 1000
 STREAMS = 64

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench import load
 from bench.report import Report
 from penstock.store.record import Record
-from penstock.wire.mqframe import Parser, cut, encode
+from penstock.wire.mqframe import Parser, encode, split_frames
 from penstock.wire.res01.messages import join_fields, split_fields
 
 EVENT = [uuid.uuid4().bytes_le, b"5250989155635817646", b"OrderPlaced", b"", os.urandom(load.BODY_BYTES)]
@@ -91,7 +91,7 @@ def _reading(port: int) -> float:
 
 def _ask(connection: socket.socket, parser: Parser, fields: Sequence[bytes]) -> list[bytes]:
     """One request and its answer, as Res01L."""
-    connection.sendall(encode([b"Res01L", *cut(join_fields(fields))]))
+    connection.sendall(encode([b"Res01L", *split_frames(join_fields(fields))]))
     while True:
         for message in parser.receive(connection.recv(RECEIVE_BYTES)):
             return split_fields(b"".join(message[1:]))

@@ -15,7 +15,7 @@ import cbor2
 
 from bench import load
 from bench.report import Report
-from penstock.wire.remits import DATA, INFO, Parser, parse_data, request
+from penstock.wire.remits import DATA, INFO, REQUEST, Parser, pack, parse_data
 
 LOG_ADD, MESSAGE_ADD, ITERATOR_ADD, ITERATOR_NEXT = 1, 4, 5, 7
 MESSAGE_BYTES = 200
@@ -57,7 +57,7 @@ class _Client:
         self._socket.close()
 
     def ask(self, code: int, **fields: object) -> bytes:
-        self._socket.sendall(request(code, fields))
+        self._socket.sendall(pack(REQUEST, code, cbor2.dumps(fields)))
         while True:
             for frame in self._parser.receive(self._socket.recv(RECEIVE_BYTES)):
                 assert frame.kind in (INFO, DATA), frame
@@ -80,9 +80,9 @@ def _adding(port: int, connections: int, messages: int, seconds: float) -> float
     batch = [_message(number) for number in range(messages)]
     for number, each in enumerate(sockets):
         log = f"log-{number}"
-        each.sendall(request(LOG_ADD, {"log_name": log}))
+        each.sendall(pack(REQUEST, LOG_ADD, cbor2.dumps({"log_name": log})))
         assert each.recv(RECEIVE_BYTES) == OK
-        frame = request(MESSAGE_ADD, {"log_name": log, "messages": batch})
+        frame = pack(REQUEST, MESSAGE_ADD, cbor2.dumps({"log_name": log, "messages": batch}))
         selector.register(each, selectors.EVENT_READ, frame)
         each.sendall(frame)
     done, started = 0, time.perf_counter()

@@ -24,7 +24,7 @@ import penstock
 from bench import load
 from bench.report import Report
 from penstock.backup import copy_store
-from penstock.cli.verify import progress_bar
+from penstock.cli.screen import progress_bar
 from penstock.model import ANY, NewEvent, new_event
 from penstock.store import store_url
 from penstock.store.contract import Commit, GiveBack, Transaction

@@ -1,9 +1,9 @@
-"""A shop written with the `eventsourcing` library, on Penstock: orders, and a projection of what customers have paid.
+"""A shop written with the `eventsourcing` library, on Penstock: orders, and a projection of customers' payments.
 
 python examples/eventsourcing_shop.py
 python examples/eventsourcing_shop.py --url penstock://127.0.0.1:8472
 
-Without --url it uses a store in a temporary folder. With one, run it twice: customers are remembered.
+Without --url it uses a store in a temporary folder. With --url, run it twice: the totals continue.
 """
 
 import argparse
@@ -22,16 +22,16 @@ SALES = [("Ada", 40), ("Bob", 15), ("Ada", 2)]
 
 
 class Order(Aggregate):
-    """What a customer wants. Its events are a stream of the context `Shop`, named for its id."""
+    """An order. Its events are a stream of the context `Shop`; the stream's name contains its id."""
 
     class Placed(Aggregate.Created):
-        """The customer wants it."""
+        """A customer has placed the order."""
 
         customer: str
         amount: int
 
     class Paid(Aggregate.Event):
-        """The customer has paid for it."""
+        """The customer has paid the order."""
 
         customer: str
         amount: int
@@ -43,12 +43,12 @@ class Order(Aggregate):
         self.is_paid = False
 
     def pay(self) -> None:
-        """The customer pays, once."""
+        """Pay the order, once."""
         if not self.is_paid:
             self._pay(self.customer, self.amount)
 
     @event(Paid)
-    def _pay(self, customer: str, amount: int) -> None:  # noqa: ARG002 - they are for those who read the event
+    def _pay(self, customer: str, amount: int) -> None:  # noqa: ARG002 - the library puts them into the event
         self.is_paid = True
 
 
@@ -56,20 +56,20 @@ class Shop(Application[UUID]):
     """The application that takes orders."""
 
     def place_order(self, customer: str, amount: int) -> UUID:
-        """A new order; its id."""
+        """Place an order and return its id."""
         order = Order(customer, amount)
         self.save(order)
         return order.id
 
     def pay_order(self, order_id: UUID) -> int:
-        """An order is paid; the id of the notification that says so."""
+        """Pay an order and return the id of its notification."""
         order: Order = self.repository.get(order_id)
         order.pay()
         return self.save(order)[-1].notification.id
 
 
 class Customer(Aggregate):
-    """What a customer has paid in all."""
+    """The sum of a customer's payments."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -77,28 +77,28 @@ class Customer(Aggregate):
 
     @staticmethod
     def create_id(name: str) -> UUID:
-        """Customers are known by their names."""
+        """A customer's id follows from the name."""
         return uuid5(NAMESPACE_URL, f"/customers/{name}")
 
     @event("HasPaid")
     def add(self, amount: int) -> None:
-        """Something was paid."""
+        """Add a payment."""
         self.paid += amount
 
 
 class Customers(EventSourcedProjection[UUID]):
-    """Follows the shop. What it records is in one transaction with how far it has come, so no payment counts twice."""
+    """Follows the shop. It stores its events and its position in one transaction, so each payment counts once."""
 
     topics = (get_topic(Order.Paid),)
 
     def policy(self, domain_event: Any, processing_event: ProcessingEvent[UUID]) -> None:
-        """Only payments are asked for."""
+        """Handle a payment; `topics` selects only payments."""
         customer = self.customer(domain_event.customer)
         customer.add(domain_event.amount)
         processing_event.collect_events(customer)
 
     def customer(self, name: str) -> Customer:
-        """The customer of a name, perhaps a new one."""
+        """Find a customer by name, or create one."""
         try:
             found: Customer = self.repository.get(Customer.create_id(name))
         except AggregateNotFoundError:
@@ -107,7 +107,7 @@ class Customers(EventSourcedProjection[UUID]):
 
 
 def sell(shop: Shop) -> int:
-    """Some orders, all of them paid; the id of the last notification."""
+    """Place and pay some orders. Return the id of the last notification."""
     last = 0
     for customer, amount in SALES:
         order_id = shop.place_order(customer, amount)
@@ -117,7 +117,7 @@ def sell(shop: Shop) -> int:
 
 
 def collide(shop: Shop) -> None:
-    """Two at once change the same order: one of them has to look again."""
+    """Change one order twice from the same version: the second save fails."""
     order_id = shop.place_order("Eve", 7)
     one: Order = shop.repository.get(order_id)
     other: Order = shop.repository.get(order_id)
@@ -131,7 +131,7 @@ def collide(shop: Shop) -> None:
 
 
 def run(url: str) -> None:
-    """Sell, and wait until the projection has seen it."""
+    """Sell, and wait until the projection has processed it."""
     env = {"PERSISTENCE_MODULE": "penstock.integrations.eventsourcing", "PENSTOCK_URL": url}
     with EventSourcedProjectionRunner(application_class=Shop, projection_class=Customers, env=env) as runner:
         collide(runner.app)

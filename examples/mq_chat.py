@@ -1,4 +1,4 @@
-"""A chat over MqFrames: everybody hears what anybody says, and why somebody left.
+"""A chat over MqFrames: all members see each line, and why a member left.
 
 python examples/mq_chat.py serve --port 5000
 python examples/mq_chat.py join --port 5000 Ada
@@ -15,26 +15,25 @@ LINE_BYTES_MAX = 1000
 
 
 class Room:
-    """Who is there. A member's first message is its name, the others are what it says."""
+    """The members of a chat. A member's first message is its name; each later message is a line."""
 
     def __init__(self) -> None:
         self.members: dict[MqSession, bytes] = {}
 
-    def heard(self, session: MqSession, frames: Message) -> None:
-        """Pass on what somebody says."""
+    def receive(self, session: MqSession, frames: Message) -> None:
+        """Pass a line on to all members."""
         if session in self.members:
-            self.say(self.members[session], frames[0])
+            self.send_to_all(self.members[session], frames[0])
         else:
             self.members[session] = frames[0]
-            self.say(frames[0], b"is here")
+            self.send_to_all(frames[0], b"is here")
 
-    def left(self, session: MqSession, ending: Ending) -> None:
-        """Somebody is gone; those who never said their name are not missed."""
+    def leave(self, session: MqSession, ending: Ending) -> None:
+        """Tell the others that a member has left, unless it never sent a name."""
         if name := self.members.pop(session, None):
-            self.say(name, f"has left: {ending.reason.words}".encode())
+            self.send_to_all(name, f"has left: {ending.reason.words}".encode())
 
-    def say(self, name: bytes, line: bytes) -> None:
-        """Tell everybody."""
+    def send_to_all(self, name: bytes, line: bytes) -> None:
         for member in self.members:
             member.send([name, line[:LINE_BYTES_MAX]])
 
@@ -42,24 +41,24 @@ class Room:
 async def serve(host: str, port: int) -> None:
     """Keep a room open, until Ctrl-C."""
     room = Room()
-    async with MqServer(room.heard, on_close=room.left) as server:
+    async with MqServer(room.receive, on_close=room.leave) as server:
         await server.start(host, port)
         print(f"chat on {server.address}", flush=True)
         await asyncio.Event().wait()
 
 
 async def join(host: str, port: int, name: str) -> None:
-    """Say each line that is typed and show each that is heard, until either side has enough."""
+    """Send each typed line and print each received one, until either side closes."""
     async with await MqClient.connect(host, port, on_message=show) as client:
         client.send([name.encode()])
-        typing = asyncio.create_task(say_lines(client))
+        typing = asyncio.create_task(send_lines(client))
         await asyncio.wait([typing, asyncio.create_task(client.gone())], return_when=asyncio.FIRST_COMPLETED)
         typing.cancel()
     print(f"left: {client.ending}", flush=True)
 
 
-async def say_lines(client: MqClient) -> None:
-    """Send what is typed, line by line."""
+async def send_lines(client: MqClient) -> None:
+    """Send standard input, line by line."""
     lines = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
@@ -69,7 +68,6 @@ async def say_lines(client: MqClient) -> None:
 
 
 def show(_session: MqSession, frames: Message) -> None:
-    """Print a line of somebody."""
     name, line = frames
     print(f"{name.decode()}: {line.decode(errors='replace')}", flush=True)
 

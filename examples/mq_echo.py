@@ -1,4 +1,4 @@
-"""An echo over MqFrames: what a client sends comes back.
+"""An echo over MqFrames: the server sends each message back.
 
 python examples/mq_echo.py serve --port 5000
 python examples/mq_echo.py send --port 5000 hello "a second frame"
@@ -21,7 +21,7 @@ async def serve(host: str, port: int) -> None:
 
 
 async def send(host: str, port: int, frames: list[str]) -> int:
-    """Send one message and show what comes back; 1 if nothing does."""
+    """Send one message and print the answer. Return 1 without an answer."""
     async with await MqClient.connect(host, port) as client:
         client.send([frame.encode() for frame in frames])
         answer = await client.receive()

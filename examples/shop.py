@@ -1,11 +1,11 @@
 """A small event-sourced shop: orders, two workers that share a queue, and a projection.
 
-    python examples/shop.py                                       # with a server of its own
-    python examples/shop.py --url penstock://127.0.0.1:8472       # with yours
+    python examples/shop.py                                       # starts a server
+    python examples/shop.py --url penstock://127.0.0.1:8472       # uses yours
 
-Orders are placed and paid with expected versions, so that nobody pays twice. Workers ship what was paid: the shipment
-and the acknowledgement of the queue are one transaction, so that nothing is shipped twice or not at all. The revenue
-of each customer is counted by a durable subscription, which goes on where it was. Every run has a shop of its own.
+The shop places and pays orders with expected versions, so that no order is paid twice. Workers ship paid orders: the
+shipment and the acknowledgement of the queue are one transaction, so that each order is shipped exactly once. A durable
+subscription counts the revenue of each customer and continues from its last position. Every run uses a new context.
 """
 
 import argparse
@@ -25,21 +25,21 @@ ORDERS = 30
 
 
 class Shop:
-    """What happens in a shop. Its history is a context; each order and each shipment is a stream."""
+    """A shop is a context; each order and each shipment is a stream."""
 
     def __init__(self, client: penstock.Client, name: str) -> None:
         self.client = client
         self.name = name
 
-    # -- orders: decide from what has happened, and append what happens next
+    # -- orders: read the stream, decide, append with the expected version
 
     def place(self, number: int) -> None:
-        """Place an order. The stream must be new: the same order is not placed twice."""
+        """Place an order. Its stream must be new, so the same order cannot be placed twice."""
         order = {"customer": CUSTOMERS[number % len(CUSTOMERS)], "amount": 10 + number}
         self.client.append(self.name, f"order-{number}", [penstock.event("OrderPlaced", order)], expected=penstock.NEW)
 
     def pay(self, number: int) -> bool:
-        """Pay an order, unless somebody else has paid it; whether it was us."""
+        """Pay an order unless it is paid already. Return whether this call has paid it."""
         while True:
             history = list(self.client.read_stream(self.name, f"order-{number}"))
             if any(event.type == "OrderPaid" for event in history):
@@ -48,13 +48,13 @@ class Shop:
             try:
                 self.client.append(self.name, f"order-{number}", [paid], expected=len(history) + 1)
             except VersionConflict:
-                continue  # Something has happened in between: look again, and decide anew.
+                continue  # The stream has changed since we read it: read it again and decide again.
             return True
 
     # -- shipping: workers share a queue
 
     def ship(self, worker: str, all_paid: threading.Event) -> int:
-        """Ship what was paid until there is no more; how many orders this worker has shipped."""
+        """Ship paid orders until all are shipped. Return how many this worker has shipped."""
         queue = self.client.queue(self.name, "shipping", subscriber=worker, filter="order-", count=4)
         shipped = 0
         while True:
@@ -66,7 +66,7 @@ class Shop:
                     shipped += self._ship_batch(batch, worker)
 
     def _ship_batch(self, batch: QueueBatch, worker: str) -> int:
-        """The shipments and the acknowledgement of what they come from: all of it or nothing."""
+        """Append the shipments and acknowledge the batch in one transaction."""
         paid = [event for event in batch if event.type == "OrderPaid"]
         with self.client.transaction() as transaction:
             for event in paid:
@@ -76,13 +76,13 @@ class Shop:
             transaction.acknowledge(batch)
         return len(paid)
 
-    # -- revenue: a projection that goes on where it was
+    # -- revenue: a projection that continues from its last position
 
     def count_revenue(self) -> int:
-        """Count what was paid since the last time; how many events that took.
+        """Count the payments since the last call. Return the number of events read.
 
-        The new totals and the subscription's progress are one transaction: each event counts once, whenever this is
-        interrupted.
+        The new totals and the subscription's position are one transaction: each event counts once, even after an
+        interruption.
         """
         subscription = self.client.subscription("revenue", context=self.name, filter="order-", follow=False)
         counted = 0
@@ -98,15 +98,17 @@ class Shop:
         return counted
 
     def revenue(self) -> Counter[str]:
-        """The totals as they were counted last."""
+        """The totals of the last count."""
         last = next(self.client.read_stream(self.name, "revenue", backward=True, limit=1), None)
         return Counter(last.json() if last is not None else {})
 
 
 def main() -> None:
-    """Open a shop, let everything happen, and say what has happened."""
+    """Open a shop, run it, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", help="penstock://…, zmq+tcp://… or sqlite:///…; otherwise a server of its own")
+    parser.add_argument(
+        "--url", help="penstock://…, zmq+tcp://… or sqlite:///…; without it, the script starts a server"
+    )
     url = parser.parse_args().url
     with ExitStack() as stack:
         if url is None:
@@ -141,7 +143,7 @@ def run(shop: Shop) -> None:
 
 
 def sell(shop: Shop, numbers: range) -> None:
-    """Place orders; each is then paid by two impatient clicks at once, of which one counts."""
+    """Place orders and pay each with two clicks at the same time, of which one succeeds."""
     paid: list[bool] = []
     with ThreadPoolExecutor(2) as clicks:
         for number in numbers:

@@ -1,10 +1,10 @@
-"""A shop whose history is asked with Spark: what was sold, in batch and as a stream. A notebook as a script.
+"""A shop's history in Spark: sales as a batch query and as a stream. A notebook as a script.
 
 python examples/spark_shop.py
 python examples/spark_shop.py --data ./penstock-data
 
-Without --data it has a store in a temporary folder. With --data it reads, beside its server, what examples/shop.py has
-sold there. It needs penstock[spark] and Java 17.
+Without --data it fills a store in a temporary folder. With --data it reads the context `shop` of your store, also while
+a server runs on it: OrderPlaced events with customer and amount. It needs penstock[spark] and Java 17.
 """
 
 import argparse
@@ -24,7 +24,7 @@ OPENING = datetime(2024, 5, 1, 9, tzinfo=UTC)
 
 
 def sell(client: penstock.Client, first: int, count: int) -> None:
-    """Some orders, ten minutes apart; two in three are paid at once."""
+    """Place orders ten minutes apart, and pay two of three at once."""
     for number in range(first, first + count):
         customer, amount, time = CUSTOMERS[number % 3], 10 + number, OPENING + timedelta(minutes=10 * number)
         happened = [penstock.event("OrderPlaced", {"customer": customer, "amount": amount}, time=time)]
@@ -34,12 +34,12 @@ def sell(client: penstock.Client, first: int, count: int) -> None:
 
 
 def ask(spark: SparkSession, url: str) -> None:
-    """What was sold, in batch."""
+    """Query sales in batch."""
     history = events(spark, url, context=CONTEXT, filter="order-")
     print("What happened:")
     history.groupBy("type").count().orderBy("type").show()
 
-    # The fields of the bodies, as the events themselves show them.
+    # The columns come from the bodies of the events.
     placed = typed(history, "OrderPlaced")
     print("Orders, hour by hour:")
     placed.groupBy(f.window("timestamp", "1 hour").start.alias("hour")).agg(
@@ -55,7 +55,7 @@ def ask(spark: SparkSession, url: str) -> None:
 
 
 class Totals:
-    """What each batch of a stream has added. A batch that comes again takes the place of the first."""
+    """Sums per batch. Spark may deliver a batch again; it then replaces the first."""
 
     def __init__(self) -> None:
         self._batches: dict[int, int] = {}
@@ -72,7 +72,7 @@ class Totals:
 
 
 def follow(spark: SparkSession, url: str, checkpoint: Path, totals: Totals) -> None:
-    """Take what has come since the last time, as a stream does; the checkpoint knows where that was."""
+    """Process new events as a stream; the checkpoint holds the position."""
     rows = spark.readStream.format("penstock").option("url", url).option("context", CONTEXT).load()
     placed = typed(rows, "OrderPlaced", "customer string, amount bigint")
     query = placed.writeStream.foreachBatch(totals.take).option("checkpointLocation", str(checkpoint))
@@ -81,7 +81,7 @@ def follow(spark: SparkSession, url: str, checkpoint: Path, totals: Totals) -> N
 
 
 def run(spark: SparkSession, url: str, folder: Path, client: penstock.Client | None) -> None:
-    """Ask in batch, then follow as a stream; in between, something more is sold if there is a client for it."""
+    """Query in batch, then follow as a stream. With a client, sell more in between."""
     totals = Totals()
     if client is not None:
         sell(client, 0, 12)

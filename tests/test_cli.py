@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from penstock import __version__
-from penstock.cli.serve import one_store
+from penstock.cli.settings import one_store
 from penstock.settings import resolve
 from penstock.testing import server
 from tests.cli.support import called, run, terminal_output, variables
@@ -125,7 +125,7 @@ def test_verify_names_what_is_wrong(store: Path, damage: Callable[[Path], None],
     assert code == 1
     assert finding in out
     assert all(re.match(r"[^:]+: ", line) for line in out.splitlines()), out
-    assert re.fullmatch(r"penstock: \d+ things? (is|are) wrong with this store\n", err)
+    assert re.fullmatch(r"penstock: \d+ problems? in this store\n", err)
 
 
 def test_verify_names_what_is_wrong_to_programs(store: Path) -> None:

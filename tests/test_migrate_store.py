@@ -8,9 +8,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from penstock.backup import Copied, copying
+from penstock.backup import Copied, store_copy
 from penstock.backup import copy_store as copied_to
-from penstock.backup.exporting import records_between
+from penstock.backup.writer import records_between
 from penstock.errors import (
     InvalidRequest,
     NotAStore,
@@ -144,7 +144,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Way], None]:
             add(self, chunk)
 
         with monkeypatch.context() as patch:
-            patch.setattr(copying, "CHUNK_RECORDS_MAX", 10)
+            patch.setattr(store_copy, "CHUNK_RECORDS_MAX", 10)
             patch.setattr(kind, "add", adding)
             with pytest.raises(Interrupted):
                 copy_store(*way)

@@ -14,9 +14,9 @@ import pytest
 import penstock
 from penstock import files
 from penstock.files import release
-from penstock.interchange.exporting import Selection, export_events
-from penstock.interchange.files import Format
-from penstock.interchange.replay_notes import NoteFile
+from penstock.interchange.exporter import Selection, export_events
+from penstock.interchange.formats import Format
+from penstock.interchange.replay import NoteFile
 from penstock.lake import compacting
 from penstock.lake.archiving import archiving
 from penstock.lake.local import LocalPlace

@@ -111,10 +111,8 @@ class Terminal:
                 self._shell.wait()
 
 
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone_into(folder: Path) -> Path:
     """What `make run` needs of a clone, with an environment in which everything is installed."""
-    folder = tmp_path / "penstock"
     for name in CLONED:
         source, target = ROOT / name, folder / name
         target.parent.mkdir(exist_ok=True)
@@ -189,15 +187,46 @@ def in_python(clone: Path, url: str, blocks: list[str]) -> str:
     return done.stdout
 
 
-def test_the_quickstart_prints_what_it_says_and_works_again_after_the_readme(clone: Path) -> None:
-    with served(clone) as url:
-        follow_quickstart(clone, url, is_new=True)
-        follow_readme(clone, url)
-        follow_quickstart(clone, url, is_new=False)
+class Site(NamedTuple):
+    """A clone and the server that `make run` started in it."""
+
+    clone: Path
+    url: str
 
 
-def test_the_readme_works_twice_and_before_the_quickstart(clone: Path) -> None:
+@pytest.fixture(scope="module")
+def quickstart_first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    clone = clone_into(tmp_path_factory.mktemp("quickstart") / "penstock")
     with served(clone) as url:
-        follow_readme(clone, url)
-        follow_readme(clone, url)
-        follow_quickstart(clone, url, is_new=False)
+        yield Site(clone, url)
+
+
+@pytest.fixture(scope="module")
+def readme_first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    clone = clone_into(tmp_path_factory.mktemp("readme") / "penstock")
+    with served(clone) as url:
+        yield Site(clone, url)
+
+
+def test_the_quickstart_prints_what_it_says(quickstart_first: Site) -> None:
+    follow_quickstart(*quickstart_first, is_new=True)
+
+
+def test_the_readme_works_after_the_quickstart(quickstart_first: Site) -> None:
+    follow_readme(*quickstart_first)
+
+
+def test_the_quickstart_works_twice_on_one_store(quickstart_first: Site) -> None:
+    follow_quickstart(*quickstart_first, is_new=False)
+
+
+def test_the_readme_works_on_a_new_store(readme_first: Site) -> None:
+    follow_readme(*readme_first)
+
+
+def test_the_readme_works_twice_on_one_store(readme_first: Site) -> None:
+    follow_readme(*readme_first)
+
+
+def test_the_quickstart_works_after_the_readme(readme_first: Site) -> None:
+    follow_quickstart(*readme_first, is_new=False)

@@ -24,13 +24,13 @@ from penstock import testing
 from penstock.engine import Engine
 from penstock.errors import CannotListen, NotLoopback
 from penstock.gates import HttpGate, http
-from penstock.gates.addresses import bound_socket, is_loopback, shown_address
+from penstock.gates.contract import bound_socket, is_loopback, shown_address
 from penstock.model import ANONYMOUS, Append, new_event
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.sqlite import SqliteStore
-from penstock.tcp.peers import LINES_PER_ADDRESS_MAX
-from penstock.testing.threads import ThreadedEngine
+from penstock.tcp.server import LINES_PER_ADDRESS_MAX
+from penstock.testing.harness import ThreadedEngine
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 PATIENCE_S = 60.0
@@ -388,7 +388,7 @@ def test_a_signal_stops_it_promptly_and_cleanly(tmp_path: Path, number: signal.S
         # Sooner than what was accepted would be given up.
         assert time.monotonic() - started < 9
         assert server.said().count("\n") == 2, server.said()
-        assert f"{number.name}: finishing what was accepted" in server.said()
+        assert f"{number.name}: finishing accepted requests" in server.said()
         assert workers
         assert not any(is_alive(pid) for pid in workers)
 

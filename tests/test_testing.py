@@ -30,7 +30,7 @@ from penstock.errors import (
 from penstock.settings import BadSetting, Settings
 from penstock.store import open_store, store_url
 from penstock.testing import Server, server
-from penstock.testing.threads import ThreadPool
+from penstock.testing.harness import ThreadPool
 from tests.test_server import PATIENCE_S, children, environment, until
 
 pytest_plugins = ["penstock.testing.plugin"]

@@ -98,7 +98,7 @@ TOGETHER: Final[dict[str, tuple[str, ...]]] = {
         "tests/lake/test_page.py",
         "tests/lake/test_readers.py",
         "tests/lake/test_spark_kills.py",
-        "tests/lake/test_spreading.py",
+        "tests/lake/test_parallel.py",
         "tests/pipelines/test_page.py",
     ),
     "cluster": ("tests/cluster/",),

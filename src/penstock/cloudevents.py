@@ -1,18 +1,17 @@
 """CloudEvents in and out: version 1.0, as JSON (structured), as headers and a body (binary), or as objects.
 
-A context is a CloudEvent's source, `penstock:` and the context's name; a stream is its subject. The type and the time
-are what they are, and the id of an event is the id of a CloudEvent if that is a UUID. Extensions are members of the
-event's headers. What has no place in an event, such as a foreign source or an id that is no UUID, is kept in its
-headers by the name that it has in HTTP, `ce-source` or `ce-id`, so that the same CloudEvent comes out again. And what
-has no place in a CloudEvent, headers that are no flat JSON object, travels in an extension of its own. docs/client.md
-has the table.
+The source of a CloudEvent is `penstock:` and the name of the context; its subject is the stream. Type and time are the
+same. The id is the same if it is a UUID. Extensions are members of the event's headers. Attributes that an event cannot
+hold, such as a foreign source or an id that is no UUID, go into its headers under their names in HTTP, `ce-source` or
+`ce-id`, so that the same CloudEvent comes out again. Headers that a CloudEvent cannot hold, because they are no flat
+JSON object, go into an extension. docs/client.md has the table.
 """
 
 import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -23,26 +22,26 @@ from penstock.model import Event, NewEvent, check_context, check_stream, check_t
 from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND, datetime_of, stamp_of, text_of_ticks, ticks_of
 
 BASE: Final = "penstock:"
-"""What a source begins with that names a context."""
+"""Prefix of a source that names a context."""
 MEDIA_TYPE: Final = "application/cloudevents+json"
 JSON_TYPE: Final = "application/json"
 BYTES_TYPE: Final = "application/octet-stream"
 
 IDS: Final = UUID("9eaa5738-3c61-4fc9-a0ae-51a430679b60")
-"""The namespace of ids that are made from a source and an id that is no UUID."""
+"""Namespace of ids that are made from a source and an id that is no UUID."""
 HEADERS: Final = "penstockheaders"
-"""The extension, of CloudEvents' type Binary, that carries an event's headers as they are where others cannot."""
+"""The extension, of CloudEvents' type Binary, for whole headers that others cannot carry."""
 POSITION: Final = "penstockposition"
 SEQUENCE: Final = "penstocksequence"
-"""Extensions that say where an event is in the history. They are not read."""
+"""Extensions for an event's place in the history. Readers ignore them."""
 
 REQUIRED: Final = ("specversion", "id", "source", "type")
 KEPT: Final = ("id", "source", "subject", "time", "datacontenttype", "dataschema")
-"""Attributes that are kept in the headers when the event itself does not say the same."""
+"""Attributes that go into the headers if they differ from what the event shows without them."""
 NOT_EXTENSIONS: Final = {*REQUIRED, *KEPT, "data", HEADERS, POSITION, SEQUENCE}
 INTEGER_MAX: Final = (1 << 31) - 1
 HEADER_CHARACTERS: Final = "!#$&'()*+,/:;<=>?@[\\]^`{|}~"
-"""What stays as it is in a header, besides letters and digits; all else is percents."""
+"""Characters that stay as they are in an HTTP header, like letters and digits. Others are percent-encoded."""
 
 _NAME = re.compile(r"[a-z0-9]+")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -54,9 +53,8 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d):(\d\d)(?:\.(\d+))?([Zz]|[+
 Attributes = dict[str, Any]
 
 
-@dataclass(eq=False)
 class NotACloudEvent(PenstockError):
-    """Something is not a CloudEvent, or not one that can become an event."""
+    """A value that is not a CloudEvent, or not one that can become an event."""
 
     attribute: str
     reason: str
@@ -66,7 +64,7 @@ class NotACloudEvent(PenstockError):
 
 
 class Incoming(NamedTuple):
-    """What a CloudEvent becomes: `client.append(context, stream, [event])`."""
+    """An event and its place: `client.append(context, stream, [event])`."""
 
     context: str
     stream: str
@@ -79,9 +77,9 @@ class Incoming(NamedTuple):
 def from_structured(
     value: Mapping[str, Any] | bytes | str, *, context: str | None = None, stream: str | None = None, base: str = BASE
 ) -> Incoming:
-    """A CloudEvent in JSON, as text or taken apart. Raises NotACloudEvent.
+    """A CloudEvent in JSON, as text or parsed. Raises NotACloudEvent.
 
-    Its source must begin with `base` and name a context, and its subject a stream, unless they are given here.
+    Unless you give context and stream, its source must be `base` and a context, and its subject a stream.
     """
     attributes = dict(value if isinstance(value, Mapping) else _parsed(value))
     has_data, data, encoded = "data" in attributes, attributes.pop("data", None), attributes.pop("data_base64", None)
@@ -94,7 +92,7 @@ def from_structured(
 def from_http(
     headers: Mapping[str, str], body: bytes, *, context: str | None = None, stream: str | None = None, base: str = BASE
 ) -> Incoming:
-    """A CloudEvent that came over HTTP, in binary or structured mode. Raises NotACloudEvent; see `from_structured`."""
+    """A CloudEvent from HTTP, in binary or structured mode. Raises NotACloudEvent; see `from_structured`."""
     lower = {name.lower(): value for name, value in headers.items()}
     kind = lower.get("content-type")
     if kind is not None and kind.lower().startswith("application/cloudevents"):
@@ -110,29 +108,34 @@ def from_object(value: Any, *, context: str | None = None, stream: str | None = 
     attributes, data = dict(value.get_attributes()), value.get_data()
     if isinstance(when := attributes.get("time"), datetime):
         attributes["time"] = text_of_ticks(ticks_of_datetime(when))
-    body = b"" if data is None else bytes(data) if isinstance(data, bytes | bytearray) else None
-    body = _body(data, attributes.get("datacontenttype")) if body is None else body
-    return _taken(attributes, body, context, stream, base)
+    if data is None or isinstance(data, bytes | bytearray):
+        return _taken(attributes, bytes(data or b""), context, stream, base)
+    return _taken(attributes, _body(data, attributes.get("datacontenttype")), context, stream, base)
 
 
 def _taken(attributes: Attributes, body: bytes, context: str | None, stream: str | None, base: str) -> Incoming:
-    """An event, with everything in its headers that it would not say by itself."""
+    """The event of some attributes. Its headers get those that it would not show otherwise."""
     given = _checked(attributes)
     into = _context(given["source"], base) if context is None else context
     onto = _stream(given.get("subject")) if stream is None else stream
     event = NewEvent(_id(given), stamp_of(_ticks(given.get("time"))), given["type"], None, body)
-    says = _said(into, onto, event.id, event.stamp, body, base)
-    # One that did not say what its data is said the same as one that says what we would say.
-    says = {**says, "datacontenttype": given.get("datacontenttype") and says["datacontenttype"]}
-    kept = {f"ce-{name}": given.get(name) for name in KEPT if given.get(name) != says.get(name)}
+    shown = _shown(into, onto, event.id, event.stamp, body, base)
+    # A missing content type means the one that we would give.
+    shown["datacontenttype"] = given.get("datacontenttype") and shown["datacontenttype"]
+    kept = {f"ce-{name}": given.get(name) for name in KEPT if given.get(name) != shown.get(name)}
     extensions = {name: value for name, value in given.items() if name not in NOT_EXTENSIONS}
     members = {**kept, **extensions}
-    headers = _whole_headers(given[HEADERS]) if HEADERS in given else _text(members) if members else None
+    headers = _text(members) if members else None
+    if HEADERS in given:
+        try:
+            headers = _decoded(given[HEADERS], HEADERS).decode()
+        except UnicodeDecodeError:
+            raise NotACloudEvent(HEADERS, "is not UTF-8") from None
     return Incoming(into, onto, event._replace(headers=headers))
 
 
 def _checked(attributes: Attributes) -> Attributes:
-    """The attributes that there are, each of them what it may be."""
+    """The attributes that are not null. Raises NotACloudEvent if one is wrong."""
     given = {name: value for name, value in attributes.items() if value is not None}
     for name in REQUIRED:
         if name not in given:
@@ -148,7 +151,7 @@ def _checked(attributes: Attributes) -> Attributes:
 
 
 def _reason(name: str, value: Any) -> str | None:
-    """Why an attribute cannot be, or None if it can."""
+    """Why an attribute is wrong, or None."""
     if not _NAME.fullmatch(name):
         return "is no name of an attribute: it may have lower-case letters and digits"
     if isinstance(value, str):
@@ -180,12 +183,12 @@ def _stream(subject: str | None) -> str:
 
 
 def _id(given: Attributes) -> bytes:
-    """A UUID; one that is always the same for a source and an id, so that what comes twice is recognised."""
-    try:
+    """A UUID that is always the same for a source and an id, so that duplicates are recognised."""
+    with suppress(ValueError):
         found = UUID(given["id"])
-    except ValueError:
-        return uuid5(IDS, f"{given['source']}\n{given['id']}").bytes
-    return found.bytes if str(found) == given["id"] else uuid5(IDS, f"{given['source']}\n{given['id']}").bytes
+        if str(found) == given["id"]:
+            return found.bytes
+    return uuid5(IDS, f"{given['source']}\n{given['id']}").bytes
 
 
 # --- out ------------------------------------------------------------------------------------------------------
@@ -217,7 +220,7 @@ def to_object(event: Event, *, base: str = BASE) -> Any:
 
 
 def _attributes(event: Event, base: str, *, are_text: bool = False) -> Attributes:
-    """The first choice of attributes from which the same event can be made again. In HTTP headers all are text."""
+    """The first choice of attributes that make the same event again. In HTTP headers all are text."""
     problem: NotACloudEvent | None = None
     for choice in _choices(event, base):
         attributes = {name: _as_text(value) if are_text else value for name, value in choice.items()}
@@ -227,14 +230,13 @@ def _attributes(event: Event, base: str, *, are_text: bool = False) -> Attribute
                 return {**{name: value for name, value in attributes.items() if value is not None}, **where}
         except NotACloudEvent as error:
             problem = error
-    assert problem is not None, "an event with its whole headers beside it is the same again"
+    assert problem is not None, "whole headers make the same event again"
     raise problem
 
 
 def _makes(attributes: Attributes, event: Event, base: str) -> bool:
-    """Whether the same event can be made from these attributes."""
     made = _taken(attributes, event.body, event.context, event.stream, base).event
-    # One without a time is of the time when it is taken.
+    # An event without a time gets the present one.
     when = made.stamp if attributes["time"] is None else stamp_of(event.ticks)
     return made == (event.id, when, event.type, event.headers, event.body)
 
@@ -244,9 +246,9 @@ def _as_text(value: Any) -> Any:
 
 
 def _choices(event: Event, base: str) -> Iterator[Attributes]:
-    """With the headers' members as extensions, with the whole headers beside them, and with these alone."""
-    said = _said(event.context, event.stream, event.id, event.stamp, event.body, base)
-    plain = {"specversion": "1.0", **said, "type": event.type}
+    """Members of the headers as extensions; the same and the whole headers; the whole headers alone."""
+    shown = _shown(event.context, event.stream, event.id, event.stamp, event.body, base)
+    plain = {"specversion": "1.0", **shown, "type": event.type}
     members = _members(event.headers)
     kept = {name: members[f"ce-{name}"] for name in KEPT if f"ce-{name}" in members}
     extensions = {name: value for name, value in members.items() if _is_extension(name, value)}
@@ -256,8 +258,8 @@ def _choices(event: Event, base: str) -> Iterator[Attributes]:
     yield {**plain, **whole}
 
 
-def _said(context: str, stream: str, id: bytes, stamp: int, body: bytes, base: str) -> Attributes:
-    """What an event says by itself, without its headers."""
+def _shown(context: str, stream: str, id: bytes, stamp: int, body: bytes, base: str) -> Attributes:
+    """The attributes that an event shows without its headers."""
     return {
         "id": str(UUID(bytes=id)),
         "source": base + quote(context, safe=""),
@@ -272,7 +274,7 @@ def _is_extension(name: str, value: Any) -> bool:
 
 
 def _members(headers: str | None) -> dict[str, Any]:
-    """The members of headers that are a JSON object; of others there are none."""
+    """The members of headers that are a JSON object. Other headers have none."""
     try:
         members = json.loads(headers or "{}")
     except (ValueError, RecursionError):
@@ -284,9 +286,12 @@ def _members(headers: str | None) -> dict[str, Any]:
 
 
 def _body(data: Any, kind: Any) -> bytes:
-    """The bytes of data that came as a JSON value."""
+    """The bytes of data that is a JSON value."""
     if kind is None or (isinstance(kind, str) and _JSON.fullmatch(kind)):
-        return _encoded_json(data)
+        try:
+            return _text(data).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise NotACloudEvent("data", f"is not JSON: {error}") from None
     if not isinstance(data, str):
         raise NotACloudEvent("data", f"is {type(data).__name__}, not text, and datacontenttype is not JSON")
     try:
@@ -302,12 +307,10 @@ def _data(body: bytes, kind: str | None) -> dict[str, Any]:
     if (kind is None or _JSON.fullmatch(kind)) and _has_json(body):
         return {"data": json.loads(body)}
     if kind is not None and _TEXT.match(kind) and not _JSON.fullmatch(kind):
-        try:
+        with suppress(LookupError, UnicodeError):
             text = body.decode(_charset(kind))
             if text.encode(_charset(kind)) == body:
                 return {"data": text}
-        except (LookupError, UnicodeError):
-            pass
     return {"data_base64": b64encode(body).decode()}
 
 
@@ -316,19 +319,11 @@ def _charset(kind: str) -> str:
     return found[1] if found else "utf-8"
 
 
-def _encoded_json(value: Any) -> bytes:
-    try:
-        return _text(value).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise NotACloudEvent("data", f"is not JSON: {error}") from None
-
-
 def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _has_json(body: bytes) -> bool:
-    """Whether a body is JSON that can be written again."""
     try:
         _text(json.loads(body)).encode()
     except (ValueError, RecursionError):
@@ -353,18 +348,8 @@ def _decoded(encoded: Any, attribute: str = "data_base64") -> bytes:
         raise NotACloudEvent(attribute, f"is not base64: {error}") from None
 
 
-def _whole_headers(encoded: str) -> str:
-    try:
-        return _decoded(encoded, HEADERS).decode()
-    except UnicodeDecodeError:
-        raise NotACloudEvent(HEADERS, "is not UTF-8") from None
-
-
-# --- times and header values ----------------------------------------------------------------------------------
-
-
 def _ticks(text: str | None) -> int:
-    """The time of an RFC 3339 text; the present if there is none."""
+    """The time of an RFC 3339 text, or now."""
     if text is None:
         return now_ticks()
     found = _TIME.fullmatch(text)

@@ -1,11 +1,11 @@
-"""Files: who may use those that hold events, where one may be written, and what those of somebody else may say.
+"""Files: permissions of those that hold events, locks, atomic writes, safe paths, and documents from strangers.
 
 Folders and files that hold events are for their owner alone from the first byte on: 0700 and 0600, whatever the umask
 is. A folder that its group may write and others may not enter (0770) is shared: new files in it are for the folder's
 group too. This module does not change the umask, which belongs to all threads of the program that embeds it.
 
-A checksum tells that a file is as it was written, not who has written it. So whatever is read is judged before it is
-used: paths by `flaw_of` and `inside`, documents by `parsed` and `made_of`, sizes by `read_file`.
+A checksum shows that a file is as it was written, not who wrote it. So a reader checks a file before it
+uses it: paths by `flaw_of` and `inside`, documents by `parsed` and `made_of`, sizes by `read_file`.
 """
 
 import errno
@@ -14,10 +14,10 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import cache
 from hashlib import sha256
 from io import BufferedWriter
 from pathlib import Path
@@ -198,7 +198,7 @@ def atomic_write(
 ) -> Iterator[BufferedWriter]:
     """A file that replaces the one at a path when it is whole. After an error the old one is unchanged.
 
-    Until then it is beside it, or at `aside`, for its owner alone; a `public` one gets the permissions of the old file.
+    Until then it is beside it, or at `aside`, for its owner only; a `public` one gets the permissions of the old file.
     """
     aside = aside or path.with_name(f"{path.name}.new")
     file = created(aside, "wb")
@@ -258,7 +258,7 @@ def _is_below(link: str, folder: Path) -> bool:
 
 
 def read_file(path: Path, bytes_max: int) -> bytes:
-    """A file of at most so many bytes. Raises OSError, also if it is larger, or a pipe that nobody may write to."""
+    """A file of at most so many bytes. Raises OSError, also if it is larger, or not a regular file."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
@@ -301,119 +301,59 @@ def made_of(kind: type[Made], members: object) -> Made:
 
     Numbers have 64 bits, texts are printable, and lists become tuples. Raises TypeError, which names the field.
     """
-    checker: Checker = _checker(kind)  # type: ignore[arg-type]
-    found: Made = checker(members)
+    found: Made = _checked(kind, members)
     return found
 
 
-Checker = Callable[[Any], Any]
-"""Gives a value as it is kept; raises TypeError if it is of another type."""
-
-
-@lru_cache
-def _checker(kind: Any) -> Checker:
-    origin, parts = get_origin(kind), get_args(kind)
+def _checked(kind: Any, value: Any) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        return _dataclass(kind)
+        return _made(kind, value)
     if origin is UnionType:
-        return _one_of(tuple(map(_checker, parts)))
-    if origin is tuple and parts[-1] is Ellipsis:
-        return _every(_checker(parts[0]))
-    if origin is tuple:
-        return _each(tuple(map(_checker, parts)))
-    if origin is Mapping:
-        return _mapping(_checker(parts[1]))
-    return _PLAIN[kind]
+        for each in inner[:-1]:
+            with suppress(TypeError):
+                return _checked(each, value)
+        return _checked(inner[-1], value)
+    if origin is tuple and isinstance(value, list | tuple):
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        if len(kinds) == len(value):
+            return tuple(map(_checked, kinds, value))
+    elif origin is Mapping and isinstance(value, dict):
+        return {_checked(str, name): _checked(inner[1], item) for name, item in value.items()}
+    elif kind is int and type(value) is int and -(1 << NUMBER_BITS - 1) <= value < 1 << NUMBER_BITS - 1:
+        return value
+    elif kind is float and type(value) in (int, float) and abs(value) < 1 << NUMBER_BITS:
+        return float(value)
+    elif (kind is str and isinstance(value, str) and value.isprintable()) or (kind is NoneType and value is None):
+        return value
+    raise _wrong(value)
 
 
-def _dataclass(kind: Any) -> Checker:
-    known = {field.name: _checker(get_type_hints(kind)[field.name]) for field in fields(kind)}
-
-    def check(members: Any) -> Any:
-        if not isinstance(members, dict):
-            raise _wrong(members)
-        given = {}
-        for name, value in members.items():
-            if name not in known:
-                raise TypeError(f"it has {name[:SHOWN_CHARS]!r}, which nobody knows")
-            try:
-                given[name] = known[name](value)
-            except TypeError as error:
-                raise TypeError(f"its {name} {error}") from None
-        return kind(**given)
-
-    return check
+def _made(kind: Any, members: Any) -> Any:
+    if not isinstance(members, dict):
+        raise _wrong(members)
+    known = _field_types(kind)
+    given = {}
+    for name, value in members.items():
+        if name not in known:
+            raise TypeError(f"it has {name[:SHOWN_CHARS]!r}, which is not a field")
+        try:
+            given[name] = _checked(known[name], value)
+        except TypeError as error:
+            raise TypeError(f"its {name} {error}") from None
+    return kind(**given)
 
 
-def _one_of(checkers: tuple[Checker, ...]) -> Checker:
-    def check(value: Any) -> Any:
-        for each in checkers[:-1]:
-            try:
-                return each(value)
-            except TypeError:
-                continue
-        return checkers[-1](value)
-
-    return check
-
-
-def _every(checker: Checker) -> Checker:
-    def check(value: Any) -> Any:
-        if not isinstance(value, list | tuple):
-            raise _wrong(value)
-        return tuple(map(checker, value))
-
-    return check
-
-
-def _each(checkers: tuple[Checker, ...]) -> Checker:
-    def check(value: Any) -> Any:
-        if not isinstance(value, list | tuple) or len(value) != len(checkers):
-            raise _wrong(value)
-        return tuple(each(item) for each, item in zip(checkers, value, strict=True))
-
-    return check
-
-
-def _mapping(checker: Checker) -> Checker:
-    def check(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise _wrong(value)
-        return {_text(name): checker(item) for name, item in value.items()}
-
-    return check
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or not -(1 << NUMBER_BITS - 1) <= value < 1 << NUMBER_BITS - 1:
-        raise _wrong(value)
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.isprintable():
-        raise _wrong(value)
-    return value
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1 << NUMBER_BITS:
-        raise _wrong(value)
-    return float(value)
-
-
-def _nothing(value: Any) -> None:
-    if value is not None:
-        raise _wrong(value)
-
-
-_PLAIN: Final[dict[Any, Checker]] = {int: _number, str: _text, float: _seconds, NoneType: _nothing}
+@cache
+def _field_types(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
 
 
 def _wrong(value: Any) -> TypeError:
     try:
-        shown = repr(value)
+        text = repr(value)
     except (ValueError, RecursionError):
-        # Very long numbers have no text, and what is nested deeply neither.
-        shown = f"of type {type(value).__name__}"
-    return TypeError(f"is {shown[:SHOWN_CHARS]}")
+        # Python cannot print very long numbers, nor deeply nested values.
+        text = f"of type {type(value).__name__}"
+    return TypeError(f"is {text[:SHOWN_CHARS]}")

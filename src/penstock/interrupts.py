@@ -1,4 +1,4 @@
-"""Ctrl-C is noticed while somebody waits.
+"""Waiting for another thread, so that Ctrl-C is noticed.
 
 Python notes a signal that comes in the moment before a wait begins, and tells of it when the wait ends. A wait that may
 be long is therefore made of short ones.
@@ -15,7 +15,7 @@ NOTICE_S_MAX: Final = 0.5
 
 
 def awaited(future: "Future[T]") -> T:
-    """What comes of something that another thread does."""
+    """The result of a future, as soon as it is there."""
     while not future.done():
         with suppress(TimeoutError):
             return future.result(NOTICE_S_MAX)

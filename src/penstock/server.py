@@ -1,7 +1,7 @@
 """The server: the engine and its gates, started in order, stopped in order, in one process.
 
-What cannot be started is said in one line and leaves nothing behind. A stop finishes what was accepted; if that
-takes too long, or somebody insists, the process ends at once, which the store survives as it survives a power cut.
+If something cannot start, one line says so and nothing is left running. A stop finishes accepted requests; if that
+takes too long, or at a second signal, the process ends at once, which the store survives like a power cut.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ CLOSING_MS_MAX: Final = 2_000
 SWITCH_INTERVAL_S: Final = 0.001
 
 Ready = Callable[[str], None]
-"""Told, in the ready line, when every gate listens."""
+"""Called with the ready line when every gate listens."""
 
 
 def run(settings: Settings, ready: Ready) -> int:
@@ -67,10 +67,11 @@ def _gates(engine: Engine) -> list[Gate]:
     settings = engine.settings
     gates: list[Gate] = []
     keepers: list[SessionKeeper] = []
-    if settings.res is not None:
-        gates.append(ZeromqGate(engine, settings.res))
-    if settings.res_legacy is not None:
-        gates.append(ZeromqGate(engine, settings.res_legacy, legacy=True))
+    for endpoint, is_legacy in ((settings.res, False), (settings.res_legacy, True)):
+        if endpoint is not None:
+            res = ZeromqGate(engine, endpoint, legacy=is_legacy)
+            gates.append(res)
+            keepers.append(res)
     if settings.mq is not None:
         mq = MqGate(engine, settings.mq)
         gates.append(mq)
@@ -152,11 +153,10 @@ class _Signals:
     def _came(self, number: signal.Signals) -> None:
         if self._stop.is_set():
             _end_now(f"{number.name} again: ended at once, with work unfinished", 128 + number)
-        log.info("%s: finishing what was accepted; once more ends at once", number.name)
+        log.info("%s: finishing accepted requests; a second signal ends the server at once", number.name)
         self._stop.set()
 
     async def to_stop(self) -> None:
-        """Return when a stop was asked for."""
         await self._stop.wait()
 
 
@@ -172,12 +172,12 @@ def _end_now(message: str, code: int) -> NoReturn:
 
 
 def complaint(error: PenstockError) -> str:
-    """An error for somebody at a terminal, who has sent nothing that might have been written."""
+    """An error at the start of a server: no request was sent, so nothing can be in doubt."""
     return f"the store cannot be used: {error.reason}" if isinstance(error, StorageFailure) else str(error)
 
 
 def wrong_use(error: BadSetting) -> str:
-    """A setting's error for somebody at a terminal; one that is missing has no value to show."""
+    """A setting's error; a missing setting has no value to show."""
     return str(error) if error.value is not None else error.reason
 
 

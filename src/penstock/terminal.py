@@ -63,7 +63,7 @@ class LogLines(logging.Formatter):
         return one_line(super().format(record))
 
     def converter(self, seconds: float | None) -> time.struct_time:
-        """Times without a zone of their own are UTC."""
+        """Times are UTC."""
         return time.gmtime(seconds)
 
 

@@ -1,4 +1,4 @@
-"""Traces that go through the history: the `traceparent` of whoever appended an event, in the event's headers.
+"""Traces through the history: an event's headers have the `traceparent` of the span that appended it.
 
 A producer that runs in a span of OpenTelemetry puts its trace into the headers of what it appends, and a consumer goes
 on with it from there, as they would over HTTP (W3C Trace Context). A program that does not use OpenTelemetry pays one

@@ -1,4 +1,4 @@
-"""Makes Spark find the data source `penstock` by itself: it looks for packages whose names begin with `pyspark_`."""
+"""Registers the data source `penstock`: Spark looks for packages whose names begin with `pyspark_`."""
 
 from penstock.spark.source import PenstockSource as DefaultSource
 

@@ -97,7 +97,7 @@ def test_a_missing_file_is_found(tmp_path: Path) -> None:
             _look(tmp_path / "place")
         path.write_bytes(data)
     (tmp_path / "place" / "history" / f"{1:020}-{3:020}.records").unlink()
-    with pytest.raises(BackupDamaged, match="begin anew in another place"):
+    with pytest.raises(BackupDamaged, match="begin again in another place"):
         back_up_directory(tmp_path / "data", tmp_path / "place")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.backup import open_place
-from penstock.backup.reading import check_all
-from penstock.backup.tars import END, Tar, _member
+from penstock.backup.places import END, Tar, _member
+from penstock.backup.reader import check_all
 from penstock.errors import BackupDamaged, PlaceRefused
 from tests.backup.support import back_up_directory, backed_up, files_of, restored, writing
 from tests.store.kit import append, some

@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.backup.ledger import EVERYWHERE, Entry, Ledger, Replay, agreed
+from penstock.backup.restoration import EVERYWHERE, Entry, Erasures, Ledger, agreed
 from penstock.store.contract import AddIterator, AddLog, DeleteLog, HideEvents, HideStream
 from penstock.store.record import Record, columns_of, encode_commit
 from tests.backup.support import (
@@ -173,8 +173,8 @@ def test_a_record_across_the_parting_of_timelines_is_erased_up_to_there(limit: i
     events = some(count)
     record = Record(encode_commit(columns_of(events), first, b"c", b"s", first, bytes(16), 0), first)
     entry = Entry(1, "c", "s", 1 << 40, (), 1, 0, 0, None, 0)
-    replay = Replay([(1, 0, 0), (2, limit, 1)], [Ledger([(1, 0, 0)], [entry])])
-    pieces = replay.shown(record)
+    replay = Erasures([(1, 0, 0), (2, limit, 1)], [Ledger([(1, 0, 0)], [entry])])
+    pieces = replay.apply(record)
     assert [piece.position for piece in pieces] == sorted(
         {first, *([limit + 1] if first <= limit < record.last else [])}
     )

@@ -205,7 +205,7 @@ def test_a_failed_restore_leaves_the_old_store_as_it_was(
     def fail(*_: object) -> None:
         raise StoreError("it is not sound")
 
-    monkeypatch.setattr("penstock.backup.restoring._verify", fail)
+    monkeypatch.setattr("penstock.backup.restoration.verify", fail)
     with pytest.raises(StoreError, match="not sound"):
         restored(place, url, replace=True)
     assert head(url) == 3
@@ -279,7 +279,7 @@ def test_a_role_that_may_only_use_its_schema_gets_a_store_restored_where_there_i
 ) -> None:
     with role(postgres_server, "CREATE SCHEMA penstock", "GRANT USAGE, CREATE ON SCHEMA penstock TO clerk") as url:
         with monkeypatch.context() as patch:
-            patch.setattr("penstock.backup.restoring._verify", _fail)
+            patch.setattr("penstock.backup.restoration.verify", _fail)
             with pytest.raises(StoreError, match="no use"):
                 restored(place, url)
         with pytest.raises(NotAStore):

@@ -16,7 +16,7 @@ from penstock.store import store_url
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from penstock.store.sqlite.lock import LOCK_NAME, take_lock
 from penstock.store.sqlite.replacing import REPLACED, Replacement
-from penstock.testing.threads import ThreadedEngine
+from penstock.testing.harness import ThreadedEngine
 from tests.backup.support import back_up_directory, backed_up, files_of, reading, restored, writing
 from tests.engine.caller import Caller, bodies
 from tests.engine.caller import events as made
@@ -190,7 +190,7 @@ def test_a_failed_restore_leaves_the_old_store_as_it_was(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device", str(data))
 
-    monkeypatch.setattr("penstock.backup.restoring._verify", fail)
+    monkeypatch.setattr("penstock.backup.restoration.verify", fail)
     with pytest.raises(StoreError, match="No space left"):
         restored(tmp_path / "place", data, replace=True)
     monkeypatch.undo()

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.testing import Server, server
-from penstock.testing.threads import ThreadedEngine
+from penstock.testing.harness import ThreadedEngine
 
 _numbers = itertools.count(1)
 

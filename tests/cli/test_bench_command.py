@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.cli.loading import BUCKET, Latencies
+from penstock.cli.bench import BUCKET, Latencies
 from penstock.testing import Server
 from tests.cli.support import called, run, variables
 from tests.cli.test_import import events_in

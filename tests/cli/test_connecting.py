@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 import typer
 
-from penstock.cli.connecting import address_of, connected, default_url
+from penstock.cli.connection import address_of, connected, default_url
 from penstock.cli.options import moment
 from penstock.testing import Server
 from tests.cli.support import called as command
 from tests.cli.support import run, run_process, variables
 
 NOBODY = "penstock://127.0.0.1:1"
-REFUSED = (
-    f"penstock: no server answers at {NOBODY}: connection refused; start one with `penstock serve`, or say --url\n"
-)
+ADVICE = "start one with `penstock serve`, or name it with --url"
+REFUSED = f"penstock: no server answers at {NOBODY}: connection refused; {ADVICE}\n"
 
 COMMANDS = [
     ("append", "shop", "s", "T"),
@@ -49,13 +48,13 @@ def test_a_server_that_is_down_is_told_to_a_process_too() -> None:
     ("url", "code", "reason"),
     [
         ("penstock://nobody.invalid:8472", 1, "no server answers at penstock://nobody.invalid:8472: "),
-        ("zmq+tcp://127.0.0.1:1", 1, "no server answers at zmq+tcp://127.0.0.1:1: nobody listens there"),
+        ("zmq+tcp://127.0.0.1:1", 1, "no server answers at zmq+tcp://127.0.0.1:1: no server listens there"),
         ("https://127.0.0.1:8472", 2, "'https://127.0.0.1:8472' is no address of a Penstock"),
         ("penstock://127.0.0.1:port", 2, "is no address of a Penstock"),
-        ("penstock://a..b:1", 2, "its host is no name that a host can have"),
-        ("zmq+tcp://a..b:1", 2, "its host is no name that a host can have"),
-        (f"penstock://{'x' * 64}.org", 2, "its host is no name that a host can have"),
-        ("penstock://\udcff:1", 2, "its host is no name that a host can have"),
+        ("penstock://a..b:1", 2, "its host is not a valid host name"),
+        ("zmq+tcp://a..b:1", 2, "its host is not a valid host name"),
+        (f"penstock://{'x' * 64}.org", 2, "its host is not a valid host name"),
+        ("penstock://\udcff:1", 2, "its host is not a valid host name"),
         ("sqlite:///", 2, "is no address of a Penstock"),
         ("sqlite:///nowhere", 1, "nowhere is not a Penstock store: it has no penstock.db"),
     ],
@@ -70,13 +69,13 @@ def test_what_answers_and_is_no_penstock_is_told(served: Server) -> None:
     port = served.http.rpartition(":")[2]
     code, out, err = command("contexts", "--url", f"penstock://127.0.0.1:{port}")
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert f"what answers at penstock://127.0.0.1:{port} is no Penstock, or speaks another protocol there" in err
+    assert f"the server at penstock://127.0.0.1:{port} is not a Penstock server, or speaks another protocol" in err
 
 
 def test_a_store_that_is_served_is_asked_for_through_its_server(served: Server) -> None:
     code, _, err = command("contexts", "--data", served.data)
     assert (code, err.count("\n")) == (1, 1)
-    assert err.endswith("; ask it: --url penstock://HOST:PORT\n")
+    assert err.endswith("; connect to it with --url penstock://HOST:PORT\n")
 
 
 def test_a_directory_without_a_store_is_made_one_by_those_who_write(tmp_path: Path) -> None:
@@ -113,7 +112,7 @@ def test_a_file_of_settings_is_read_also_where_a_variable_names_the_server(
 def test_settings_that_lead_nowhere_are_wrong_use() -> None:
     done = run("contexts", env=variables())
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "mq = '127.0.0.1:0' says any free port: name the server with --url" in done.err
+    assert "mq = '127.0.0.1:0' means any free port: name the server with --url" in done.err
     done = run("contexts", env=variables(PENSTOCK_MQ="nonsense"))
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "PENSTOCK_MQ" in done.err

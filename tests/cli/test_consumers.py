@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import penstock
-from penstock.cli.queue import Consumer
+from penstock.cli.consumers import Consumer
 from penstock.client.sync import Queue
 from penstock.testing import Server
 from tests.cli.support import called as command
@@ -75,7 +75,7 @@ def test_a_batch_that_comes_again_is_never_cut(served: Server, client: penstock.
     at = ("--json", "--url", served.url)
     code, out, err = command("queue", "consume", orders, "mail", "-n", 3, *at)
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "the next 4 events were handed out together before" in err
+    assert "the next 4 events were delivered together before" in err
     assert state(client, orders) == (5, 0, 0)
     (info,) = (info for info in client.queues() if info.context == orders)
     assert info.deliveries_max == 1
@@ -87,7 +87,7 @@ def test_who_finds_nothing_is_told_what_others_hold(served: Server, client: pens
     held = client.queue(orders, "mail", count=4)
     batch = held.take()
     code, out, err = command("queue", "consume", orders, "mail", "--json", "--url", served.url)
-    assert (code, bodies(out), err) == (0, [5], "4 events are held by others\n")
+    assert (code, bodies(out), err) == (0, [5], "other consumers hold 4 events\n")
     assert state(client, orders) == (0, 4, 0)
     held.release(batch)
     assert state(client, orders) == (4, 0, 0)
@@ -165,7 +165,7 @@ def test_a_queue_goes_on_where_it_is_told(served: Server, client: penstock.Clien
     ):
         code, out, err = command("queue", "reset", orders, "mail", "--to", place, *at)
         assert (code, err) == (0, "")
-        assert out.startswith("queue mail goes on at position ")
+        assert out.startswith("queue mail continues at position ")
         assert bodies(command("queue", "consume", orders, "mail", "--json", *at)[1]) == left
     told = json.loads(command("queue", "reset", orders, "mail", "--to", "beginning", "--json", *at)[1])
     assert (told["name"], told["context"]) == ("mail", orders)
@@ -177,7 +177,7 @@ def test_a_queue_goes_on_where_it_is_told(served: Server, client: penstock.Clien
 def test_what_was_set_aside_is_put_back(served: Server, client: penstock.Client, orders: str) -> None:
     at = ("--url", served.url)
     client.queue(orders, "mail").declare()
-    assert command("queue", "dead", orders, "mail", "--after", 1, *at) == (0, "", "nothing was set aside\n")
+    assert command("queue", "dead", orders, "mail", "--after", 1, *at) == (0, "", "no dead letters\n")
     client.queue(orders, "mail", subscriber="slow", count=3, ttl=0.001).take()
     rest = client.queue(orders, "mail", count=10)
     while state(client, orders)[2] == 0:
@@ -189,13 +189,13 @@ def test_what_was_set_aside_is_put_back(served: Server, client: penstock.Client,
     dead = json.loads(command("queue", "dead", orders, "mail", "--json", *at)[1])
     assert (dead["count"], dead["subscriber"]) == (3, "slow")
     done = run("queue", "requeue", orders, "mail", dead["first"], url=served.url)
-    assert done == (0, "put 1 allocation back into queue mail\n", "")
+    assert done == (0, "returned 1 dead letter to queue mail\n", "")
     assert bodies(command("queue", "consume", orders, "mail", "--json", *at)[1]) == [1, 2, 3]
     told = json.loads(command("queue", "requeue", orders, "mail", "--all", "--json", *at)[1])
     assert told == {"queue": "mail", "context": orders, "first": []}
-    assert command("queue", "requeue", orders, "mail", "--all", *at)[1] == "put 0 allocations back into queue mail\n"
+    assert command("queue", "requeue", orders, "mail", "--all", *at)[1] == "returned 0 dead letters to queue mail\n"
     code, _, err = command("queue", "requeue", orders, "mail", 7, *at)
-    assert (code, err) == (1, "penstock: queue mail has nothing set aside that begins at 7\n")
+    assert (code, err) == (1, "penstock: queue mail has no dead letter that begins at 7\n")
 
 
 def test_subscriptions_are_listed_and_set(served: Server, client: penstock.Client, orders: str) -> None:
@@ -208,7 +208,7 @@ def test_subscriptions_are_listed_and_set(served: Server, client: penstock.Clien
     given = ("subscription", "set", "revenue", orders, "--filter", "order-", "--to")
     done = run(*given, "beginning", url=served.url)
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("subscription revenue goes on at position ")
+    assert done.out.startswith("subscription revenue continues at position ")
     assert [event.json() for event in subscription] == [1, 2, 3]
     assert command(*given, "beginning", "--url", served.url)[0] == 0
     assert command(*given, "end", "--url", served.url)[0] == 0
@@ -220,10 +220,14 @@ def test_subscriptions_are_listed_and_set(served: Server, client: penstock.Clien
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
-        (("queue", "reset", "shop", "nix", "--to", "end"), 1, "no queue nix in context shop; see penstock queue list"),
+        (
+            ("queue", "reset", "shop", "nix", "--to", "end"),
+            1,
+            "no queue nix in context shop; list them with: penstock queue list",
+        ),
         (("queue", "dead", "shop", "nix"), 1, "no queue nix in context shop"),
-        (("queue", "dead", "shop", "nix", "--after", "0"), 2, "--after '0' is no number of consumers"),
-        (("queue", "reset", "shop", "nix", "--to", "soon"), 2, "'soon' is no time"),
+        (("queue", "dead", "shop", "nix", "--after", "0"), 2, "--after '0' is not a number of consumers"),
+        (("queue", "reset", "shop", "nix", "--to", "soon"), 2, "'soon' is not a time"),
         (("queue", "reset", "shop", "nix"), 2, "missing option '--to'"),
         (("queue", "requeue", "shop", "nix"), 2, "either FIRST positions or --all"),
         (("queue", "lst"), 2, "no such command 'lst'; did you mean 'list'? (see penstock queue --help)"),

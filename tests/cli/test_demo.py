@@ -82,7 +82,7 @@ def test_the_shop_is_opened_watched_and_closed_with_nothing_left(terminal: pexpe
     watch(seen)
     workers = children(terminal.pid)
     terminal.sendintr()
-    terminal.expect("the shop is closed, and its store is gone")
+    terminal.expect("the shop is closed, and its store is removed")
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert (terminal.exitstatus, terminal.signalstatus) == (0, None)
@@ -121,7 +121,7 @@ def test_in_a_pipe_it_prints_lines_and_a_store_of_ones_own_stays(tmp_path: Path)
             timeout=PATIENCE_S
         )
     assert err == ""
-    assert out.startswith(f"{taken} is taken, so mq is elsewhere\n")
+    assert out.startswith(f"{taken} is in use, so mq has another port\n")
     assert Shown.of(out).url != f"penstock://{taken}"
     lines = re.findall(r"^ +\d+ s  \d+ orders? placed, \d+ paid, .* visits?, \d+ events?$", out, re.MULTILINE)
     assert len(lines) >= SECONDS

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Client, event
-from penstock.doctor import Finding, Status, disk, installation, ports, spark, stores
+from penstock.doctor import Finding, Status, disk, machine, ports, stores
 from penstock.settings import Settings
 from penstock.spark import java
 from penstock.store.sqlite import SqliteStore
@@ -46,7 +46,7 @@ def free_ports(no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a Java nor another Python is started, and the disk is asked a few times only."""
-    monkeypatch.setattr(spark, "output_of", lambda _command: None)
+    monkeypatch.setattr(machine, "output_of", lambda _command: None)
     monkeypatch.setattr(java, "output_of", lambda _command: None)
     monkeypatch.setattr(disk, "SYNCED_WRITES", 3)
 
@@ -89,7 +89,7 @@ def test_a_healthy_store_is_looked_at_and_left_as_it_is(filled: Path) -> None:
     assert ", timeline 1, schema " in found["store"]["message"]
     assert ": 6 events, 0 sealed" in found["store"]["message"]
     assert found["records"]["message"] == (
-        f"all are whole, in a quick look; penstock verify --data {filled} checks everything"
+        f"all are whole, in a quick check; penstock verify --data {filled} checks everything"
     )
     assert found["served"]["message"] == "no server has it open"
     assert found["erasures"]["message"] == "none is unfinished"
@@ -103,7 +103,7 @@ def test_people_read_a_line_for_each_check_and_below_it_what_to_do(tmp_path: Pat
     assert (code, err) == (0, "")
     assert lines[0].startswith("ok       python           Penstock ")
     assert f"ok       store            there is none in {tmp_path / 'new'} yet" in lines
-    assert f"{'':26}→ penstock serve --data {tmp_path / 'new'} makes one" in lines
+    assert f"{'':26}→ penstock serve --data {tmp_path / 'new'} creates one" in lines
     assert lines[-1] == "nothing is wrong" or lines[-1].startswith("0 problems, ")
     assert list(tmp_path.iterdir()) == []
 
@@ -114,7 +114,7 @@ def test_it_works_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     code, found = doctor()
     assert code == 0
     assert found["directory"]["message"] == f"{tmp_path} can be written"
-    assert found["store"]["message"] == "none was named"
+    assert found["store"]["message"] == "no store was named"
     assert "--data DIR" in found["store"]["advice"]
     assert list(tmp_path.iterdir()) == []
 
@@ -125,9 +125,9 @@ def test_it_works_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         (flip_a_byte, "records", "its checksum does not match", "penstock verify --data"),
         (put_text_for_bytes, "records", "", "penstock verify --data"),
-        (lose_a_commit, "records", "there is nothing at position 3", "penstock verify --data"),
+        (lose_a_commit, "records", "the event at position 3 is missing", "penstock verify --data"),
         (overwrite_everything, "store", "", "restore a backup"),
-        (be_newer, "store", "schema", "use the Penstock that has served it last"),
+        (be_newer, "store", "schema", "use the Penstock version that served it last"),
         (be_something_else, "store", "no SQLite database", "name the place of a store"),
     ],
 )
@@ -148,26 +148,26 @@ def test_a_file_in_the_place_of_the_directory_is_a_problem(tmp_path: Path) -> No
     (tmp_path / "file").write_text("no store")
     code, out, err = penstock("doctor", "--data", tmp_path / "file")
     assert (code, err) == (1, "")
-    assert f"problem  directory        {tmp_path / 'file'} is no directory\n" in out
+    assert f"problem  directory        {tmp_path / 'file'} is not a directory\n" in out
     assert out.endswith("\n1 problem, 0 warnings\n") or "1 problem, " in out.splitlines()[-1]
 
 
 def test_a_restore_that_was_interrupted_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "restoring").mkdir()
-    (found,) = stores.embedded(tmp_path, Settings())
+    (found,) = stores.embedded_store(tmp_path, Settings())
     assert found.status is Status.PROBLEM
-    assert "goes on where it was" in str(found.advice)
+    assert "continues where it was" in str(found.advice)
 
 
 def test_a_clock_that_went_back_is_a_warning(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path, clock=lambda: time.time_ns() + 3600 * 10**9)) as store:
         append(store, "order-1", some(1))
-    (found,) = (each for each in stores.embedded(tmp_path, Settings()) if each.check == "times")
+    (found,) = (each for each in stores.embedded_store(tmp_path, Settings()) if each.check == "times")
     assert found.status is Status.WARNING
     assert "s in the future" in found.message
     until = found.message.rpartition(" ")[2]
     assert found.advice == (
-        f"if the clock is right, wait: until {until} all events are recorded at that time; if it is not, set it"
+        f"if the clock is right, wait: until {until} all events are recorded at that time; if it is wrong, set it"
     )
 
 
@@ -189,7 +189,7 @@ def test_a_store_that_others_can_read_and_lock_is_a_warning(tmp_path: Path, monk
     assert found["access"]["message"] == (
         "other users can read and lock the store: penstock.db is 0644, penstock.lock is 0640"
     )
-    advice = "start its server anew as the owner of the files, or chmod -R"
+    advice = "restart its server as the owner of the files, or chmod -R"
     assert found["access"]["advice"] == f"{advice} go= {data}"
     # A group may be let in, and nobody else.
     monkeypatch.setenv("PENSTOCK_GROUP_ACCESS", "true")
@@ -209,8 +209,8 @@ def test_a_store_that_is_closed_to_us_is_a_problem(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
     code, found = doctor("--data", tmp_path / "data")
     owner = (tmp_path / "data").stat().st_uid
-    assert (code, found["store"]["advice"]) == (1, "look at it as that user")
-    assert found["store"]["message"] == f"{tmp_path / 'data'} belongs to user {owner} and is closed to us"
+    assert (code, found["store"]["advice"]) == (1, "run the doctor as that user")
+    assert found["store"]["message"] == f"{tmp_path / 'data'} belongs to user {owner}, and you may not open it"
 
 
 @pytest.mark.usefixtures("quick")
@@ -225,7 +225,7 @@ def test_a_store_on_postgresql_is_looked_at_as_well(schemas: Schemas) -> None:
     assert found["records"]["status"] == found["times"]["status"] == "ok"
     code, found = doctor("--store", "postgresql://127.0.0.1:1/nothing?connect_timeout=1")
     assert (code, found["store"]["status"]) == (1, "problem")
-    assert "see to the database" in found["store"]["advice"]
+    assert "check the database" in found["store"]["advice"]
     code, found = doctor("--store", "postgresql://127.0.0.1/x?no_such_parameter=1")
     assert (code, found["store"]["status"]) == (1, "problem")
     assert "docs/postgresql.md" in found["store"]["advice"]
@@ -342,7 +342,7 @@ def test_a_stranger_on_a_port_is_a_problem(gate: str, stranger: str, monkeypatch
     address = f"tcp://{stranger}" if gate == "res" else stranger
     found = ports.port(gate, address)
     assert found.status is Status.PROBLEM
-    assert found.message == f"something listens on {address} that does not answer as a Penstock"
+    assert found.message == f"a program that is not Penstock listens on {address}"
     assert f"--{gate} " in str(found.advice)
 
 
@@ -384,9 +384,8 @@ def test_no_java_on_the_path_is_a_warning_with_the_way_to_get_one(
 def test_a_library_that_is_missing_or_too_old_is_a_problem_and_ends_the_examination(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    libraries = [installation.Library("cbor2", "6.2", "6.1.9"), installation.Library("lupa", "2.8", None)]
-    monkeypatch.setattr(installation, "needed", lambda: iter(libraries))
-    monkeypatch.setattr(spark, "output_of", lambda _command: None)
+    monkeypatch.setattr(machine, "version_of", lambda name: {"cbor2": "6.1.9", "lupa": None}.get(name, "999"))
+    monkeypatch.setattr(machine, "output_of", lambda _command: None)
     monkeypatch.setattr(java, "output_of", lambda _command: None)
     code, found = doctor()
     assert code == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.doctor import Status, disk, installation, spark
+from penstock.doctor import Status, disk, machine
 from penstock.doctor.disk import mount_of, space, speed
 from penstock.doctor.machine import clock, open_files
 from penstock.settings import Settings
@@ -17,9 +17,9 @@ SHARED_MEMORY = Path("/dev/shm")
 
 def test_a_place_that_cannot_be_written_is_a_problem() -> None:
     # Rights do not bind everybody; but there nobody can make a file.
-    (found,) = disk.written(Path("/proc/self/fd"), Path("/proc/self/fd"))
+    *_, found = disk.disk(Path("/proc/self/fd"), Settings())
     assert (found.check, found.status) == ("directory", Status.PROBLEM)
-    assert "nothing can be written in /proc/self/fd" in found.message
+    assert "cannot write in /proc/self/fd" in found.message
 
 
 # ---------------------------------------------------------------- the disk
@@ -32,7 +32,7 @@ def test_a_file_system_in_memory_is_a_warning() -> None:
         assert list(Path(folder).iterdir()) == []
     assert found["file system"].status is Status.WARNING
     assert "which is in memory" in found["file system"].message
-    assert found["directory"].message.endswith(f"is not there yet, and can be made in {folder}")
+    assert found["directory"].message.endswith(f"does not exist yet, and can be created in {folder}")
 
 
 def test_a_file_system_over_a_network_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_a_disk_that_syncs_too_fast_or_too_slowly_is_a_warning(seconds: float, s
 
 
 def test_synced_writes_are_measured_and_leave_nothing(tmp_path: Path) -> None:
-    durations = disk.synced(tmp_path)
+    durations = disk.synced_writes(tmp_path)
     assert durations == sorted(durations)
     assert 0 < len(durations) <= disk.SYNCED_WRITES
     assert list(tmp_path.iterdir()) == []
@@ -86,7 +86,7 @@ def executable(path: Path, script: str) -> Path:
 @pytest.mark.parametrize(("version", "status"), [("17.0.15", Status.OK), ("21", Status.OK), ("1.8.0_392", "old")])
 def test_the_java_on_the_path_is_asked_for_its_version(version: str, status: object, tmp_path: Path) -> None:
     java = executable(tmp_path / "java", f"echo 'openjdk version \"{version}\" 2024-01-01' >&2")
-    found = spark.java({"PATH": str(tmp_path)}, is_wanted=True)
+    found = machine.java({"PATH": str(tmp_path)}, is_needed=True)
     assert found.status is (Status.WARNING if status == "old" else status)
     assert version in found.message
     assert str(java) in found.message
@@ -95,42 +95,42 @@ def test_the_java_on_the_path_is_asked_for_its_version(version: str, status: obj
 def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     executable(tmp_path / "bin" / "java", "echo 'openjdk version \"17.0.1\"' >&2")
     environ = {"PATH": str(tmp_path / "bin"), "JAVA_HOME": str(tmp_path / "elsewhere")}
-    found = spark.java(environ, is_wanted=True)
+    found = machine.java(environ, is_needed=True)
     assert found.status is Status.WARNING
     assert f"JAVA_HOME is {tmp_path / 'elsewhere'}, and there is no Java" in found.message
-    assert spark.java({**environ, "JAVA_HOME": str(tmp_path)}, is_wanted=True).status is Status.OK
+    assert machine.java({**environ, "JAVA_HOME": str(tmp_path)}, is_needed=True).status is Status.OK
 
 
 def test_who_has_no_pyspark_misses_no_java() -> None:
-    assert spark.pyspark(None).status is Status.OK
-    assert spark.java({"PATH": ""}, is_wanted=False).status is Status.OK
-    assert spark.pyspark("3.5.1").status is Status.WARNING
+    assert machine.pyspark(None).status is Status.OK
+    assert machine.java({"PATH": ""}, is_needed=False).status is Status.OK
+    assert machine.pyspark("3.5.1").status is Status.WARNING
 
 
 def test_sparks_workers_must_run_a_python_like_ours_with_penstock_in_it(tmp_path: Path) -> None:
-    assert spark.workers({"PYSPARK_PYTHON": sys.executable}).status is Status.OK
+    assert machine.workers({"PYSPARK_PYTHON": sys.executable}).status is Status.OK
     for script, words in (
-        ("echo 3.9", "which is Python 3.9 and not"),
+        ("echo 3.9", "which is Python 3.9, but this is Python"),
         ('echo "{}.{}" penstock pyspark'.format(*sys.version_info[:2]), "which has no penstock and no pyspark"),
         ("exit 1", "which does not run"),
     ):
-        found = spark.workers({"PYSPARK_PYTHON": str(executable(tmp_path / "python", script))})
+        found = machine.workers({"PYSPARK_PYTHON": str(executable(tmp_path / "python", script))})
         assert found.status is Status.WARNING
         assert words in found.message
         assert found.advice == f"set PYSPARK_PYTHON={sys.executable}"
-    assert "which is not there" in spark.workers({"PYSPARK_PYTHON": str(tmp_path / "none")}).message
+    assert "which does not exist" in machine.workers({"PYSPARK_PYTHON": str(tmp_path / "none")}).message
 
 
 def test_where_the_python_of_sparks_workers_is_named(tmp_path: Path) -> None:
     script = tmp_path / "conf" / "spark-env.sh"
     script.parent.mkdir()
     script.write_text('# PYSPARK_PYTHON=no\nPYSPARK_PYTHON="${PYSPARK_PYTHON:-/some/python}"\n')
-    assert spark.workers_python({"SPARK_HOME": str(tmp_path)}) == (str(script), "/some/python")
-    assert spark.workers_python({"SPARK_CONF_DIR": str(script.parent)}) == (str(script), "/some/python")
+    assert machine.workers_python({"SPARK_HOME": str(tmp_path)}) == (str(script), "/some/python")
+    assert machine.workers_python({"SPARK_CONF_DIR": str(script.parent)}) == (str(script), "/some/python")
     script.write_text("export PYSPARK_PYTHON=/other/python\n")
-    assert spark.workers_python({"SPARK_HOME": str(tmp_path)})[1] == "/other/python"
+    assert machine.workers_python({"SPARK_HOME": str(tmp_path)})[1] == "/other/python"
     script.unlink()
-    assert spark.workers_python({"SPARK_HOME": str(tmp_path)}) == ("PYSPARK_PYTHON is not set", "python3")
+    assert machine.workers_python({"SPARK_HOME": str(tmp_path)}) == ("PYSPARK_PYTHON is not set", "python3")
 
 
 def test_a_clock_that_nobody_has_set_is_a_problem() -> None:
@@ -140,19 +140,20 @@ def test_a_clock_that_nobody_has_set_is_a_problem() -> None:
 
 def test_too_few_open_files_for_the_connections_are_a_warning() -> None:
     assert open_files(Settings(), 1024).status is Status.WARNING
-    assert "ulimit -n 2200" in str(open_files(Settings(), 1024).advice)
-    assert open_files(Settings(mq_connections_max=10, remits_connections_max=10), 1024).status is Status.OK
+    assert "ulimit -n 3200" in str(open_files(Settings(), 1024).advice)
+    few = Settings(res_connections_max=10, mq_connections_max=10, remits_connections_max=10)
+    assert open_files(few, 1024).status is Status.OK
     assert open_files(Settings(), -1).status is Status.OK
 
 
 def test_the_driver_for_postgresql_is_needed_for_a_store_there_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert installation.driver(is_needed=True).status is Status.OK
-    monkeypatch.setattr(installation, "DRIVER", "no_such_driver")
-    assert installation.driver(is_needed=False).status is Status.OK
-    assert installation.driver(is_needed=True).status is Status.PROBLEM
+    assert machine.driver(is_needed=True).status is Status.OK
+    monkeypatch.setattr(machine, "DRIVER", "no_such_driver")
+    assert machine.driver(is_needed=False).status is Status.OK
+    assert machine.driver(is_needed=True).status is Status.PROBLEM
 
 
 def test_versions_are_compared_by_their_numbers() -> None:
-    assert installation.numbers("3.51.3.0") > installation.numbers("3.6")
-    assert installation.numbers("0.1.0.dev0") == (0, 1, 0)
-    assert installation.numbers("") == ()
+    assert machine.numbers("3.51.3.0") > machine.numbers("3.6")
+    assert machine.numbers("0.1.0.dev0") == (0, 1, 0)
+    assert machine.numbers("") == ()

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import penstock
-from penstock.cli.erase import erase_command
+from penstock.cli.erasure import erase_command
 from penstock.testing import Server, server
 from tests.cli.support import called as run
 from tests.test_server import PATIENCE_S, PENSTOCK, environment
@@ -93,12 +93,12 @@ def test_what_a_damaged_record_still_holds_is_not_called_gone(data: Path) -> Non
         connection.execute("UPDATE records SET data = CAST(zeroblob(40) || data AS BLOB) WHERE position = 1")
     code, out, err = run("erase", "--stream", "shop/a/b", "--data", data, "--yes")
     assert (code, out) == (1, "erased 2 events\n")
-    assert "penstock: 1 damaged record could not be rewritten and may hold some of it" in err
+    assert "penstock: 1 damaged record could not be rewritten and may hold erased data" in err
     assert run("verify", "--data", data)[0] == 1
 
 
 def test_the_ledger_is_shown_as_a_table(data: Path) -> None:
-    assert run("erasures", "--data", data)[:2] == (0, "nothing was erased\n")
+    assert run("erasures", "--data", data) == (0, "", "nothing was erased\n")
     run("erase", "--stream", "shop/a/b", "--data", data, "--yes")
     code, out, _ = run("erasures", "--data", data)
     assert code == 0
@@ -123,7 +123,7 @@ def test_whoever_interrupts_it_is_told_what_that_means(
     with pytest.raises(typer.Exit) as ended:
         erase_command("shop/a/b", data=data, yes=True)
     assert ended.value.exit_code == 130
-    assert capsys.readouterr().err.startswith("penstock: interrupted: what was found by then is hidden")
+    assert capsys.readouterr().err.startswith("penstock: interrupted: the events found so far are hidden")
     assert ("shop", "a/b", 1) not in read(data)
 
 
@@ -136,10 +136,10 @@ def test_whoever_interrupts_it_is_told_what_that_means(
         (("--data", "."), "say what to erase: either --stream CONTEXT/STREAM or --subject TEXT"),
         (("--stream", "a/b", "--subject", "c", "--data", "."), "say what to erase"),
         (("--stream", "a", "--data", "."), "--stream names a stream as CONTEXT/STREAM"),
-        (("--stream", "a/b", "--context", "c", "--data", "."), "--context goes with --subject"),
+        (("--stream", "a/b", "--context", "c", "--data", "."), "--context can be combined with --subject"),
         (("--stream", "a/b"), "say where: either --url penstock://HOST:PORT or --data DIR"),
         (("--stream", "a/b", "--url", "penstock://x", "--data", "."), "say where"),
-        (("--stream", "a/b", "--data", "."), "this cannot be undone: say --yes to erase without being asked"),
+        (("--stream", "a/b", "--data", "."), "an erasure cannot be undone: use --yes to erase without a question"),
     ],
 )
 def test_wrong_use_is_told_in_a_line(arguments: tuple[str, ...], complaint: str) -> None:
@@ -165,7 +165,7 @@ def test_no_store_is_made_where_there_is_none(tmp_path: Path, command: tuple[str
 
 
 def test_a_server_that_is_not_there_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.cli.erase.CONNECT_S_MAX", 0.2)
+    monkeypatch.setattr("penstock.cli.erasure.CONNECT_S_MAX", 0.2)
     for command in (("erase", "--stream", "a/b", "--yes"), ("erasures",)):
         code, out, err = run(*command, "--url", "penstock://127.0.0.1:1")
         assert (code, out, err.count("\n")) == (1, "", 1)

@@ -75,7 +75,7 @@ def test_a_stream_that_should_be_new_is_told_with_what_it_has(
 ) -> None:
     client.append(context, "order-1", [penstock.event("Placed")])
     done = command("append", context, "order-1", "Placed", "--expected", "new", "--url", served.url)
-    reason = f"stream order-1 in context {context} must be new, but has 1 event; nothing was written"
+    reason = f"stream order-1 in context {context} exists already and has 1 event; nothing was written"
     assert done == (1, "", f"penstock: {reason}\n")
 
 
@@ -86,12 +86,12 @@ def test_a_line_that_names_another_place_than_the_command_is_refused(
     sound = b'\xef\xbb\xbf{"context": "%s", "stream": "s", "type": "T"}\n' % context.encode()
     other = b'{"context": "other", "stream": "s", "type": "T"}\n'
     done = run("append", context, "-", url=served.url, stdin=sound + other)
-    reason = f'line 2: context is "other", and the command says "{context}"; 1 line before it is written, no more'
+    reason = f'line 2: context is "other", but the command says "{context}"; 1 line before it is written, no more'
     assert (done.code, done.err) == (1, f"penstock: {reason}\n")
     done = run("append", context, "t", "-", url=served.url, stdin=sound.removeprefix(b"\xef\xbb\xbf"))
     assert (done.code, done.err) == (
         1,
-        'penstock: line 1: stream is "s", and the command says "t"; nothing was written\n',
+        'penstock: line 1: stream is "s", but the command says "t"; nothing was written\n',
     )
     assert [event.stream for event in client.read_all(context=context)] == ["s"]
 
@@ -105,11 +105,11 @@ def test_the_time_of_an_event_may_be_so_long_ago(served: Server, client: penstoc
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("s", "T", '{"amount": 7'), "BODY is not JSON: column 13: expecting ',' delimiter; say --text to keep"),
+        (("s", "T", '{"amount": 7'), "BODY is not JSON: column 13: expecting ',' delimiter; use --text to keep"),
         (("s", "T", '{"a": 1, "a": 2}'), "BODY is not JSON: a name is there twice"),
-        (("s", "T", "--expected", "soon"), "--expected 'soon' is no version"),
-        (("s", "T", "--expected", "0"), "--expected '0' is no version"),
-        (("s", "T", "--time", "yesterday"), "--time 'yesterday' is no time"),
+        (("s", "T", "--expected", "soon"), "--expected 'soon' is not a version"),
+        (("s", "T", "--expected", "0"), "--expected '0' is not a version"),
+        (("s", "T", "--time", "yesterday"), "--time 'yesterday' is not a time"),
         (("s", "T", "--id", "7"), "invalid value for '--id'"),
         (("s", "T", "--headers", "{half"), "--headers is not JSON: column 2"),
         (("", "T"), "STREAM is empty (see penstock append --help)"),
@@ -117,8 +117,8 @@ def test_the_time_of_an_event_may_be_so_long_ago(served: Server, client: penstoc
         (("s", "T", "--headers", "\udcff"), "--headers is not valid Unicode"),
         (("s", "\udcff"), "TYPE is not valid Unicode"),
         (("s", "T", "--data", ""), "'--data': must not be empty"),
-        (("s",), "an event has a CONTEXT, a STREAM and a TYPE"),
-        (("-", "T"), "- for JSON lines comes last"),
+        (("s",), "an event needs a CONTEXT, a STREAM and a TYPE"),
+        (("-", "T"), "- for JSON lines must come last"),
     ],
 )
 def test_an_event_that_cannot_be_meant_is_wrong_use(arguments: tuple[str, ...], reason: str) -> None:
@@ -176,7 +176,7 @@ def test_a_history_is_copied_through_a_pipe(
     ("broken", "reason"),
     [
         (b'{"stream": "a", "type": }', "line 3: column 25: expecting value"),
-        (b'{"stream": "a", "type": "T", "bdy": 1}', "line 3: 'bdy' is unknown; an event has context, stream"),
+        (b'{"stream": "a", "type": "T", "bdy": 1}', "line 3: bdy is no member of an event"),
         (b'{"type": "T"}', "line 3: stream is missing"),
         (b'{"stream": "a\xff", "type": "T"}', "line 3: column 14: it is not UTF-8"),
     ],
@@ -267,9 +267,9 @@ def test_positions_bound_what_is_read_of_a_history(served: Server, client: penst
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("shop", "--backwards"), "--backwards goes with one STREAM"),
-        (("shop", "s", "--filter", "x"), "there is one STREAM already"),
-        (("shop", "--since", "soon"), "'soon' is no time"),
+        (("shop", "--backwards"), "--backwards works on one STREAM only"),
+        (("shop", "s", "--filter", "x"), "but STREAM names one already"),
+        (("shop", "--since", "soon"), "'soon' is not a time"),
         (("shop", "--from", "0"), "invalid value for '--from'"),
         (("shop", "--jsn"), "no such option: --jsn; did you mean --json? (see penstock read --help)"),
         (("shop", "--url", "http://127.0.0.1"), "'http://127.0.0.1' is no address of a Penstock"),

@@ -14,13 +14,19 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.event_json import Defaults
 from penstock.files import sealed
 from penstock.history.histories import open_history
-from penstock.interchange.exporting import Selection, export_events, pages
-from penstock.interchange.files import FileRefused, Format
-from penstock.interchange.parquets import from_parquet
-from penstock.interchange.rows import Defaults
-from penstock.interchange.targets import Bounds, FileTarget, Identity, for_terminal
+from penstock.interchange.exporter import (
+    ExportRange,
+    FileTarget,
+    Selection,
+    export_events,
+    for_terminal,
+    pages,
+)
+from penstock.interchange.formats import FileRefused, Format
+from penstock.interchange.parquet_format import from_parquet
 from penstock.store import store_url
 from penstock.store.postgres import PostgresStore
 from penstock.testing import Server, server
@@ -144,7 +150,7 @@ def test_ctrl_c_leaves_what_the_same_command_goes_on_with(
         process.send_signal(signal.SIGINT)
         out, told = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (130, b"")
-    assert told == b"penstock: interrupted: run the same command again, and it goes on\n"
+    assert told == b"penstock: interrupted: run the same command again to continue\n"
     assert not path.exists()
     done = called("export", path, "--context", many, "--url", served.url, "--json")
     assert done.lines[0]["events"] == MANY
@@ -191,8 +197,8 @@ def test_what_a_killed_export_wrote_after_its_last_note_is_cut_off(
     """As after a kill: nobody tidies up, and there is more in the file than was noted."""
     path, left = str(tmp_path / "all.jsonl"), list[FileTarget]()
     half = Selection(many, last=json.loads(whole.splitlines()[24_999])["position"])
-    monkeypatch.setattr("penstock.interchange.targets.NOTE_S", 0.0)
-    monkeypatch.setattr(FileTarget, "leave", lambda self: left.append(self))  # noqa: PLW0108 - a method
+    monkeypatch.setattr("penstock.interchange.exporter.NOTE_S", 0.0)
+    monkeypatch.setattr(FileTarget, "close", lambda self: left.append(self))  # noqa: PLW0108 - a method
     monkeypatch.setattr(FileTarget, "finish", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export_events(served.url, path, Format.JSONL, half, lambda *_: None)
@@ -208,9 +214,9 @@ def test_what_a_killed_export_wrote_after_its_last_note_is_cut_off(
 
 
 def test_two_exports_do_not_write_the_same_file(served: Server, few: int, tmp_path: Path) -> None:
-    identity = Identity("store", 1, Format.CSV, {})
+    identity = {"store": "store"}
     path = tmp_path / "some.csv"
-    with FileTarget(str(path), Format.CSV, identity, Bounds(1), anew=False):
+    with FileTarget(str(path), Format.CSV, identity, ExportRange(1), restart=False):
         done = called("export", path, "--context", "few", "--url", served.url)
         assert (done.code, done.err) == (1, f"penstock: {path}.partial: another export is writing it\n")
     assert called("export", path, "--context", "few", "--url", served.url).code == 0
@@ -295,7 +301,7 @@ def test_what_is_escaped_for_a_terminal_is_the_same_json() -> None:
 def test_parquet_is_not_for_terminals(served: Server) -> None:
     with terminal_output() as (number, _):
         done = called("export", "-", "--format", "parquet", "--url", served.url, stdout=number)
-    assert (done.code, done.err.startswith("penstock: Parquet is not for terminals")) == (2, True), done.err
+    assert (done.code, done.err.startswith("penstock: Parquet is binary")) == (2, True), done.err
 
 
 def test_an_event_that_cannot_be_a_cloudevent_is_named(served: Server, client: penstock.Client, tmp_path: Path) -> None:
@@ -311,7 +317,7 @@ def test_an_event_that_cannot_be_a_cloudevent_is_named(served: Server, client: p
         ("nowhere/a.jsonl", (), 1, "nowhere/a.jsonl: no such file or directory"),
         (".", ("--format", "csv"), 1, "is a directory"),
         ("a.txt", (), 2, "say --format"),
-        ("a.csv", ("--since", "yesterday"), 2, "is no time"),
+        ("a.csv", ("--since", "yesterday"), 2, "is not a time"),
         ("a.csv", ("--context", "x" * 300), 2, "--context has 300 bytes"),
         ("a.csv", ("--url", "penstock://127.0.0.1:1"), 1, "no server answers at penstock://127.0.0.1:1"),
         ("a.csv", ("--data", "nowhere"), 1, "nowhere"),

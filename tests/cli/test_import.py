@@ -14,9 +14,9 @@ import pexpect  # type: ignore[import-untyped]
 import pytest
 
 import penstock
-from penstock.interchange import Defaults, FileRefused, Format, import_file, survey
-from penstock.interchange.importing import rehearsed
-from penstock.interchange.reading import Source
+from penstock.event_json import Defaults
+from penstock.interchange.formats import FileRefused, Format
+from penstock.interchange.importer import Source, import_file, rehearsed, survey
 from penstock.model import Event, NewEvent
 from penstock.model.times import KIND_LOCAL, KIND_UTC, stamp_of
 from penstock.testing import Server, server
@@ -173,7 +173,7 @@ def test_an_interrupted_import_says_how_to_go_on(
     _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert told.startswith(b"penstock: interrupted: ")
-    assert told.endswith(b"run the same command again, and it goes on\n")
+    assert told.endswith(b"run the same command again to continue\n")
     assert told.count(b"\n") == 1
     assert called("import", lines, "--context", context, "--url", served.url).code == 0
     assert_exactly_once(served.url, context)
@@ -183,7 +183,7 @@ def test_a_server_that_stays_away_is_told_with_how_to_go_on(
     served: Server, context: str, lines: Path, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as impatient:
-        impatient.setattr("penstock.interchange.sending.TIMEOUT_S", 1.0)
+        impatient.setattr("penstock.interchange.sender.TIMEOUT_S", 1.0)
         done = called("import", lines, "--context", context, "--url", failing.url)
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
     assert re.search(r": [1-9][\d,]+ of the 8,000 events of \S+ are imported; run the same command again", done.err)
@@ -286,7 +286,7 @@ def test_a_file_that_somebody_writes_to_is_not_imported(served: Server, context:
     path.write_text('{"stream":"s","type":"T"}\n')
     found = survey(Source("a", path, Format.JSONL, Defaults(context)), "", lambda _: None)
     path.write_text('{"stream":"s","type":"T"}\n' * 2)
-    with pytest.raises(FileRefused, match="changed it while"):
+    with pytest.raises(FileRefused, match="changed it during"):
         import_file(found, served.url, lambda _: None)
 
 
@@ -316,7 +316,7 @@ def test_a_temporary_folder_without_room_is_named(tmp_path: Path) -> None:
 
 def test_standard_input_is_read_once() -> None:
     done = called("import", "-", "-")
-    assert (done.code, done.err) == (2, "penstock: standard input can be read once only\n")
+    assert (done.code, done.err) == (2, "penstock: standard input can be read only once\n")
 
 
 def test_files_can_be_looked_through_without_a_server(tmp_path: Path, lines: Path) -> None:

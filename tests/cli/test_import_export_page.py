@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from penstock.interchange.csvs import COLUMNS
-from penstock.interchange.reading import BATCH_EVENTS_MAX
+from penstock.interchange.csv_format import COLUMNS
+from penstock.interchange.sender import BATCH_EVENTS_MAX
 from penstock.testing import Server
 from tests.cli.support import shell
 

@@ -28,7 +28,7 @@ def lua(tmp_path: Path, text: str) -> Path:
 def test_an_iterator_is_made_read_and_deleted(served: Server, tmp_path: Path) -> None:
     file = lua(tmp_path, "return type(msg.celsius) == 'number' and msg.celsius > 0\n")
     flags = ("--log", LOG, "--kind", "filter", "--file", file, "--indexed")
-    assert run("iterator", "add", "warm", *flags, url=served.url).out == "iterator warm over readings is made\n"
+    assert run("iterator", "add", "warm", *flags, url=served.url).out == "iterator warm over readings created\n"
     assert run("iterator", "next", "warm", url=served.url).lines == [MESSAGES[0], MESSAGES[1], MESSAGES[4]]
     assert called("iterator", "next", "warm", "--count", 1, "--from", 1, "--url", served.url).lines == [MESSAGES[1]]
     assert called("iterator", "next", "warm", "--from", -1, "--url", served.url).lines == [MESSAGES[4]]
@@ -43,10 +43,10 @@ def test_an_iterator_is_made_read_and_deleted(served: Server, tmp_path: Path) ->
     assert "kind      filter\nindexed   true\nitems     3\nbehind    0\n" in text
     assert "function  return type(msg.celsius)" in text
     assert text.endswith("readers   none\n")
-    assert called("iterator", "add", "warm", *flags, "--url", served.url).out.endswith("was there already\n")
+    assert called("iterator", "add", "warm", *flags, "--url", served.url).out.endswith("exists already\n")
     told = called("iterator", "add", "warm", *flags, "--json", "--url", served.url).out
     assert json.loads(told) == {"iterator": "warm", "log": LOG, "made": False}
-    assert called("iterator", "delete", "warm", "--url", served.url).out == "iterator warm is deleted\n"
+    assert called("iterator", "delete", "warm", "--url", served.url).out == "deleted iterator warm\n"
     assert called("iterator", "show", "warm", "--url", served.url).err == "penstock: no iterator warm\n"
 
 

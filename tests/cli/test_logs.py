@@ -22,8 +22,8 @@ def log() -> str:
 
 
 def test_a_log_is_made_filled_read_and_deleted(served: Server, log: str) -> None:
-    assert run("log", "add", log, url=served.url).out == f"log {log} is made\n"
-    assert called("log", "add", log, "--url", served.url).out == f"log {log} was there already\n"
+    assert run("log", "add", log, url=served.url).out == f"log {log} created\n"
+    assert called("log", "add", log, "--url", served.url).out == f"log {log} exists already\n"
     assert run("log", "append", log, '{"celsius": 4}', url=served.url).out == "appended 1 message\n"
     assert run("log", "read", log, url=served.url).lines == [{"celsius": 4}]
     shown = called("log", "show", log, "--json", "--url", served.url)
@@ -32,7 +32,7 @@ def test_a_log_is_made_filled_read_and_deleted(served: Server, log: str) -> None
     assert (log, 1) in [(line["log"], line["messages"]) for line in listed.lines]
     assert f"{log}" in called("log", "list", "--url", served.url).out
     gone = called("log", "delete", log, "--yes", "--url", served.url)
-    assert gone.out == f"log {log} is deleted, with 1 message and 0 iterators\n"
+    assert gone.out == f"deleted log {log}, with 1 message and 0 iterators\n"
     assert called("log", "show", log, "--url", served.url).err == f"penstock: no log {log}\n"
 
 
@@ -65,7 +65,7 @@ def test_lines_before_a_broken_one_are_appended(served: Server, client: penstock
     done = run("log", "append", log, url=served.url, stdin='1\n\n{"a": 2}\n{"a": 3,}\n4\n')
     assert (done.code, done.out) == (1, "")
     assert done.err == (
-        "penstock: line 4, column 9: expecting property name enclosed in double quotes; "
+        "penstock: line 4: column 9: expecting property name enclosed in double quotes; "
         "2 messages before it appended, and no more\n"
     )
     assert client.log(log).show().messages == 2
@@ -75,9 +75,7 @@ def test_a_line_that_would_lose_something_is_refused(served: Server, client: pen
     client.log(log).create()
     done = run("log", "append", log, url=served.url, stdin='7\n{"a":1,"a":2}\n8\n')
     assert (done.code, done.out) == (1, "")
-    assert done.err == (
-        "penstock: line 2, column 1: a name is there twice; 1 message before it appended, and no more\n"
-    )
+    assert done.err == ("penstock: line 2: a name is there twice; 1 message before it appended, and no more\n")
     assert client.log(log).show().messages == 1
 
 
@@ -121,14 +119,14 @@ def test_what_json_does_not_have_is_shown_all_the_same(served: Server, client: p
     ("arguments", "code", "reason"),
     [
         (("show", "nobody"), 1, "no log nobody"),
-        (("append", "nobody", "1"), 1, "no log nobody; make it with: penstock log add nobody"),
+        (("append", "nobody", "1"), 1, "no log nobody; create it with: penstock log add nobody"),
         (("append", "nobody", "{"), 2, "the message is not JSON: column 2"),
         (("append", "nobody", "NaN"), 2, "NaN is not JSON"),
         (("append", "nobody", '{"a": 1, "a": 2}'), 2, "a name is there twice"),
         (("append", "nobody", "[1e999]"), 2, "1e999 is too large"),
         (("add", "two\nlines"), 2, "cannot be printed: two\\nlines"),
         (("add", ""), 2, "NAME is empty"),
-        (("read", "nobody", "--last", "--all"), 2, "--last goes with --count only"),
+        (("read", "nobody", "--last", "--all"), 2, "--last can be combined with --count only"),
         (("delete", "nobody", "--yes"), 1, "no log nobody"),
     ],
 )
@@ -143,5 +141,5 @@ def test_nothing_is_deleted_without_being_asked(served: Server, client: penstock
     client.log(log).create()
     done = run("log", "delete", log, url=served.url)
     assert done.code == 2
-    assert "say --yes" in done.err
+    assert "use --yes" in done.err
     assert log in client.logs()

@@ -18,7 +18,7 @@ def test_what_is_listed_shown_and_deleted_goes_through_pipes(served: Server, cli
     assert (done.code, done.err) == (0, "")
     first, second = done.out.splitlines()
     assert json.loads(first)["iterators"] == ["doubled"]
-    assert second == "iterator doubled is deleted"
+    assert second == "deleted iterator doubled"
 
 
 def test_connections_are_listed_and_cut_through_pipes(served: Server) -> None:

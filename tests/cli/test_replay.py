@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.cli.replay import STALLED_S, Shown, signals
+from penstock.cli.replay import STALLED_S, ReplayProgress
+from penstock.cli.signals import stop_signals
 from penstock.model import stamp_of, ticks_of_datetime
 from penstock.store import store_url
 from penstock.testing import Server, server
@@ -83,7 +84,7 @@ def test_what_was_killed_goes_on_and_is_there_once(
     assert 3 < there < MANY
     client.append(shop, "order-1", [penstock.event("Later")])
     done = replay(*place, "--url", served.url)
-    resumed = re.fullmatch(rf"replay {name(state)} goes on behind position ([\d,]+)\n", done.err)
+    resumed = re.fullmatch(rf"replay {name(state)} continues after position ([\d,]+)\n", done.err)
     assert (done.code, bool(resumed)) == (0, True), done.err
     assert resumed is not None
     # What was on its way when it was killed, a batch at most, may have been written since.
@@ -92,7 +93,7 @@ def test_what_was_killed_goes_on_and_is_there_once(
     assert copied(other, "killed") == copied(served, shop)[:MANY]
     again = replay(*place, "--url", served.url)
     assert (again.code, len(copied(other, "killed"))) == (0, MANY)
-    assert "this was finished at" in again.out
+    assert "this replay finished at" in again.out
     assert "--again" in again.out
 
 
@@ -113,7 +114,7 @@ def test_a_signal_ends_it_with_how_to_go_on(
     there = len(copied(other, f"ended-{code}"))
     assert (process.returncode, out) == (code, "")
     assert f"up to position {there} of " in err
-    assert "run the same command again, and it goes on" in err
+    assert "run the same command again to continue" in err
     # In batches of what goes out in a tenth of a second.
     assert there % 2 == 0
 
@@ -168,7 +169,7 @@ def test_a_queue_hands_a_range_out_once_more(served: Server, shop: str, client: 
 
 
 def test_it_is_said_that_consumers_are_waited_for_where_no_bar_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = Shown(lambda *_: None)
+    shown = ReplayProgress(lambda *_: None)
     replay: Any = SimpleNamespace(waiting=1600, note=SimpleNamespace(done=4, events=4, first=1, last=9))
     for _ in range(3):
         shown.show(replay)
@@ -176,7 +177,7 @@ def test_it_is_said_that_consumers_are_waited_for_where_no_bar_is_seen(capsys: p
     shown._moved = 4, -STALLED_S
     for _ in range(3):
         shown.show(replay)
-    assert capsys.readouterr().err == "penstock: 1,600 events in the queue wait for consumers, who are waited for\n"
+    assert capsys.readouterr().err == "penstock: waiting for consumers: 1,600 events in the queue\n"
 
 
 def test_stores_themselves_are_replayed_from_and_to(schemas: Schemas, tmp_path: Path) -> None:
@@ -198,16 +199,16 @@ def test_stores_themselves_are_replayed_from_and_to(schemas: Schemas, tmp_path: 
 TWIN = ("--to-context", "twin")
 WRONG = [
     ((), 2, "either --queue, or --to-url or --to-context"),
-    (("--queue", "mail", *TWIN), 2, "--queue does not go with --to-url and --to-context"),
+    (("--queue", "mail", *TWIN), 2, "--queue cannot be combined with --to-url or --to-context"),
     (("--queue-context", "shop", *TWIN), 2, "--queue-context belongs to --queue"),
     (("--queue", "mail", "--expected", "new"), 2, "belong to --to-url and --to-context"),
     (("--from", 5, "--to", 4, *TWIN), 2, "--from 5 comes after --to 4"),
     (("--from", "1h", "--to", "2h", *TWIN), 2, "--from 1h comes after --to 2h"),
-    (("--from", 0, *TWIN), 2, "--from 0 is no position"),
-    (("--to", "soon", *TWIN), 2, "is no time"),
-    (("--rate", 0, *TWIN), 2, "--rate 0.0 is no number of events"),
-    (("--rate", "nan", *TWIN), 2, "is no number of events"),
-    (("--name", "a/b", *TWIN), 2, "--name must be of letters"),
+    (("--from", 0, *TWIN), 2, "--from 0 is not a position"),
+    (("--to", "soon", *TWIN), 2, "is not a time"),
+    (("--rate", 0, *TWIN), 2, "--rate 0.0 is not a number of events"),
+    (("--rate", "nan", *TWIN), 2, "is not a number of events"),
+    (("--name", "a/b", *TWIN), 2, "--name must consist of letters"),
     (("--to-context", ""), 2, "--to-context"),
     (("--context", "shop", "--to-url", "ftp://x"), 2, "penstock://HOST:PORT"),
     (("--context", "nix", *TWIN), 1, "there is no context nix"),
@@ -231,19 +232,19 @@ def test_what_cannot_be_is_told_in_a_line(served: Server, line: tuple[object, ..
 
 
 def test_a_target_that_cannot_be_reached_is_named(served: Server, shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.interchange.sending.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("penstock.interchange.sender.TIMEOUT_S", 0.2)
     done = replay("--context", shop, "--to-url", "penstock://127.0.0.1:9", "--url", served.url)
     assert done.code == 1
     assert "no server answers at penstock://127.0.0.1:9: " in done.err
-    assert "or say --to-url" in done.err
+    assert "or name it with --to-url" in done.err
 
 
 def test_any_rate_can_be_waited_for_and_be_interrupted() -> None:
-    with signals() as caught:
+    with stop_signals() as caught:
         waker = threading.Timer(0.01, signal.pthread_kill, [threading.main_thread().ident, signal.SIGTERM])
         waker.start()
         assert not caught.wait(1 / 1e-12)
-        assert (caught.is_set, caught.number) == (True, signal.SIGTERM)
+        assert (caught.is_set, caught.exit_code) == (True, 143)
         waker.join()
 
 
@@ -251,7 +252,7 @@ def test_a_replay_of_nothing_says_so(served: Server, shop: str) -> None:
     done = replay("--context", shop, "--type", "Nothing", "--to-context", "none", "--url", served.url)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("0 events into context none, of positions 1 to ")
-    assert done.out.endswith("; there is none there that was asked for\n")
+    assert done.out.endswith("; no event there matches the options\n")
 
 
 def test_a_source_that_was_restored_meanwhile_is_refused(other: Server, tmp_path: Path, state: Path) -> None:

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from penstock.engine.replays import REPLAY_BATCH_EVENTS_MAX, WAITING_ALLOCATIONS_MAX
-from penstock.interchange.reading import BATCH_EVENTS_MAX
+from penstock.engine.queues import REPLAY_BATCH_EVENTS_MAX, WAITING_ALLOCATIONS_MAX
+from penstock.interchange.sender import BATCH_EVENTS_MAX
 from penstock.testing import Server
 from tests.cli.support import shell
 

@@ -7,14 +7,15 @@ import pytest
 import typer
 
 from penstock.cli.pipeline import _say
-from penstock.cli.sparks import ending, interruptible, options_of
+from penstock.cli.signals import interruptible
+from penstock.cli.spark_options import AGAIN, options_of
 
 
 def hang_on_two_signals() -> None:
-    with ending() as is_ending:
-        assert not is_ending(0)
+    with interruptible(AGAIN, interrupt_at=2) as stop:
+        assert stop.wait(0)
         signal.raise_signal(signal.SIGINT)
-        assert is_ending(600)
+        assert not stop.wait(600)
         signal.raise_signal(signal.SIGTERM)
 
 
@@ -37,7 +38,7 @@ def test_the_first_signal_is_waited_for_and_the_second_interrupts_what_hangs(
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
-    said = "penstock: interrupted: run the same command again, and it goes on\npenstock: interrupted\n"
+    said = "penstock: interrupted: run the same command again to continue\npenstock: interrupted\n"
     assert capsys.readouterr().err == said
 
 

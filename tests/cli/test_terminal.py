@@ -64,7 +64,7 @@ def test_tail_waits_for_a_server_that_is_gone_and_goes_on(context: str) -> None:
         with terminal("tail", "-f", context, "--type", "Before", "--type", "After", url=own.url) as child:
             child.expect("Before")
             own.kill()
-            child.expect("waiting for it")
+            child.expect("waiting for the server")
             own.restart()
             client.append(
                 context, "s", [penstock.event("After", 1), penstock.event("Other"), penstock.event("After", 2)]

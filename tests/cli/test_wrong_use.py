@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli.events import BODY_LETTERS_MAX, body_text
+from penstock.cli.read import BODY_LETTERS_MAX, body_text
 from penstock.settings import TABLE
 from penstock.testing import Server
 from tests.cli.support import called as command
@@ -83,11 +83,14 @@ def test_names_that_are_none_are_wrong_use(arguments: tuple[str, ...], reason: s
         (("log", "read", "x", "-n", MANY), "less than or equal to"),
         (("append", "shop", "s", "T", "--data", "\udcfe"), r"'--data': \udcfe is not valid Unicode"),
         (("serve", "--data", "\udcfe"), "is not valid Unicode"),
-        (("append", "shop", "s", "T", "--time", "0001-01-01T00:00:00+05:00"), "is no time: in UTC it is not in the"),
+        (
+            ("append", "shop", "s", "T", "--time", "0001-01-01T00:00:00+05:00"),
+            "is not a time: in UTC it is outside the",
+        ),
         (("append", "shop", "s\x1b", "T"), r"the name of a stream has characters that cannot be printed: s\x1b"),
         (("append", "shop\n", "-"), r"the name of a context has characters that cannot be printed: shop\n"),
         (("append", "shop", "s", "\u202eT"), "the name of a type has characters that cannot be printed"),
-        (("sessions", "--http", "a..b:1"), "a..b:1 names no host that there can be"),
+        (("sessions", "--http", "a..b:1"), "a..b:1 has no valid host name"),
     ],
     ids=lambda given: given if isinstance(given, str) else " ".join(map(ascii, given)),
 )
@@ -117,13 +120,13 @@ def test_a_body_without_end_is_not_read_to_its_end(
 def test_what_is_no_session_is_not_asked_for() -> None:
     assert command("kick", "")[::2] == (2, "penstock: ID is empty (see penstock kick --help)\n")
     code, _, err = command("kick", "../x")
-    assert (code, err) == (1, "penstock: there is no session ../x; `penstock sessions` shows which there are\n")
+    assert (code, err) == (1, "penstock: there is no session ../x; list them with `penstock sessions`\n")
 
 
 def test_completion_is_installed_for_one_shell_only() -> None:
     done = run("--install-completion", "zzz")
     assert (done.code, done.out) == (2, "")
-    assert "takes nothing: 'zzz'" in done.err
+    assert "takes no further arguments: 'zzz'" in done.err
 
 
 def test_help_has_no_types_of_flags() -> None:
@@ -158,4 +161,4 @@ def test_a_body_without_end_is_cut_for_people() -> None:
 
 def test_sql_says_what_its_json_is_called(tmp_path: Path) -> None:
     code, _, err = command("sql", "select 1", "--json", "--data", tmp_path)
-    assert (code, err) == (2, "penstock: --json is --output json here, as there are other formats, too\n")
+    assert (code, err) == (2, "penstock: use --output json instead of --json: sql has several formats\n")

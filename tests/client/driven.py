@@ -20,7 +20,7 @@ from penstock.client import (
     Client,
     aconnect,
 )
-from penstock.client.consuming import AsyncDelivery
+from penstock.client.consumers import AsyncDelivery
 from penstock.client.staging import AsyncStaging
 
 PARTS = (

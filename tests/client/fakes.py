@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import zmq
 
-from penstock.client.blocking import Portal
+from penstock.client.sync import Portal
 from penstock.errors import PenstockError
 from penstock.mq import Message, MqLimits, MqServer, MqSession
 from penstock.wire.res01.dialects import OWN

@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock import ANY, NEW, Appended, Client, aconnect
 from penstock.client import ManyAppended
-from penstock.client.many import Commit
+from penstock.client.bulk import Commit
 from penstock.errors import (
     AllocationLost,
     InvalidRequest,
@@ -94,11 +94,11 @@ def test_events_may_come_from_a_generator(client: Client, context: str) -> None:
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        ([], "events are missing"),
+        ([], "events is empty"),
         (penstock.event("Placed"), "put it into a list"),
-        (42, "events are int"),
-        (["text"], "penstock.event makes one"),
-        ([(b"", 0, "T", None, b"")], "penstock.event makes one"),
+        (42, "events is int"),
+        (["text"], "make events with penstock.event"),
+        ([(b"", 0, "T", None, b"")], "make events with penstock.event"),
         ([penstock.event("T")._replace(body="text")], "body of an event is str"),  # type: ignore[arg-type]
         ([penstock.event("T")._replace(body=memoryview(b"xx").cast("H"))], "is memoryview"),  # type: ignore[arg-type]
         ([penstock.event("T")._replace(id=b"short")], "EventId|event id"),

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock import ANY, Client
-from penstock.client.blocking import Portal
+from penstock.client.sync import Portal
 from penstock.errors import (
     AnswerMalformed,
     BadUrl,
@@ -192,7 +192,7 @@ def test_a_deadline_leaves_the_outcome_unknown_once_it_was_sent(way: Way, connec
         assert isinstance(failed.value.__cause__, DeadlinePassed)
         assert failed.value.written == 0
         calls = calls_of(client)
-        assert len(calls.transport._link.waiting) <= 1  # the hello, if this server does not answer it
+        assert len(calls.transport._link.pending) <= 1  # the hello, if this server does not answer it
         end(client)
 
 
@@ -323,4 +323,4 @@ def test_a_request_that_cannot_be_put_into_words_leaves_nobody_waiting(client: C
     for stream, kind in (("\ud800", "T"), ("s", "\ud800")):
         with pytest.raises(InvalidRequest):
             client.append(context, stream, [penstock.event(kind)])
-    assert len(calls_of(client).transport._link.waiting) == 0
+    assert len(calls_of(client).transport._link.pending) == 0

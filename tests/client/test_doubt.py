@@ -16,7 +16,7 @@ import pytest
 import penstock
 from penstock import NEW, Appended, Client
 from penstock.client import calls, local
-from penstock.client.blocking import Portal
+from penstock.client.sync import Portal
 from penstock.engine.engine import Abandon, Answer, AnyPresenter
 from penstock.errors import (
     ConnectionLost,
@@ -58,8 +58,8 @@ from penstock.model import (
 )
 from penstock.settings import Settings
 from penstock.store import store_url
-from penstock.testing.threads import ThreadedEngine
-from penstock.wire.res01 import CODES
+from penstock.testing.harness import ThreadedEngine
+from penstock.wire.codes import ERROR_CODES
 from tests.client.support import append_by, one, some
 from tests.postgres import Postgres
 from tests.proxy import Proxy
@@ -83,7 +83,7 @@ def made(kind: type[PenstockError]) -> PenstockError:
     return kind(*(FIELDS[field.type] for field in fields(kind)))
 
 
-REFUSALS: Final = [made(kind) for kind in [*CODES, NewerBusy] if kind not in (VersionConflict, MarkSuperseded)]
+REFUSALS: Final = [made(kind) for kind in [*ERROR_CODES, NewerBusy] if kind not in (VersionConflict, MarkSuperseded)]
 """What settles nothing. The two others have tests of their own."""
 SAFE: Final = [error for error in REFUSALS if error.retry is Retry.SAFE]
 
@@ -268,8 +268,8 @@ def is_unknown(error: PenstockError, refusal: PenstockError) -> None:
 def test_the_matrix_has_every_error_that_a_server_may_answer() -> None:
     safe = {StorageFull, NotDurable, EventNotFound, WriterBusy, NewerBusy, DeadlinePassed, Refused}
     assert safe < set(map(type, SAFE))
-    assert {kind for kind in CODES if kind._retry is Retry.SAFE} < set(map(type, SAFE))
-    assert set(CODES) == {*map(type, REFUSALS), VersionConflict, MarkSuperseded} - {NewerBusy}
+    assert {kind for kind in ERROR_CODES if kind._retry is Retry.SAFE} < set(map(type, SAFE))
+    assert set(ERROR_CODES) == {*map(type, REFUSALS), VersionConflict, MarkSuperseded} - {NewerBusy}
     assert {error.retry for error in REFUSALS} == set(Retry)
 
 
@@ -379,7 +379,7 @@ def refusal(
             monkeypatch.setattr(engine._disk, "refusal", lambda: StorageFull("no room"))
         else:
             small = replace(engine.settings, commit_events_max=0)
-            monkeypatch.setattr(engine._parts, "settings", small)
+            monkeypatch.setattr(engine._context, "settings", small)
 
     yield begin
     if request.param == "fsync":
@@ -443,7 +443,7 @@ def test_a_marked_repeat_needs_no_wire(site: Site, refusal: Callable[[], None], 
 def test_a_queue_that_is_full_of_what_a_replay_put_there_says_that_it_was_done(
     site: Site, context: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.replays.WAITING_ALLOCATIONS_MAX", 1)
+    monkeypatch.setattr("penstock.engine.queues.WAITING_ALLOCATIONS_MAX", 1)
     appended = site.ask(Append(context, "s", some(3), ANY))
     assert isinstance(appended, Appended)
     site.ask(SubscribeQueue(context, context, "me", "", 0, 3, 60_000))

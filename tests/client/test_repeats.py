@@ -15,7 +15,7 @@ from tests.wire.samples import SAMPLES
 MARK: Final = ProducerMark("p", 1)
 
 
-PUBLIC: Final = [getattr(model, name) for name in model.__all__]
+PUBLIC: Final = [value for name, value in vars(model).items() if not name.startswith("_")]
 KINDS: Final = [each for each in PUBLIC if isinstance(each, type) and issubclass(each, Request) and each is not Request]
 ASKED: Final = [request for sample in SAMPLES for request in sample.requests]
 

@@ -2,9 +2,9 @@
 
 from penstock.cli import main
 from penstock.lake import archiving
-from penstock.spark.building import Building
+from penstock.spark.builds import Build
 
 if __name__ == "__main__":
     archiving.RANGE_BYTES = 1  # type: ignore[misc]
-    Building.run.__defaults__ = (1000,)
+    Build.run.__defaults__ = (1000,)
     main()

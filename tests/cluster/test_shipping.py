@@ -84,7 +84,7 @@ def test_that_no_executors_come_is_told_and_waited_for(cluster: Cluster, tmp_pat
         assert waiting.stderr.readline() == f"{WAITING % EXECUTORS_S}\n"
         assert waiting.poll() is None
         waiting.send_signal(signal.SIGINT)
-        again = "penstock: interrupted: run the same command again, and it goes on\n"
+        again = "penstock: interrupted: run the same command again to continue\n"
         assert ended(waiting) == (128 + signal.SIGINT, "", again)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.engine import last_words
+from penstock.engine import worker_protocol
 from penstock.store import Store
 
 PTRACE_ATTACH: Final = 16
@@ -103,12 +103,12 @@ def threads(_store: Store) -> int:
 
 def send(_store: Store, message: bytes) -> None:
     """Send something in the place of an answer."""
-    for connection in last_words._connection:
+    for connection in worker_protocol._connection:
         connection(message)
     threading.Event().wait()
 
 
 def send_and_stay(_store: Store, message: bytes) -> None:
     """Send one answer too many."""
-    for connection in last_words._connection:
+    for connection in worker_protocol._connection:
         connection(message)

@@ -12,21 +12,27 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock import errors
-from penstock.engine.answers import HEAD_BYTES_MAX, Answer, frame_answer, load_answer, returned_by
-from penstock.engine.build_step import Built, build
-from penstock.engine.frames import Unframer, Unreadable, frame
-from penstock.engine.paging import Paged, page
-from penstock.engine.running import Point, check
+from penstock.engine.iterator_jobs import Built, Paged, Point, build_index, check_function, run_page
+from penstock.engine.worker_protocol import (
+    HEAD_BYTES_MAX,
+    Answer,
+    Unframer,
+    Unreadable,
+    frame,
+    frame_answer,
+    load_answer,
+    returned_by,
+)
 from penstock.errors import FunctionFailed, FunctionTimedOut, IteratorNotFound, PenstockError, Retry
 from penstock.model import Encoded, ItemPage
-from penstock.spark.build_parts import Came, read_came
+from penstock.spark.build_tasks import TaskProgress, read_progress
 from penstock.store.contract import WriteOutput
 
 BUILT = Built(WriteOutput(3, 0, 4, (b"", b"a", b"\xff" * 300), b"state"), 4, 9, 4, 1, None, False)
 PAGED = Paged(ItemPage([b"x", b""]), [Point(), Point(8, 3, b"acc", 7)], 9, 8, None)
 ENCODED = Paged(ItemPage([], Encoded(2, b"as a wire has it")), [], 9, 8, None)
 FRAMES = Paged(ItemPage([], Encoded(2, [b"as a wire", b"has it"])), [], 9, 8, None)
-CAME = Came(5, 1, 4, b"acc", size=70)
+PROGRESS = TaskProgress(5, 1, 4, b"acc", size=70)
 
 
 def loaded(data: bytes, expected: Any, bytes_max: int = 1 << 30) -> Answer:
@@ -52,13 +58,13 @@ def sent(head: Any, contents: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        (BUILT, returned_by(build)),
-        (None, returned_by(build)),
-        (PAGED, returned_by(page)),
-        (ENCODED, returned_by(page)),
-        (FRAMES, returned_by(page)),
-        (None, returned_by(check)),
-        (CAME, Came),
+        (BUILT, returned_by(build_index)),
+        (None, returned_by(build_index)),
+        (PAGED, returned_by(run_page)),
+        (ENCODED, returned_by(run_page)),
+        (FRAMES, returned_by(run_page)),
+        (None, returned_by(check_function)),
+        (PROGRESS, TaskProgress),
         (["Landlock"], list[str]),
     ],
 )
@@ -139,7 +145,17 @@ def test_whatever_else_comes_is_refused(data: bytes, expected: Any) -> None:
         loaded(data, expected)
 
 
-NAMES = ["Point", "Built", "WriteOutput", "Paged", "ItemPage", "Encoded", "Came", "FunctionFailed", "DeadlinePassed"]
+NAMES = [
+    "Point",
+    "Built",
+    "WriteOutput",
+    "Paged",
+    "ItemPage",
+    "Encoded",
+    "TaskProgress",
+    "FunctionFailed",
+    "DeadlinePassed",
+]
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(NAMES) | st.just(10**400)
 VALUES = st.recursive(LEAVES, lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside), max_leaves=30)
 
@@ -148,7 +164,7 @@ VALUES = st.recursive(LEAVES, lambda inside: st.lists(inside) | st.dictionaries(
     result=VALUES | st.tuples(st.sampled_from(NAMES), VALUES, VALUES, VALUES, VALUES),
     succeeded=st.booleans(),
     contents=st.binary(),
-    expected=st.sampled_from([Built | None, Paged, Came, None, list[str]]),
+    expected=st.sampled_from([Built | None, Paged, TaskProgress, None, list[str]]),
 )
 @example(["DeadlinePassed", 10**400, True, ""], False, b"", None)
 def test_nothing_that_is_sent_does_more_than_to_be_refused(
@@ -164,14 +180,14 @@ def test_an_answer_that_is_too_long_is_refused_before_there_is_room_for_it() -> 
 
 
 def test_a_task_of_spark_reads_answers_of_its_child_in_the_same_way() -> None:
-    assert read_came(BytesIO(frame_answer(Answer(True, CAME, True))), 1000) == CAME
+    assert read_progress(BytesIO(frame_answer(Answer(True, PROGRESS, True))), 1000) == PROGRESS
     with pytest.raises(IteratorNotFound):
-        read_came(BytesIO(frame_answer(Answer(False, IteratorNotFound("it"), True))), 1000)
-    for message in (frame(CAME), frame_answer(Answer(True, BUILT, True)), b"\xff\xff\xff\xff"):
+        read_progress(BytesIO(frame_answer(Answer(False, IteratorNotFound("it"), True))), 1000)
+    for message in (frame(PROGRESS), frame_answer(Answer(True, BUILT, True)), b"\xff\xff\xff\xff"):
         with pytest.raises(Unreadable):
-            read_came(BytesIO(message), 1000)
+            read_progress(BytesIO(message), 1000)
     with pytest.raises(EOFError):
-        read_came(BytesIO(frame_answer(Answer(True, CAME, True))[:-1]), 1000)
+        read_progress(BytesIO(frame_answer(Answer(True, PROGRESS, True))[:-1]), 1000)
 
 
 def test_a_result_that_has_no_place_in_an_answer_is_not_sent() -> None:

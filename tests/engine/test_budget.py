@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.engine.budget import Budget
+from penstock.engine.engine import Budget
 from penstock.errors import ReaderBusy, WriterBusy
 from penstock.model import AddMessages, GetStats
 
@@ -34,8 +34,8 @@ def test_a_request_of_any_size_finds_room_while_half_is_free(budget: Budget) -> 
     assert budget.taken == 501
 
 
-def test_one_connection_or_client_has_a_part_of_it(budget: Budget) -> None:
-    assert (budget.connection_bytes_max, budget.client_bytes_max) == (62, 250)
+def test_one_connection_has_a_part_of_it(budget: Budget) -> None:
+    assert budget.connection_bytes_max == 62
 
 
 def test_what_finds_no_room_is_busy_for_reads_and_for_writes() -> None:

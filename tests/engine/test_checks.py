@@ -7,7 +7,7 @@ from typing import Any
 import cbor2
 import pytest
 
-from penstock.engine import Engine, checks, jobs
+from penstock.engine import Engine, appends, jobs
 from penstock.engine.workers import Job
 from penstock.errors import Closed, LogNotFound, NotCbor, PenstockError, ReaderBusy, WriterBusy
 from penstock.model import ANONYMOUS, ANY, AddMessages, Append, Appended, Done, Reply, Request, Transact, new_event
@@ -15,7 +15,7 @@ from penstock.settings import Settings
 from penstock.wire.remits import cbor
 from tests.engine.logs import Remits, until
 
-LARGE = cbor2.dumps(["x" * 1000] * (checks.CHECKED_BYTES_MAX // 1000 + 1))
+LARGE = cbor2.dumps(["x" * 1000] * (appends.CHECKED_BYTES_MAX // 1000 + 1))
 MANY = tuple(cbor2.dumps({number: "by number"}) for number in range(500))
 """More than is looked at at once, and not what cbor2 can judge."""
 BROKEN = (*MANY, b"\x81", b"\x82")
@@ -59,17 +59,17 @@ def workers(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Workers:
 def scanned(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What the slow scanner was given in this process."""
     seen: list[bytes] = []
-    scan = cbor._scanned
+    scan = cbor.end_of
 
-    def noted(data: bytes) -> str | None:
+    def noted(data: bytes, at: int) -> int:
         seen.append(data)
-        return scan(data)
+        return scan(data, at)
 
-    monkeypatch.setattr(cbor, "_scanned", noted)
+    monkeypatch.setattr(cbor, "end_of", noted)
     return seen
 
 
-@pytest.mark.parametrize("messages", [(LARGE,), MANY, (b"\x00" * checks.SCANNED_BYTES_MAX + b"\x00",)], ids=len)
+@pytest.mark.parametrize("messages", [(LARGE,), MANY, (b"\x00" * appends.SCANNED_BYTES_MAX + b"\x00",)], ids=len)
 async def test_what_takes_long_is_looked_at_by_a_worker_only(
     engine: Engine, remits: Remits, workers: Workers, scanned: list[bytes], messages: tuple[bytes, ...]
 ) -> None:

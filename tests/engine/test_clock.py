@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.engine import Engine
-from penstock.engine.clock import ClockWatch
 from penstock.engine.metrics import Metrics
+from penstock.engine.writer import ClockWatch
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.contract import BatchTimes
@@ -17,7 +17,7 @@ from tests.engine.caller import Caller, events
 from tests.store.kit import Clock, append, everything, some
 
 SECOND = 10_000_000
-LOGGER = "penstock.engine.clock"
+LOGGER = "penstock.engine.writer"
 
 
 class Machine:

@@ -11,8 +11,7 @@ import psycopg
 import pytest
 
 from penstock.engine import Engine
-from penstock.engine.answers import Answer, frame_answer
-from penstock.engine.frames import frame
+from penstock.engine.worker_protocol import Answer, frame, frame_answer
 from penstock.errors import WorkerDied
 from penstock.settings import Settings
 from penstock.store import store_url

@@ -111,7 +111,7 @@ async def test_one_that_was_deleted_is_told_as_ever(engine: Engine, remits: Remi
     await remits.drop_iterator("slow")
     with pytest.raises(IteratorNotFound):
         await waiting
-    assert await engine._parts.write(Transaction(())) == []
+    assert await engine._context.write(Transaction(())) == []
 
 
 async def test_asking_for_an_iterator_that_never_was_is_told(engine: Engine) -> None:

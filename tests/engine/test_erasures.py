@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.engine import Engine, eraser
+from penstock.engine import Engine, background
 from penstock.errors import EventNotFound, InvalidRequest, NotAllowed, VersionConflict
 from penstock.model import (
     ANONYMOUS,
@@ -203,8 +203,8 @@ async def test_the_ledger_says_what_was_erased_and_when_it_is_finished(caller: C
 async def test_erasing_on_request_goes_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = store_url(tmp_path / "store")
     with monkeypatch.context() as slow:
-        slow.setattr(eraser, "RECORDS_MAX", 1)
-        slow.setattr(eraser, "PAUSE_S", 3600)
+        slow.setattr(background, "ERASE_RECORDS_MAX", 1)
+        slow.setattr(background, "ERASE_PAUSE_S", 3600)
         async with Engine(url, Settings(workers=1)) as engine:
             for _ in range(20):
                 await Caller(engine).append("s", events("top-secret"))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.engine import Engine, index_builder, iterators
-from penstock.engine.build_step import Built, build
+from penstock.engine.iterator_jobs import Built, build_index
 from penstock.engine.workers import Job
 from penstock.errors import (
     Closed,
@@ -167,7 +167,7 @@ async def test_output_that_somebody_else_wrote_is_gone_on_from(
         result = await run(job, *arguments)
         if isinstance(result, Built) and result.has_moved and not theirs:
             theirs.append(result)
-            await engine._parts.write(Transaction((result.output,)))
+            await engine._context.write(Transaction((result.output,)))
         return result
 
     monkeypatch.setattr(engine.lua, "run", lambda *job: asyncio.ensure_future(overtaken(*job)))
@@ -277,7 +277,7 @@ class NoBuild:
         run = engine.lua.run
 
         def held(job: Job, *arguments: Any) -> "asyncio.Future[Any]":
-            return asyncio.get_running_loop().create_future() if job is build else run(job, *arguments)
+            return asyncio.get_running_loop().create_future() if job is build_index else run(job, *arguments)
 
         monkeypatch.setattr(engine.lua, "run", held)
 
@@ -452,7 +452,7 @@ class TestShortPatience:
 
         with monkeypatch.context() as patch:
             patch.setattr(engine.lua, "run", dead)
-            patch.setattr(engine._parts, "settings", replace(engine.settings, reader_wait_ms_max=50))
+            patch.setattr(engine._context, "settings", replace(engine.settings, reader_wait_ms_max=50))
             await remits.add("log", 1)
             with pytest.raises(ReaderTimeout):
                 await remits.next("it")

@@ -16,9 +16,7 @@ import pytest
 import pytest_asyncio
 
 from penstock.engine import Engine
-from penstock.engine.paging import Paged
-from penstock.engine.running import Point
-from penstock.engine.sources import BODY_DEPTH_MAX
+from penstock.engine.iterator_jobs import BODY_DEPTH_MAX, Paged, Point
 from penstock.errors import (
     FunctionFailed,
     InvalidRequest,
@@ -33,7 +31,7 @@ from penstock.model import ANONYMOUS, Append, Encoded, ItemPage, NextItems, new_
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.wire.remits import item_payload
-from penstock.wire.res01.events import item_frames
+from penstock.wire.res01.dialects import item_frames
 from penstock.wire.res01.messages import fitting
 from tests.engine.logs import FILTER, MAP, REDUCE, Remits
 

@@ -10,7 +10,7 @@ from typing import Any
 import cbor2
 import pytest
 
-from penstock.engine import Engine, eraser
+from penstock.engine import Engine, background
 from penstock.errors import InvalidRequest, LimitExceeded, LogNotFound, NotAllowed, NotCbor, PenstockError, WriterBusy
 from penstock.model import (
     ANONYMOUS,
@@ -223,8 +223,8 @@ async def test_what_a_deleted_log_held_leaves_every_file(tmp_path: Path, engine:
 async def test_erasing_goes_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = store_url(tmp_path / "store")
     with monkeypatch.context() as slow:
-        slow.setattr(eraser, "RECORDS_MAX", 1)
-        slow.setattr(eraser, "PAUSE_S", 3600)
+        slow.setattr(background, "ERASE_RECORDS_MAX", 1)
+        slow.setattr(background, "ERASE_PAUSE_S", 3600)
         async with Engine(url, Settings()) as engine:
             for _ in range(20):
                 await Remits(engine).create("log", "top-secret")
@@ -238,7 +238,7 @@ async def test_erasing_goes_on_after_a_restart(tmp_path: Path, monkeypatch: pyte
 async def test_erasing_goes_on_after_a_failure(
     tmp_path: Path, engine: Engine, remits: Remits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = engine._parts.write
+    write = engine._context.write
     failures: list[object] = []
 
     async def failing(*arguments: Any, **more: Any) -> Any:
@@ -247,8 +247,8 @@ async def test_erasing_goes_on_after_a_failure(
             raise WriterBusy(1)
         return await write(*arguments, **more)
 
-    monkeypatch.setattr(eraser, "AGAIN_S", 0.01)
-    monkeypatch.setattr(engine._parts, "write", failing)
+    monkeypatch.setattr(background, "ERASE_RETRY_S", 0.01)
+    monkeypatch.setattr(engine._context, "write", failing)
     await remits.create("log", "top-secret")
     await remits.drop()
     await until(lambda: len(failures) == 2 and not files_with(tmp_path, b"top-secret"))

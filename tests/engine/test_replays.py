@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock.engine import Engine
-from penstock.engine.replays import REPLAY_EVENTS_MAX, WAITING_ALLOCATIONS_MAX, runs_of
+from penstock.engine.queues import REPLAY_EVENTS_MAX, WAITING_ALLOCATIONS_MAX, runs_of
 from penstock.errors import InvalidRequest, LimitExceeded, MarkSuperseded, QueueNotFound
 from penstock.model import (
     Allocation,

@@ -9,13 +9,10 @@ from typing import Any
 import cbor2
 import pytest
 
-from penstock.engine import last_words, running, sources
-from penstock.engine.answers import load_answer
-from penstock.engine.build_step import Built, build
-from penstock.engine.frames import Unframer
-from penstock.engine.paging import LAST, Wanted, kept, page
-from penstock.engine.points import POINT_BYTES, START, Points
-from penstock.engine.running import Point, Step
+from penstock.engine import iterator_jobs, worker_protocol
+from penstock.engine.iterator_jobs import LAST, Built, PageRequest, Point, Step, build_index, read_kept, run_page
+from penstock.engine.iterators import POINT_BYTES, START, Points
+from penstock.engine.worker_protocol import Unframer, load_answer
 from penstock.errors import FunctionFailed, IteratorNotFound
 from penstock.lua import LuaLimits, Program, Ran
 from penstock.model import ItemPage, IteratorKind
@@ -40,7 +37,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions that do not hang need no thread that watches them; it would stay in this process."""
-    monkeypatch.setattr(running.Running, "_stuck", None)
+    monkeypatch.setattr(iterator_jobs.FunctionRun, "_stuck", None)
 
 
 def add_iterator(store: SqliteStore, kind: IteratorKind, function: str, *, indexed: bool = True) -> IteratorState:
@@ -75,15 +72,15 @@ def test_an_erased_event_keeps_its_place_and_gives_nothing(store: SqliteStore, k
         values = map(cbor2.loads, items)
         return [value["body"] if isinstance(value, dict) else value for value in values]
 
-    paged = page(store, "it", made.id, START, Wanted(0, None, None), STEP)
+    paged = run_page(store, "it", made.id, START, PageRequest(0, None, None), STEP)
     assert isinstance(paged.page, ItemPage)
     assert shown(paged.page.items) == right
-    built = build(store, "it", made.id, STEP)
+    built = build_index(store, "it", made.id, STEP)
     assert built is not None
     assert shown(built.output.items) == right
     assert (built.read, built.head, built.output.next_source) == (4, 4, 4)
     for number in range(4):
-        found = sources.read(store, made, number, ReadLimits())
+        found = iterator_jobs.read_source(store, made, number, ReadLimits())
         assert [message is None for message in found] == [number + n < 2 for n in range(4 - number)]
 
 
@@ -91,21 +88,21 @@ def test_an_iterator_that_was_made_again_is_another(store: SqliteStore) -> None:
     made = add_iterator(store, IteratorKind.MAP, "return msg")
     for number in (made.id + 1, 0):
         with pytest.raises(IteratorNotFound):
-            page(store, "it", number, START, Wanted(0, None, None), STEP)
+            run_page(store, "it", number, START, PageRequest(0, None, None), STEP)
         for ordinal in (0, LAST):
             with pytest.raises(IteratorNotFound):
-                kept(store, "it", number, Wanted(ordinal, None, None), ReadLimits())
-        assert build(store, "it", number, STEP) is None
+                read_kept(store, "it", number, PageRequest(ordinal, None, None), ReadLimits())
+        assert build_index(store, "it", number, STEP) is None
 
 
 def test_compiled_functions_are_kept_and_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    running.program_of.cache_clear()
-    first = running.program_of(IteratorKind.MAP, "return msg", LuaLimits())
-    assert running.program_of(IteratorKind.MAP, "return msg", LuaLimits()) is first
-    for number in range(running.PROGRAMS_MAX + 5):
-        running.program_of(IteratorKind.MAP, f"return {number}", LuaLimits())
-    assert running.program_of.cache_info().currsize == running.PROGRAMS_MAX
-    running.program_of.cache_clear()
+    iterator_jobs.program_of.cache_clear()
+    first = iterator_jobs.program_of(IteratorKind.MAP, "return msg", LuaLimits())
+    assert iterator_jobs.program_of(IteratorKind.MAP, "return msg", LuaLimits()) is first
+    for number in range(iterator_jobs.PROGRAMS_MAX + 5):
+        iterator_jobs.program_of(IteratorKind.MAP, f"return {number}", LuaLimits())
+    assert iterator_jobs.program_of.cache_info().currsize == iterator_jobs.PROGRAMS_MAX
+    iterator_jobs.program_of.cache_clear()
 
 
 def test_a_stuck_step_answers_what_it_had_and_says_that_its_worker_leaves(
@@ -127,9 +124,9 @@ def test_a_stuck_step_answers_what_it_had_and_says_that_its_worker_leaves(
 
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(Program, "run", stuck_at_the_third)
-    last_words.connected(sent.append)
+    worker_protocol.connected(sent.append)
     with pytest.raises(Left):
-        build(store, "it", made.id, STEP)
+        build_index(store, "it", made.id, STEP)
     (data,) = sent
     unframer = Unframer(lambda answer: load_answer(answer, Built))
     answers: list[Any] = []

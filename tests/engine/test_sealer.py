@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.engine import Engine, sealer
-from penstock.engine.sealer import closing
+from penstock.engine import Engine, background
+from penstock.engine.background import block_end
 from penstock.errors import WriterBusy
 from penstock.model import ANONYMOUS, ANY, Append, Event, EventPage, GetStats, ReadAll, StoreStats, new_event
 from penstock.settings import Settings
@@ -78,7 +78,13 @@ async def sealed(engine: Engine) -> None:
 
 
 def test_a_block_closes_with_the_position_before_the_next() -> None:
-    assert [closing(1), closing(4095), closing(4096), closing(8191), closing(8192)] == [4095, 4095, 8191, 8191, 12287]
+    assert [block_end(1), block_end(4095), block_end(4096), block_end(8191), block_end(8192)] == [
+        4095,
+        4095,
+        8191,
+        8191,
+        12287,
+    ]
 
 
 async def test_a_store_that_was_left_unsealed_is_sealed_and_reads_the_same(url: str, settings: Settings) -> None:
@@ -152,11 +158,11 @@ async def test_failures_are_told_once_and_tried_again(
     url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(url, BLOCK)
-    monkeypatch.setattr(sealer, "AGAIN_S_MIN", 0.001)
-    monkeypatch.setattr(sealer, "AGAIN_S_MAX", 0.002)
+    monkeypatch.setattr(background, "SEAL_RETRY_S_MIN", 0.001)
+    monkeypatch.setattr(background, "SEAL_RETRY_S_MAX", 0.002)
     failures: list[object] = []
     async with Engine(url, settings) as engine:
-        write = engine._parts.write
+        write = engine._context.write
 
         async def failing(*arguments: Any, **more: Any) -> Any:
             if isinstance(arguments[0].operations[0], Seal) and len(failures) < 5:
@@ -164,9 +170,9 @@ async def test_failures_are_told_once_and_tried_again(
                 raise WriterBusy(1)
             return await write(*arguments, **more)
 
-        monkeypatch.setattr(engine._parts, "write", failing)
+        monkeypatch.setattr(engine._context, "write", failing)
         await sealed(engine)
-    told = [record.getMessage() for record in caplog.records if record.name == "penstock.engine.sealer"]
+    told = [record.getMessage() for record in caplog.records if record.name == "penstock.engine.background"]
     assert len(failures) == 5
     assert [text.split(";")[0] for text in told] == ["records could not be sealed now", "records are sealed again"]
 
@@ -175,8 +181,8 @@ async def test_a_killed_process_is_replaced_and_nobody_notices(
     url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(url, 6 * BLOCK)
-    monkeypatch.setattr(sealer, "AGAIN_S_MIN", 0.01)
-    monkeypatch.setattr(sealer, "REST_S_MIN", 0.05)
+    monkeypatch.setattr(background, "SEAL_RETRY_S_MIN", 0.01)
+    monkeypatch.setattr(background, "SEAL_REST_S_MIN", 0.05)
     async with Engine(url, settings) as engine:
         before = await history(engine)
         await until(lambda: metric(engine, "seals_total") >= 1)
@@ -192,7 +198,7 @@ async def test_a_stop_in_the_middle_waits_for_nothing_and_the_next_start_goes_on
 ) -> None:
     fill(url, 4 * BLOCK)
     with monkeypatch.context() as slow:
-        slow.setattr(sealer, "REST_S_MIN", 3600)
+        slow.setattr(background, "SEAL_REST_S_MIN", 3600)
         async with Engine(url, settings) as engine:
             await until(lambda: metric(engine, "seals_total") == 1)
             before = await history(engine)
@@ -228,9 +234,9 @@ async def test_without_a_closed_block_no_process_is_started(engine: Engine) -> N
 
 async def test_on_a_full_disk_nothing_is_sealed(url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(url, BLOCK)
-    monkeypatch.setattr("penstock.engine.disk.LOOK_S", 0.005)
-    monkeypatch.setattr(sealer, "AGAIN_S_MIN", 0.01)
-    monkeypatch.setattr(sealer, "AGAIN_S_MAX", 0.01)
+    monkeypatch.setattr("penstock.engine.background.LOOK_S", 0.005)
+    monkeypatch.setattr(background, "SEAL_RETRY_S_MIN", 0.01)
+    monkeypatch.setattr(background, "SEAL_RETRY_S_MAX", 0.01)
     with monkeypatch.context() as full:
         full.setattr(SqliteStore, "free_bytes", lambda _store: 0)
         engine = Engine(url, settings)

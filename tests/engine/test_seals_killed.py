@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import Appended, Event
-from penstock.client.many import Commit
+from penstock.client.bulk import Commit
 from penstock.errors import PenstockError
 from penstock.store.sqlite import SqliteReader
 from tests.faults.support import findings

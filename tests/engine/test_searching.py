@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine import searching
-from penstock.engine.searching import Matches, find_subject, mentioning, naming
+from penstock.engine import erasures
+from penstock.engine.erasures import Matches, find_subject, mentioning, naming
 from penstock.model import ANY, NewEvent, new_event
 from penstock.store.contract import Commit, Transaction
 from penstock.store.record import columns_of
@@ -120,7 +120,7 @@ def test_neighbours_become_one_range_and_streams_are_named_once(store: SqliteSto
 def test_a_step_stops_where_it_has_enough_and_the_next_goes_on(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "RANGES_MAX", 3)
+    monkeypatch.setattr(erasures, "RANGES_MAX", 3)
     write(store, "a", [about("x" if number % 2 else None) for number in range(1, 21)])
     position, end = 1, False
     ranges: list[tuple[int, int]] = []
@@ -136,8 +136,8 @@ def test_a_step_stops_where_it_has_enough_and_the_next_goes_on(
 def test_a_step_whose_time_is_up_says_where_to_go_on(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "STEP_S_MAX", 0.0)
-    monkeypatch.setattr(searching, "LIMITS", searching.LIMITS._replace(events_max=2))
+    monkeypatch.setattr(erasures, "STEP_S_MAX", 0.0)
+    monkeypatch.setattr(erasures, "SEARCH_LIMITS", erasures.SEARCH_LIMITS._replace(events_max=2))
     for _ in range(5):
         write(store, "a", [about(None), about("x")])
     reader = SqliteReader(tmp_path)

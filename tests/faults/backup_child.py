@@ -11,7 +11,7 @@ from contextlib import closing, nullcontext
 from itertools import count
 from pathlib import Path
 
-from penstock.backup import back_up, open_place, restore, writing
+from penstock.backup import back_up, open_place, restore, writer
 from penstock.store import open_reader, store_url
 from penstock.store.contract import Progressed
 from penstock.store.sqlite import replacing
@@ -33,7 +33,7 @@ def main(what: str, *arguments: str) -> None:
         arguments = arguments[1:]
     source, target = map(Path, arguments)
     # Many small files, so that a kill hits between them too.
-    writing.CHUNK_BYTES_MAX = 1 << 16  # type: ignore[misc]
+    writer.CHUNK_BYTES_MAX = 1 << 16  # type: ignore[misc]
     print("begins", flush=True)
     if what == "backup":
         with closing(open_reader(store_url(source))) as store, open_place(target, write=True) as place:

@@ -13,7 +13,7 @@ import apsw
 import pytest
 import uvloop
 
-from penstock.cli.verify import findings as verified
+from penstock.cli.maintenance import findings as verified
 from penstock.engine import Engine
 from penstock.errors import PenstockError
 from penstock.model import ANONYMOUS, ANY, Append, Appended, Event, EventPage, ReadAll, Reply, Request, new_event

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from penstock.engine import Engine
-from penstock.engine.budget import Budget
+from penstock.engine.engine import Budget
 from penstock.engine.metrics import Metrics
-from penstock.gates.carrying import Carrying
+from penstock.gates.in_flight import InFlightMessage
 from penstock.model import Batch, Done, Reply, Request
 from penstock.model.replies import Encoded
 from penstock.wire.res01 import Frames, decode
@@ -62,7 +62,7 @@ class Progressing(Replies):
         return Done()
 
 
-class Carried(Carrying):
+class Carried(InFlightMessage):
     """Keeps what is delivered; at most so many requests may be under way."""
 
     def __init__(self, frames: Frames, most: int = COUNT) -> None:

@@ -17,12 +17,11 @@ from starlette.types import Receive, Scope, Send
 import penstock
 from penstock import testing
 from penstock.gates import http
-from penstock.gates.guard import SECURITY_HEADERS, Guard, is_same_origin
-from penstock.gates.http import HttpGate, application
+from penstock.gates.http import SECURITY_HEADERS, Guard, HttpGate, application, is_same_origin
 from penstock.settings import Settings
 from penstock.store import store_url
-from penstock.tcp.peers import LINES_PER_ADDRESS_MAX
-from penstock.testing.threads import ThreadedEngine
+from penstock.tcp.server import LINES_PER_ADDRESS_MAX
+from penstock.testing.harness import ThreadedEngine
 from tests.mq.support import until
 
 PATIENCE_S = 30.0

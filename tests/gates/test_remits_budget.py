@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from penstock.engine import Engine
-from penstock.engine.budget import Budget
+from penstock.engine.engine import Budget
 from penstock.engine.metrics import Metrics
 from penstock.gates.remits import RemitsGate
 from penstock.model import AddMessages, Done, ItemPage, Reply, Request

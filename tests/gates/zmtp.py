@@ -1,33 +1,37 @@
-"""ZMTP by hand over a plain socket: what NetMQ speaks (2.0), and what no well-behaved library would send (3.0)."""
+"""ZMTP by hand over a plain socket: what NetMQ speaks (2.0), and what no well-behaved library would send (3.0, 3.1)."""
 
 import socket
 import struct
-from collections.abc import Sequence
-from typing import Final
 
 from tests.gates.res_client import PATIENCE_S
+from tests.wire.zmtp_checks import (
+    COMMAND,
+    LONG,
+    MORE,
+    OUR_SIGNATURE,
+    SIGNATURE,
+    command,
+    frame,
+    greeting_2,
+    greeting_3,
+    message,
+    ping,
+    ready,
+)
 
-DEALER: Final = 5
-MORE, LONG, COMMAND = 1, 2, 4
-"""Flags of a frame."""
+__all__ = ["COMMAND", "LONG", "MORE", "SIGNATURE", "command", "frame", "greeting_3", "message", "ping", "ready"]
 
 
-def connected(endpoint: str) -> socket.socket:
+def connected(endpoint: str, source: str = "127.0.0.1") -> socket.socket:
     """A plain connection to where a ZeroMQ server listens."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S)
+    return socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S, source_address=(source, 0))
 
 
-def frame(body: bytes, flags: int = 0) -> bytes:
-    """One frame; a long one has eight bytes of length."""
-    if len(body) > 255:
-        return struct.pack(">BQ", flags | LONG, len(body)) + body
-    return struct.pack(">BB", flags, len(body)) + body
-
-
-def message(frames: Sequence[bytes]) -> bytes:
-    """All frames of a message, each but the last with the flag that more follow."""
-    return b"".join(frame(body, MORE) for body in frames[:-1]) + frame(frames[-1])
+def peer_of(connection: socket.socket) -> str:
+    """How the server's log shows this end of a connection."""
+    host, port = connection.getsockname()
+    return f"{host}:{port}"
 
 
 def read_exactly(connection: socket.socket, count: int) -> bytes:
@@ -60,21 +64,20 @@ def read_message(connection: socket.socket) -> list[bytes]:
 
 
 def greet_as_2_0(connection: socket.socket) -> None:
-    """Signature, revision 1, our socket type and an empty identity; the server's come back."""
-    connection.sendall(b"\xff" + bytes(7) + b"\x01\x7f" + b"\x01" + bytes([DEALER]) + b"\0\0")
-    assert read_exactly(connection, 10)[0] == 0xFF
-    assert read_exactly(connection, 1)[0] >= 1
-    # To an older peer the server falls back: socket type and identity instead of a security mechanism.
-    read_exactly(connection, 1)
-    assert read_frame(connection)[1] == b""
+    """Step by step as NetMQ does: it answers each part of the server's greeting before the next may come."""
+    connection.sendall(SIGNATURE)
+    assert read_exactly(connection, 10) == OUR_SIGNATURE
+    connection.sendall(greeting_2()[10:])
+    assert read_exactly(connection, 2) == b"\x01\x06"
+    connection.sendall(frame(b""))
+    assert read_frame(connection) == (0, b"")
 
 
-def greet_as_3_0(connection: socket.socket) -> None:
+def greet_as_3(connection: socket.socket, minor: int = 0) -> None:
     """The greeting without security, and READY from both sides."""
-    connection.sendall(b"\xff" + bytes(8) + b"\x7f" + b"\x03\0" + b"NULL".ljust(20, b"\0") + bytes(32))
-    assert read_exactly(connection, 64)[0] == 0xFF
-    ready = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
-    connection.sendall(frame(ready, COMMAND))
+    connection.sendall(greeting_3(minor))
+    assert read_exactly(connection, 64)[:10] == OUR_SIGNATURE
+    connection.sendall(ready())
     flags, body = read_frame(connection)
     assert flags & COMMAND
     assert body.startswith(b"\x05READY")
@@ -86,3 +89,14 @@ def is_closed(connection: socket.socket) -> bool:
         return connection.recv(1) == b""
     except ConnectionError:
         return True
+
+
+def rest(connection: socket.socket) -> bytes:
+    """Everything until the other side closes."""
+    found = b""
+    try:
+        while piece := connection.recv(1 << 16):
+            found += piece
+    except ConnectionError:
+        pass
+    return found

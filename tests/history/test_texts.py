@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.history.texts import json_of, texts
+from penstock.history.columns import json_of, texts
 
 
 def shown(*events: tuple[str, bytes]) -> list[str | None]:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from penstock.backup.tars import END, _member
+from penstock.backup.places import END, _member
 from penstock.store.record import with_checksum
 from tests.backup.support import backed_up, check_same, furnish, reading, writing
 from tests.hostile.mutations import CHANGES, EDITS, TOO_DEEP, Change, Cut, Edit, Flip, as_json, changed, edited

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.interchange.csvs import csv_header, to_csv
-from penstock.interchange.lines import to_cloud_lines, to_json_lines
-from penstock.interchange.parquets import ParquetEvents
+from penstock.interchange.csv_format import csv_header, to_csv
+from penstock.interchange.json_format import to_cloud_lines, to_json_lines
+from penstock.interchange.parquet_format import ParquetEvents
 from penstock.model import Event, new_event, now_ticks
 from tests.hostile.mutations import (
     CHANGES,
@@ -178,12 +178,14 @@ def test_a_parquet_file_with_any_column_is_refused_or_has_its_events(folder: Pat
     seen.check(1 / 4)
 
 
-def test_a_row_of_csv_without_an_end_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    """Each of its lines is short, and together they are one row: what a row may have is limited as well."""
-    monkeypatch.setattr("penstock.interchange.csvs.LINE_BYTES_MAX", 10_000)
-    # The command sets the limit of Python's own module, which others in this process use as well.
-    limit = csv.field_size_limit()
-    request.addfinalizer(lambda: csv.field_size_limit(limit))
+def test_a_row_of_csv_without_an_end_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its lines is short, and together they are one row: rows have a limit as well."""
+    monkeypatch.setattr("penstock.interchange.csv_format.LINE_BYTES_MAX", 10_000)
     assert looked_through(folder, "csv", b"context,stream,type,body\n" + b'"a\n",' * 5_000) == -1
+
+
+def test_reading_csv_leaves_the_limit_of_fields_of_the_process(folder: Path) -> None:
+    before = csv.field_size_limit()
+    large = b"context,stream,type,body\nc,s,t," + b"x" * (2 * before) + b"\n"
+    assert looked_through(folder, "csv", large) == 1
+    assert csv.field_size_limit() == before

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.cli.output import INTERRUPTED
 from penstock.files import sealed, unsealed
-from penstock.interchange.targets import FileTarget
+from penstock.interchange.exporter import FileTarget
 from tests.backup.support import reading, writing
 from tests.cli.support import run
 from tests.hostile.mutations import CHANGES, EDITS, Change, Edit, Flip, Repeat, changed, edited, raw

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.errors import PenstockError
 from penstock.history.columns import TABLE
 from penstock.history.options import ReadOptions
-from penstock.spark.streaming import PenstockStreamReader
+from penstock.spark.source import PenstockStreamReader
 from tests.backup.support import writing
 from tests.hostile.mutations import EDITS, Edit, edited
 from tests.hostile.support import Tally, some

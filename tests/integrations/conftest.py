@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.integrations.eventsourcing import PenstockDatastore
-from penstock.testing.threads import ThreadedEngine
+from penstock.testing.harness import ThreadedEngine
 
 Opener = Callable[[], PenstockDatastore]
 

@@ -24,7 +24,8 @@ from eventsourcing.system import (
 from eventsourcing.tests import application
 from eventsourcing.utils import get_topic
 
-from penstock.integrations.eventsourcing import PenstockFactory, sharing
+from penstock.integrations.eventsourcing import PenstockFactory
+from penstock.integrations.eventsourcing.datastore import shared_urls
 from tests.integrations.support import InProcess, served
 from tests.test_server import PATIENCE_S, environment, until
 
@@ -46,7 +47,7 @@ class ExampleApplication(application.ExampleApplicationTestCase, InProcess):
         super().setUp()
         # It reads the process's environment, and leaves its application to the garbage collector.
         self.stack.enter_context(patch.dict(os.environ, settings(self.url)))
-        self.addCleanup(until, lambda: self.url not in sharing.shared())
+        self.addCleanup(until, lambda: self.url not in shared_urls())
 
 
 # ---------------------------------------------------------------- systems
@@ -107,7 +108,7 @@ def test_a_system_runs_on_one_store(kind: type[Runner[UUID]], url: str) -> None:
             tallies.recorder.wait("Orders", last, timeout=PATIENCE_S)
             assert tallies.tally("Ada").count == so_far + 20
             assert tallies.recorder.max_tracking_id("Orders") == orders.recorder.max_notification_id() == last
-        assert sharing.shared() == []
+        assert shared_urls() == []
 
 
 def test_an_application_finds_its_aggregates_again(url: str) -> None:

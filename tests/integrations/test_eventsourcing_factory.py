@@ -17,8 +17,8 @@ from penstock.integrations.eventsourcing import (
     PenstockProcessRecorder,
     PenstockSnapshotRecorder,
     PenstockTrackingRecorder,
-    sharing,
 )
+from penstock.integrations.eventsourcing.datastore import shared_urls
 from tests.integrations.support import InProcess
 from tests.test_server import until
 
@@ -159,10 +159,10 @@ def test_factories_of_a_process_share_the_store_that_it_owns(factories: list[Pen
 def test_the_store_is_free_when_the_last_factory_is_closed(url: str, factories: list[PenstockFactory]) -> None:
     for factory in factories:
         factory.tracking_recorder().max_tracking_id("Shop")
-    assert url in sharing.shared()
+    assert url in shared_urls()
     for factory in factories:
         factory.close()
-    assert url not in sharing.shared()
+    assert url not in shared_urls()
 
 
 def test_a_closed_factory_says_so(factories: list[PenstockFactory]) -> None:
@@ -178,7 +178,7 @@ def test_an_application_that_nobody_closes_lets_the_store_go_when_it_is_gone(url
     app: object = Application(env={"PERSISTENCE_MODULE": MODULE, "PENSTOCK_URL": url})
     assert isinstance(app, Application)
     app.recorder.max_notification_id()
-    assert url in sharing.shared()
+    assert url in shared_urls()
     del app
     gc.collect()
-    until(lambda: url not in sharing.shared())
+    until(lambda: url not in shared_urls())

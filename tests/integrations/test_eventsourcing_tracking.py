@@ -24,7 +24,7 @@ from penstock.integrations.eventsourcing import (
     PenstockTrackingRecorder,
     subscription,
 )
-from penstock.integrations.eventsourcing.writing import ATTEMPTS_MAX, Part, write
+from penstock.integrations.eventsourcing.recorders import ATTEMPTS_MAX, PendingWrite, write
 from penstock.model import Append, new_event
 from tests.integrations.conftest import Opener
 from tests.integrations.support import served
@@ -135,7 +135,7 @@ def test_tracking_takes_no_part_in_the_notifications(place: Place) -> None:
     assert ids == [each.id for each in recorder.select_notifications(None, 10)] == [recorder.max_notification_id()]
 
 
-class Unlucky(Part):
+class Unlucky(PendingWrite):
     """Always too late."""
 
     def __init__(self, context: str) -> None:
@@ -145,11 +145,11 @@ class Unlucky(Part):
     def appends(self) -> list[Append]:
         return [Append(self.context, "a", (new_event("Placed"),), 1)]
 
-    def look_again(self) -> bool:
+    def refresh(self) -> bool:
         self.looked += 1
         return True
 
-    def written(self) -> None:
+    def confirm(self) -> None:
         raise AssertionError
 
 

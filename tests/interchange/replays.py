@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock.interchange.exporting import Selection
-from penstock.interchange.replay_targets import Places
-from penstock.interchange.replaying import Into, Replay, Through, Wanted, replay_of
+from penstock.interchange.exporter import Selection
+from penstock.interchange.replay import Replay, ReplayRequest, open_replay
+from penstock.interchange.replay_targets import IntoStreams, ThroughQueue
 from penstock.model import Event
 from penstock.testing import Server
 
@@ -42,18 +42,20 @@ def ignore(_replay: Replay) -> None:
     """Progress is shown to nobody."""
 
 
-def into(source: Server, store: Server, context: str, tmp_path: Path, **more: Any) -> Wanted:
+def into(source: Server, store: Server, context: str, tmp_path: Path, **more: Any) -> ReplayRequest:
     selection = Selection("shop", **more.pop("selection", {}))
-    places = Places(context, **more.pop("places", {}))
-    return Wanted(source.url, selection, Into(store.url, places), folder=tmp_path, **more)
+    target = IntoStreams(store.url, context, **more.pop("places", {}))
+    return ReplayRequest(source.url, selection, target, folder=tmp_path, **more)
 
 
-def through(source: Server, tmp_path: Path, **more: Any) -> Wanted:
-    return Wanted(source.url, Selection(**more.pop("selection", {})), Through("mail"), folder=tmp_path, **more)
+def through(source: Server, tmp_path: Path, **more: Any) -> ReplayRequest:
+    return ReplayRequest(
+        source.url, Selection(**more.pop("selection", {})), ThroughQueue("mail"), folder=tmp_path, **more
+    )
 
 
-def finish(wanted: Wanted) -> Replay:
-    with replay_of(wanted) as replay:
+def finish(wanted: ReplayRequest) -> Replay:
+    with open_replay(wanted) as replay:
         assert replay.run(Never(), ignore)
         return replay
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.cloudevents import Incoming
-from penstock.interchange.csvs import csv_header, from_csv, to_csv
-from penstock.interchange.files import FileRefused, Flaw, Format, format_of
-from penstock.interchange.lines import column_of, from_cloud_lines, from_json_lines, to_cloud_lines, to_json_lines
-from penstock.interchange.parquets import ParquetEvents, from_parquet
-from penstock.interchange.rows import Defaults, id_of, text_of_id
+from penstock.event_json import Defaults, id_of, text_of_id
+from penstock.interchange.csv_format import csv_header, from_csv, to_csv
+from penstock.interchange.formats import FileRefused, Flaw, Format, format_of
+from penstock.interchange.json_format import column_of, from_cloud_lines, from_json_lines, to_cloud_lines, to_json_lines
+from penstock.interchange.parquet_format import ParquetEvents, from_parquet
 from penstock.model import Event, NewEvent
 from penstock.model.times import (
     KIND_LOCAL,
@@ -107,7 +107,7 @@ def test_a_time_is_the_same_time_as_text(stamp: int) -> None:
 
 @given(st.uuids())
 def test_an_id_is_the_same_id_as_text(id: object) -> None:
-    assert text_of_id(id_of(str(id))) == str(id)
+    assert text_of_id(id_of("id", str(id))) == str(id)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_broken_csv_is_named_with_its_column(text: str, place: str, reason: st
 
 
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.interchange.lines.LINE_BYTES_MAX", 100)
+    monkeypatch.setattr("penstock.interchange.json_format.LINE_BYTES_MAX", 100)
     with pytest.raises(Flaw, match="more than 100 bytes"):
         list(from_json_lines(io.BytesIO(b"x" * 1000), NOTHING))
 

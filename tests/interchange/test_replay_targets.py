@@ -9,14 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.engine.replays import REPLAY_BATCH_EVENTS_MAX
+from penstock.engine.queues import REPLAY_BATCH_EVENTS_MAX
 from penstock.errors import LimitExceeded
-from penstock.interchange.exporting import Selection
-from penstock.interchange.replay_notes import ReplayRefused
-from penstock.interchange.replay_pace import STEP_S, Pace
-from penstock.interchange.replay_reading import Cutter, Piece, Stretch
-from penstock.interchange.replay_targets import QUEUE_EVENTS_MAX, Places, QueueTarget
-from penstock.interchange.replaying import Into, Wanted, replay_of
+from penstock.interchange.exporter import Selection
+from penstock.interchange.replay import STEP_S, Pace, ReplayRequest, open_replay
+from penstock.interchange.replay_targets import (
+    QUEUE_EVENTS_MAX,
+    Batch,
+    Batcher,
+    HistoryPage,
+    IntoStreams,
+    QueueTarget,
+    ReplayRefused,
+)
 from penstock.model import Event
 from penstock.testing import Server, server
 from tests.interchange.replays import EVENTS, Never, Soon, consumed, finish, history, ignore, into, through
@@ -29,9 +34,9 @@ def test_streams_that_must_be_new_are_so_when_it_begins_and_it_goes_on_among_its
     source: Server, tmp_path: Path, selected: str | None
 ) -> None:
     with server() as own:
-        places = Places(None, "copy-", new=True)
-        wanted = Wanted(source.url, Selection(selected), Into(own.url, places), folder=tmp_path, rate=100)
-        with replay_of(wanted) as replay:
+        target = IntoStreams(own.url, None, "copy-", new=True)
+        wanted = ReplayRequest(source.url, Selection(selected), target, folder=tmp_path, rate=100)
+        with open_replay(wanted) as replay:
             assert not replay.run(Soon(1), ignore)
         finish(wanted)
         assert {stream for stream, *_ in history(own, "shop")} == {f"copy-order-{number}" for number in range(5)}
@@ -53,7 +58,7 @@ def test_messages_of_logs_arrive_in_logs(tmp_path: Path, store: Server) -> None:
     with server() as own, penstock.connect(own.url) as client:
         client.log("readings").create()
         client.log("readings").append([{"celsius": 4}, {"celsius": 5}])
-        finish(Wanted(own.url, Selection("remits"), Into(store.url, Places()), folder=tmp_path))
+        finish(ReplayRequest(own.url, Selection("remits"), IntoStreams(store.url), folder=tmp_path))
     with penstock.connect(store.url) as client:
         assert client.log("readings").show().messages == 2
 
@@ -93,7 +98,7 @@ def test_a_queue_that_is_full_is_waited_for(source: Server, tmp_path: Path, monk
                 taken.extend(consumed(source))
             return True
 
-    with replay_of(through(source, tmp_path, name="full")) as replay:
+    with open_replay(through(source, tmp_path, name="full")) as replay:
         assert replay.run(Consumers(), ignore)
     assert sorted(taken + consumed(source)) == list(range(EVENTS))
     assert any(waits)
@@ -106,7 +111,7 @@ def test_a_queue_that_stays_full_can_be_left(source: Server, tmp_path: Path, mon
         def wait(self, seconds: float) -> bool:
             return not seconds
 
-    with replay_of(through(source, tmp_path, name="left")) as replay:
+    with open_replay(through(source, tmp_path, name="left")) as replay:
         assert not replay.run(Impatient(), ignore)
         assert 0 < replay.note.events < EVENTS
         assert replay.note.sending == 0
@@ -188,11 +193,11 @@ def test_pieces_have_all_that_is_wanted_once_and_are_cut_in_the_same_places(
     wanted = {at for at, (_, is_wanted) in enumerate(found, 1) if is_wanted}
     last = len(found) + 3
 
-    def pieces(ends: list[int]) -> list[Piece]:
+    def pieces(ends: list[int]) -> list[Batch]:
         marks = [0, *sorted(end for end in ends if end <= len(found)), last]
-        read = (Stretch(events[a:b], 0, b + 1) for a, b in pairwise(marks))
-        cutter = Cutter(events_max, 60, first_end, unbroken=unbroken)
-        return list(cutter.cut(read, lambda event: event.position in wanted, last))
+        read = (HistoryPage(events[a:b], 0, b + 1) for a, b in pairwise(marks))
+        cutter = Batcher(events_max, 60, first_end, unbroken=unbroken)
+        return list(cutter.batches(read, lambda event: event.position in wanted, last))
 
     cut = [piece for piece in pieces(cuts) if piece.events]
     assert cut == [piece for piece in pieces([]) if piece.events]

@@ -10,10 +10,9 @@ import pytest
 import penstock
 from penstock.errors import StoreChanged
 from penstock.files import sealed, unsealed
-from penstock.interchange.replay_notes import NoteFile, ReplayRefused
-from penstock.interchange.replay_targets import StreamsTarget
-from penstock.interchange.replaying import Wanted, replay_of
-from penstock.interchange.sending import Sender
+from penstock.interchange.replay import NoteFile, ReplayRequest, open_replay
+from penstock.interchange.replay_targets import ReplayRefused, StreamsTarget
+from penstock.interchange.sender import Sender
 from penstock.testing import Server, server
 from tests.interchange.replays import EVENTS, PIECE, Never, Soon, consumed, finish, history, ignore, into, through
 
@@ -62,7 +61,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, death: Death) -> None:
     monkeypatch.setattr(kind, real.__name__, dying)
 
 
-def killed(wanted: Wanted, death: Death) -> None:
+def killed(wanted: ReplayRequest, death: Death) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         kill(monkeypatch, death)
         with suppress(Killed):
@@ -101,7 +100,7 @@ def test_what_is_killed_at_any_moment_goes_through_a_queue_once(source: Server, 
 def test_another_rate_goes_on_with_the_piece_that_was_under_way(source: Server, store: Server, tmp_path: Path) -> None:
     wanted = into(source, store, "slower", tmp_path)
     killed(wanted, Death(Sender.start, 3, is_after=False))
-    with replay_of(into(source, store, "slower", tmp_path, rate=1e6)) as replay:
+    with open_replay(into(source, store, "slower", tmp_path, rate=1e6)) as replay:
         assert replay.resumed_at == replay.note.done
         with pytest.MonkeyPatch.context() as monkeypatch:
             sent: list[int] = []
@@ -123,11 +122,11 @@ def test_two_at_a_time_are_refused_and_two_with_other_notes_do_it_once(
     source: Server, store: Server, tmp_path: Path
 ) -> None:
     wanted = into(source, store, "both", tmp_path, name="both")
-    with replay_of(wanted) as one:
-        with pytest.raises(ReplayRefused, match="another process is at this replay"), replay_of(wanted):
+    with open_replay(wanted) as one:
+        with pytest.raises(ReplayRefused, match="another process is at this replay"), open_replay(wanted):
             pass
         # On another machine there is no such note; the target knows them as the same.
-        with replay_of(into(source, store, "both", tmp_path / "else", name="both")) as two:
+        with open_replay(into(source, store, "both", tmp_path / "else", name="both")) as two:
             assert not two.run(Soon(3), ignore)
             assert one.run(Never(), ignore)
             assert two.run(Never(), ignore)
@@ -139,15 +138,15 @@ def test_two_at_a_time_are_refused_and_two_with_other_notes_do_it_once(
 
 def test_what_is_ended_goes_on_and_is_finished_once(source: Server, store: Server, tmp_path: Path) -> None:
     wanted = into(source, store, "ended", tmp_path, selection={"first": 11}, rate=100)
-    with replay_of(wanted) as replay:
+    with open_replay(wanted) as replay:
         assert replay.resumed_at is None
         assert not replay.run(Soon(2), ignore)
         assert (replay.note.events > 0, replay.note.sending) == (True, 0)
-    with replay_of(wanted) as replay:
+    with open_replay(wanted) as replay:
         assert replay.resumed_at == replay.note.done >= 11
     done = finish(into(source, store, "ended", tmp_path, selection={"first": 11}))
     assert done.note.events == len(history(store, "ended")) == EVENTS - 5
-    with replay_of(wanted) as replay:
+    with open_replay(wanted) as replay:
         assert replay.note.finished == done.note.finished
     again = finish(into(source, store, "ended", tmp_path, selection={"first": 11}, again=True))
     assert (again.resumed_at, len(history(store, "ended"))) == (None, 2 * (EVENTS - 5))
@@ -156,7 +155,7 @@ def test_what_is_ended_goes_on_and_is_finished_once(source: Server, store: Serve
 def test_the_end_is_fixed_when_it_begins(tmp_path: Path, store: Server) -> None:
     with server() as own, penstock.connect(own.url) as client:
         client.append("shop", "s", [penstock.event("Before", number) for number in range(3)])
-        with replay_of(into(own, store, "fixed", tmp_path)) as replay:
+        with open_replay(into(own, store, "fixed", tmp_path)) as replay:
             assert not replay.run(Soon(0), ignore)
         client.append("shop", "s", [penstock.event("After")])
         assert finish(into(own, store, "fixed", tmp_path)).note.events == 3
@@ -166,22 +165,22 @@ def test_the_end_is_fixed_when_it_begins(tmp_path: Path, store: Server) -> None:
 def test_another_replay_or_another_store_under_the_same_name_is_refused(
     source: Server, store: Server, tmp_path: Path
 ) -> None:
-    with replay_of(into(source, store, "first", tmp_path, name="n")):
+    with open_replay(into(source, store, "first", tmp_path, name="n")):
         pass
     with (
         pytest.raises(ReplayRefused, match="say another --name"),
-        replay_of(into(source, store, "second", tmp_path, name="n")),
+        open_replay(into(source, store, "second", tmp_path, name="n")),
     ):
         pass
     note = unsealed((tmp_path / "n.json").read_bytes())
     (tmp_path / "n.json").write_text(sealed({**note, "source": [note["source"][0], 7]}))
-    with pytest.raises(StoreChanged, match="timeline 7"), replay_of(into(source, store, "first", tmp_path, name="n")):
+    with pytest.raises(StoreChanged, match="timeline 7"), open_replay(into(source, store, "first", tmp_path, name="n")):
         pass
     for text in ("{}", "x", "[]", '{"a": 1}'):
         (tmp_path / "n.json").write_text(text)
         with (
             pytest.raises(ReplayRefused, match="no state of a replay"),
-            replay_of(into(source, store, "first", tmp_path, name="n")),
+            open_replay(into(source, store, "first", tmp_path, name="n")),
         ):
             pass
 
@@ -194,7 +193,7 @@ def test_a_target_that_has_forgotten_a_replay_is_asked_nothing_that_it_cannot_kn
     killed(wanted, Death(Sender.start, 3, is_after=False))
     with monkeypatch.context() as forgetful:
         forgetful.setattr(Sender, "highest", lambda *_: None)
-        with pytest.raises(ReplayRefused, match="has forgotten how far"), replay_of(wanted):
+        with pytest.raises(ReplayRefused, match="has forgotten how far"), open_replay(wanted):
             pass
     assert finish(wanted).note.events == EVENTS
 
@@ -207,9 +206,9 @@ def test_a_first_batch_that_was_sent_long_ago_is_not_sent_again_if_it_may_be_for
     killed(wanted, Death(Sender.start, 1, is_after=True))
     with monkeypatch.context() as later:
         later.setattr(Sender, "highest", lambda *_: None)
-        with replay_of(wanted) as replay:
+        with open_replay(wanted) as replay:
             assert (replay.note.events, replay.resumed_at) == (0, None)
-        later.setattr("penstock.interchange.replaying.FORGOTTEN_S_MIN", -1)
-        with pytest.raises(ReplayRefused, match="has forgotten how far"), replay_of(wanted):
+        later.setattr("penstock.interchange.replay.FORGOTTEN_S_MIN", -1)
+        with pytest.raises(ReplayRefused, match="has forgotten how far"), open_replay(wanted):
             pass
     assert finish(wanted).note.events == EVENTS

@@ -16,7 +16,7 @@ from tests.lake.support import archive, fill, is_same, numbers
 from tests.spark.support import JAVA
 from tests.test_server import PENSTOCK, Served, environment
 
-AGAIN = "penstock: interrupted: run the same command again, and it goes on\n"
+AGAIN = "penstock: interrupted: run the same command again to continue\n"
 
 
 @contextmanager

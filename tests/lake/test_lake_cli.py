@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.lake import _tell
+from penstock.cli.lake import _print_archived
 from penstock.lake.archiving import Archived
 from penstock.lake.layout import PENDING
 from penstock.lake.places import open_lake_place
@@ -53,7 +53,7 @@ def test_a_lake_follows_its_store_until_it_is_told_to_stop_and_is_then_the_same(
         finally:
             following.kill()
     assert following.returncode == 0
-    assert complained.read_text() == f"penstock: waiting: {in_use}penstock: stopped; all that was begun is done\n"
+    assert complained.read_text() == f"penstock: waiting: {in_use}penstock: stopped; the last round is complete\n"
     assert said.read_text().endswith("10 new of 40 events archived, 1 new file\n")
     fill(data, numbers(1))
     same = subprocess.run(
@@ -71,7 +71,7 @@ def test_a_lake_follows_its_store_until_it_is_told_to_stop_and_is_then_the_same(
 
 def test_what_follows_says_in_json_one_line_for_each_round(capsys: pytest.CaptureFixture[str]) -> None:
     for number in (1, 2):
-        _tell(Archived(number, 1, 0, number), as_json=True, many=True)
+        _print_archived(Archived(number, 1, 0, number), as_json=True, many=True)
     assert [json.loads(line)["events"] for line in capsys.readouterr().out.splitlines()] == [1, 2]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.mq import MqClient, Reason
 from penstock.tcp import PeerLog, Why, network_of, shown_peer
-from penstock.tcp.peers import LINES_MAX, LINES_PER_ADDRESS_MAX, WINDOW_S
+from penstock.tcp.server import LINES_MAX, LINES_PER_ADDRESS_MAX, WINDOW_S
 from tests.mq.support import HOST, Raw, Serving, disconnect, serving, until
 
 ELSEWHERE = "127.0.0.2"

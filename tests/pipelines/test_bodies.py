@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
 from penstock.pipelines.inferring import infer
-from penstock.spark.bodies import body_check
-from penstock.spark.ddl import schema_of
+from penstock.spark.body_schema import body_check, schema_of
 
 COLUMNS = """customer STRING NOT NULL, amount BIGINT, small TINYINT, price DECIMAL(5,2), exact DECIMAL(38),
     share DOUBLE, gift BOOLEAN, day DATE, at TIMESTAMP, any VARIANT, `with``tick` INT COMMENT 'odd, but a name',

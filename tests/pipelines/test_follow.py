@@ -41,7 +41,7 @@ def test_it_follows_the_history_until_it_is_told_to_end(tmp_path: Path) -> None:
         finally:
             process.send_signal(signal.SIGTERM)
         out, said = process.communicate(timeout=ENDING_S)
-    assert (process.returncode, out, said) == (0, "", "penstock: stopped; all that was begun is done\n")
+    assert (process.returncode, out, said) == (0, "", "penstock: stopped; the last round is complete\n")
     assert positions(folder, "order_placed") == list(range(1, 16))
     told = json.loads(penstock("pipeline", "status", str(folder), "--json").stdout)
     assert told["in_use_by"] is None
@@ -51,10 +51,10 @@ def test_it_follows_the_history_until_it_is_told_to_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        ((), "run the same command again, and it goes on"),
+        ((), "run the same command again to continue"),
         (
             ("--full-refresh", "bronze"),
-            "run again without --full-refresh to go on, or with it to begin with those tables anew",
+            "run again without --full-refresh to continue, or with it to rebuild those tables",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from penstock.pipelines.generating import _scalar, make_project
 from penstock.pipelines.inferring import infer
 from penstock.pipelines.projects import read_project
 from penstock.pipelines.yamls import loaded
-from penstock.spark.ddl import schema_of
+from penstock.spark.body_schema import schema_of
 from tests.spark.support import fill
 
 ODD = ("\ud800", "\x07", "\ufffe", "a\u2028b", "c\x85d", "")

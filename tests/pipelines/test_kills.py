@@ -106,7 +106,7 @@ def test_a_project_of_an_empty_history_runs_and_takes_the_types_that_come(tmp_pa
     declared.write_text(declared.read_text().replace("types: {}\n", entry))
     with run(folder) as process:
         _, said = process.communicate(timeout=8 * ENDING_S)
-    told = "older events of type OrderPlaced are not in its table, which is new: --full-refresh judged takes them in"
+    told = "older events of type OrderPlaced are not in its new table: --full-refresh judged adds them"
     assert (process.returncode, said) == (0, f"penstock: {told}\n")
     assert positions(folder, "order_placed") == [1, 2, 3, 4, 5]
     assert positions(folder, "quarantine") == []

@@ -225,14 +225,14 @@ def test_the_status_during_the_first_run_says_so(folder: Path) -> None:
     with alone(read_project(folder), "run"):
         in_use, told = penstock("pipeline", "status", str(folder)).stderr.splitlines()
     assert in_use.startswith("penstock: in use by run of process ")
-    assert told == f"{folder} has nothing to show yet: its first run is under way"
+    assert told == f"{folder} has nothing to show yet: its first run is in progress"
     with alone(read_project(folder), "dry-run"):
         assert penstock("pipeline", "status", str(folder)).stderr.endswith(" has not been run yet\n")
 
 
 def test_an_interval_without_follow_is_refused(folder: Path) -> None:
     refused = penstock("pipeline", "run", str(folder), "--interval", "5", code=2)
-    assert "--interval is the time between rounds of --follow, which is not given" in refused.stderr
+    assert "--interval is the time between rounds of --follow: use both or none" in refused.stderr
 
 
 def test_an_example_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
-from penstock.cli.verify import findings
+from penstock.cli.maintenance import findings
 from penstock.model import Event, EventFilter
 from penstock.store import Store, open_store, store_url
 from penstock.store.contract import ReadLimits, Transaction

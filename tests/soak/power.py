@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.cli.verify import findings
+from penstock.cli.maintenance import findings
 from penstock.errors import PenstockError
 from penstock.model import ANY, EventFilter, NewEvent, ProducerMark, stamp_of
 from penstock.store import contract

@@ -10,11 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.engine.index_builder import Builder
-from penstock.engine.indices import Index
+from penstock.engine.index_builder import Builder, Index
 from penstock.errors import FunctionFailed
-from penstock.spark.building import Outcome, build
-from penstock.spark.spreading import spread
+from penstock.spark.builds import Outcome, build
+from penstock.spark.parallel import parallel_map
 from penstock.store import open_reader
 from penstock.store.contract import IteratorState, ReadLimits
 from tests.spark.sink_targets import Target
@@ -92,7 +91,7 @@ def place_of(path: Path) -> Place:
 
 def built(spark: SparkSession | None, place: Place, name: str, size: int = RANGE) -> Outcome:
     """Build an iterator in many parts."""
-    return build(spark, place.url, name, lambda _done, _total: None, range_messages=size)
+    return build(spark, place.url, name, lambda _done, _total: None, task_messages=size)
 
 
 def meanwhile(
@@ -100,13 +99,13 @@ def meanwhile(
 ) -> None:
     """Have something happen when a build has begun, or when its tasks are done and nothing is installed yet."""
 
-    def spread_and_more(spark: Any, tasks: Sequence[Any], *more: Any) -> Any:
+    def map_and_more(spark: Any, tasks: Sequence[Any], *more: Any) -> Any:
         before()
-        found = spread(spark, tasks, *more)
+        found = parallel_map(spark, tasks, *more)
         after()
         return found
 
-    monkeypatch.setattr("penstock.spark.building.spread", spread_and_more)
+    monkeypatch.setattr("penstock.spark.builds.parallel_map", map_and_more)
 
 
 def answers(client: penstock.Client, name: str, count: int) -> list[Any]:

@@ -24,9 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.spark.sink import PenstockStreamWriter, PenstockWriter
+from penstock.spark.sink import PenstockStreamWriter, PenstockWriter, WriteOptions
 from penstock.spark.source import PenstockSource
-from penstock.spark.writing import WriteOptions
 
 ROWS: Final = 48
 PARTS: Final = 4
@@ -131,11 +130,11 @@ class PausingSource(PenstockSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> PenstockWriter:
         paused = self.options.pop("pause")
-        return PausingWriter(self._writing(schema, overwrite), paused)
+        return PausingWriter(self._write_options(schema, overwrite), paused)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PenstockStreamWriter:  # noqa: N802
         paused = self.options.pop("pause")
-        return PausingStreamWriter(self._writing(schema, overwrite), paused)
+        return PausingStreamWriter(self._write_options(schema, overwrite), paused)
 
 
 # -- a cluster

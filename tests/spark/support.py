@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.history.options import ReadOptions
 from penstock.model import ANY, Event, EventFilter, NewEvent, new_event
-from penstock.spark.columns import TABLE, arrow_schema
-from penstock.spark.source import PenstockReader
+from penstock.spark.source import TABLE, PenstockReader, arrow_schema
 from penstock.store import open_reader, open_store, store_url
 from penstock.store.contract import Commit, ReadLimits, Transaction
 from penstock.store.record import columns_of

@@ -30,7 +30,7 @@ def place() -> Iterator[Place]:
 @pytest.fixture(autouse=True)
 def session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command starts a session of its own in `test_builds_killed`."""
-    monkeypatch.setattr("penstock.cli.building.session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr("penstock.cli.iterators.session", lambda *_: nullcontext(spark))
 
 
 def run(*arguments: Any) -> tuple[int, str, str]:
@@ -101,7 +101,7 @@ def test_mistakes_are_told_in_a_line(place: Place, tmp_path: Path, monkeypatch: 
     code, _, err = run(indexed, "--data", place.target.directory)
     assert code == 1
     assert err.startswith(f"penstock: the store in {place.target.directory} is in use by process ")
-    assert err.endswith("; only one server can own an embedded store; ask it: --url penstock://HOST:PORT\n")
+    assert err.endswith("; only one server can own an embedded store; connect to it with --url penstock://HOST:PORT\n")
     assert run("it", "--url", "nonsense")[0] == 2
     assert run("it", "--data", tmp_path / "none")[0] == 1
     assert run("it", "--url", place.url, "--data", tmp_path)[0] == 2

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.errors import FunctionFailed, InvalidRequest, IteratorNotFound, StoreError, StoreInUse
 from penstock.model import BuildStart, IteratorKind, NewEvent, Over, new_event
-from penstock.spark.build_parts import Part
-from penstock.spark.building import NUMBERS_MAX, PARTS_MAX, RANGE_MESSAGES, build, plan_parts
-from penstock.spark.spreading import spread
+from penstock.spark.build_tasks import BuildTask
+from penstock.spark.builds import NUMBERS_MAX, TASK_MESSAGES_MAX, TASKS_MAX, build, plan_tasks
+from penstock.spark.parallel import parallel_map
 from penstock.store.contract import LOG_CONTEXT
 from penstock.store.urls import absolute_url
 from penstock.testing import Server, server
@@ -292,7 +292,9 @@ def test_of_several_attempts_only_the_one_that_is_named_is_installed(
     with place.client() as client:
         make(client, name, "filter", FUNCTIONS["filter"])
     # As if each task had been tried twice, because its executor was slow or lost.
-    monkeypatch.setattr("penstock.spark.building.spread", lambda *given: spread(*given) and spread(*given))
+    monkeypatch.setattr(
+        "penstock.spark.builds.parallel_map", lambda *given: parallel_map(*given) and parallel_map(*given)
+    )
     assert built(spark, place, f"{name}-it").installed.added == 26
     assert place.target.staged() == []
     held.release()
@@ -340,13 +342,13 @@ def test_tasks_are_given_the_whole_path_of_a_store(tmp_path: Path, monkeypatch: 
         make(client, "log", "map", "return msg", values=())
     # Messages that come while no server is there, which might have built them into the index at once.
     fill(tmp_path / "data", [(LOG_CONTEXT, "log", [new_event("message", b"\x01")])])
-    given: list[Part] = []
+    given: list[BuildTask] = []
 
-    def refuse(_spark: None, tasks: list[Part], *_more: object) -> None:
+    def refuse(_spark: None, tasks: list[BuildTask], *_more: object) -> None:
         given.extend(tasks)
         raise StoreError("no task is run here")
 
-    monkeypatch.setattr("penstock.spark.building.spread", refuse)
+    monkeypatch.setattr("penstock.spark.builds.parallel_map", refuse)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreError):
         build(None, "sqlite:///data", "log-it", lambda _done, _total: None)
@@ -358,12 +360,12 @@ def test_tasks_are_given_the_whole_path_of_a_store(tmp_path: Path, monkeypatch: 
 def test_parts_follow_one_another_and_there_are_not_too_many() -> None:
     kinds = (Over.LOG, IteratorKind.MAP, "return msg")
     start = BuildStart("it", 1, "log", *kinds, 10, 10, None, 10 + 2 * RANGE + 1, 1000, 1 << 26, 1 << 23)
-    parts = plan_parts("url", start, RANGE)
+    parts = plan_tasks("url", start, RANGE)
     assert [(part.first, part.end) for part in parts] == [(10, 17), (17, 24), (24, 25)]
     assert all(one.number <= one.last < other.number for one, other in pairwise(parts))
     assert parts[-1].last < NUMBERS_MAX
-    many = plan_parts("url", BuildStart("it", 1, "log", *kinds, 0, 0, None, 10**9 + 1, 1, 1 << 26, 1), RANGE)
-    assert (len(many), many[-1].end) == (PARTS_MAX, 10**9 + 1)
+    many = plan_tasks("url", BuildStart("it", 1, "log", *kinds, 0, 0, None, 10**9 + 1, 1, 1 << 26, 1), RANGE)
+    assert (len(many), many[-1].end) == (TASKS_MAX, 10**9 + 1)
     assert all(one.end == other.first and one.last < other.number for one, other in pairwise(many))
 
 
@@ -371,10 +373,10 @@ def test_there_are_as_many_parts_as_cores_unless_they_would_be_very_small() -> N
     def sizes(messages: int, cores: int, **least: int) -> list[int]:
         kinds = (Over.LOG, IteratorKind.MAP, "return msg")
         start = BuildStart("it", 1, "log", *kinds, 10, 10, None, 10 + messages, 1000, 1 << 26, 1 << 23)
-        return [part.end - part.first for part in plan_parts("url", start, RANGE_MESSAGES, cores, **least)]
+        return [part.end - part.first for part in plan_tasks("url", start, TASK_MESSAGES_MAX, cores, **least)]
 
     assert sizes(10_000, 4) == [2500] * 4
     assert sizes(10_000, 1) == [10_000]
     assert sizes(250_000, 2) == [100_000, 100_000, 50_000]
     assert sizes(1500, 4) == [1000, 500]
-    assert sizes(30, 4, least=1) == [8, 8, 8, 6]
+    assert sizes(30, 4, messages_min=1) == [8, 8, 8, 6]

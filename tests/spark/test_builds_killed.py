@@ -18,8 +18,8 @@ from pyspark.accumulators import _start_update_server
 from penstock.errors import FunctionTimedOut
 from penstock.lua import LuaLimits
 from penstock.spark import sessions
-from penstock.spark.build_parts import CHILD
-from penstock.spark.building import build
+from penstock.spark.build_tasks import CHILD
+from penstock.spark.builds import build
 from penstock.testing import server
 from tests.lake.killing import command_of, descendants, until
 from tests.lake.test_interrupts import alone, interrupt, session_of
@@ -133,7 +133,7 @@ def test_a_build_that_is_interrupted_ends_with_all_its_processes_in_a_line_and_l
         for start in range(40, 30_000, 10_000):
             client.log(number.name).append(list(range(start, start + 10_000)))
     with building(place, made) as process:
-        said = "penstock: interrupted: what was not installed is dropped; run the same command again\n"
+        said = "penstock: interrupted: results that are not installed are discarded; run the same command again\n"
         until(lambda: bool(found(process, CHILD)), "a process that runs the function")
         if number == signal.SIGTERM:
             until(lambda: place.target.staged() != [], "staging")
@@ -146,7 +146,7 @@ def test_spark_prints_no_traceback_of_a_jvm_that_is_gone(capfd: pytest.CaptureFi
     """Its server of accumulators does, once a task is done: the JVM then keeps a connection to it."""
     token = "token"
     accumulators: Any = _start_update_server(token, is_unix_domain_sock=False)
-    sessions._hush(SimpleNamespace(_accumulatorServer=accumulators))
+    sessions._silence_accumulators(SimpleNamespace(_accumulatorServer=accumulators))
     # It serves one connection after the other: when the second is answered, the first is done with.
     for _ in range(2):
         with socket.create_connection(accumulators.server_address) as jvm:

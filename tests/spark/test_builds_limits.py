@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import FunctionFailed, FunctionTimedOut, StoreError
-from penstock.spark.build_parts import CHILD
+from penstock.spark.build_tasks import CHILD
 from penstock.testing import server
 from tests.lake.killing import command_of, descendants
 from tests.spark.build_kit import Held, Place, answers, built

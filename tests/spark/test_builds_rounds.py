@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import IteratorNotFound, LimitExceeded
-from penstock.spark import build_parts, building
+from penstock.spark import build_tasks, builds
 from penstock.testing import server
 from tests.spark.build_kit import Held, Place, answers, built, meanwhile, place_of
 from tests.spark.build_kit import held as held  # noqa: PLC0414 - a fixture
@@ -73,7 +73,7 @@ def test_a_build_in_rounds_does_not_go_on_with_another_iterator_of_the_same_name
 ) -> None:
     held("log-it")
     monkeypatch.setattr("penstock.spark.stages.OWNED", (1024, 1000))
-    install, place = building._install, place_of(tmp_path / "data")
+    install, place = builds._install, place_of(tmp_path / "data")
 
     def install_and_make_anew(*given: Any) -> Any:
         outcome = install(*given)
@@ -85,7 +85,7 @@ def test_a_build_in_rounds_does_not_go_on_with_another_iterator_of_the_same_name
     def run() -> None:
         with place.client() as client:
             make(client, "log", "map", "return string.rep('x', 100)")
-        monkeypatch.setattr(building, "_install", install_and_make_anew)
+        monkeypatch.setattr(builds, "_install", install_and_make_anew)
         with pytest.raises(IteratorNotFound):
             built(None, place, "log-it", MESSAGES)
         assert place.target.staged() == []
@@ -107,8 +107,8 @@ def test_a_task_that_takes_long_is_back_before_its_end_and_another_goes_on(
     held("log-it")
     told: list[tuple[int, int]] = []
     # Of two parts with eight messages.
-    monkeypatch.setattr(building, "PART_S", 0.0)
-    with server(tmp_path / "data") as own, building.begun(own.url, one_of(own.url, kind)) as begun:
+    monkeypatch.setattr(builds, "TASK_S", 0.0)
+    with server(tmp_path / "data") as own, builds.begin_build(own.url, one_of(own.url, kind)) as begun:
         outcome = begun.run(spark, lambda done, total: told.append((done, total)), 4)
         assert (outcome.messages, outcome.failed, begun.failed) == ((8, 1, 1) if kind == "map" else (8, 0, 0))
         # Some messages are read before others; in the end it is all of them.
@@ -133,9 +133,9 @@ def test_processes_that_wait_for_another_part_end_with_this_one(tmp_path: Path, 
     with place.client() as client:
         make(client, "log", "map", "return msg", range(3))
     assert built(None, place, "log-it").installed.added == 3
-    waiting = list(build_parts._idle)
+    waiting = list(build_tasks._idle)
     assert waiting
-    build_parts._end_idle()
+    build_tasks._end_idle()
     assert not any(child.is_alive for child in waiting)
     assert all(child._process.stdin and child._process.stdin.closed for child in waiting)
-    assert not build_parts._idle
+    assert not build_tasks._idle

@@ -89,6 +89,6 @@ def test_what_is_no_schema_and_no_sample_is_refused(spark: SparkSession, url: st
 
 def test_a_stream_needs_a_schema(spark: SparkSession, url: str) -> None:
     rows = spark.readStream.format("penstock").option("url", url).load()
-    with pytest.raises(InvalidRequest, match="of a stream no sample can be taken"):
+    with pytest.raises(InvalidRequest, match="a stream has no sample"):
         typed(rows, "OrderPlaced")
     assert typed(rows, "OrderPlaced", "customer string").isStreaming

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.history.options import ReadOptions
-from penstock.spark.pushing import push
+from penstock.spark.source import push_filters
 
 OPTIONS = ReadOptions("sqlite:///data")
 NOTHING = {"last": 0}
@@ -52,7 +52,7 @@ TAKEN: list[tuple[Filter, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("given", "fields"), TAKEN)
 def test_a_filter_is_taken_whole(given: Filter, fields: dict[str, Any]) -> None:
-    assert push(OPTIONS, [given]) == (replace(OPTIONS, **fields), [])
+    assert push_filters(OPTIONS, [given]) == (replace(OPTIONS, **fields), [])
 
 
 LEFT: list[tuple[Filter, dict[str, Any]]] = [
@@ -73,7 +73,7 @@ LEFT: list[tuple[Filter, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("given", "fields"), LEFT)
 def test_a_filter_is_left_to_spark(given: Filter, fields: dict[str, Any]) -> None:
-    assert push(OPTIONS, [given]) == (replace(OPTIONS, **fields), [given])
+    assert push_filters(OPTIONS, [given]) == (replace(OPTIONS, **fields), [given])
 
 
 def test_filters_come_on_top_of_options_and_of_one_another() -> None:
@@ -86,10 +86,10 @@ def test_filters_come_on_top_of_options_and_of_one_another() -> None:
         GreaterThan(col("position"), 5),
         LessThan(col("position"), 15),
     ]
-    assert push(options, given) == (replace(options, filter="order-1", types=("Sold",), last=14), [])
+    assert push_filters(options, given) == (replace(options, filter="order-1", types=("Sold",), last=14), [])
 
 
 @pytest.mark.parametrize("given", [EqualTo(col("context"), "audit"), StringStartsWith(col("stream"), "invoice-")])
 def test_a_filter_against_the_options_lets_nothing_through(given: Filter) -> None:
     options = ReadOptions("sqlite:///data", "shop", "order-")
-    assert push(options, [given]) == (replace(options, last=0), [])
+    assert push_filters(options, [given]) == (replace(options, last=0), [])

@@ -17,9 +17,7 @@ from penstock.history.histories import Now, open_history
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import RANGES_MAX, ReadPartition, plan, read_range
 from penstock.model import EventFilter, new_event
-from penstock.spark.columns import TABLE, arrow_schema
-from penstock.spark.source import PenstockReader
-from penstock.spark.streaming import PenstockStreamReader
+from penstock.spark.source import TABLE, PenstockReader, PenstockStreamReader, arrow_schema
 from penstock.store.contract import StoreIdentity, Transaction
 from penstock.store.sealing import SEALED_EVENTS, next_seal
 from penstock.store.sqlite import SqliteStore

@@ -165,7 +165,7 @@ def test_what_is_wrong_with_a_table_or_its_options_is_told_before_anything_is_ru
     assert "did you mean orderBy?" in why(lambda: write(rows, store_url(data), ordreBy="at"))
     assert "column stream is missing" in why(lambda: write(rows.drop("stream"), store_url(data)))
     writer = rows.write.format("penstock").mode("overwrite").option("url", store_url(data))
-    assert "a history is only added to" in why(writer.save)
+    assert "a history only grows" in why(writer.save)
 
 
 def test_postgres_takes_what_is_written(spark: SparkSession, schemas: Schemas, tmp_path: Path) -> None:

@@ -18,11 +18,10 @@ import pytest
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidRequest, LimitExceeded, PenstockError, StageLost, StoreInUse
-from penstock.spark import rows, sink, stages
-from penstock.spark.ddl import schema_of
-from penstock.spark.sink import PenstockStreamWriter, PenstockWriter
+from penstock.spark import sink, stages
+from penstock.spark.body_schema import schema_of
+from penstock.spark.sink import PenstockStreamWriter, PenstockWriter, WriteOptions
 from penstock.spark.source import PenstockSource
-from penstock.spark.writing import WriteOptions
 from penstock.store import open_store, store_url
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import server
@@ -148,7 +147,7 @@ def test_a_table_does_not_pass_for_a_batch_of_a_query(data: Path) -> None:
 
 
 def test_a_table_with_a_producer_needs_a_number(data: Path) -> None:
-    with pytest.raises(InvalidRequest, match="option producer is for tables with a number: say batch too"):
+    with pytest.raises(InvalidRequest, match="option producer needs a number for each table; set batch too"):
         PenstockWriter(options(data, producer="nightly"))
 
 
@@ -193,8 +192,8 @@ def writer_of(
         ({"badRows": "hide"}, "option badRows is 'hide': it must be one of fail, divert"),
         ({"badRows": "divert"}, "option badRowsPath belongs to badRows=divert"),
         ({"badRows": "divert", "badRowsPath": "s3://b/x"}, "option badRowsPath is 's3://b/x'"),
-        ({"batch": "1"}, "option batch is a number of a producer's"),
-        ({"producer": "p"}, "option producer is for tables with a number"),
+        ({"batch": "1"}, "option batch is the number of a producer's table"),
+        ({"producer": "p"}, "option producer needs a number for each table"),
         ({"producer": "p", "batch": "-1"}, "option batch is '-1'"),
         ({"ordreBy": "at"}, "did you mean orderBy?"),
     ],
@@ -210,7 +209,7 @@ def test_options_are_checked(data: Path, given: dict[str, str], reason: str) -> 
     [
         (SCHEMA.replace("stream string, ", ""), "column stream is missing"),
         (SCHEMA.replace(", text string", ""), "column body is missing, and so is text"),
-        (f"{SCHEMA}, more int", "column more is not known"),
+        (f"{SCHEMA}, more int", "column more is unknown"),
         (SCHEMA.replace("type string", "type int"), "column type is of type int; it must be string"),
     ],
 )
@@ -221,7 +220,7 @@ def test_the_table_is_checked(data: Path, schema: str, reason: str) -> None:
 
 
 def test_a_history_is_never_overwritten(data: Path) -> None:
-    with pytest.raises(InvalidRequest, match="a history is only added to"):
+    with pytest.raises(InvalidRequest, match="a history only grows"):
         writer_of(data, SCHEMA, overwrite=True)
 
 
@@ -327,7 +326,7 @@ def test_a_job_may_stage_only_so_much_where_others_write_too(
     schemas: Schemas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = fill(schemas.url(tmp_path), [])
-    monkeypatch.setattr(rows, "UNIT_EVENTS_MAX", 1)
+    monkeypatch.setattr(sink, "UNIT_EVENTS_MAX", 1)
     monkeypatch.setattr(stages.StoreStages.__init__, "__defaults__", ((1 << 20, 3),))
     with pytest.raises(LimitExceeded, match="stage_units_max"):
         save(WriteOptions(url), table(["x"] * 4))
@@ -336,12 +335,12 @@ def test_a_job_may_stage_only_so_much_where_others_write_too(
 
 
 def test_what_a_task_holds_is_bounded_by_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "HELD_BYTES_MAX", 64_000)
-    units = rows.Units(None, lambda _bad: None, 1 << 20)
+    monkeypatch.setattr(sink, "BUFFERED_BYTES_MAX", 64_000)
+    units = sink.UnitBuilder(None, lambda _bad: None, 1 << 20)
     names = [f"s{number}" for number in range(99)]
     assert list(units.add(table(["{}"] * 99).set_column(1, "stream", pa.array(names)))) == []
     assert len(list(units.add(table(["{}"])))) == 100
-    assert list(units.rest()) == []
+    assert list(units.flush()) == []
 
 
 # -- owners

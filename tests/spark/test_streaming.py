@@ -18,8 +18,7 @@ import penstock
 from penstock.errors import StoreChanged
 from penstock.history.options import ReadOptions
 from penstock.model import new_event
-from penstock.spark.columns import TABLE, arrow_schema
-from penstock.spark.streaming import PenstockStreamReader
+from penstock.spark.source import TABLE, PenstockStreamReader, arrow_schema
 from penstock.store import store_url
 from penstock.testing import server
 from tests.spark.support import NOON, PATIENCE_S, counted, fill, history, until

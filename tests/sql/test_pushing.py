@@ -19,9 +19,15 @@ from penstock.history.options import ReadOptions
 from penstock.model import ANY, EventFilter, NewEvent, new_event
 from penstock.model.times import TICKS_MAX, stamp_of, ticks_of_datetime
 from penstock.sql import Session, open_session
-from penstock.sql.extents import EVERYTHING, Span, extent_of, narrowed, recorded_times
-from penstock.sql.recorded import recorded_between
-from penstock.sql.substrait import Other, columns_of, tree
+from penstock.sql.dataset import recorded_between
+from penstock.sql.pushdown import (
+    NONE,
+    Filter,
+    ValueRange,
+    narrowed,
+    parse_filter,
+    recorded_ticks,
+)
 from penstock.store import record
 from penstock.store.contract import Commit, Transaction
 from penstock.store.sqlite import SqliteStore
@@ -98,8 +104,8 @@ def tables(draw: st.DrawFn) -> pa.Table:
 
 @given(FILTERS, tables())
 def test_no_row_that_passes_a_filter_lies_outside_of_what_is_read(passing: Any, table: pa.Table) -> None:
-    extent = extent_of(tree(passing, TABLE))
-    options, recorded = narrowed(ReadOptions("sqlite:///x"), extent), recorded_times(extent)
+    constraints = parse_filter(passing, TABLE).constraints
+    options, recorded = narrowed(ReadOptions("sqlite:///x"), constraints), recorded_ticks(constraints)
     for row in table.filter(passing).drop(list(TIMES)).to_pylist():
         assert options.first <= row["position"] <= options.last
         assert options.wanted.wants_stream(row["context"], row["stream"])
@@ -109,7 +115,7 @@ def test_no_row_that_passes_a_filter_lies_outside_of_what_is_read(passing: Any, 
 
 
 def pushed(expression: Any) -> ReadOptions:
-    return narrowed(ReadOptions("sqlite:///x"), extent_of(tree(expression, TABLE)))
+    return narrowed(ReadOptions("sqlite:///x"), parse_filter(expression, TABLE).constraints)
 
 
 def test_what_is_simple_is_pushed() -> None:
@@ -133,9 +139,9 @@ def test_names_that_no_option_can_say_are_left_to_the_filter(name: str) -> None:
 
 def test_what_is_not_understood_says_nothing() -> None:
     strange = pc.utf8_length(pc.field("type")) > 3
-    assert extent_of(tree(strange, TABLE)) == EVERYTHING
-    assert columns_of(tree(strange, TABLE)) in (None, frozenset(["type"]))
-    assert tree(pc.field("no such column") == 1, TABLE) == Other()
+    assert parse_filter(strange, TABLE).constraints == NONE
+    assert parse_filter(strange, TABLE).columns in (None, frozenset(["type"]))
+    assert parse_filter(pc.field("no such column") == 1, TABLE) == Filter()
 
 
 # -- against a store
@@ -292,11 +298,11 @@ def test_recorded_times_between_runs_of_one_record_are_exact(store: Path) -> Non
         head = history.now().head
         runs = [(record, run) for record in _all(history, head) for run in record.runs()]
         for _, run in runs[::7]:
-            low, high = recorded_between(history, Span(run.recorded, run.recorded), 1, head)
+            low, high = recorded_between(history, ValueRange(run.recorded, run.recorded), 1, head)
             expected = _positions(history, head, run.recorded)
             assert (low, high) == (expected[0], expected[-1])
-        assert recorded_between(history, Span(TICKS_MAX, None), 1, head) == (head + 1, head)
-        assert recorded_between(history, Span(None, 0), 1, head) == (1, 0)
+        assert recorded_between(history, ValueRange(TICKS_MAX, None), 1, head) == (head + 1, head)
+        assert recorded_between(history, ValueRange(None, 0), 1, head) == (1, 0)
 
 
 def _all(history: History, head: int) -> list[Any]:

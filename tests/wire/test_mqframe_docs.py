@@ -13,9 +13,9 @@ from uuid import UUID
 
 import pytest
 
-from penstock.engine.budget import CONNECTIONS_MIN
-from penstock.gates.carrying import OUTSTANDING_MAX
-from penstock.gates.mq import UNREAD_MS_MAX, limits_of
+from penstock.engine.engine import CONNECTIONS_MIN
+from penstock.gates.in_flight import OUTSTANDING_MAX, UNREAD_MS_MAX
+from penstock.gates.mq import limits_of
 from penstock.mq import MqLimits
 from penstock.settings import TABLE, Settings
 from penstock.wire.mqframe import (

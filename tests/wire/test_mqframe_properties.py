@@ -5,7 +5,7 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.wire.mqframe import FRAME_BYTES_MAX, Disconnected, Message, Reason, cut, disconnect, encode
+from penstock.wire.mqframe import FRAME_BYTES_MAX, Disconnected, Message, Reason, disconnect, encode, split_frames
 from tests.fuzz.mqframe import CORPUS, fuzz_one, mutations, run
 from tests.seeds import rng
 from tests.wire.mqframe_checks import BYTES_MAX, FRAMES_MAX, PING, check, command, cut_at, last, more, parsed, wire
@@ -58,7 +58,7 @@ def test_what_comes_before_a_disconnect_arrives_and_nothing_behind_it(
 
 @given(st.binary(max_size=200), st.integers(1, 50))
 def test_what_is_cut_into_frames_is_whole_when_joined(content: bytes, size: int) -> None:
-    frames = list(cut(content, size))
+    frames = list(split_frames(content, size))
     assert b"".join(frames) == content
     assert all(0 < len(frame) <= size for frame in frames)
 

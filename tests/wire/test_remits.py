@@ -28,18 +28,15 @@ from penstock.wire.remits import (
     OPERATIONS,
     REQUEST,
     Exchange,
-    Failure,
     Frame,
     Parser,
     decode,
     item_payload,
     pack,
     parse_data,
-    parse_error,
-    parse_info,
-    request,
 )
 from penstock.wire.remits.frames import LENGTH_MAX
+from tests.wire.remits_answers import Failure, parse_error, parse_info, request
 from tests.wire.remits_checks import frames_of, one_frame
 from tests.wire.remits_samples import SAMPLES, Sample, sample
 
@@ -246,7 +243,7 @@ def test_no_logs_are_an_empty_array_and_no_iterators_no_items() -> None:
 
 
 def test_an_answer_longer_than_a_frame_can_be_is_a_limit_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.wire.remits.encoding.LENGTH_MAX", 100)
+    monkeypatch.setattr("penstock.wire.remits.operations.LENGTH_MAX", 100)
     exchange = decode(one_frame(sample("Iterator Next").sent))
     assert one_frame(exchange.answer(ItemPage([bytes(94)]))).kind == DATA
     assert one_frame(exchange.answer(ItemPage([bytes(95)])))[:2] == (ERROR, 32)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.wire.remits import DEPTH_MAX, ITEMS_MAX, cbor, check_message, first_invalid, plainly_valid
-from penstock.wire.remits.cbor import BUILT_BYTES_MAX, GROUP_MAX
-from penstock.wire.remits.scanning import TOO_MANY
+from penstock.wire.remits.cbor import BUILT_BYTES_MAX, GROUP_MAX, TOO_MANY
 from tests.fuzz.remits import MESSAGES, check_cbor, mutations
 from tests.wire.remits_checks import reference
 
@@ -274,10 +273,10 @@ def test_unusual_messages_among_usual_ones_are_fine() -> None:
 
 
 def test_plain_messages_are_never_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
-    def scan(_data: bytes) -> None:
+    def scan(_data: bytes, _at: int) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(cbor, "_scanned", scan)
+    monkeypatch.setattr(cbor, "end_of", scan)
     usual, in_pieces, long = dumps({"a": [1, "b"]}), bytes.fromhex("bf61615f4100ffff"), dumps("x" * BUILT_BYTES_MAX)
     assert plainly_valid([])
     assert plainly_valid([usual] * 200)

@@ -9,24 +9,9 @@ from cbor2 import CBORTag, dumps
 from penstock import errors
 from penstock.errors import FunctionFailed, PenstockError
 from penstock.model import AddMessages
-from penstock.wire.remits import (
-    CODES,
-    ERROR,
-    NAMES,
-    OPERATIONS,
-    REQUEST,
-    Failure,
-    Frame,
-    Parser,
-    code_of,
-    decode,
-    error_frame,
-    pack,
-    parse_error,
-    refusal_frame,
-)
-from penstock.wire.remits.encoding import DETAIL_CHARACTERS_MAX
-from penstock.wire.remits.fields import FIELD_ITEMS_MAX, FIELDS_MAX
+from penstock.wire.remits import ERROR, OPERATIONS, REQUEST, Frame, Parser, decode, error_frame, pack, refusal_frame
+from penstock.wire.remits.operations import DETAIL_CHARACTERS_MAX, FIELD_ITEMS_MAX, FIELDS_MAX
+from tests.wire.remits_answers import CODES, NAMES, Failure, code_of, parse_error
 from tests.wire.remits_checks import frames_of, one_frame
 from tests.wire.remits_samples import SAMPLES, sample
 from tests.wire.test_remits import asked, refusal

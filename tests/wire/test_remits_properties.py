@@ -17,9 +17,10 @@ from penstock.model import (
     Request,
     ticks_of_unix_ns,
 )
-from penstock.wire.remits import OPERATIONS, REQUEST, decode, item_payload, pack, parse_data, request
+from penstock.wire.remits import OPERATIONS, REQUEST, decode, item_payload, pack, parse_data
 from tests.fuzz.remits import fuzz_one, mutations, run
 from tests.seeds import rng
+from tests.wire.remits_answers import request
 from tests.wire.remits_checks import check, one_frame
 from tests.wire.remits_samples import SAMPLES, Sample
 

@@ -12,7 +12,7 @@ from penstock.errors import AnswerMalformed, EventNotFound, InvalidRequest, Pens
 from penstock.model import Append, NewEvent, ProducerMark, ReadAll, Reply, Request, Transact
 from penstock.wire.res01 import OURS, TEXT_COMMANDS, decode, fields_of, full_frames, message_of, reply_of
 from penstock.wire.res01.commands import Hello
-from penstock.wire.res01.events import full_events
+from penstock.wire.res01.dialects import full_events
 from tests.wire.checks import encoded, few_examples, reply_to
 from tests.wire.res01_strategies import REPLIES, REQUESTS, event_lists
 from tests.wire.samples import EVENT, NEW_EVENT, NOTHING, REQUEST_ID, SAMPLES, TEXT, TICKS, sample
@@ -108,7 +108,7 @@ def test_an_event_that_cannot_be_read_is_told_by_its_field(at: int, wrong: bytes
     read = reply_of(EXAMPLES[model.ReadStream], frames)
     assert isinstance(read, AnswerMalformed)
     assert read.reason == reason
-    assert str(read) == f"the server's answer cannot be read: {reason}; what was asked for may have been done"
+    assert str(read) == f"the server's answer cannot be read: {reason}; it may have carried the request out"
 
 
 # --- what cannot be asked -------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_a_request_of_another_kind_is_said_by_name() -> None:
     class Dance(Request):
         """Nobody knows how."""
 
-    with pytest.raises(InvalidRequest, match="Dance cannot be asked over Res01"):
+    with pytest.raises(InvalidRequest, match="Dance cannot be sent over Res01"):
         fields_of(Dance())
 
 

@@ -16,10 +16,12 @@ from penstock import model
 from penstock.engine.jobs import TIES_BYTES_MAX, TIES_MAX, TIES_POSITIONS_MAX
 from penstock.errors import PenstockError, VersionConflict, WriterBusy
 from penstock.model import Append, GetStats, Reply, Request
-from penstock.wire.res01 import BINARY_COMMANDS, CODES, TEXT_COMMANDS, codes, decode, message_of
-from penstock.wire.res01.commands import SUBSCRIPTIONS_MAX, Hello
+from penstock.wire.codes import ERROR_CODES, Res01Code
+from penstock.wire.res01 import BINARY_COMMANDS, TEXT_COMMANDS, decode, message_of
+from penstock.wire.res01.commands import Hello
 from penstock.wire.res01.fields import BINARY_SCALARS, NUMBER_BYTES_MAX, TEXT_SCALARS, TIME_BYTES_MAX
 from penstock.wire.res01.page import commands_table, page_with_table
+from penstock.wire.res01.schema import SUBSCRIPTIONS_MAX
 from tests.wire.samples import LEGACY, SAMPLES, STAMP, TICKS, Sample, sample
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "protocols" / "res01.md").read_text(encoding="utf-8")
@@ -150,14 +152,14 @@ def test_a_hello_and_an_error_of_our_own_dialect_look_as_the_page_shows() -> Non
 def test_every_code_is_in_the_table_of_codes() -> None:
     section = PAGE.split("\n## Errors")[1].split("### Which")[0]
     rows = {int(code) for code in re.findall(r"^\| (-?\d+) \|", section, re.MULTILINE)}
-    assert rows == {value for name, value in vars(codes).items() if name.isupper() and isinstance(value, int)}
+    assert rows == set(Res01Code)
 
 
 def test_every_error_is_in_the_table_with_its_code() -> None:
     section = PAGE.split("### Which error is which code")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (-?\d+) \| (.+) \|$", section, re.MULTILINE)
     shown = {(name, int(code)) for code, names in rows for name in re.findall(r"`(\w+)`", names)}
-    assert shown == {(kind.__name__, code) for kind, code in CODES.items()}
+    assert shown == {(kind.__name__, code) for kind, (code, _) in ERROR_CODES.items()}
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.title)

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from penstock import __version__, errors
 from penstock.errors import AnswerMalformed, PenstockError, Refused, Retry
 from penstock.model import GetStats, SetSubscription
-from penstock.wire.res01 import CODES, OWN_COMMANDS, decode, error_frame, error_of, message_of, reply_of
+from penstock.wire.codes import ERROR_CODES
+from penstock.wire.res01 import OWN_COMMANDS, decode, error_frame, error_of, message_of, reply_of
 from penstock.wire.res01.commands import VERSION, Hello, Welcome
 from penstock.wire.res01.dialects import CLIENTS_OWN, error_payload
 from tests.wire.checks import few_examples
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
 
-kinds = pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.__name__)
+kinds = pytest.mark.parametrize("kind", ERROR_CODES, ids=lambda kind: kind.__name__)
 told_kinds = pytest.mark.parametrize(
-    "kind", [kind for kind in CODES if kind.__name__ not in CLIENTS_OWN], ids=lambda kind: kind.__name__
+    "kind", [kind for kind in ERROR_CODES if kind.__name__ not in CLIENTS_OWN], ids=lambda kind: kind.__name__
 )
 words = st.text(st.characters(), max_size=30)
 

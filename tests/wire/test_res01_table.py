@@ -14,9 +14,8 @@ from penstock.errors import AnswerMalformed, LimitExceeded
 from penstock.model import Append, Reply, Request
 from penstock.model.requests import Repeat
 from penstock.wire.res01 import OURS, OWN_COMMANDS, TEXT_COMMANDS, Command, commands, decode, fields_of, reply_of
-from penstock.wire.res01.answers import Answer
-from penstock.wire.res01.commands import CONTEXT, EXTENSIONS, FILTER, ORIGINAL, SMALL_BYTES_MAX
-from penstock.wire.res01.kinds import LONG
+from penstock.wire.res01.commands import CONTEXT, EXTENSIONS, FILTER, ORIGINAL
+from penstock.wire.res01.schema import LONG, SMALL_BYTES_MAX, Answer
 from tests.wire.checks import few_examples
 from tests.wire.res01_strategies import REQUESTS
 
@@ -68,9 +67,9 @@ def test_the_commands_that_carry_events_or_output_have_no_limit_of_their_own() -
 
 
 def test_a_new_command_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = re.search(r"\*\*a Res01 command\*\*.*?```python\n(.*?)  ```", CONTRIBUTING, re.DOTALL)
+    found = re.search(r"^## Add a Res01 command\n.*?^```python\n(.*?)^```$", CONTRIBUTING, re.MULTILINE | re.DOTALL)
     assert found
-    code = re.sub(r"^  ", "", found[1], flags=re.MULTILINE)
+    code = found[1]
     names: dict[str, Any] = {
         "dataclass": dataclass,
         "Request": Request,

@@ -1,44 +1,50 @@
 """`penstock append`: one event from arguments, or many as JSON lines from standard input.
 
-Lines are written in the order they come in, together with what else was there to read: up to 500 lines at once, in one
-transaction, all or nothing. A line that is no event, or that the server refuses, ends it; those before it are written,
-and nothing after it is.
+Lines that are available together are written in one transaction of at most 500 lines, all or nothing. The first line
+that is not an event, or that the server refuses, ends the command: lines before it are written, no line after it is.
 """
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import groupby
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 from uuid import UUID
 
 import typer
 
-from penstock.cli.connecting import Data, Url, connected, explained
-from penstock.cli.events import Placed, event_of
-from penstock.cli.options import moment, need_name
-from penstock.cli.output import INTERRUPTED, AsJson, complain, counted, fail, json_text, print_line, refuse
+from penstock.cli.connection import connected, error_line
+from penstock.cli.options import Data, Url, moment, need_name
+from penstock.cli.output import (
+    INTERRUPTED,
+    AsJson,
+    counted,
+    fail,
+    json_text,
+    print_line,
+    print_lines,
+    refuse,
+    stop_command,
+)
 from penstock.errors import PenstockError, Retry, VersionConflict
-from penstock.interchange.strict import parsed
 from penstock.model import ANY, NEW, Appended
 from penstock.model.events import NewEvent, random_id
 from penstock.model.times import now_ticks, stamp_of, ticks_of_datetime, ticks_of_text
 
 if TYPE_CHECKING:
     from penstock.client import Client
-
-__all__ = ["append_command", "numbered_lines"]
+    from penstock.cloudevents import Incoming
 
 STDIN: Final = "-"
 NEW_STREAM: Final = ("new", "none")
 BOM: Final = b"\xef\xbb\xbf"
-"""What some editors put before the first line of a text."""
 TRANSACTION_LINES_MAX: Final = 500
 TRANSACTION_BYTES_MAX: Final = 4 << 20
-"""Bytes of lines that are written together; a longer line is written by itself."""
+"""Bytes of lines in one transaction; a longer line has a transaction of its own."""
 READ_BYTES: Final = 1 << 18
 LINE_BYTES_MAX: Final = 64 << 20
-"""A line, or a body, on standard input: more than a server takes unless its limits were raised by far."""
+"""The longest line, or body, on standard input: far more than the default limits of a server."""
 
 
 def append_command(
@@ -60,24 +66,24 @@ def append_command(
     number: Annotated[
         UUID | None,
         typer.Option(
-            "--id", help="the event's id; otherwise a random one. Ids are not compared: see --expected", metavar="UUID"
+            "--id", help="the event's id (default: random). Ids are not compared: see --expected", metavar="UUID"
         ),
     ] = None,
     time: Annotated[
         str | None,
-        typer.Option("--time", help="the event's time, or how long ago it was; otherwise now", metavar="TIME"),
+        typer.Option("--time", help="the event's time, or how long ago it was (default: now)", metavar="TIME"),
     ] = None,
     expected: Annotated[
         str,
         typer.Option(
             "--expected",
-            help="the sequence that the event must get, so that the same command cannot append it twice; "
-            "new (or none): the stream must not exist; any: do not look",
+            help="the sequence that the event must get, so that running the same command twice appends one event; "
+            "new (or none): the stream must not exist; any: no check",
             metavar="N|new|any",
         ),
     ] = "any",
     text: Annotated[
-        bool, typer.Option("--text", help="keep a BODY, or headers, that look like JSON and are not as text")
+        bool, typer.Option("--text", help="accept a BODY, or headers, that look like JSON but are not valid JSON")
     ] = False,
     url: Url = None,
     data: Data = None,
@@ -85,11 +91,11 @@ def append_command(
 ) -> None:
     """Append an event to a stream, or many: JSON lines on standard input.
 
-    An event is on disk when the command ends with exit code 0. JSON lines are what `penstock read --json` prints:
-    objects with stream, type, and if you like context, body (or text, or base64), headers, id and timestamp. A context
-    or stream that the command names is that of all lines, and a line that names another is an error. They are written
-    in their order, up to 500 lines at a time in one transaction: all of these or none. At a line that is no
-    event, or that the server refuses, it ends: the line is named, those before it are written, nothing after it is.
+    When the command ends with exit code 0, the events are on disk. JSON lines are what `penstock read --json` prints:
+    objects with stream and type, and optionally context, body (or text, or base64), headers, id and timestamp. If the
+    command names a context or stream, all lines belong to it, and a line that names another is an error. Lines are
+    written in order, in transactions of up to 500 lines: all of these or none. The first line that is not an event, or
+    that the server refuses, ends the command with its number: lines before it are written, no line after it is.
     """
     given = [context, stream, type_]
     for name, what in zip(given, ("a context", "a stream", "a type"), strict=True):
@@ -97,35 +103,34 @@ def append_command(
     if STDIN in given:
         end = given.index(STDIN)
         if any(value is not None for value in (*given[end + 1 :], body, headers, number, time)) or expected != "any":
-            refuse("- for JSON lines comes last, and what belongs to one event is in its line")
+            refuse("- for JSON lines must come last, and each line has the rest of its event")
         with connected(url, data, create=True) as client:
-            Lines(client, *[*given[:end], None, None][:2], as_json=as_json).append(sys.stdin.buffer)
+            Lines(client, *[*given[:end], None, None][:2], as_json=as_json).append(sys.stdin.buffer.fileno())
         return
     if stream is None or type_ is None:
-        refuse("an event has a CONTEXT, a STREAM and a TYPE; - in their place reads JSON lines from standard input")
+        refuse("an event needs a CONTEXT, a STREAM and a TYPE; - in their place reads JSON lines from standard input")
     event = NewEvent(
         random_id() if number is None else number.bytes,
-        stamp_of(_ticks(time)),
+        stamp_of(now_ticks() if time is None else _ticks(time)),
         type_,
         _text("--headers", headers or "", text) or None,
         _body(body, text),
     )
-    wanted = expected_version(expected)
+    version = _expected_version(expected)
     with connected(url, data, create=True) as client:
         try:
-            appended = client.append(context, stream, [event], expected=wanted)
+            appended = client.append(context, stream, [event], expected=version)
         except VersionConflict as error:
             if expected not in NEW_STREAM:
                 raise
             fail(
-                f"stream {stream} in context {context} must be new, but has {counted(error.actual, 'event')}; "
+                f"stream {stream} in context {context} exists already and has {counted(error.actual, 'event')}; "
                 "nothing was written"
             )
-    report([Placed(context, stream, event)], appended, as_json)
+    _report(context, stream, [event], appended, as_json)
 
 
 def _body(given: str | None, as_text: bool) -> bytes:
-    """The body as it was given."""
     if given != STDIN:
         return os.fsencode(_text("BODY", given or "", as_text))
     found = sys.stdin.buffer.read(LINE_BYTES_MAX + 1)
@@ -135,22 +140,20 @@ def _body(given: str | None, as_text: bool) -> bytes:
 
 
 def _text(name: str, given: str, as_text: bool) -> str:
-    """A text as it was given. What begins like JSON and is not is a slip more often than it is meant."""
+    """The text as given; text that begins like JSON but is not JSON is refused, because it is most likely a typo."""
     if not as_text and given.lstrip()[:1] in ("{", "["):
+        from penstock.event_json import parse_json  # noqa: PLC0415
+
         try:
-            parsed(given)
-        except JSONDecodeError as error:
-            refuse(f"{name} is not JSON: {where(error)}; say --text to keep it as text")
+            parse_json(given)
         except (ValueError, RecursionError) as error:
-            refuse(f"{name} is not JSON: {error}; say --text to keep it as text")
+            refuse(f"{name} is not JSON: {json_flaw(error)}; use --text to keep it as text")
     return given
 
 
-def _ticks(time: str | None) -> int:
-    if time is None:
-        return now_ticks()
+def _ticks(time: str) -> int:
     try:
-        # To 100 ns, which is finer than Python's own times are.
+        # To 100 ns, which is finer than Python's datetime.
         return ticks_of_text(time)
     except ValueError:
         pass
@@ -160,29 +163,22 @@ def _ticks(time: str | None) -> int:
         refuse(f"--time {error.message}")
 
 
-def expected_version(text: str) -> int:
-    """What `--expected` means."""
+def _expected_version(text: str) -> int:
     words = {"any": ANY, **dict.fromkeys(NEW_STREAM, NEW)}
     if text in words:
         return words[text]
     if not text.isdecimal() or int(text) < 1:
-        refuse(f"--expected {text!r} is no version: say new, any, or the sequence that the event must get, from 1 on")
+        refuse(f"--expected {text!r} is not a version: use new, any, or the sequence that the event must get, from 1")
     return int(text)
 
 
-def where(error: JSONDecodeError) -> str:
-    """What is wrong with a JSON text, and in which column."""
-    return f"column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
-
-
-def report(placed: list[Placed], appended: Appended, as_json: bool) -> None:
-    """Say where events have got to."""
-    for offset, (context, stream, event) in enumerate(placed):
+def _report(context: str, stream: str, events: list[NewEvent], appended: Appended, as_json: bool) -> None:
+    """Print where events were written."""
+    for offset, event in enumerate(events):
         position, sequence = appended.position + offset, appended.sequence + offset
         if as_json:
-            number = str(UUID(bytes=event.id))
-            found = {"position": position, "sequence": sequence, "context": context, "stream": stream, "id": number}
-            print_line(json_text(found))
+            place = {"position": position, "sequence": sequence, "context": context, "stream": stream}
+            print_lines([{**place, "id": str(UUID(bytes=event.id))}])
         else:
             print_line(f"position {position}, event {sequence} of {context}/{stream}")
 
@@ -191,7 +187,7 @@ def report(placed: list[Placed], appended: Appended, as_json: bool) -> None:
 
 
 class Lines:
-    """Appends JSON lines, and knows how far it is."""
+    """Appends JSON lines, and knows how many are written."""
 
     def __init__(self, client: "Client", context: str | None, stream: str | None, *, as_json: bool) -> None:
         self._client = client
@@ -199,64 +195,56 @@ class Lines:
         self._as_json = as_json
         self._written = 0
         self._events = 0
-        self._sent: int | None = None
-        """The last line of those that are on their way."""
+        self._in_flight: int | None = None
+        """The last line of the transaction in flight."""
 
-    def append(self, source: Any) -> None:
-        """Append all lines, or those before the first that is no event."""
+    def append(self, source: int) -> None:
+        """Append all lines, or those before the first that is not an event."""
         try:
-            self._append(source)
+            for lines in numbered_lines(source):
+                found: list[tuple[int, Incoming]] = []
+                for number, line in lines:
+                    try:
+                        if line.strip():
+                            found.append((number, event_of(line, *self._place)))
+                    except (ValueError, RecursionError) as error:
+                        self._write(found, number - 1)
+                        self._end(f"line {number}: {json_flaw(error)}")
+                self._write(found, lines[-1][0])
         except KeyboardInterrupt:
-            raise typer.Exit(complain(self._interrupted(), INTERRUPTED)) from None
+            last = self._in_flight
+            doubt = "" if last is None else f", and perhaps those up to line {last}, all or none of them"
+            stop_command(f"interrupted: {counted(self._written, 'line')} written{doubt}", INTERRUPTED)
         if not self._as_json:
             print_line(f"appended {counted(self._events, 'event')}")
 
-    def _interrupted(self) -> str:
-        """How far it is, for somebody who goes on from there."""
-        doubt = "" if self._sent is None else f", and perhaps those up to line {self._sent}, all or none of them"
-        return f"interrupted: {counted(self._written, 'line')} written{doubt}"
-
-    def _append(self, source: Any) -> None:
-        for lines in numbered_lines(source.fileno()):
-            found: list[Line] = []
-            for number, line in lines:
-                try:
-                    if line.strip():
-                        found.append(Line(number, event_of(parsed(line.decode()), *self._place)))
-                except (ValueError, RecursionError) as error:
-                    self._write(found, number - 1)
-                    self._end(f"line {number}: {_reason(error)}")
-            self._write(found, lines[-1][0])
-
-    def _write(self, lines: list["Line"], last: int) -> None:
-        """Write events in one transaction: all that were read up to a line."""
-        if lines:
-            try:
-                self._transact([line.placed for line in lines], last)
-            except PenstockError as error:
-                self._mend(lines, error)
+    def _write(self, lines: "list[tuple[int, Incoming]]", last: int) -> None:
+        """Write events in one transaction: everything up to line `last`."""
+        try:
+            if lines:
+                self._transact([row for _, row in lines], last)
+        except PenstockError as error:
+            first, final = lines[0][0], lines[-1][0]
+            if error.retry is not Retry.NEVER or first == final:
+                where = f"line {first}" if first == final else f"lines {first} to {final}"
+                self._end(f"{where}: {error_line(error)}", is_known=error.retry is not Retry.UNKNOWN)
+            # Nothing was written. One line is to blame: write them one by one, and name it.
+            for number, row in lines:
+                self._write([(number, row)], number)
         self._written = last
 
-    def _transact(self, placed: list[Placed], last: int) -> None:
-        groups, self._sent = list(neighbours(placed)), last
+    def _transact(self, rows: "list[Incoming]", last: int) -> None:
+        neighbours = [(place, [row.event for row in group]) for place, group in groupby(rows, lambda row: row[:2])]
+        self._in_flight = last
         with self._client.transaction() as transaction:
-            for group in groups:
-                transaction.append(group[0].context, group[0].stream, [event for _, _, event in group])
-        self._written, self._sent = last, None
-        self._events += len(placed)
+            for (context, stream), events in neighbours:
+                transaction.append(context, stream, events)
+        self._written, self._in_flight = last, None
+        self._events += len(rows)
         if self._as_json:
-            for group, appended in zip(groups, transaction.result, strict=True):
-                report(group, appended, as_json=True)
+            for ((context, stream), events), appended in zip(neighbours, transaction.result, strict=True):
+                _report(context, stream, events, appended, as_json=True)
             sys.stdout.flush()
-
-    def _mend(self, lines: list["Line"], error: PenstockError) -> None:
-        """Nothing of these was written, or nobody knows. One of them may be to blame, and is named."""
-        first, last = lines[0].number, lines[-1].number
-        if error.retry is not Retry.NEVER or first == last:
-            where = f"line {first}" if first == last else f"lines {first} to {last}"
-            self._end(f"{where}: {explained(error)}", is_known=error.retry is not Retry.UNKNOWN)
-        for line in lines:
-            self._write([line], line.number)
 
     def _end(self, reason: str, *, is_known: bool = True) -> NoReturn:
         """End with what is wrong, and how much is written."""
@@ -267,37 +255,38 @@ class Lines:
         fail(f"{reason}; {before}")
 
 
-class Line(NamedTuple):
-    """A line that is an event."""
+def event_of(line: bytes, context: str | None = None, stream: str | None = None) -> "Incoming":
+    """The event of a JSON line. If it names a context or stream, it must be the given one. Raises ValueError."""
+    # It takes a moment to import, and help does not need it.
+    from penstock import event_json  # noqa: PLC0415
 
-    number: int
-    placed: Placed
+    document = event_json.parse_json(line.decode())
+    if not isinstance(document, dict):
+        raise ValueError("it is not a JSON object")
+    for member, given in (("context", context), ("stream", stream), ("type", None)):
+        named = document.get(member, given)
+        if given is not None and named != given:
+            raise ValueError(f"{member} is {json_text(named)}, but the command says {json_text(given)}")
+        if named in (None, ""):
+            raise ValueError(f"{member} is missing")
+    return event_json.event_of(document, event_json.Defaults(context, stream))
 
 
-def _reason(error: Exception) -> str:
+def json_flaw(error: Exception) -> str:
+    """What is wrong with a JSON text, and in which column if that is known."""
     if isinstance(error, JSONDecodeError):
-        return where(error)
+        return f"column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
     if isinstance(error, UnicodeDecodeError):
         return f"column {error.start + 1}: it is not UTF-8"
+    if isinstance(error, UnicodeEncodeError):
+        return "it has half of a surrogate pair"
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def neighbours(placed: Iterable[Placed]) -> Iterator[list[Placed]]:
-    """Events that follow one another in one stream, together."""
-    group: list[Placed] = []
-    for one in placed:
-        if group and group[-1][:2] != one[:2]:
-            yield group
-            group = []
-        group.append(one)
-    if group:
-        yield group
-
-
 def numbered_lines(source: int) -> Iterator[list[tuple[int, bytes]]]:
-    """The lines of a file descriptor with their numbers: as many together as are there, within the limits."""
+    """The lines of a file descriptor with their numbers: all that are available, within the limits."""
     number = 1
-    for whole in available_lines(source):
+    for whole in _available_lines(source):
         lines: list[tuple[int, bytes]] = []
         size = 0
         for line in whole:
@@ -310,8 +299,8 @@ def numbered_lines(source: int) -> Iterator[list[tuple[int, bytes]]]:
             yield lines
 
 
-def available_lines(source: int) -> Iterator[list[bytes]]:
-    """Whole lines as they come: nobody waits for more while there are some. The last one may lack its end."""
+def _available_lines(source: int) -> Iterator[list[bytes]]:
+    """Whole lines, without waiting for more while there are some. The last line may lack its end."""
     begun: list[bytes] = []
     while chunk := os.read(source, READ_BYTES):
         first, *others = chunk.split(b"\n")

@@ -1,4 +1,4 @@
-"""`penstock doctor`: whether all is well with this machine, a store or a server, and what to do if it is not."""
+"""`penstock doctor`: checks of this machine, a store or a server, with advice."""
 
 import os
 import sys
@@ -10,35 +10,24 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from penstock.cli.connecting import Url, by_flag, telling
-from penstock.cli.options import Config, Data, StoreUrl
-from penstock.cli.output import (
-    AsJson,
-    Painted,
-    counted,
-    has_colours,
-    print_document,
-    print_line,
-    refuse,
-)
-from penstock.settings import ResolvedSettings, Settings, resolve
+from penstock.cli.connection import by_flag, exit_on_error
+from penstock.cli.options import Config, StoreData, StoreUrl, Url
+from penstock.cli.output import AsJson, Painted, counted, has_colours, print_document, print_line, refuse
+from penstock.cli.settings import one_store
+from penstock.settings import Settings, resolve
 from penstock.settings.loading import without_password
 
 if TYPE_CHECKING:
-    from penstock.doctor import Finding, Patient
-
-__all__ = ["doctor_command"]
+    from penstock.doctor import Finding, Target
 
 SQLITE: Final = "sqlite:///"
-LOCAL: Final = (SQLITE, "postgresql://", "postgres://")
-"""What addresses of stores begin with, to which no server is needed."""
 COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red"}
 STATUS_COLUMNS: Final = 7
 CHECK_COLUMNS: Final = 15
 
 
 def doctor_command(
-    data: Data = None,
+    data: StoreData = None,
     store: StoreUrl = None,
     url: Url = None,
     config: Config = None,
@@ -46,103 +35,70 @@ def doctor_command(
 ) -> None:
     """Check Python, Java, ports, the disk and a store, and say what to do.
 
-    With --data or --store a store is looked at, which may be in use meanwhile; with --url a running server. Nothing is
-    changed: one small file is written, to see how fast the disk syncs, and removed. The exit code is 1 if there is a
-    problem; a warning is none.
+    With --data or --store the command checks a store, which a server may have open; with --url a running server. It
+    changes nothing: it writes one small file, to measure how fast the disk syncs, and removes it. The exit code is 1 if
+    there is a problem; warnings do not count.
     """
-    from penstock.doctor import examine  # noqa: PLC0415 - it takes a moment, and help needs none of it
+    from penstock.doctor import examine  # noqa: PLC0415 - it takes a moment, and help does not need it
 
-    findings = examine(patient(url, data, store, config))
-    found = list(findings) if as_json else list(told(findings))
+    findings = examine(_target(url, data, store, config))
+    found = list(findings) if as_json else list(_printed(findings))
     problems, warnings = (sum(finding.status == status for finding in found) for status in ("problem", "warning"))
     if as_json:
-        print_document({"ok": not problems, "checks": [document(finding) for finding in found]})
+        checks = [{name: without_password(value) for name, value in asdict(finding).items()} for finding in found]
+        print_document({"ok": not problems, "checks": checks})
+    elif problems or warnings:
+        print_line(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}")
     else:
-        print_line(conclusion(problems, warnings))
+        print_line("nothing is wrong")
     raise typer.Exit(1 if problems else 0)
 
 
-def patient(url: str | None, data: str | None, store: str | None, config: Path | None) -> "Patient":
-    """What is to be looked at. A flag beats the variable that names a server, and that beats the settings."""
+def _target(url: str | None, data: str | None, store: str | None, config: Path | None) -> "Target":
+    """What to check. A flag wins over PENSTOCK_URL, and that over the settings."""
+    from penstock.doctor import Target  # noqa: PLC0415
+
     if sum((by_flag(url), data is not None, store is not None)) > 1:
         refuse("only one of --url, --data and --store can be given")
-    with telling():
+    with exit_on_error():
         resolved = resolve({"data": data, "store": store}, os.environ, config)
-        if url is not None and data is None and store is None:
-            return of_address(resolved.settings, url)
-        return of_store(placed(resolved))
+        if url is None or data is not None or store is not None:
+            return _store_target(one_store(resolved))
+        if url.startswith((SQLITE, "postgresql://", "postgres://")):
+            # A client would create a store that is not there.
+            return _store_target(replace(resolved.settings, data=None, store=url))
+        # Missing libraries are a finding.
+        with suppress(ImportError):
+            from penstock.client.transport import transport_to  # noqa: PLC0415
+
+            transport_to(url)
+        return Target(resolved.settings, os.environ, url=url)
 
 
-def of_address(settings: Settings, url: str) -> "Patient":
-    """A look at what `--url` names. A store is not opened as a client would do it, who makes one that is not there."""
-    from penstock.doctor import Patient  # noqa: PLC0415
-
-    if url.startswith(LOCAL):
-        return of_store(replace(settings, data=None, store=url))
-    # Libraries that are missing are a finding of their own, with what to do.
-    with suppress(ImportError):
-        from penstock.client.urls import transport_to  # noqa: PLC0415
-
-        transport_to(url)
-    return Patient(settings, os.environ, url=url)
-
-
-def placed(resolved: ResolvedSettings) -> Settings:
-    """The settings with one of `data` and `store`, if one is better placed."""
-    if resolved.settings.data is None or resolved.settings.store is None:
-        return resolved.settings
-    # What serves stores takes long to import.
-    from penstock.cli.serve import one_store  # noqa: PLC0415
-
-    return one_store(resolved)
-
-
-def of_store(settings: Settings) -> "Patient":
-    """A look at the store that the settings name, if they name one."""
-    from penstock.doctor import Patient  # noqa: PLC0415
+def _store_target(settings: Settings) -> "Target":
+    from penstock.doctor import Target  # noqa: PLC0415
 
     if settings.store is None:
-        return Patient(settings, os.environ, data=settings.data)
+        return Target(settings, os.environ, data=settings.data)
     if settings.data is not None:
         refuse("only one of --data and --store can be given")
     if settings.store.startswith(SQLITE):
-        return Patient(settings, os.environ, data=Path(settings.store.removeprefix(SQLITE)))
-    return Patient(settings, os.environ, database=settings.store)
+        return Target(settings, os.environ, data=Path(settings.store.removeprefix(SQLITE)))
+    return Target(settings, os.environ, database=settings.store)
 
 
-# --- what it says ---------------------------------------------------------------------------------------------
-
-
-def told(findings: Iterable["Finding"]) -> Iterator["Finding"]:
-    """Tell people of findings as they come, and pass them on."""
+def _printed(findings: Iterable["Finding"]) -> Iterator["Finding"]:
+    """Print findings as they arrive, and pass them on."""
     colours = has_colours()
     for finding in findings:
-        for line in lines(finding):
-            print_line(*line, colours=colours)
+        status = Painted(f"{finding.status:<{STATUS_COLUMNS}}", COLOURS[finding.status])
+        print_line(status, f"  {finding.check:<{CHECK_COLUMNS}}  {_one_line(finding.message)}", colours=colours)
+        if finding.advice is not None:
+            indent = " " * (STATUS_COLUMNS + CHECK_COLUMNS + 4)
+            print_line(indent, Painted("→", "dim"), f" {_one_line(finding.advice)}", colours=colours)
         sys.stdout.flush()
         yield finding
 
 
-def lines(finding: "Finding") -> Iterator[tuple[str | Painted, ...]]:
-    """A finding for people: what it is, and below it what to do."""
-    status = Painted(f"{finding.status:<{STATUS_COLUMNS}}", COLOURS[finding.status])
-    yield status, f"  {finding.check:<{CHECK_COLUMNS}}  {fit(finding.message)}"
-    if finding.advice is not None:
-        yield " " * (STATUS_COLUMNS + CHECK_COLUMNS + 4), Painted("→", "dim"), f" {fit(finding.advice)}"
-
-
-def fit(text: str) -> str:
-    """A sentence in one line, without passwords."""
+def _one_line(text: str) -> str:
     return " ".join(str(without_password(text)).split())
-
-
-def document(finding: "Finding") -> dict[str, object]:
-    """A finding for programs."""
-    return {name: without_password(value) for name, value in asdict(finding).items()}
-
-
-def conclusion(problems: int, warnings: int) -> str:
-    """All of it in a line."""
-    if not problems and not warnings:
-        return "nothing is wrong"
-    return f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}"

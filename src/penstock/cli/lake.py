@@ -1,13 +1,12 @@
 """`penstock lake`: the history as Parquet files that any engine reads."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.bars import rate_bar
 from penstock.cli.options import NewData, NewStore, new_store_url
 from penstock.cli.output import (
     AsJson,
@@ -17,10 +16,12 @@ from penstock.cli.output import (
     print_document,
     print_line,
     print_lines,
+    print_result,
     refuse,
     size,
 )
-from penstock.cli.sparks import AGAIN, Conf, Master, ending, interruptible, session
+from penstock.cli.signals import interruptible
+from penstock.cli.spark_options import AGAIN, Conf, Master, session
 from penstock.cli.sql import (
     INTERRUPTION,
     AllowDir,
@@ -28,7 +29,7 @@ from penstock.cli.sql import (
     Format,
     Memory,
     Output,
-    Spilling,
+    SpillDir,
     Statement,
     format_of,
     limits_of,
@@ -37,24 +38,19 @@ from penstock.cli.sql import (
 )
 from penstock.errors import LakeInUse
 from penstock.files import is_replaceable
-from penstock.settings.parsers import size as size_of
+from penstock.settings.table import size as size_of
 
 if TYPE_CHECKING:
     from penstock.lake.archiving import Archived, Archiving
-    from penstock.lake.reporting import Status
-    from penstock.lake.verifying import Verified
-    from penstock.store.contract import Progressed
 
-__all__ = ["lake_app"]
-
-NAME: Final = "penstock lake"
-"""What Spark shows of it."""
+APP_NAME: Final = "penstock lake"
+"""The name of the Spark application."""
 INTERVAL_S: Final = 10.0
-PATIENCE_S: Final = 60.0
-"""How long a compaction waits for its turn beside an archive that follows."""
-DIFFERENCES_TOLD_MAX: Final = 1000
+LOCK_WAIT_S: Final = 60.0
+"""How long a compaction waits for the lock that an archive with --follow holds."""
+DIFFERENCES_PRINTED_MAX: Final = 1000
 
-lake_app = typer.Typer(help="Keep a store's history as Parquet files that any engine reads.", no_args_is_help=True)
+lake_app = typer.Typer(no_args_is_help=True)
 
 Url = Annotated[
     str, typer.Option("--url", help="the store: sqlite:///DIR, postgresql://… or penstock://HOST:PORT", metavar="URL")
@@ -62,96 +58,89 @@ Url = Annotated[
 Lake = Annotated[str, typer.Option("--lake", help="a folder, or a URL such as s3://BUCKET/FOLDER", metavar="LAKE")]
 
 
+def _progress_bar(what: str = "events") -> AbstractContextManager[Any]:
+    from penstock.cli.screen import progress_bar  # noqa: PLC0415 - Rich takes long to import
+
+    return progress_bar(what)
+
+
 @lake_app.command("archive")
 def archive_command(
     url: Url,
     lake: Lake,
-    follow: Annotated[bool, typer.Option("--follow", help="go on until Ctrl-C or SIGTERM")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="continue until Ctrl-C or SIGTERM")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", help="seconds between two rounds that follow", metavar="S", min=0.1)
+        float, typer.Option("--interval", help="seconds between two rounds of --follow", metavar="S", min=0.1)
     ] = INTERVAL_S,
     master: Master = None,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a lake up to its store's head; it is made if it is not there. If this is killed, run it again."""
+    """Bring a lake up to its store's head; a lake that does not exist is created. If this is killed, run it again."""
     from penstock.lake.archiving import archiving  # noqa: PLC0415
 
     def catch_up(archiver: "Archiving", is_ending: Callable[[], bool] = lambda: False) -> None:
-        with _bar("events") as bar:
+        with _progress_bar() as bar:
             archived = archiver.catch_up(bar, is_ending)
         if not follow or archived.events or archived.rewritten:
-            _tell(archived, as_json, many=follow)
+            _print_archived(archived, as_json, many=follow)
 
     if not follow:
-        with interruptible(AGAIN), session(NAME, master, conf) as spark, archiving(spark, url, lake) as archiver:
+        with interruptible(AGAIN), session(APP_NAME, master, conf) as spark, archiving(spark, url, lake) as archiver:
             catch_up(archiver)
         return
-    with ending() as is_ending, session(NAME, master, conf) as spark, archiving(spark, url, lake) as archiver:
-        _follow(lambda: catch_up(archiver, lambda: is_ending(0.0)), lambda: is_ending(interval))
-    complain("stopped; all that was begun is done", 0)
+    with (
+        interruptible(AGAIN, interrupt_at=2) as stop,
+        session(APP_NAME, master, conf) as spark,
+        archiving(spark, url, lake) as archiver,
+    ):
+        is_blocked = False
+        while True:
+            try:
+                catch_up(archiver, lambda: stop.is_set)
+                is_blocked = False
+            except LakeInUse as error:
+                if not is_blocked:
+                    complain(f"waiting: {error}", 0)
+                is_blocked = True
+            if not stop.wait(interval):
+                break
+    complain("stopped; the last round is complete", 0)
 
 
-def _follow(catch_up: Callable[[], None], is_over: Callable[[], bool]) -> None:
-    """Catch up again and again. Who finds the lake in use waits for the next turn, and says so once."""
-    is_told = False
-    while True:
-        try:
-            catch_up()
-            is_told = False
-        except LakeInUse as error:
-            if not is_told:
-                complain(f"waiting: {error}", 0)
-            is_told = True
-        if is_over():
-            return
-
-
-def _tell(archived: "Archived", as_json: bool, *, many: bool) -> None:
-    """Say what was archived; where that is said again and again, JSON has a line for each."""
+def _print_archived(archived: "Archived", as_json: bool, *, many: bool) -> None:
     if as_json and many:
         print_lines([archived._asdict()])
-    elif as_json:
-        print_document(archived._asdict())
     else:
-        print_line(_archived(archived))
-    # Whoever follows a lake reads in a pipe what is done, when it is done.
+        rewritten = f", {counted(archived.rewritten, 'file')} rewritten" if archived.rewritten else ""
+        what = f"{archived.events:,} new of {counted(archived.head, 'event')} archived"
+        line = f"{what}, {counted(archived.files, 'new file')}{rewritten}"
+        print_result(archived._asdict(), line, as_json=as_json)
+    # With --follow into a pipe, each round is printed when it is done.
     sys.stdout.flush()
-
-
-def _archived(archived: "Archived") -> str:
-    rewritten = f", {counted(archived.rewritten, 'file')} rewritten" if archived.rewritten else ""
-    what = f"{archived.events:,} new of {counted(archived.head, 'event')} archived"
-    return f"{what}, {counted(archived.files, 'new file')}{rewritten}"
 
 
 @lake_app.command("compact")
 def compact_command(
     lake: Lake,
     file_size: Annotated[
-        str, typer.Option("--file-size", help="about how large files become", metavar="SIZE")
+        str, typer.Option("--file-size", help="approximate size of the new files", metavar="SIZE")
     ] = "128 MiB",
     master: Master = None,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make few large files of many small ones. Everybody may read the lake meanwhile."""
+    """Merge many small files into few large ones. The lake can be read meanwhile."""
     from penstock.lake.compacting import compact  # noqa: PLC0415
 
-    target = _size(file_size)
-    with interruptible(AGAIN), session(NAME, master, conf) as spark, _bar("events") as bar:
-        done = compact(spark, lake, bar, target, patience_s=PATIENCE_S)
-    if as_json:
-        print_document(done._asdict())
-    else:
-        print_line(f"{counted(done.replaced, 'file')} became {done.made:,}; the lake has {counted(done.files, 'file')}")
-
-
-def _size(text: str) -> int:
     try:
-        return int(size_of(1)(text))
+        target = int(size_of(1)(file_size))
     except ValueError as error:
-        refuse(f"--file-size is {text!r}: it {error}")
+        refuse(f"--file-size is {file_size!r}: it {error}")
+    with interruptible(AGAIN), session(APP_NAME, master, conf) as spark, _progress_bar() as bar:
+        done = compact(spark, lake, bar, target, patience_s=LOCK_WAIT_S)
+    line = f"{counted(done.replaced, 'file')} became {done.made:,}; the lake has {counted(done.files, 'file')}"
+    print_result(done._asdict(), line, as_json=as_json)
 
 
 @lake_app.command("verify")
@@ -159,16 +148,12 @@ def verify_command(url: Url, lake: Lake, master: Master = None, conf: Conf = Non
     """Compare a lake with its store: counts and checksums of every range. Exit code 1 if anything differs."""
     from penstock.lake.verifying import verify  # noqa: PLC0415
 
-    with interruptible("interrupted"), session(NAME, master, conf) as spark, _bar("events") as bar:
+    with interruptible("interrupted"), session(APP_NAME, master, conf) as spark, _progress_bar() as bar:
         found = verify(spark, url, lake, bar)
-    _conclude(found, as_json)
-
-
-def _conclude(found: "Verified", as_json: bool) -> None:
     differences = found.differences
     if as_json:
         print_document({**found._asdict(), "differences": [each._asdict() for each in differences]})
-    for each in differences[:DIFFERENCES_TOLD_MAX] if not as_json else ():
+    for each in differences[:DIFFERENCES_PRINTED_MAX] if not as_json else ():
         print_line(f"positions {each.first} to {each.last} ({each.path}): {each.what}")
     if differences:
         fail(f"{counted(len(differences), 'difference')} between the lake and the store")
@@ -181,54 +166,46 @@ def _conclude(found: "Verified", as_json: bool) -> None:
 @lake_app.command("status")
 def status_command(
     lake: Lake,
-    url: Annotated[str | None, typer.Option("--url", help="the store, to see how far behind it is")] = None,
+    url: Annotated[str | None, typer.Option("--url", help="the store, to show the lag")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a lake stands: how far behind, files, bytes, the last run, who is at work. Needs no Spark."""
+    """Show the lag, files, bytes, last run and lock of a lake. Needs no Spark."""
     from penstock.lake.reporting import status  # noqa: PLC0415
 
     found = status(lake, url)
     if as_json:
         print_document(found._asdict())
         return
-    for name, value in _lines(found):
+    rows = {
+        "lake": found.lake,
+        "store": f"{found.store_id}, timeline {found.timeline}",
+        "events": f"{found.rows:,}, up to position {found.head:,}",
+    }
+    if found.behind is not None:
+        erased = "; events were erased since" if found.is_erasure_pending else ""
+        rows["behind"] = f"{counted(found.behind, 'event')}{erased}"
+    rows["files"] = f"{found.files:,}, {size(found.bytes)}"
+    if found.first_recorded is not None and found.last_recorded is not None:
+        rows["recorded"] = f"{found.first_recorded} to {found.last_recorded}"
+    rows["last run"] = found.last_run
+    if found.in_use_by:
+        rows["in use by"] = found.in_use_by
+    if found.interrupted:
+        rows["interrupted"] = f"{found.interrupted}; the next run completes it"
+    for name, value in rows.items():
         print_line(f"{name:<14}{value}")
 
 
-def _lines(found: "Status") -> Iterator[tuple[str, str]]:
-    yield "lake", found.lake
-    yield "store", f"{found.store_id}, timeline {found.timeline}"
-    yield "events", f"{found.rows:,}, up to position {found.head:,}"
-    if found.behind is not None:
-        erased = "; events were erased since" if found.is_erasure_pending else ""
-        yield "behind", f"{counted(found.behind, 'event')}{erased}"
-    yield "files", f"{found.files:,}, {size(found.bytes)}"
-    if found.first_recorded is not None and found.last_recorded is not None:
-        yield "recorded", f"{found.first_recorded} to {found.last_recorded}"
-    yield "last run", found.last_run
-    if found.in_use_by:
-        yield "in use by", found.in_use_by
-    if found.interrupted:
-        yield "interrupted", f"{found.interrupted}; the next run sees to it"
-
-
 @lake_app.command("restore")
-def restore_command(
-    lake: Lake,
-    data: NewData = None,
-    store: NewStore = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make a store of a lake alone, where there is none. It is on a new timeline. Needs no Spark."""
+def restore_command(lake: Lake, data: NewData = None, store: NewStore = None, as_json: AsJson = False) -> None:
+    """Create a store from a lake alone, in an empty place. It is on a new timeline. Needs no Spark."""
     from penstock.lake.restoring import restore_lake  # noqa: PLC0415
 
-    restored = restore_lake(lake, new_store_url(data, store), _bar)
-    if as_json:
-        print_document(restored._asdict())
-        return
+    restored = restore_lake(lake, new_store_url(data, store), _progress_bar)
     erased = f" ({restored.erased:,} more are erased)" if restored.erased else ""
     events = f"{counted(restored.events, 'event')}{erased} from {counted(restored.files, 'file')}"
-    print_line(f"restored {events}, now on timeline {restored.timeline}; compared with the lake")
+    line = f"restored {events}, now on timeline {restored.timeline}; compared with the lake"
+    print_result(restored._asdict(), line, as_json=as_json)
 
 
 @lake_app.command("query")
@@ -237,18 +214,18 @@ def query_command(
     lake: Lake,
     url: Annotated[
         str | None,
-        typer.Option("--url", help="the lake's store, for what is not archived yet", metavar="URL", show_default=False),
+        typer.Option("--url", help="the lake's store, for events not archived yet", metavar="URL", show_default=False),
     ] = None,
     output: Output = None,
     file: FileOption = None,
     memory: Memory = "1 GiB",
-    temp: Spilling = None,
+    temp: SpillDir = None,
     allow_dir: AllowDir = None,
 ) -> None:
-    """Ask a lake in SQL: the table `events`. Needs no Spark.
+    """Query a lake in SQL: the table `events`. Needs no Spark.
 
-    With --url, the answer has what the lake's store has had since as well. Other files than the lake's are read only
-    below --allow-dir.
+    With --url, the table also has the events of the store that are not archived yet. Statements read other files than
+    the lake's only below --allow-dir.
     """
     kind, limits, text = format_of(output, file), limits_of(memory, temp, allow_dir), statement_of(statement)
     from penstock.lake.query import query_lake  # noqa: PLC0415
@@ -259,17 +236,5 @@ def query_command(
             lake, url, text, lambda answer: write_answer(answer, kind, file), limits, is_repeatable=is_repeatable
         )
     if url is None:
-        complain(
-            f"up to position {asked.head:,}, as archived at {asked.manifest.written}; --url adds what came since", 0
-        )
-
-
-@contextmanager
-def _bar(what: str) -> Iterator["Progressed"]:
-    """A bar with the rate and the time that is left."""
-    with rate_bar(what) as bar:
-
-        def told(done: int, total: int) -> None:
-            bar(done, total)
-
-        yield told
+        archived = f"up to position {asked.head:,}, as archived at {asked.manifest.written}"
+        complain(f"{archived}; --url adds newer events", 0)

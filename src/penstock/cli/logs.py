@@ -2,62 +2,53 @@
 
 import json
 import sys
-from json import JSONDecodeError
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.append import numbered_lines
-from penstock.cli.connecting import Data, Url, connected
-from penstock.cli.options import COUNT_MAX, need_name
+from penstock.cli.append import json_flaw, numbered_lines
+from penstock.cli.connection import connected
+from penstock.cli.options import COUNT_MAX, Data, Url, need_name
 from penstock.cli.output import (
     INTERRUPTED,
     AsJson,
     agreed,
-    complain,
     counted,
     fail,
     json_text,
     print_document,
     print_line,
-    print_lines,
-    print_table,
+    print_result,
+    print_rows,
     refuse,
+    stop_command,
 )
 from penstock.errors import LogNotFound, PenstockError
-from penstock.interchange.strict import parsed
 from penstock.model.times import text_of_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from penstock.client import Client
     from penstock.model import LogSummary
-
-__all__ = ["LogName", "app", "as_json_value", "messages"]
 
 LOG_CONTEXT: Final = "remits"
 """The context whose streams are the logs."""
 COUNT: Final = 10
-"""Messages that are shown unless somebody says how many."""
 
-app = typer.Typer(help="Logs of messages.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 LogName = Annotated[str, typer.Argument(metavar="NAME", help="the log's name", show_default=False)]
-Count = Annotated[int, typer.Option("--count", "-n", help="at most so many", metavar="N", min=1, max=COUNT_MAX)]
 
 
 @app.command("add")
 def add_command(name: LogName, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
-    """Make a log, unless it is there."""
+    """Create a log, unless it exists."""
     need_name(name, "a log")
     with connected(url, data, create=True) as client:
-        is_there = name in client.logs()
+        exists = name in client.logs()
         client.log(name).create()
-    if as_json:
-        print_document({"log": name, "made": not is_there})
-    else:
-        print_line(f"log {name} {'was there already' if is_there else 'is made'}")
+    line = f"log {name} {'exists already' if exists else 'created'}"
+    print_result({"log": name, "made": not exists}, line, as_json=as_json)
 
 
 @app.command("list")
@@ -65,29 +56,23 @@ def list_command(url: Url = None, data: Data = None, as_json: AsJson = False) ->
     """List all logs, and what is in them."""
     with connected(url, data) as client:
         found = [client.log(name).show() for name in client.logs()]
-    if as_json:
-        print_lines(map(_document, found))
-    else:
-        rows = [(log.log, log.messages, log.size_bytes, len(log.iterators)) for log in found]
-        print_table(("log", "#messages", "#bytes", "#iterators"), rows, empty="no logs")
+    rows = [(log.log, log.messages, log.size_bytes, len(log.iterators)) for log in found]
+    columns = ("log", "#messages", "#bytes", "#iterators")
+    print_rows(map(_document, found), columns, rows, empty="no logs", as_json=as_json)
 
 
 @app.command("show")
 def show_command(name: LogName, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
-    """Show what is known of a log."""
+    """Show a log: when it was created, its messages, its iterators."""
     with connected(url, data) as client:
         found = client.log(name).show()
     if as_json:
         print_document(_document(found))
         return
-    iterators = ", ".join(found.iterators) or "none"
-    for line in (
-        f"log        {found.log}",
-        f"created    {text_of_ticks(found.created)}",
-        f"messages   {found.messages:,}, {found.size_bytes:,} bytes",
-        f"iterators  {iterators}",
-    ):
-        print_line(line)
+    print_line(f"log        {found.log}")
+    print_line(f"created    {text_of_ticks(found.created)}")
+    print_line(f"messages   {found.messages:,}, {found.size_bytes:,} bytes")
+    print_line(f"iterators  {', '.join(found.iterators) or 'none'}")
 
 
 def _document(log: "LogSummary") -> dict[str, Any]:
@@ -112,77 +97,61 @@ def append_command(
 ) -> None:
     """Append a message to a log, or many: JSON lines on standard input.
 
-    Lines that are there together are appended together. A line that is not JSON ends it; those before it are appended.
+    Lines that are available together are appended together. A line that is not JSON ends the command; lines before it
+    are appended.
     """
-    given = None if message is None else [_parsed(message)]
+    given: list[Any] | None = None
+    if message is not None:
+        from penstock.event_json import parse_json  # noqa: PLC0415
+
+        try:
+            given = [parse_json(message)]
+        except (ValueError, RecursionError) as error:
+            refuse(f"the message is not JSON: {json_flaw(error)}")
     with connected(url, data) as client:
         count = Lines(client, name).append(sys.stdin.buffer.fileno()) if given is None else _append(client, name, given)
-    if as_json:
-        print_document({"log": name, "messages": count})
-    else:
-        print_line(f"appended {counted(count, 'message')}")
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return parsed(text)
-    except JSONDecodeError as error:
-        refuse(f"the message is not JSON: {_where(error)}")
-    except (ValueError, RecursionError) as error:
-        refuse(f"the message is not JSON: {error}")
-
-
-def _where(error: JSONDecodeError) -> str:
-    return f"column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
+    print_result({"log": name, "messages": count}, f"appended {counted(count, 'message')}", as_json=as_json)
 
 
 def _append(client: "Client", name: str, values: list[Any]) -> int:
     try:
         client.log(name).append(values)
     except LogNotFound as error:
-        fail(f"{error}; make it with: penstock log add {name}")
+        fail(f"{error}; create it with: penstock log add {name}")
     return len(values)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, JSONDecodeError):
-        return _where(error)
-    if isinstance(error, UnicodeDecodeError):
-        return f"column {error.start + 1}: it is not UTF-8"
-    return f"column 1: {error}"
-
-
 class Lines:
-    """Appends JSON lines, those that are there together in one go, and knows how far it is."""
+    """Appends JSON lines, those that are available together at once, and knows how many are appended."""
 
     def __init__(self, client: "Client", name: str) -> None:
         self._client = client
         self._name = name
         self._done = 0
-        self._sent = 0
-        """How many messages are on their way."""
+        self._in_flight = 0
 
     def append(self, source: int) -> int:
-        """Append all lines, or those before the first that is not JSON; how many messages they were."""
+        """Append all lines, or those before the first that is not JSON; returns the number of messages."""
         try:
             for lines in numbered_lines(source):
-                self._together(lines)
+                self._append_together(lines)
         except KeyboardInterrupt:
-            doubt = f", and perhaps {self._sent:,} more" if self._sent else ""
-            message = f"interrupted: {counted(self._done, 'message')} appended{doubt}"
-            raise typer.Exit(complain(message, INTERRUPTED)) from None
+            doubt = f", and perhaps {self._in_flight:,} more" if self._in_flight else ""
+            stop_command(f"interrupted: {counted(self._done, 'message')} appended{doubt}", INTERRUPTED)
         return self._done
 
-    def _together(self, lines: list[tuple[int, bytes]]) -> None:
+    def _append_together(self, lines: list[tuple[int, bytes]]) -> None:
+        from penstock.event_json import parse_json  # noqa: PLC0415 - it takes a moment to import
+
         values: list[Any] = []
         for number, line in lines:
             try:
                 if line.strip():
-                    values.append(parsed(line.decode()))
+                    values.append(parse_json(line.decode()))
             except (ValueError, RecursionError) as error:
                 self._send(values)
                 before = f"{counted(self._done, 'message')} before it appended, and no more"
-                fail(f"line {number}, {_reason(error)}; {before}")
+                fail(f"line {number}: {json_flaw(error)}; {before}")
         try:
             self._send(values)
         except PenstockError as error:
@@ -190,39 +159,39 @@ class Lines:
             fail(f"lines {lines[0][0]} to {lines[-1][0]}: {error}; {before}")
 
     def _send(self, values: list[Any]) -> None:
-        self._sent = len(values)
+        self._in_flight = len(values)
         self._done += _append(self._client, self._name, values)
-        self._sent = 0
+        self._in_flight = 0
 
 
+@app.command("next", hidden=True)
 @app.command("read")
 def read_command(
     name: LogName,
     first: Annotated[int | None, typer.Option("--from", help="from this message on; 0 is the first", min=0)] = None,
-    count: Count = COUNT,
-    everything: Annotated[bool, typer.Option("--all", help="all messages, however many")] = False,
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="at most this many", metavar="N", min=1, max=COUNT_MAX)
+    ] = COUNT,
+    everything: Annotated[bool, typer.Option("--all", help="all messages")] = False,
     last: Annotated[bool, typer.Option("--last", help="the last messages, not the first")] = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
     """Print messages of a log, one JSON value per line."""
     if last and (first is not None or everything):
-        refuse("--last goes with --count only")
+        refuse("--last can be combined with --count only")
     with connected(url, data) as client:
         for _, body in messages(client, name, first or 0, None if everything else count, last=last):
             print_line(as_json_value(body))
 
 
-app.command("next", hidden=True)(read_command)
-
-
 def messages(
     client: "Client", name: str, first: int, count: int | None, *, last: bool = False
-) -> "Iterator[tuple[int, bytes]]":
-    """Messages of a log and their numbers, from one on or the last of them. Raises LogNotFound."""
+) -> Iterator[tuple[int, bytes]]:
+    """Messages of a log with their numbers, from number `first` or the last ones. Raises LogNotFound."""
     total = client.log(name).show().messages
     newest = next(iter(client.read_stream(LOG_CONTEXT, name, backward=True, limit=1)), None)
-    # A log that was deleted and made again goes on behind the messages that it had.
+    # A log that was deleted and created again continues the sequence of the deleted messages.
     base = (newest.sequence if newest is not None else 0) - total
     if last:
         first = max(0, total - (count or total))
@@ -232,9 +201,9 @@ def messages(
 
 
 def as_json_value(message: bytes) -> str:
-    """A message as JSON in one line; docs/spark.md says what becomes of what JSON does not have."""
-    # It brings Arrow along, which takes long to import.
-    from penstock.history.texts import json_of  # noqa: PLC0415
+    """A message as JSON in one line; docs/spark.md says how values that JSON lacks are written."""
+    # Arrow takes long to import.
+    from penstock.history.columns import json_of  # noqa: PLC0415
 
     return json_text(json.loads(json_of(message)))
 
@@ -251,17 +220,10 @@ def delete_command(
     with connected(url, data) as client:
         found = client.log(name).show()
         what = f"{counted(found.messages, 'message')} and {counted(len(found.iterators), 'iterator')}"
-        if not yes:
-            _ask(f"Delete log {name} with {what}?")
+        if not yes and not sys.stdin.isatty():
+            refuse("a deletion cannot be undone: use --yes to delete without a question")
+        if not yes and not agreed(f"Delete log {name} with {what}?"):
+            fail("nothing was deleted")
         client.log(name).delete()
-    if as_json:
-        print_document({"log": name, "messages": found.messages, "iterators": found.iterators})
-    else:
-        print_line(f"log {name} is deleted, with {what}")
-
-
-def _ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        refuse("this cannot be undone: say --yes to delete without being asked")
-    if not agreed(question):
-        fail("nothing was deleted")
+    document = {"log": name, "messages": found.messages, "iterators": found.iterators}
+    print_result(document, f"deleted log {name}, with {what}", as_json=as_json)

@@ -1,20 +1,20 @@
-"""What commands print: tables and lines for people, JSON for programs, complaints.
+"""Everything commands print: tables and lines for people, JSON for programs, error messages.
 
-Rules: what was asked for goes to standard output, everything else to standard error. Names and bodies come from
-strangers, so whatever is printed here is escaped as `penstock.terminal` has it, and commands need not think of it: they
-print through this module only (the linter refuses other ways). What is piped has no colours, and is neither cropped nor
-wrapped.
+Results go to standard output, everything else to standard error. Names and bodies come from strangers, so this module
+escapes whatever it prints (see `penstock.terminal`), and the linter refuses other ways to print. Output into a pipe has
+no colours and is neither cropped nor wrapped.
 
 `--json` prints one object per line where there may be many (events, streams), and one document otherwise (`stats`).
 """
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
+from penstock.cli.signals import INTERRUPTED
 from penstock.terminal import complain, shown, shown_document
 
 if TYPE_CHECKING:
@@ -36,16 +36,16 @@ __all__ = [
     "print_document",
     "print_line",
     "print_lines",
+    "print_result",
+    "print_rows",
     "print_table",
     "refuse",
     "remark",
     "shown",
     "size",
+    "stop_command",
     "table",
 ]
-
-INTERRUPTED: Final = 130
-"""The exit code of a command that was ended by Ctrl-C, as shells have it."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
 
@@ -54,15 +54,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON in which nothing is raw that could mislead, nor half of a character, nor what cannot be printed here."""
+    """JSON with control characters, lone surrogates and characters that standard output lacks escaped."""
+    is_unicode = (sys.stdout.encoding or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
     separators = (",", ":") if indent is None else None
-    text = json.dumps(value, ensure_ascii=not prints_unicode(), separators=separators, indent=indent, default=str)
+    text = json.dumps(value, ensure_ascii=not is_unicode, separators=separators, indent=indent, default=str)
     return shown_document(text)
-
-
-def prints_unicode() -> bool:
-    """Whether standard output takes every character."""
-    return (sys.stdout.encoding or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
 
 
 def counted(number: int, thing: str) -> str:
@@ -71,7 +67,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes as people read them: `12.3 MB`."""
+    """Bytes for people: `12.3 MB`."""
     from rich.filesize import decimal  # noqa: PLC0415
 
     return decimal(number)
@@ -80,26 +76,49 @@ def size(number: int) -> str:
 # --- standard output ------------------------------------------------------------------------------------------
 
 
+def print_result(document: Any, line: str, *, as_json: bool) -> None:
+    """Print the result of a command: a JSON document for programs, or a line for people."""
+    if as_json:
+        print_document(document)
+    else:
+        print_line(line)
+
+
+def print_rows(
+    documents: Iterable[Any],
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str,
+    as_json: bool,
+) -> None:
+    """Print a list: JSON lines for programs, or a table for people (see `print_table`)."""
+    if as_json:
+        print_lines(documents)
+    else:
+        print_table(columns, rows, empty=empty)
+
+
 def print_document(value: Any) -> None:
-    """One JSON document, for programs."""
+    """Print one JSON document."""
     sys.stdout.write(f"{json_text(value, indent=2)}\n")
 
 
 def print_lines(values: Iterable[Any]) -> None:
-    """JSON, one value in each line, each written as soon as it is there if somebody watches."""
+    """Print JSON, one value per line."""
     for value in values:
         sys.stdout.write(f"{json_text(value)}\n")
 
 
 class Painted(NamedTuple):
-    """A part of a line in a style, where there are colours: `dim`, `bold` or the name of one."""
+    """Part of a line with a style: `dim`, `bold` or the name of a colour."""
 
     text: str
     style: str
 
 
 def print_line(*parts: str | Painted, colours: bool = False) -> None:
-    """A line to standard output, in parts that may be painted."""
+    """Print a line; painted parts have their style only with `colours`."""
     sys.stdout.write("".join(_drawn(part, colours) for part in parts) + "\n")
 
 
@@ -111,30 +130,34 @@ def _drawn(part: str | Painted, colours: bool) -> str:
 
 
 def console(*, stderr: bool = False) -> "Screen":
-    """Where tables and bars go."""
-    # Rich takes long to import, and JSON needs none of it.
+    """The console that tables and progress bars are drawn on."""
+    # Rich takes long to import, and JSON does not need it.
     from penstock.cli.screen import screen  # noqa: PLC0415
 
     return screen(stderr=stderr)
 
 
 def has_colours() -> bool:
-    """Whether standard output is a terminal that shows colours, and nobody has forbidden them (`NO_COLOR`)."""
+    """Whether standard output is a terminal with colours, and `NO_COLOR` is not set."""
     found = console()
     return found.is_terminal and not found.no_color and not found.is_dumb_terminal
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str | None = None) -> "Table":
-    """A table for people. Columns whose names begin with `#` hold numbers, and stand at the right."""
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    caption: str | None = None,
+    is_bold: Callable[[Sequence[object]], bool] = lambda _: False,
+) -> "Table":
+    """A table for people. Columns whose names begin with `#` hold numbers and are aligned right."""
     from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     made = Table(box=box.SIMPLE_HEAD, caption=caption)
     for column in columns:
-        justify: Any = "right" if column.startswith("#") else "left"
-        made.add_column(column.removeprefix("#"), justify=justify, overflow="fold")
+        made.add_column(column.removeprefix("#"), justify="right" if column[:1] == "#" else "left", overflow="fold")
     for row in rows:
-        made.add_row(*map(_cell, row))
+        made.add_row(*map(_cell, row), style="bold" if is_bold(row) else None)
     return made
 
 
@@ -147,7 +170,7 @@ def _cell(value: object) -> str:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, caption: str | None = None
 ) -> None:
-    """A table for people; if it has no rows, `empty` in a line on standard error."""
+    """Print a table; if it has no rows, print `empty` on standard error."""
     found = list(rows)
     if found:
         console().print(table(columns, found, caption))
@@ -159,22 +182,27 @@ def print_table(
 
 
 def remark(line: str) -> None:
-    """A line to standard error beside what was asked for: that there is nothing, or what is under way."""
+    """Print a line on standard error that is not an error: that a list is empty, what is in progress."""
     sys.stderr.write(f"{shown(line)}\n")
 
 
 def agreed(question: str) -> bool:
-    """Whether somebody at the terminal says yes. Standard output is for what was asked for."""
+    """Ask a yes-or-no question on standard error; whether the answer is yes."""
     sys.stderr.write(f"{shown(question)} [y/N]: ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def stop_command(message: str, code: int) -> NoReturn:
+    """End the command with a message on standard error and an exit code."""
+    raise typer.Exit(complain(message, code)) from None
+
+
 def fail(message: str) -> NoReturn:
-    """End the command: it could not be done."""
-    raise typer.Exit(complain(message, 1))
+    """End the command because it failed: exit code 1."""
+    stop_command(message, 1)
 
 
 def refuse(message: str) -> NoReturn:
-    """End the command: it was not asked for in a way that can be understood."""
-    raise typer.Exit(complain(message, 2))
+    """End the command because it was used wrongly: exit code 2."""
+    stop_command(message, 2)

@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.options import Types, directory
+from penstock.cli.options import OfContext, Types, directory
 from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, print_table, refuse, remark
-from penstock.cli.sparks import AGAIN, Conf, Master, ending, interruptible, options_of
+from penstock.cli.signals import interruptible
+from penstock.cli.spark_options import AGAIN, Conf, Master, hide_py4j_log, options_of
 from penstock.settings.loading import without_password
 
 if TYPE_CHECKING:
     from penstock.pipelines.projects import Project
-    from penstock.pipelines.reporting import RowCounts, Status
+    from penstock.pipelines.reporting import RowCounts
     from penstock.pipelines.running import Outcome, Runner
 
-__all__ = ["pipeline_app"]
-
 INTERVAL_S: Final = 10.0
-ANEW: Final = "interrupted: run again without --full-refresh to go on, or with it to begin with those tables anew"
-SAID: Final = ("RUNNING", "COMPLETED", "FAILED")
-"""What is told of a flow while a round is under way."""
+RESTART: Final = "interrupted: run again without --full-refresh to continue, or with it to rebuild those tables"
+PRINTED_STATES: Final = ("RUNNING", "COMPLETED", "FAILED")
+"""States of a flow that are printed during a round."""
 
-pipeline_app = typer.Typer(help="Turn the history into tables with Spark Declarative Pipelines.", no_args_is_help=True)
+pipeline_app = typer.Typer(no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(help="the project's folder", metavar="DIR", parser=directory)]
 
@@ -37,13 +36,13 @@ def init_command(
         str,
         typer.Option("--url", help="the store: sqlite:///DIR, postgresql://… or penstock://HOST:PORT", metavar="URL"),
     ],
-    context: Annotated[str | None, typer.Option("--context", help="only this context", metavar="C")] = None,
+    context: OfContext = None,
     types: Types = None,
     name: Annotated[
         str | None, typer.Option("--name", help="the pipeline's name (default: the folder's)", metavar="N")
     ] = None,
     sample: Annotated[
-        int, typer.Option("--sample", help="events of each type to look at for columns", metavar="N", min=1)
+        int, typer.Option("--sample", help="events of each type to sample for columns", metavar="N", min=1)
     ] = 1000,
     example: Annotated[
         str | None, typer.Option("--example", help="a worked example instead: shop", metavar="NAME")
@@ -51,13 +50,16 @@ def init_command(
 ) -> None:
     """Write a project: bronze events, a table for each type, a quarantine, and sums. Needs no Spark."""
     from penstock.pipelines.generating import make_example, make_project  # noqa: PLC0415
+    from penstock.store.urls import absolute_url  # noqa: PLC0415
 
+    # A project can be run from any directory.
+    source = absolute_url(url)
     if example is not None:
         if context is not None or types:
-            refuse("--example has a source of its own: leave out --context and --type")
-        made = make_example(folder, _absolute(url), example, name)
+            refuse("--example has its own source: leave out --context and --type")
+        made = make_example(folder, source, example, name)
     else:
-        made = make_project(folder, _absolute(url), context, types, name, sample)
+        made = make_project(folder, source, context, types, name, sample)
     for note in made.notes:
         complain(note, 0)
     print_line(f"{made.folder}: bronze, {counted(len(made.tables), 'table')} of types, quarantine and sums")
@@ -65,56 +67,49 @@ def init_command(
         print_line(f"  {table}  ({type})")
 
 
-def _absolute(url: str) -> str:
-    """A project is run from anywhere, so that a folder that is named from here would be another one."""
-    from penstock.store.urls import absolute_url  # noqa: PLC0415
-
-    return absolute_url(url)
-
-
 @pipeline_app.command("run")
 def run_command(
     folder: Folder,
-    follow: Annotated[bool, typer.Option("--follow", help="go on until Ctrl-C or SIGTERM")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="continue until Ctrl-C or SIGTERM")] = False,
     interval: Annotated[
         float | None,
         typer.Option(
             "--interval",
-            help=f"seconds between two rounds that follow (default: {INTERVAL_S:.0f})",
+            help=f"seconds between two rounds of --follow (default: {INTERVAL_S:.0f})",
             metavar="S",
             min=0.1,
         ),
     ] = None,
     full_refresh: Annotated[
         list[str] | None,
-        typer.Option("--full-refresh", help="make this table anew; may be given often", metavar="TABLE"),
+        typer.Option("--full-refresh", help="rebuild this table; can be repeated", metavar="TABLE"),
     ] = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Run a project once, over everything that is there. If this is killed, run it again: no row comes twice."""
+    """Run a project once, over the whole history. If this is killed, run it again: no row is written twice."""
     if interval is not None and not follow:
-        refuse("--interval is the time between rounds of --follow, which is not given")
+        refuse("--interval is the time between rounds of --follow: use both or none")
     from penstock.pipelines.reporting import RowCounts  # noqa: PLC0415
 
     wanted = full_refresh or []
     project = _ready(folder, wanted)
     if not follow:
-        with interruptible(ANEW if wanted else AGAIN), _running(project, master, conf, "run") as runner:
+        with interruptible(RESTART if wanted else AGAIN), _running(project, master, conf, "run") as runner:
             _round(RowCounts(project), runner, wanted)
         return
-    with ending() as is_ending, _running(project, master, conf, "run --follow") as runner:
+    with interruptible(AGAIN, interrupt_at=2) as stop, _running(project, master, conf, "run --follow") as runner:
         head, counts = _head(project), RowCounts(project)
         _round(counts, runner, wanted)
-        while not is_ending(INTERVAL_S if interval is None else interval):
+        while stop.wait(INTERVAL_S if interval is None else interval):
             if (now := _head(project)) != head:
                 head = now
                 _round(counts, runner, [])
-    complain("stopped; all that was begun is done", 0)
+    complain("stopped; the last round is complete", 0)
 
 
 def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
-    """The project; what is wrong with it and can be told before Spark has started ends the command."""
+    """Read a project; mistakes that can be found before Spark starts end the command."""
     from penstock.pipelines.changing import JUDGED, added_types, check_changes, with_judged  # noqa: PLC0415
     from penstock.pipelines.integrity import refreshed_with  # noqa: PLC0415
     from penstock.pipelines.projects import read_project  # noqa: PLC0415
@@ -123,9 +118,7 @@ def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
     refreshed = with_judged(project, refreshed_with(project, full_refresh))
     check_changes(project, refreshed)
     for type in added_types(project) if JUDGED not in refreshed else ():
-        complain(
-            f"older events of type {type} are not in its table, which is new: --full-refresh {JUDGED} takes them in", 0
-        )
+        complain(f"older events of type {type} are not in its new table: --full-refresh {JUDGED} adds them", 0)
     return project
 
 
@@ -135,6 +128,7 @@ def _running(
     from penstock.pipelines.running import running  # noqa: PLC0415
     from penstock.spark.sessions import MASTER  # noqa: PLC0415
 
+    hide_py4j_log()
     if sys.stderr.isatty():
         remark("starting Spark")
     return running(project, MASTER, options_of(conf, master), what)
@@ -152,17 +146,17 @@ def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -
     outcome = runner.round(full_refresh, say=_say)
     for table in outcome.refreshed:
         if table not in full_refresh:
-            complain(f"{table} was made anew as well: it would not go with the others", 0)
+            complain(f"{table} was rebuilt as well: it would not match the others", 0)
     for flow, target in sorted(outcome.flows.items()):
         print_line(_line(flow, outcome, before.get(target), counts.of(target)))
-    # Whoever follows a project reads in a pipe what is done, when it is done.
+    # With --follow into a pipe, each round is printed when it is done.
     sys.stdout.flush()
     _conclude(outcome)
 
 
 def _say(flow: str, state: str) -> None:
-    """Tell somebody who looks on what is under way: a round can take long."""
-    if sys.stderr.isatty() and state in SAID:
+    """Print the state of a flow on a terminal: a round can take long."""
+    if sys.stderr.isatty() and state in PRINTED_STATES:
         remark(f"{flow}: {state.lower()}")
 
 
@@ -182,17 +176,17 @@ def _conclude(outcome: "Outcome") -> None:
 
 @pipeline_app.command("dry-run")
 def dry_run_command(folder: Folder, master: Master = None, conf: Conf = None) -> None:
-    """Check a project without running it: its files, the flows, and that all columns are there."""
+    """Check a project without running it: its files, its flows and their columns."""
     project = _ready(folder)
     with interruptible("interrupted"), _running(project, master, conf, "dry-run") as runner:
         outcome = runner.check()
     _conclude(outcome)
-    print_line(f"{counted(len(outcome.flows), 'flow')}, nothing is wrong: {', '.join(sorted(outcome.flows))}")
+    print_line(f"{counted(len(outcome.flows), 'flow')}, nothing wrong: {', '.join(sorted(outcome.flows))}")
 
 
 @pipeline_app.command("status")
 def status_command(folder: Folder, as_json: AsJson = False) -> None:
-    """Show each flow's rows, position, lag, last run and error. Needs no Spark, and disturbs no run."""
+    """Show each flow's rows, position, lag, last run and error. Needs no Spark, and can be used during a run."""
     from penstock.pipelines.projects import read_project  # noqa: PLC0415
     from penstock.pipelines.reporting import status  # noqa: PLC0415
 
@@ -200,25 +194,11 @@ def status_command(folder: Folder, as_json: AsJson = False) -> None:
     if as_json:
         print_document({**found._asdict(), "flows": [flow._asdict() for flow in found.flows]})
         return
-    _show(found)
-
-
-def _show(found: "Status") -> None:
     if found.unreachable:
-        complain(f"how far behind it is cannot be told: {without_password(found.unreachable)}", 0)
+        complain(f"the lag is unknown: {without_password(found.unreachable)}", 0)
     if found.in_use_by:
         complain(f"in use by {found.in_use_by}", 0)
-    columns = ("flow", "table", "source", "rows", "position", "lag", "last run", "error")
-    rows = [[_cell(value) for value in flow] for flow in found.flows]
-    print_table(columns, rows, empty=f"{found.folder} {_without_flows(found)}")
-
-
-def _without_flows(found: "Status") -> str:
     is_running = (found.in_use_by or "").startswith("run")
-    return "has nothing to show yet: its first run is under way" if is_running else "has not been run yet"
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    without = "has nothing to show yet: its first run is in progress" if is_running else "has not been run yet"
+    columns = ("flow", "table", "source", "rows", "position", "lag", "last run", "error")
+    print_table(columns, found.flows, empty=f"{found.folder} {without}")

@@ -1,33 +1,105 @@
-"""`penstock read`: events of a stream, of a context, or of the whole history."""
+"""`penstock read` and `penstock tail`: events of a stream, of a context, or of the whole history.
+
+With `--json` an event is one object (see `penstock.event_json`), and `penstock append -` takes such lines.
+"""
 
 import sys
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.connecting import Data, Url, connected
-from penstock.cli.events import event_document, event_line
-from penstock.cli.options import Filter, Limit, Types, moment
-from penstock.cli.output import AsJson, has_colours, print_line, print_lines, refuse, remark
-from penstock.model import Event, ticks_of_datetime
+from penstock.cli.connection import connected, error_line
+from penstock.cli.options import (
+    COUNT_MAX,
+    ContextArgument,
+    Data,
+    Filter,
+    Limit,
+    StreamArgument,
+    Types,
+    Url,
+    moment,
+)
+from penstock.cli.output import (
+    AsJson,
+    Painted,
+    complain,
+    fail,
+    has_colours,
+    print_line,
+    print_lines,
+    refuse,
+    remark,
+)
+from penstock.errors import CannotConnect, ConnectionLost, DeadlinePassed, PenstockError, Retry
+from penstock.model import Event, StoreStats
+from penstock.model.times import text_of_ticks, ticks_of_datetime
 
 if TYPE_CHECKING:
     from penstock.client import Client
 
-__all__ = ["print_events", "read_command"]
+BODY_LETTERS_MAX: Final = 10_000
+"""How much of a body a line for people shows; JSON has all of it."""
+TAIL_EVENTS: Final = 10
+RETRY_S: Final = 0.5
+"""The pause between two attempts to reach a server that is gone."""
+WINDOW: Final = 1000
+"""Positions before the end that `tail` searches first; each further step back is four times as wide."""
+OUTAGES: Final = (CannotConnect, ConnectionLost, DeadlinePassed)
+ONE_STREAM: Final = "--filter selects streams by name, but STREAM names one already: leave out one of them"
 
-Context = Annotated[
-    str | None,
-    typer.Argument(metavar="CONTEXT", help="the context; without one, the whole history", show_default=False),
-]
+
+# --- printing events ------------------------------------------------------------------------------------------
+
+
+def print_events(events: Iterable[Event], *, as_json: bool, flush: bool = False) -> int:
+    """Print events as they arrive; returns how many."""
+    # It takes a moment to import, and help does not need it.
+    from penstock.event_json import event_document  # noqa: PLC0415
+
+    colours = not as_json and has_colours()
+    count = 0
+    for event in events:
+        if as_json:
+            print_lines([event_document(event)])
+        else:
+            print_line(
+                Painted(str(event.position), "dim"),
+                "  ",
+                Painted(text_of_ticks(event.ticks), "dim"),
+                f"  {event.context}/{event.stream} {event.sequence}  ",
+                Painted(event.type, "cyan"),
+                f"  {body_text(event.body)}",
+                colours=colours,
+            )
+        if flush:
+            sys.stdout.flush()
+        count += 1
+    return count
+
+
+def body_text(body: bytes) -> str:
+    """A body for people: the beginning of a text, or the number of bytes."""
+    size = f"«{len(body):,} bytes»"
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return size
+    return text if len(text) <= BODY_LETTERS_MAX else f"{text[:BODY_LETTERS_MAX]}… {size}"
+
+
+# --- read -----------------------------------------------------------------------------------------------------
 
 
 def read_command(
-    context: Context = None,
-    stream: Annotated[str | None, typer.Argument(metavar="STREAM", help="one stream of it", show_default=False)] = None,
+    context: ContextArgument = None,
+    stream: StreamArgument = None,
     first: Annotated[
         int | None,
         typer.Option(
@@ -59,67 +131,135 @@ def read_command(
     Times are those of the events, in UTC. With --json each line is one event, and `penstock append -` takes such lines.
     """
     if stream is None and backwards:
-        refuse("--backwards goes with one STREAM")
+        refuse("--backwards works on one STREAM only: name it")
     if stream is not None and filter_:
-        refuse("--filter chooses among streams; there is one STREAM already")
-    wanted = Wanted(context, stream, first, last, filter_, types, since, until, backwards, limit)
+        refuse(ONE_STREAM)
     with connected(url, data) as client:
-        count = print_events(islice(wanted.events(client), limit), as_json=as_json)
+        if stream is not None:
+            assert context is not None
+            start, end = (last, first) if backwards else (first, last)
+            # Types and times are filtered here, so more events may have to be read than are printed.
+            is_filtered = not (types is None and since is None and until is None)
+            most = None if is_filtered else limit
+            found = client.read_stream(context, stream, start, end, backward=backwards, limit=most)
+            events: Iterator[Event] = (event for event in found if types is None or event.type in types)
+        else:
+            events = _read_history(client, context, first or 1, last, filter_, types, since)
+        earliest = 0 if since is None else ticks_of_datetime(since)
+        latest = None if until is None else ticks_of_datetime(until)
+        wanted = (event for event in events if earliest <= event.ticks and (latest is None or event.ticks < latest))
+        count = print_events(islice(wanted, limit), as_json=as_json)
     if not count and not as_json:
         remark("no events")
 
 
-class Wanted(NamedTuple):
-    """Which events to read."""
+def _read_history(
+    client: "Client",
+    context: str | None,
+    start: int,
+    last: int | None,
+    filter_: str,
+    types: list[str] | None,
+    since: datetime | None,
+) -> Iterator[Event]:
+    if since is not None and context is not None:
+        position = client.position_of(since, context=context, filter=filter_)
+        if position is None:
+            return iter(())
+        start = max(start, position)
+    return client.read_all(start, context=context, filter=filter_, types=types, until=last)
+
+
+# --- tail -----------------------------------------------------------------------------------------------------
+
+
+def tail_command(
+    context: ContextArgument = None,
+    stream: StreamArgument = None,
+    count: Annotated[
+        int, typer.Option("-n", "--count", help="show this many of the last events", metavar="N", min=0, max=COUNT_MAX)
+    ] = TAIL_EVENTS,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="show new events too, until Ctrl-C")] = False,
+    types: Types = None,
+    filter_: Filter = "",
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the last events, and with -f new ones as they arrive.
+
+    If the server goes away, -f waits until it is back, and goes on where it was.
+    """
+    if stream is not None and filter_:
+        refuse(ONE_STREAM)
+    if follow and data is not None:
+        refuse("-f follows what others append through a server: name it with --url")
+    tail = Tail(context, stream, filter_ if stream is None else stream, types)
+    # With -f, an outage is reported at once, and the attempts to reconnect are made here.
+    with connected(url, data, retries=not follow) as client:
+        before = client.stats()
+        print_events(tail.last(client, before.head, count), as_json=as_json)
+        sys.stdout.flush()
+        if follow:
+            print_events(tail.follow(client, before), as_json=as_json, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a history, of a context or of a stream."""
 
     context: str | None
     stream: str | None
-    first: int | None
-    last: int | None
     filter: str
     types: list[str] | None
-    since: datetime | None
-    until: datetime | None
-    backwards: bool
-    limit: int | None
 
-    def events(self, client: "Client") -> Iterator[Event]:
-        """They, as a client reads them."""
-        since = 0 if self.since is None else ticks_of_datetime(self.since)
-        until = None if self.until is None else ticks_of_datetime(self.until)
-        source = self._of_history(client) if self.stream is None else self._of_stream(client, self.stream)
-        for event in source:
-            if since <= event.ticks and (until is None or event.ticks < until):
-                yield event
+    def last(self, client: "Client", head: int, count: int) -> Iterable[Event]:
+        """The last events up to a position, searched backwards. Memory holds no more than `count`."""
+        if self.stream is not None:
+            assert self.context is not None
+            newest_first = (
+                event
+                for event in client.read_stream(self.context, self.stream, backward=True)
+                if event.position <= head and (self.types is None or event.type in self.types)
+            )
+            return reversed(list(islice(newest_first, count)))
+        found: list[Event] = []
+        end, width = head, min(max(WINDOW, count), max(WINDOW, head))
+        while end > 0 and len(found) < count:
+            start = max(1, end - width + 1)
+            window = client.read_all(start, context=self.context, filter=self.filter, types=self.types, until=end)
+            found = [*deque(window, maxlen=count - len(found)), *found]
+            end, width = start - 1, 4 * width
+        return found
 
-    def _of_stream(self, client: "Client", stream: str) -> Iterator[Event]:
-        assert self.context is not None
-        start, end = (self.last, self.first) if self.backwards else (self.first, self.last)
-        # What is looked at here as well may have to read more than is printed.
-        limit = self.limit if self.types is None and self.since is None and self.until is None else None
-        found = client.read_stream(self.context, stream, start, end, backward=self.backwards, limit=limit)
-        return (event for event in found if self.types is None or event.type in self.types)
+    def follow(self, client: "Client", before: StoreStats) -> Iterator[Event]:
+        """Events after a head, without end; outages of the server are waited out."""
+        position, is_down = before.head + 1, False
+        while True:
+            try:
+                if is_down:
+                    now = client.stats()
+                    if (before.store_id, before.timeline) != (now.store_id, now.timeline):
+                        store = f"store {now.store_id}, timeline {now.timeline}"
+                        fail(f"the server now has another history: {store}; run tail again to follow it")
+                    is_down = bool(complain("the server is back", 0))
+                found = client.follow(position, context=self.context, filter=self.filter, types=self.types)
+                for event in found:
+                    position = event.position + 1
+                    # A filter is a prefix, and names of other streams may begin with this one's.
+                    if self.stream is None or event.stream == self.stream:
+                        yield event
+            except PenstockError as error:
+                if not isinstance(error, OUTAGES) and error.retry is not Retry.SAFE:
+                    raise
+                if not is_down:
+                    complain(f"{_outage(error)}; waiting for the server", 0)
+                is_down = True
+                time.sleep(RETRY_S)
 
-    def _of_history(self, client: "Client") -> Iterator[Event]:
-        start = self.first or 1
-        if self.since is not None and self.context is not None:
-            position = client.position_of(self.since, context=self.context, filter=self.filter)
-            if position is None:
-                return iter(())
-            start = max(start, position)
-        return client.read_all(start, context=self.context, filter=self.filter, types=self.types, until=self.last)
 
-
-def print_events(events: Iterable[Event], *, as_json: bool, flush: bool = False) -> int:
-    """Print events as they come; how many they were."""
-    colours = not as_json and has_colours()
-    count = 0
-    for event in events:
-        if as_json:
-            print_lines([event_document(event)])
-        else:
-            print_line(*event_line(event), colours=colours)
-        if flush:
-            sys.stdout.flush()
-        count += 1
-    return count
+def _outage(error: PenstockError) -> str:
+    if isinstance(error, ConnectionLost):
+        # Its own message is about writes in flight, and this only reads.
+        return f"the connection to {error.url} was lost ({error.reason})"
+    return error_line(error).partition(";")[0]

@@ -1,55 +1,47 @@
-"""`penstock replay`: part of a history once more, through a queue or into streams of a store."""
+"""`penstock replay`: part of a history again, through a queue or into streams of a store."""
 
 import os
 import re
-import select
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.bars import rate_bar
-from penstock.cli.connecting import Data, Url, address_of, explained, telling
-from penstock.cli.exporting import check_names
-from penstock.cli.options import TIMES, Filter, Types, moment
-from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, refuse, remark
+from penstock.cli.connection import address_of, error_line, exit_on_error
+from penstock.cli.interchange import check_names
+from penstock.cli.options import TIMES, Data, Filter, OfContext, Types, Url, moment
+from penstock.cli.output import AsJson, complain, counted, fail, print_result, refuse, remark, stop_command
+from penstock.cli.signals import stop_signals
 from penstock.errors import CannotConnect, PenstockError
 from penstock.model import check_context, check_stream, ticks_of_datetime
 from penstock.settings.loading import without_password
 
 if TYPE_CHECKING:
-    from penstock.interchange.exporting import Selection
-    from penstock.interchange.replaying import Into, Replay, Through, Wanted
-
-__all__ = ["replay_command"]
+    from penstock.cli.screen import Bar
+    from penstock.interchange.exporter import Selection
+    from penstock.interchange.replay import Replay, ReplayRequest
 
 STATE_ENVIRONMENT: Final = "XDG_STATE_HOME"
-"""The environment variable that names the directory for what programs keep from one run to the next."""
+"""The environment variable that names the directory where programs keep their state."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SHOWN_S: Final = 0.1
-"""How often progress is shown."""
-WAIT_S_MAX: Final = 3600.0
-"""Seconds that are waited for at a time."""
+"""The shortest time between two updates of the bar."""
 STALLED_S: Final = 10.0
-"""After how long it is said that consumers are waited for, where no progress is shown."""
+"""How long a replay stands still before the command says that it waits for consumers."""
 
 
 class Expected(StrEnum):
-    """What there may be when a replay begins."""
+    """Whether the target may have streams when a replay begins."""
 
     ANY = "any"
     NEW = "new"
 
 
 def replay_command(
-    context: Annotated[str | None, typer.Option("--context", help="only this context", metavar="NAME")] = None,
+    context: OfContext = None,
     filter: Filter = "",
     types: Types = None,
     first: Annotated[
@@ -64,16 +56,18 @@ def replay_command(
         str | None,
         typer.Option(
             "--to",
-            help="up to this position, which is the last, or only events of before this time",
+            help="up to and including this position, or only events before this time",
             metavar="POSITION|TIME",
         ),
     ] = None,
     queue: Annotated[
-        str | None, typer.Option("--queue", help="hand the events out once more, through this queue", metavar="NAME")
+        str | None, typer.Option("--queue", help="deliver the events again, through this queue", metavar="NAME")
     ] = None,
     queue_context: Annotated[
         str | None,
-        typer.Option("--queue-context", help="the queue's context, if others have one of that name", metavar="NAME"),
+        typer.Option(
+            "--queue-context", help="the queue's context, if several contexts have a queue of that name", metavar="NAME"
+        ),
     ] = None,
     to_url: Annotated[
         str | None,
@@ -85,312 +79,217 @@ def replay_command(
         str | None,
         typer.Option(
             "--to-context",
-            help="append the events to this context; without --to-url, of the same store",
+            help="append the events to this context; without --to-url, in the same store",
             metavar="NAME",
         ),
     ] = None,
     prefix: Annotated[
         str,
         typer.Option(
-            "--to-stream-prefix", help="what names of streams begin with there", metavar="TEXT", show_default=False
+            "--to-stream-prefix", help="prefix of the names of the new streams", metavar="TEXT", show_default=False
         ),
     ] = "",
     expected: Annotated[
         Expected,
-        typer.Option("--expected", help="new: begin only where there are no streams yet"),
+        typer.Option("--expected", help="new: begin only if the target has no such streams yet"),
     ] = Expected.ANY,
     rate: Annotated[
-        float | None, typer.Option("--rate", help="at most so many events in a second", metavar="N", show_default=False)
+        float | None,
+        typer.Option("--rate", help="at most this many events per second", metavar="N", show_default=False),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(
-            "--name", help="the name of this replay; otherwise one made from what is said here", metavar="NAME"
-        ),
+        typer.Option("--name", help="the name of this replay (default: made from the other options)", metavar="NAME"),
     ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
-            "--state", help="the file that notes what it is of, and how far", metavar="FILE", show_default=False
+            "--state", help="the file that keeps the progress of the replay", metavar="FILE", show_default=False
         ),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="once more, if it was finished")] = False,
+    again: Annotated[bool, typer.Option("--again", help="repeat a replay that is finished")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay part of a history: through a queue, or into streams of another context or store.
 
-    Positions and times say which events, in the order of the history. Times are those of the events themselves, and
-    each event is judged by its own. The end is fixed when a replay begins. Whatever ends it, the same command goes on
-    where it was, and nothing goes out twice.
+    Positions and times select the events, which are replayed in the order of the history. Times are those of the
+    events. The end is fixed when a replay begins. If a replay is interrupted, the same command continues where it was,
+    and no event is replayed twice.
     """
-    target = Given(queue, queue_context, to_url, to_context, prefix, expected)
-    target.check()
+    _check_target(queue, queue_context, to_url, to_context, prefix, expected)
     if rate is not None and not 0 < rate < float("inf"):
-        refuse(f"--rate {rate} is no number of events in a second")
+        refuse(f"--rate {rate} is not a number of events per second")
     if name is not None and not NAME.fullmatch(name):
-        refuse("--name must be of letters, digits, dots, dashes and underscores")
+        refuse("--name must consist of letters, digits, dots, dashes and underscores")
     named = tuple(types) if types else None
     check_names(context, filter, named or ())
-    selection = selected(context, filter, named, first, last)
-    with telling():
-        # It takes a moment to import, and help needs none of it.
-        from penstock.interchange.replaying import Wanted  # noqa: PLC0415
+    selection = _selection(context, filter, named, first, last)
+    with exit_on_error():
+        # They take a moment to import, and help does not need them.
+        from penstock.interchange.replay import ReplayRequest  # noqa: PLC0415
+        from penstock.interchange.replay_targets import IntoStreams, ThroughQueue  # noqa: PLC0415
 
         address = address_of(url, data)
-        said = (first, last)
-        wanted = Wanted(address, selection, target.of(address), said, name, state, state_folder(), again, rate)
-        _replay(wanted, target.shown(), as_json)
+        if queue is not None:
+            target: IntoStreams | ThroughQueue = ThroughQueue(queue, queue_context)
+            where = f"through queue {queue}"
+        else:
+            target = IntoStreams(to_url or address, to_context, prefix, expected is Expected.NEW)
+            parts = (f"context {to_context}" if to_context else "", str(without_password(to_url)) if to_url else "")
+            where = "into " + " of ".join(part for part in parts if part)
+        notes = Path(os.environ.get(STATE_ENVIRONMENT) or "~/.local/state").expanduser() / "penstock" / "replays"
+        request = ReplayRequest(address, selection, target, (first, last), name, state, notes, again, rate)
+        _replay(request, where, as_json)
 
 
-# --- what is asked for ----------------------------------------------------------------------------------------
+def _check_target(
+    queue: str | None,
+    queue_context: str | None,
+    url: str | None,
+    context: str | None,
+    prefix: str,
+    expected: Expected,
+) -> None:
+    """End the command unless it names exactly one target."""
+    is_store = url is not None or context is not None
+    if queue is not None and is_store:
+        refuse("--queue cannot be combined with --to-url or --to-context: use one of them")
+    if queue is None and not is_store:
+        refuse("say where to: either --queue, or --to-url or --to-context")
+    if queue is None and queue_context is not None:
+        refuse("--queue-context belongs to --queue")
+    if queue is not None and (prefix or expected is Expected.NEW):
+        refuse("--to-stream-prefix and --expected belong to --to-url and --to-context")
+    if context is not None and (reason := check_context(context)):
+        refuse(f"--to-context {reason}")
+    if prefix and (reason := check_stream(prefix)):
+        refuse(f"--to-stream-prefix {reason}")
 
 
-class Given:
-    """Where events go, as it was said."""
-
-    def __init__(
-        self,
-        queue: str | None,
-        queue_context: str | None,
-        url: str | None,
-        context: str | None,
-        prefix: str,
-        expected: Expected,
-    ) -> None:
-        self._queue = queue
-        self._queue_context = queue_context
-        self._url = url
-        self._context = context
-        self._prefix = prefix
-        self._is_new = expected is Expected.NEW
-
-    def check(self) -> None:
-        """End the command if it names no place, or two."""
-        into = self._url is not None or self._context is not None
-        if self._queue is not None and into:
-            refuse("--queue does not go with --to-url and --to-context: say one of them")
-        if self._queue is None and not into:
-            refuse("say where to: either --queue, or --to-url or --to-context")
-        if self._queue is None and self._queue_context is not None:
-            refuse("--queue-context belongs to --queue")
-        if self._queue is not None and (self._prefix or self._is_new):
-            refuse("--to-stream-prefix and --expected belong to --to-url and --to-context")
-        if self._context is not None and (reason := check_context(self._context)):
-            refuse(f"--to-context {reason}")
-        if self._prefix and (reason := check_stream(self._prefix)):
-            refuse(f"--to-stream-prefix {reason}")
-
-    def of(self, address: str) -> "Through | Into":
-        """The same, for whoever does it."""
-        from penstock.interchange.replay_targets import Places  # noqa: PLC0415
-        from penstock.interchange.replaying import Into, Through  # noqa: PLC0415
-
-        if self._queue is not None:
-            return Through(self._queue, self._queue_context)
-        return Into(self._url or address, Places(self._context, self._prefix, self._is_new))
-
-    def shown(self) -> str:
-        """The same, for people."""
-        if self._queue is not None:
-            return f"through queue {self._queue}"
-        context = "" if self._context is None else f"context {self._context}"
-        store = "" if self._url is None else str(without_password(self._url))
-        return "into " + " of ".join(filter(None, (context, store)))
-
-
-def selected(
+def _selection(
     context: str | None, filter: str, types: tuple[str, ...] | None, first: str | None, last: str | None
 ) -> "Selection":
-    """Which events; ends the command if none can be."""
-    from penstock.interchange.exporting import POSITION_MAX, Selection  # noqa: PLC0415
+    from penstock.interchange.exporter import POSITION_MAX, Selection  # noqa: PLC0415
 
-    begin, since = _end("--from", first)
-    end, until = _end("--to", last)
+    begin, since = _position_or_ticks("--from", first)
+    end, until = _position_or_ticks("--to", last)
     if (None not in (begin, end) and begin > end) or (None not in (since, until) and since >= until):  # type: ignore[operator]
-        refuse(f"--from {first} comes after --to {last}: there is nothing between them")
+        refuse(f"--from {first} comes after --to {last}: there are no events between them")
     return Selection(
         context, filter, types, 1 if begin is None else begin, POSITION_MAX if end is None else end, since, until
     )
 
 
-def _end(option: str, text: str | None) -> tuple[int | None, int | None]:
-    """A position, or the ticks of a time."""
+def _position_or_ticks(option: str, text: str | None) -> tuple[int | None, int | None]:
     if text is None:
         return None, None
     if not text.isdecimal():
         return None, ticks_of_datetime(moment(text))
     if not 1 <= int(text) < 1 << 63:
-        refuse(f"{option} {text} is no position: they count from 1")
+        refuse(f"{option} {text} is not a position: positions begin with 1")
     return int(text), None
 
 
-def state_folder() -> Path:
-    """Where notes are kept."""
-    return Path(os.environ.get(STATE_ENVIRONMENT) or "~/.local/state").expanduser() / "penstock" / "replays"
+# --- running it -----------------------------------------------------------------------------------------------
 
 
-# --- ending it early ------------------------------------------------------------------------------------------
+def _replay(request: "ReplayRequest", where: str, as_json: bool) -> None:
+    from penstock.cli.screen import progress_bar  # noqa: PLC0415 - Rich takes long to import
+    from penstock.interchange.replay import open_replay  # noqa: PLC0415
 
-
-class Signals:
-    """Ctrl-C and SIGTERM, once: what is under way is finished. The second one ends the process at once."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._read, self._write = os.pipe()
-
-    @property
-    def is_set(self) -> bool:
-        """Whether one has come."""
-        return bool(self.number)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait so long; False, at once, when one comes."""
-        deadline = time.monotonic() + seconds
-        # No clock of the system's takes any number of seconds, which a very small rate makes.
-        while not self.number and (left := deadline - time.monotonic()) > 0:
-            select.select([self._read], [], [], min(left, WAIT_S_MAX))
-        return not self.number
-
-    def caught(self, number: int, _frame: FrameType | None) -> None:
-        """One has come."""
-        if self.number:
-            os._exit(128 + number)
-        self.number = number
-        # A lock may be held by whoever was interrupted: only a pipe can wake it.
-        os.write(self._write, b".")
-
-    def close(self) -> None:
-        """Release everything."""
-        os.close(self._read)
-        os.close(self._write)
-
-
-@contextmanager
-def signals() -> Iterator[Signals]:
-    """From now on, signals do not end the process by themselves."""
-    caught = Signals()
-    before = {number: signal.signal(number, caught.caught) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        caught.close()
-
-
-# --- doing it -------------------------------------------------------------------------------------------------
-
-
-def _replay(wanted: "Wanted", where: str, as_json: bool) -> None:
-    from penstock.interchange.replaying import replay_of  # noqa: PLC0415
+    def so_far() -> str:
+        note = replay.note
+        done = f"{counted(note.events, 'event')} went {where}, up to position {note.done:,} of {note.last:,}"
+        return f"{done}; run the same command again to continue"
 
     try:
-        with replay_of(wanted) as replay:
+        with open_replay(request) as replay:
             if replay.note.finished:
-                _conclude(replay, where, as_json, before=True)
+                _print_result(replay, where, as_json, before=True)
                 return
             if replay.resumed_at is not None:
-                remark(f"replay {replay.note.name} goes on behind position {replay.resumed_at:,}")
-            _run(replay, where, wanted)
-            _conclude(replay, where, as_json, before=False)
+                remark(f"replay {replay.note.name} continues after position {replay.resumed_at:,}")
+            with stop_signals() as stop:
+                try:
+                    with progress_bar("replaying", rated=False) as bar:
+                        is_done = replay.run(stop, ReplayProgress(bar).show)
+                except PenstockError as error:
+                    fail(f"{_replay_error(error, request)}: {so_far()}")
+                except KeyboardInterrupt:
+                    is_done = False
+                if not is_done:
+                    stop_command(f"interrupted: {so_far()}", stop.exit_code)
+            _print_result(replay, where, as_json, before=False)
     except CannotConnect as error:
-        fail(_told(error, wanted))
+        fail(_replay_error(error, request))
 
 
-def _told(error: PenstockError, wanted: "Wanted") -> str:
-    """An error for people; two options name servers, and the right one is to be said."""
-    to = getattr(wanted.target, "url", wanted.url)
-    is_target = isinstance(error, CannotConnect) and to != wanted.url and error.url in to
-    return explained(error).replace("or say --url", "or say --to-url") if is_target else explained(error)
+def _replay_error(error: PenstockError, request: "ReplayRequest") -> str:
+    """An error as one line. Two options name servers; the advice must name the right one."""
+    to = getattr(request.target, "url", request.url)
+    is_target = isinstance(error, CannotConnect) and to != request.url and error.url in to
+    return error_line(error).replace("name it with --url", "name it with --to-url") if is_target else error_line(error)
 
 
-def _run(replay: "Replay", where: str, wanted: "Wanted") -> None:
-    """Replay all of it, or end the command with how to go on."""
-    with signals() as caught:
-        try:
-            with rate_bar("replaying", rated=False) as bar:
-                is_done = replay.run(caught, Shown(bar).show)
-        except PenstockError as error:
-            fail(f"{_told(error, wanted)}: {_so_far(replay, where)}")
-        if not is_done:
-            raise typer.Exit(complain(f"interrupted: {_so_far(replay, where)}", 128 + caught.number))
+class ReplayProgress:
+    """Shows how many events were replayed, how fast, and the position."""
 
-
-def _so_far(replay: "Replay", where: str) -> str:
-    note = replay.note
-    done = f"{counted(note.events, 'event')} went {where}, up to position {note.done:,} of {note.last:,}"
-    return f"{done}; run the same command again, and it goes on"
-
-
-class Shown:
-    """Progress for people: how many events, how fast, and where."""
-
-    def __init__(self, bar: Any) -> None:
+    def __init__(self, bar: "Bar") -> None:
         self._bar = bar
         self._begun: tuple[float, int] | None = None
-        self._at = 0.0
+        self._shown_at = 0.0
         self._moved = -1, 0.0
 
     def show(self, replay: "Replay") -> None:
-        """Show how far it is, if it was not shown a moment ago."""
+        """Update the bar, not too often."""
         now, note = time.monotonic(), replay.note
-        self._tell_if_stalled(replay, now)
+        self._warn_if_stalled(replay, now)
         if self._begun is None:
             self._begun = now, note.events
-        if now - self._at < SHOWN_S:
+        if now - self._shown_at < SHOWN_S:
             return
-        self._at = now
+        self._shown_at = now
         rate = (note.events - self._begun[1]) / max(now - self._begun[0], SHOWN_S)
         waiting = "" if replay.waiting is None else f", {replay.waiting:,} waiting"
         what = f"{counted(note.events, 'event')}{waiting}, {rate:,.0f}/s, position {note.done:,}"
         self._bar(note.done - note.first + 1, note.last - note.first + 1, what)
 
-    def _tell_if_stalled(self, replay: "Replay", now: float) -> None:
-        """Say once that nothing goes on because nobody takes what waits: a log has no bar to look at."""
+    def _warn_if_stalled(self, replay: "Replay", now: float) -> None:
+        """Say once that the replay waits for consumers, where there is no terminal for a bar."""
         done, since = self._moved
         if done != replay.note.done:
             self._moved = replay.note.done, now
         elif replay.waiting and now - since > STALLED_S and not sys.stderr.isatty():
-            complain(f"{counted(replay.waiting, 'event')} in the queue wait for consumers, who are waited for", 0)
+            complain(f"waiting for consumers: {counted(replay.waiting, 'event')} in the queue", 0)
             self._moved = done, float("inf")
 
 
-def _conclude(replay: "Replay", where: str, as_json: bool, *, before: bool) -> None:
+def _print_result(replay: "Replay", where: str, as_json: bool, *, before: bool) -> None:
     note = replay.note
-    if as_json:
-        document = {
-            "name": note.name,
-            "first": note.first,
-            "last": note.last,
-            "events": note.events,
-            "erased": note.erased,
-            "left_out": note.left_out,
-            "waiting": replay.waiting,
-            "resumed_at": replay.resumed_at,
-            "finished": note.finished,
-            "finished_before": before,
-        }
-        print_document(document)
-        return
+    document = {
+        "name": note.name,
+        "first": note.first,
+        "last": note.last,
+        "events": note.events,
+        "erased": note.erased,
+        "left_out": note.left_out,
+        "waiting": replay.waiting,
+        "resumed_at": replay.resumed_at,
+        "finished": note.finished,
+        "finished_before": before,
+    }
     of = f"positions {note.first:,} to {note.last:,}" if note.first <= note.last else "no position"
-    said = f"{counted(note.events, 'event')} {where}, of {of}"
-    print_line(f"{said}{_rest(replay)}" + (_before(note.finished) if before else ""))
-
-
-def _rest(replay: "Replay") -> str:
-    note = replay.note
-    parts = (
-        (note.erased, f"{counted(note.erased, 'position')} had nothing any more"),
-        (note.left_out, f"{counted(note.left_out, 'event')} left out: on their way anyway, or dead letters"),
-        (replay.waiting, f"{counted(replay.waiting or 0, 'event')} waiting for consumers"),
-    )
-    is_none = note.first <= note.last and not note.events and not note.left_out
-    nothing = "; there is none there that was asked for" if is_none else ""
-    return nothing + "".join(f"; {text}" for number, text in parts if number)
-
-
-def _before(finished: str | None) -> str:
-    return f": this was finished at {finished}, and nothing was done now; say --again to do it once more"
+    line = f"{counted(note.events, 'event')} {where}, of {of}"
+    if note.first <= note.last and not note.events and not note.left_out:
+        line += "; no event there matches the options"
+    if note.erased:
+        line += f"; {counted(note.erased, 'position')} were erased"
+    if note.left_out:
+        line += f"; {counted(note.left_out, 'event')} left out: in flight already, or dead letters"
+    if replay.waiting:
+        line += f"; {counted(replay.waiting, 'event')} waiting for consumers"
+    if before:
+        line += f": this replay finished at {note.finished}, and nothing was done now; use --again to repeat it"
+    print_result(document, line, as_json=as_json)

@@ -1,44 +1,37 @@
-"""Settings on the command line: a flag for each on every command that wants them, and `penstock settings`.
+"""Settings on the command line: a flag for each on commands that need them, and `penstock settings`.
 
-The flags, the printed table and docs/settings.md all come from the one table in `penstock.settings`.
+The flags, the printed table and docs/settings.md come from the table in `penstock.settings`.
 """
 
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
-from rich import box
-from rich.table import Table
 
-from penstock.cli.output import complain, console, print_document
+from penstock.cli.output import AsJson, console, print_document, refuse, table
 from penstock.settings import (
     CONFIG_ENVIRONMENT,
     DEFAULT,
     TABLE,
     BadSetting,
-    ExplainedSetting,
     ResolvedSettings,
     Setting,
+    Settings,
     explain,
     resolve,
     shown,
 )
 
-__all__ = ["settings_command", "settings_page", "with_settings"]
-
-PANEL = "Settings (also as PENSTOCK_… variables or in the --config file)"
+PANEL: Final = "Settings (also as PENSTOCK_… variables or in the --config file)"
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a typer command a flag for every setting, and pass it the `ResolvedSettings` first.
-
-    A setting that cannot be used ends the command with exit code 2 and one line on standard error.
-    """
+    """Give a typer command a flag for every setting, and pass it the `ResolvedSettings` first."""
 
     @functools.wraps(command)
     def run(*, config: Path | None, **given: Any) -> None:
@@ -46,75 +39,77 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         try:
             resolved = resolve(flags, os.environ, config)
         except BadSetting as error:
-            raise typer.Exit(complain(str(error), 2)) from None
+            refuse(str(error))
         command(resolved, **given)
 
-    parameters = [*own_parameters(command), *setting_parameters()]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    # Without this, typer would follow it to the original signature.
-    del run.__wrapped__
-    return run
+    return with_signature(run, [*own_parameters(command), *_setting_parameters()])
+
+
+def with_signature(function: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
+    """Let typer see other parameters than those the function was written with."""
+    signature = inspect.Signature(list(parameters))
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    # Without this, typer would use the signature of the wrapped function.
+    del function.__wrapped__  # type: ignore[attr-defined]
+    return function
 
 
 def own_parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter]:
-    """The command's parameters after the settings, which are passed by name."""
+    """The command's parameters after the first, passed by name."""
     _, *rest = inspect.signature(command, eval_str=True).parameters.values()
     for parameter in rest:
         yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
-def setting_parameters() -> Iterator[inspect.Parameter]:
-    """`--config`, and one parameter for each setting."""
-    option = typer.Option("--config", help="TOML file with settings", metavar="FILE", rich_help_panel=PANEL)
-    yield keyword("config", Annotated[Path | None, option])
-    for row in TABLE.values():
-        yield keyword(row.name, setting_annotation(row))
+def _setting_parameters() -> Iterator[inspect.Parameter]:
+    config = typer.Option("--config", help="TOML file with settings", metavar="FILE", rich_help_panel=PANEL)
+    annotations = {"config": Annotated[Path | None, config]} | {row.name: _annotation(row) for row in TABLE.values()}
+    for name, annotation in annotations.items():
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def keyword(name: str, annotation: Any) -> inspect.Parameter:
-    """A parameter that is passed by name and is None when it was not given."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def setting_annotation(row: Setting) -> Any:
-    """A setting as typer wants it: a switch, or a string that the settings' own parser reads."""
-    meaning = f"{row.help} (default: {shown(row.name, row.default) or 'none'})"
+def _annotation(row: Setting) -> Any:
+    """A setting for typer: a switch, or a string that the setting's own parser reads."""
+    given: dict[str, Any] = {
+        "help": f"{row.help} (default: {shown(row.name, row.default) or 'none'})",
+        "show_default": False,
+        "rich_help_panel": PANEL,
+    }
     if isinstance(row.default, bool):
-        switch = f"{row.flag}/--no-{row.flag.removeprefix('--')}"
-        return Annotated[bool | None, typer.Option(switch, help=meaning, show_default=False, rich_help_panel=PANEL)]
-    return Annotated[str | None, typer.Option(row.flag, help=meaning, metavar=metavar(row.name), rich_help_panel=PANEL)]
+        return Annotated[bool | None, typer.Option(f"{row.flag}/--no-{row.flag.removeprefix('--')}", **given)]
+    metavar = "BYTES" if "_bytes" in row.name else "MS" if "_ms_" in row.name else "VALUE"
+    return Annotated[str | None, typer.Option(row.flag, metavar=metavar, **given)]
 
 
-def metavar(name: str) -> str:
-    """What stands for a setting's value in its command's help."""
-    if "_bytes" in name:
-        return "BYTES"
-    return "MS" if "_ms_" in name else "VALUE"
+def one_store(resolved: ResolvedSettings) -> Settings:
+    """The settings with only one of `data` and `store`: a flag wins over a variable, a variable over the file."""
+    settings, sources = resolved.settings, resolved.sources
+    if settings.data is None or settings.store is None:
+        return settings
+    data, store = _rank(sources["data"]), _rank(sources["store"])
+    if data == store:
+        return settings
+    return replace(settings, data=None) if data < store else replace(settings, store=None)
 
 
-def settings_command(
-    resolved: ResolvedSettings,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for programs")] = False,
-) -> None:
+def _rank(source: str) -> int:
+    if source.startswith("--"):
+        return 3
+    if source == DEFAULT:
+        return 0
+    return 2 if source.startswith("PENSTOCK_") else 1
+
+
+def settings_command(resolved: ResolvedSettings, as_json: AsJson = False) -> None:
     """Show every setting, its value and where that comes from."""
     rows = list(explain(resolved))
     if as_json:
         print_document([asdict(row) for row in rows])
-    else:
-        console().print(settings_table(rows))
-
-
-def settings_table(rows: list[ExplainedSetting]) -> Table:
-    """The rows for people; what was set stands out."""
-    table = Table(box=box.SIMPLE_HEAD, highlight=False)
-    for heading in ("setting", "value", "from"):
-        table.add_column(heading, no_wrap=heading == "setting", overflow="fold")
-    table.add_column("meaning", style="dim")
-    for row in rows:
-        value = shown(row.name, row.value) or "-"
-        table.add_row(row.name, value, row.source, row.help, style=None if row.source == DEFAULT else "bold")
-    return table
+        return
+    cells = [(row.name, shown(row.name, row.value) or "-", row.source, row.help) for row in rows]
+    columns = ("setting", "value", "from", "meaning")
+    console().print(table(columns, cells, is_bold=lambda row: row[2] != DEFAULT))
 
 
 PAGE_OPENING = f"""\
@@ -122,7 +117,7 @@ PAGE_OPENING = f"""\
 
 *For operators. After this page you can change each setting by flag, environment variable or configuration file.*
 
-<!-- Made by `make docs` from src/penstock/settings/table.py. -->
+<!-- Generated by `make docs` from src/penstock/settings/table.py. -->
 
 Each setting can be given as a flag, as an environment variable, or as a key in a TOML file that
 `--config FILE` or `{CONFIG_ENVIRONMENT}` names. A flag wins over the environment, the environment over the
@@ -148,11 +143,11 @@ page_bytes_max = "4MiB"
 
 def settings_page() -> str:
     """The text of docs/settings.md."""
-    return PAGE_OPENING + "".join(page_row(row) for row in TABLE.values())
+    return PAGE_OPENING + "".join(map(page_row, TABLE.values()))
 
 
 def page_row(row: Setting) -> str:
-    """One line of the table in docs/settings.md."""
+    """A line of the table in docs/settings.md."""
     text = shown(row.name, row.default)
     default = f"`{text}`" if text else "none"
     return f"| `{row.name}` | `{row.flag}` | `{row.environment}` | {default} | {row.help} |\n"

@@ -1,155 +1,158 @@
-"""`penstock stats`: what a store holds, as a running server tells it, or read from the store itself."""
+"""What a store holds: `penstock stats`, `penstock contexts` and `penstock streams`."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
-from penstock.cli.connecting import Url, by_flag, connected, telling
-from penstock.cli.options import Config, Data, StoreUrl
-from penstock.cli.output import AsJson, console, print_document, refuse, size, table
+import typer
+
+from penstock.cli.connection import by_flag, connected, exit_on_error, opened, store_error_line
+from penstock.cli.options import Config, Data, Filter, Limit, StoreData, StoreUrl, Url
+from penstock.cli.output import (
+    AsJson,
+    console,
+    print_document,
+    print_lines,
+    print_rows,
+    print_table,
+    refuse,
+    size,
+    table,
+)
+from penstock.cli.settings import one_store
 from penstock.model import ContextInfo, QueueInfo, StoreStats
 from penstock.settings import resolve
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from penstock.store import Store
-
-__all__ = ["all_pages", "stats_command"]
 
 PAGE_ROWS: Final = 1000
 TABLE_ROWS_MAX: Final = 50
-"""Rows of a table for people; programs get all."""
+"""Rows of a table for people; `--json` prints all."""
+CONTEXT_COLUMNS: Final = ("context", "#events", "#commits", "#streams", "#size")
+QUEUE_COLUMNS: Final = ("queue", "context", "filter", "#position", "#behind", "#allocated", "#tries", "#dead")
 
 Info = TypeVar("Info")
 
 
-def stats_command(
+def contexts_command(url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
+    """List the contexts and how much is in them."""
+    with connected(url, data) as client:
+        found = client.contexts()
+    print_rows(map(asdict, found), CONTEXT_COLUMNS, _context_rows(found), empty="no contexts", as_json=as_json)
+
+
+def streams_command(
+    context: Annotated[str, typer.Argument(metavar="CONTEXT", help="the context")],
+    filter_: Filter = "",
+    limit: Limit = None,
     url: Url = None,
     data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the streams of a context by name, and how many events each has."""
+    which = f" whose names begin with {filter_}" if filter_ not in ("", "*") else ""
+    with connected(url, data) as client:
+        found = islice(client.streams(context, filter_), limit)
+        if as_json:
+            print_lines(map(asdict, found))
+        else:
+            rows = ((info.name, info.events) for info in found)
+            print_table(("stream", "#events"), rows, empty=f"no streams{which} in context {context}")
+
+
+class Contents(NamedTuple):
+    """What a store holds; contexts and queues may be the first ones only."""
+
+    stats: StoreStats
+    contexts: Sequence[ContextInfo]
+    queues: Sequence[QueueInfo]
+
+
+def stats_command(
+    url: Url = None,
+    data: StoreData = None,
     store: StoreUrl = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a store holds: counts, contexts and queues.
 
-    A running server is asked, unless --data or --store (or a setting of that name) says where the store itself is. A
-    store may be in use meanwhile.
+    The command asks a running server, unless --data or --store (or a setting of that name) names the store itself. A
+    server may have the store open.
     """
-    held = found(url, data, store, config, None if as_json else TABLE_ROWS_MAX)
+    found = _contents(url, data, store, config, None if as_json else TABLE_ROWS_MAX)
     if as_json:
-        print_document(held.document())
-    else:
-        held.show()
+        contexts, queues = list(map(asdict, found.contexts)), list(map(asdict, found.queues))
+        print_document({"store": asdict(found.stats), "contexts": contexts, "queues": queues})
+        return
+    _print_stats(found.stats)
+    if found.contexts:
+        first = found.contexts[:TABLE_ROWS_MAX]
+        console().print(table(CONTEXT_COLUMNS, _context_rows(first), _caption(first, found.stats.contexts)))
+    if found.queues:
+        queues_shown = found.queues[:TABLE_ROWS_MAX]
+        rows = (queue_row(info)[: len(QUEUE_COLUMNS)] for info in queues_shown)
+        console().print(table(QUEUE_COLUMNS, rows, _caption(queues_shown, found.stats.queues)))
 
 
-class Held(NamedTuple):
-    """What a store holds; of contexts and queues perhaps the first ones only."""
-
-    stats: StoreStats
-    contexts: Sequence[ContextInfo]
-    queues: Sequence[QueueInfo]
-
-    def document(self) -> dict[str, Any]:
-        """Everything, for programs."""
-        contexts, queues = map(asdict, self.contexts), map(asdict, self.queues)
-        return {"store": asdict(self.stats), "contexts": list(contexts), "queues": list(queues)}
-
-    def show(self) -> None:
-        """Tables, for people."""
-        printed = console()
-        printed.print(store_table(self.stats))
-        if self.contexts:
-            printed.print(context_table(self.contexts[:TABLE_ROWS_MAX], self.stats.contexts))
-        if self.queues:
-            printed.print(queue_table(self.queues[:TABLE_ROWS_MAX], self.stats.queues))
-
-
-def found(url: str | None, data: str | None, store: str | None, config: Path | None, rows: int | None) -> Held:
-    """What is there, wherever that is; of contexts and queues at least so many rows."""
+def _contents(url: str | None, data: str | None, store: str | None, config: Path | None, rows: int | None) -> Contents:
     if data is not None or store is not None:
         if by_flag(url):
             refuse("only one of --url, --data and --store can be given")
         url = None
-    with telling():
-        settings = resolve({"data": data, "store": store}, os.environ, config)
-        if url is not None or (settings.settings.data is None and settings.settings.store is None):
+    with exit_on_error():
+        resolved = resolve({"data": data, "store": store}, os.environ, config)
+        if url is not None or (resolved.settings.data is None and resolved.settings.store is None):
             with connected(url) as client:
-                return Held(client.stats(), client.contexts(), client.queues())
-        # Stores and what serves them take long to import.
-        from penstock.cli.serve import one_store  # noqa: PLC0415
-        from penstock.cli.stores import complaining, opened  # noqa: PLC0415
-        from penstock.server import store_address  # noqa: PLC0415
+                return Contents(client.stats(), client.contexts(), client.queues())
+    # The server takes long to import.
+    from penstock.server import store_address  # noqa: PLC0415
 
-        with complaining(), opened(store_address(one_store(settings))) as store_itself:
-            return read_from(store_itself, rows)
+    with exit_on_error(store_error_line), opened(store_address(one_store(resolved))) as reader:
+        return _read_contents(reader, rows)
 
 
-def read_from(store: "Store", rows: int | None) -> Held:
-    """What a store holds, of contexts and queues so many rows or all."""
+def _read_contents(store: "Store", rows: int | None) -> Contents:
     if rows is not None:
-        return Held(store.stats(), store.contexts("", rows), store.queues(0, rows))
+        return Contents(store.stats(), store.contexts("", rows), store.queues(0, rows))
     contexts = list(all_pages(store.contexts, "", lambda info: info.name))
-    return Held(store.stats(), contexts, list(all_pages(store.queues, 0, lambda info: info.id)))
+    return Contents(store.stats(), contexts, list(all_pages(store.queues, 0, lambda info: info.id)))
 
 
 def all_pages(read: Callable[[Any, int], list[Info]], after: Any, key: Callable[[Info], Any]) -> Iterator[Info]:
-    """Every row, page by page."""
+    """Every row that a store has, read page by page."""
     while page := read(after, PAGE_ROWS):
         yield from page
         after = key(page[-1])
 
 
-# --- tables ---------------------------------------------------------------------------------------------------
+def queue_row(info: QueueInfo) -> list[object]:
+    """A queue in a table."""
+    counts = (info.position, info.behind, info.allocated, info.deliveries_max, info.dead, info.dead_after)
+    return [info.name, info.context, info.filter or "*", *counts]
 
 
-def store_table(stats: StoreStats) -> "Table":
-    """The counts of the whole store."""
+def _context_rows(contexts: Iterable[ContextInfo]) -> Iterator[tuple[object, ...]]:
+    return ((info.name, info.events, info.commits, info.streams, size(info.bytes)) for info in contexts)
+
+
+def _caption(rows: Sequence[object], total: int) -> str | None:
+    return f"{len(rows)} of {total:,}; --json shows all" if len(rows) < total else None
+
+
+def _print_stats(stats: StoreStats) -> None:
     from rich.table import Table  # noqa: PLC0415
 
-    values = {
-        "store": f"{stats.store_id}, timeline {stats.timeline}, schema {stats.schema}",
-        "events": f"{stats.head:,} in {stats.commits:,} commits",
-        "sealed": f"{stats.sealed:,} of {stats.head:,} events",
-        "streams": f"{stats.streams:,} in {stats.contexts:,} contexts",
-        "consumers": f"{stats.subscriptions:,} subscriptions, {stats.queues:,} queues",
-        "logs": f"{stats.logs:,} with {stats.iterators:,} iterators",
-        "size": f"{size(stats.file_bytes)} on disk for {size(stats.body_bytes)} of events",
-    }
     made = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in values.items():
-        made.add_row(name, value)
-    return made
-
-
-def context_table(contexts: Sequence[ContextInfo], total: int) -> "Table":
-    """Contexts, the first of them if there are many."""
-    columns = ("context", "#events", "#commits", "#streams", "#size")
-    rows = ((info.name, info.events, info.commits, info.streams, size(info.bytes)) for info in contexts)
-    return table(columns, rows, caption(len(contexts), total))
-
-
-def queue_table(queues: Sequence[QueueInfo], total: int) -> "Table":
-    """Queues, the first of them if there are many."""
-    columns = ("queue", "context", "filter", "#position", "#behind", "#allocated", "#tries", "#dead")
-    rows = (
-        (
-            info.name,
-            info.context,
-            info.filter or "*",
-            info.position,
-            info.behind,
-            info.allocated,
-            info.deliveries_max,
-            info.dead,
-        )
-        for info in queues
-    )
-    return table(columns, rows, caption(len(queues), total))
-
-
-def caption(rows: int, total: int) -> str | None:
-    """What is said below a table that does not show all."""
-    return f"{rows} of {total:,}; --json shows all" if rows < total else None
+    made.add_row("store", f"{stats.store_id}, timeline {stats.timeline}, schema {stats.schema}")
+    made.add_row("events", f"{stats.head:,} in {stats.commits:,} commits")
+    made.add_row("sealed", f"{stats.sealed:,} of {stats.head:,} events")
+    made.add_row("streams", f"{stats.streams:,} in {stats.contexts:,} contexts")
+    made.add_row("consumers", f"{stats.subscriptions:,} subscriptions, {stats.queues:,} queues")
+    made.add_row("logs", f"{stats.logs:,} with {stats.iterators:,} iterators")
+    made.add_row("size", f"{size(stats.file_bytes)} on disk for {size(stats.body_bytes)} of events")
+    console().print(made)

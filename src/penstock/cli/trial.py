@@ -1,14 +1,12 @@
-"""A process of its own in which a function is tried: it may loop or eat memory, and only this process ends.
+"""The process in which `penstock iterator try` runs a function: one that loops or takes all memory ends only this.
 
-Standard input has one CBOR item: the kind, the function and the messages. Standard output gets one: what came of each
-message (null where a filter drops it) up to the first that failed, and why that failed. If the function does not
-compile, it is null in place of what came of messages.
+Standard input has one CBOR item: the kind, the function and the messages. Standard output gets one: the result of each
+message (null where a filter drops it) up to the first that failed, and its error. If the function does not compile,
+null stands in place of the results.
 """
 
 import os
 import sys
-from functools import partial
-from typing import Any
 
 import cbor2
 
@@ -27,8 +25,14 @@ def main() -> None:
         return
     outputs: list[bytes | None] = []
     state: bytes | None = None
+
+    def abandon(ran: Ran) -> None:
+        # The function hangs where nothing can stop it: answer, and end the process.
+        answer([*outputs, *ran.outputs], None if ran.error is None else ran.error.reason)
+        os._exit(0)
+
     while len(outputs) < len(messages):
-        ran = program.run(messages[len(outputs) :], state, partial(leave, outputs))
+        ran = program.run(messages[len(outputs) :], state, abandon)
         outputs += ran.outputs
         state = ran.state
         if ran.error is not None:
@@ -38,16 +42,9 @@ def main() -> None:
 
 
 def answer(outputs: list[bytes | None] | None, error: str | None) -> None:
-    """Say what came of it."""
-    said: list[Any] = [outputs, error]
-    sys.stdout.buffer.write(cbor2.dumps(said))
+    """Write the results and the error to standard output."""
+    sys.stdout.buffer.write(cbor2.dumps([outputs, error]))
     sys.stdout.buffer.flush()
-
-
-def leave(before: list[bytes | None], ran: Ran) -> None:
-    """The function is stuck where nothing can stop it: answer, and end the process."""
-    answer([*before, *ran.outputs], None if ran.error is None else ran.error.reason)
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The Python client: `connect` for plain code, `aconnect` for event loops. docs/client.md is its guide."""
 
 from penstock.client.aio import AsyncClient, aconnect
-from penstock.client.builds import AsyncBuild
-from penstock.client.consuming import (
+from penstock.client.bulk import ManyAppended
+from penstock.client.consumers import (
     AsyncQueue,
     AsyncSubscription,
     AsyncTransaction,
@@ -10,8 +10,7 @@ from penstock.client.consuming import (
     SubscriptionBatch,
 )
 from penstock.client.logs import AsyncLog, AsyncLogIterator
-from penstock.client.many import ManyAppended
-from penstock.client.staging import AsyncStaging
+from penstock.client.staging import AsyncBuild, AsyncStaging
 from penstock.client.sync import Build, Client, Log, LogIterator, Queue, Staging, Subscription, Transaction, connect
 
 __all__ = [

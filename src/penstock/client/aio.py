@@ -6,52 +6,23 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from penstock.client import erasing, reading
-from penstock.client.builds import AsyncBuild
-from penstock.client.calls import Calls
-from penstock.client.commits import append_of
-from penstock.client.consuming import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubscription, AsyncTransaction
+from penstock import model
+from penstock.client import reader
+from penstock.client.bulk import BulkAppend, Commit, ManyAppended, Written
+from penstock.client.calls import Calls, append_of
+from penstock.client.consumers import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubscription, AsyncTransaction
 from penstock.client.logs import AsyncLog, AsyncLogIterator
-from penstock.client.many import Commit, Many, ManyAppended, Written
-from penstock.client.reading import Range
-from penstock.client.staging import AsyncStaging
-from penstock.client.urls import transport_to
+from penstock.client.reader import HistoryRange
+from penstock.client.staging import AsyncBuild, AsyncStaging
+from penstock.client.transport import transport_to
 from penstock.errors import EventNotFound
-from penstock.model import (
-    ANY,
-    Appended,
-    ContextInfo,
-    ContextPage,
-    Erased,
-    ErasureInfo,
-    Event,
-    EventPage,
-    FindPosition,
-    Found,
-    GetStats,
-    ListContexts,
-    ListIterators,
-    ListLogs,
-    ListQueues,
-    ListStreams,
-    ListSubscriptions,
-    Names,
-    NewEvent,
-    QueueInfo,
-    QueuePage,
-    ReadAll,
-    ReadEvent,
-    ReadStream,
-    StoreStats,
-    StreamInfo,
-    StreamPage,
-    SubscriptionInfo,
-    SubscriptionPage,
-    ticks_of_datetime,
-)
+from penstock.model import ANY, Appended, Event, EventPage, NewEvent
 
 TIMEOUT_S: Final = 30.0
 IN_FLIGHT: Final = 256
+ERASED_PAUSE_S_MIN: Final = 0.02
+ERASED_PAUSE_S_MAX: Final = 1.0
+"""Between two looks at erasures that are not finished. The pause doubles each time."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,9 +45,9 @@ def flattened(
 
 
 class AsyncClient:
-    """A client of one Penstock. Made by `aconnect`; `async with` or `await` connects it.
+    """A client of one Penstock. `aconnect` makes it; `async with` or `await` connects it.
 
-    Every call has a deadline (`timeout`, in seconds), and is tried again within it where that is safe.
+    Every call has a deadline (`timeout`, in seconds). The client retries within it where that is safe.
     """
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> None:
@@ -95,7 +66,7 @@ class AsyncClient:
         return self
 
     async def close(self) -> None:
-        """Close the connection; nothing is left behind. Whoever still waits for an answer is told."""
+        """Close the connection and release everything. Calls that still wait for an answer fail."""
         await self._calls.close()
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -128,7 +99,7 @@ class AsyncClient:
         """Append events to a stream, all or none: on disk when this returns.
 
         `expected` is the sequence that the first of them must get: NEW for a stream that must not exist yet, ANY for
-        no check. Raises VersionConflict if the stream is elsewhere.
+        no check. Raises VersionConflict if the stream is at another version.
         """
         return await self._calls.append(append_of(context, stream, events, expected), timeout)
 
@@ -142,13 +113,13 @@ class AsyncClient:
     ) -> ManyAppended:
         """Append many commits, each (context, stream, events) or (context, stream, events, expected).
 
-        They are sent without waiting for one another, at most `in_flight` at once, and written once each. `written` is
-        told the number and the result of each. Raises NotAppended at the first that fails.
+        The client sends them without waiting for one another, at most `in_flight` at once. The store writes each once.
+        The client calls `written` with the number and the result of each. Raises NotAppended at the first that fails.
         """
-        return await Many(self._calls, in_flight, timeout, written).run(commits)
+        return await BulkAppend(self._calls, in_flight, timeout, written).run(commits)
 
     def transaction(self, *, timeout: float | None = None) -> AsyncTransaction:
-        """Several appends, with acknowledgements and progress, that happen together or not at all."""
+        """Several appends, with acknowledgements and progress, all or nothing."""
         return AsyncTransaction(self._open_calls, timeout)
 
     # -- reading
@@ -166,7 +137,7 @@ class AsyncClient:
         """Events of a stream from sequence `start` to `end`, or down to it; at most `limit`. Page by page."""
         sequence = start if start is not None else (0 if backward else 1)
         while limit is None or limit > 0:
-            request = ReadStream(context, stream, sequence, end, limit, backward)
+            request = model.ReadStream(context, stream, sequence, end, limit, backward)
             page = await self._calls.ask(request, EventPage)
             if page.events:
                 yield page.events
@@ -179,7 +150,7 @@ class AsyncClient:
 
     async def read_event(self, context: str, stream: str, sequence: int) -> Event:
         """One event. Raises EventNotFound."""
-        page = await self._calls.ask(ReadEvent(context, stream, sequence), EventPage)
+        page = await self._calls.ask(model.ReadEvent(context, stream, sequence), EventPage)
         if not page.events:
             raise EventNotFound(context, stream, sequence)
         return page.events[0]
@@ -194,14 +165,14 @@ class AsyncClient:
         limit: int | None = None,
         wait: float = 0.0,
     ) -> EventPage:
-        """One page from a position on, of at most `limit` events. If it is empty, it waits up to `wait` seconds.
+        """One page from a position on, of at most `limit` events. The server waits up to `wait` seconds for the first.
 
-        `next` of it is where to read on. It may be empty and not the end.
+        Its `next` is the position to continue at. A page may be empty and not the end.
         """
-        request = ReadAll(position, context, filter, types, limit, int(1000 * wait))
+        request = model.ReadAll(position, context, filter, types, limit, int(1000 * wait))
         return await self._calls.ask(request, EventPage, wait=wait)
 
-    async def event_pages(
+    def event_pages(
         self,
         position: int = 1,
         *,
@@ -211,14 +182,12 @@ class AsyncClient:
         until: int | None = None,
     ) -> AsyncGenerator[list[Event], None]:
         """Everything from a position on: of a context, of streams that begin with `filter`, of some types. In pages."""
-        wanted = Range(position, context=context, filter=filter, types=types, until=until)
-        async with aclosing(reading.event_pages(self._calls, wanted)) as pages:
-            async for page in pages:
-                yield page
+        range = HistoryRange(position, context=context, filter=filter, types=types, until=until)
+        return reader.event_pages(self._calls, range)
 
     read_all = flattened(event_pages)
 
-    async def arrow_batches(
+    def arrow_batches(
         self,
         position: int = 1,
         *,
@@ -228,12 +197,10 @@ class AsyncClient:
         until: int | None = None,
     ) -> AsyncGenerator[Any, None]:
         """The same as `read_all`, as Arrow record batches."""
-        wanted = Range(position, context=context, filter=filter, types=types, until=until)
-        async with aclosing(reading.arrow_batches(self._calls, wanted)) as batches:
-            async for batch in batches:
-                yield batch
+        range = HistoryRange(position, context=context, filter=filter, types=types, until=until)
+        return reader.arrow_batches(self._calls, range)
 
-    async def followed_pages(
+    def followed_pages(
         self,
         position: int = 1,
         *,
@@ -241,18 +208,16 @@ class AsyncClient:
         filter: str = "",
         types: Collection[str] | None = None,
     ) -> AsyncGenerator[list[Event], None]:
-        """Everything from a position on, and what comes after it as it comes, without end. In pages."""
-        wanted = Range(position, context=context, filter=filter, types=types)
-        async with aclosing(reading.event_pages(self._calls, wanted, follow=True)) as pages:
-            async for page in pages:
-                yield page
+        """Everything from a position on, then new events as they arrive, without end. In pages."""
+        range = HistoryRange(position, context=context, filter=filter, types=types)
+        return reader.event_pages(self._calls, range, follow=True)
 
     follow = flattened(followed_pages)
 
     async def position_of(self, time: datetime, *, context: str, filter: str = "") -> int | None:
         """The first position of a context whose event time is at or after a time, if there is one."""
-        request = FindPosition(context, filter, ticks_of_datetime(time))
-        return (await self._calls.ask(request, Found)).position
+        request = model.FindPosition(context, filter, model.ticks_of_datetime(time))
+        return (await self._calls.ask(request, model.Found)).position
 
     # -- consuming
 
@@ -266,7 +231,7 @@ class AsyncClient:
         count: int = BATCH_EVENTS,
         follow: bool = True,
     ) -> AsyncSubscription:
-        """A durable subscription: the server remembers how far it is. With `follow` it waits for what is to come."""
+        """A durable subscription: the server remembers how far it is. With `follow` it waits for new events."""
         return AsyncSubscription(self._open_calls, name, context, filter, start, count, follow)
 
     def queue(
@@ -280,46 +245,54 @@ class AsyncClient:
         count: int = BATCH_EVENTS,
         ttl: float = TTL_S,
     ) -> AsyncQueue:
-        """A queue that consumers share. Who does not acknowledge within `ttl` seconds loses a batch to others."""
+        """A queue that consumers share. A batch goes to another consumer if it is not acknowledged in `ttl` seconds."""
         return AsyncQueue(self._open_calls, context, name, subscriber, filter, start, count, ttl)
 
     # -- logs
 
     def log(self, name: str) -> AsyncLog:
-        """A log by its name, whether it is there or not."""
+        """A log by its name, whether it exists or not."""
         return AsyncLog(self._open_calls, name)
 
     def iterator(self, name: str) -> AsyncLogIterator:
-        """An iterator over a log by its name, whether it is there or not."""
+        """An iterator over a log by its name, whether it exists or not."""
         return AsyncLogIterator(self._open_calls, name)
 
     def staging(self, job: str) -> AsyncStaging:
-        """What the tasks of a job stage, and what is published together; see `penstock.client.staging`."""
+        """A job whose tasks stage events and publish them together; see `penstock.client.staging`."""
         return AsyncStaging(self._open_calls, job)
 
     def build(self, name: str) -> AsyncBuild:
-        """A build of an indexed iterator's output elsewhere; see `penstock.client.builds`."""
+        """A build of an indexed iterator's output elsewhere; see `penstock.client.staging`."""
         return AsyncBuild(self._open_calls, name)
 
     async def logs(self) -> list[str]:
         """The names of all logs."""
-        return (await self._calls.ask(ListLogs(), Names)).names
+        return (await self._calls.ask(model.ListLogs(), model.Names)).names
 
     async def iterators(self, log: str | None = None) -> list[str]:
         """The names of all iterators, or of those of a log."""
-        return (await self._calls.ask(ListIterators(log), Names)).names
+        return (await self._calls.ask(model.ListIterators(log), model.Names)).names
 
-    # -- erasing for good
+    # -- erasures
 
     async def erase_stream(self, context: str, stream: str, *, wait: bool = False) -> int:
-        """Erase all events that a stream has now; how many. Nobody can read them when this returns.
+        """Erase all events that a stream has now; how many. When this returns, no reader gets them any more.
 
         With `wait` it returns when no file of the store has anything of them. A log's stream is InvalidRequest.
         """
-        events = await erasing.erase_stream(self._calls, context, stream)
+        # The erasure names its last sequence: a retry does not erase events that were appended meanwhile.
+        last = 0
+        # Streams come by name, so the one of exactly this name is the first. But the filter `*` is every stream.
+        async with aclosing(self._stream_infos(context, stream, None if stream == "*" else 1)) as pages:
+            async for page in pages:
+                last = next((info.events for info in page if info.name == stream), 0)
+                if last or stream != "*":
+                    break
+        erased = await self._calls.ask(model.EraseStream(context, stream, last), model.Erased)
         if wait:
             await self.wait_erased()
-        return events
+        return erased.events
 
     async def erase_subject(self, subject: str, context: str | None = None, *, wait: bool = False) -> int:
         """Erase all events, of one context or all, whose headers name a subject; how many.
@@ -327,49 +300,79 @@ class AsyncClient:
         Their headers are a JSON object in which `subject`, or `ce-subject`, is exactly this text. With `wait` it
         returns when no file of the store has anything of them.
         """
-        events = await erasing.erase_subject(self._calls, subject, context)
+        async with aclosing(self.erase_subject_steps(subject, context)) as steps:
+            events = sum([erased.events async for erased in steps])
         if wait:
             await self.wait_erased()
         return events
 
-    async def erase_subject_steps(self, subject: str, context: str | None = None) -> AsyncGenerator[Erased, None]:
-        """The same step by step: after each, how many it has erased, and the position up to which it has searched."""
-        async with aclosing(erasing.subject_steps(self._calls, subject, context)) as steps:
-            async for erased in steps:
-                yield erased
+    async def erase_subject_steps(self, subject: str, context: str | None = None) -> AsyncGenerator[model.Erased, None]:
+        """The same step by step: after each, how many events it erased, and the position up to which it searched."""
+        position, head = 1, (await self.stats()).head
+        while True:
+            request = model.EraseSubject(subject, context, position, head)
+            erased = await self._calls.ask(request, model.Erased)
+            yield erased
+            if erased.end:
+                return
+            position = erased.next
 
     async def wait_erased(self) -> None:
-        """Return when no file of the store has anything of what was erased before this was called."""
-        await erasing.gone(self._calls)
+        """Return when no file of the store has anything of what was erased before this call."""
+        waiting = await self._unfinished_erasures(0)
+        pause = ERASED_PAUSE_S_MIN
+        while waiting:
+            await self._calls.pause(pause)
+            pause = min(2 * pause, ERASED_PAUSE_S_MAX)
+            # Erasures after the last of these were requested later.
+            waiting &= await self._unfinished_erasures(min(waiting) - 1)
 
-    async def erasure_pages(self, *, open: bool = False) -> AsyncGenerator[list[ErasureInfo], None]:
-        """The ledger of erasures, oldest first, or those of it that are not finished. In pages."""
-        async with aclosing(erasing.erasure_pages(self._calls)) as pages:
+    async def _unfinished_erasures(self, after: int) -> set[int]:
+        async with aclosing(self._erasure_pages(after)) as pages:
+            return {info.id async for page in pages for info in page if info.finished is None}
+
+    async def _erasure_pages(self, after: int) -> AsyncGenerator[list[model.ErasureInfo], None]:
+        while True:
+            page = await self._calls.ask(model.ListErasures(after), model.ErasurePage)
+            if page.erasures:
+                yield page.erasures
+                after = page.erasures[-1].id
+            if page.end:
+                return
+
+    async def erasure_pages(self, *, open: bool = False) -> AsyncGenerator[list[model.ErasureInfo], None]:
+        """The ledger of erasures, oldest first, or only the unfinished ones. In pages."""
+        async with aclosing(self._erasure_pages(0)) as pages:
             async for page in pages:
                 yield [info for info in page if not open or info.finished is None]
 
     erasures = flattened(erasure_pages)
 
-    # -- what there is
+    # -- inventory
 
-    async def stats(self) -> StoreStats:
+    async def stats(self) -> model.StoreStats:
         """Counts of the whole store."""
-        return await self._calls.ask(GetStats(), StoreStats)
+        return await self._calls.ask(model.GetStats(), model.StoreStats)
 
-    async def contexts(self) -> list[ContextInfo]:
+    async def contexts(self) -> list[model.ContextInfo]:
         """All contexts and what is in them."""
-        found: list[ContextInfo] = []
+        found: list[model.ContextInfo] = []
         while True:
-            page = await self._calls.ask(ListContexts(found[-1].name if found else ""), ContextPage)
+            page = await self._calls.ask(model.ListContexts(found[-1].name if found else ""), model.ContextPage)
             found += page.contexts
             if page.end:
                 return found
 
-    async def stream_infos(self, context: str, filter: str = "") -> AsyncGenerator[list[StreamInfo], None]:
+    def stream_infos(self, context: str, filter: str = "") -> AsyncGenerator[list[model.StreamInfo], None]:
         """Streams of a context by name, and how many events each has. In pages."""
+        return self._stream_infos(context, filter)
+
+    async def _stream_infos(
+        self, context: str, filter: str, limit: int | None = None
+    ) -> AsyncGenerator[list[model.StreamInfo], None]:
         after = ""
         while True:
-            page = await self._calls.ask(ListStreams(context, filter, after), StreamPage)
+            page = await self._calls.ask(model.ListStreams(context, filter, after, limit), model.StreamPage)
             if page.streams:
                 yield page.streams
                 after = page.streams[-1].name
@@ -378,20 +381,20 @@ class AsyncClient:
 
     streams = flattened(stream_infos)
 
-    async def queues(self) -> list[QueueInfo]:
+    async def queues(self) -> list[model.QueueInfo]:
         """All queues and their state."""
-        found: list[QueueInfo] = []
+        found: list[model.QueueInfo] = []
         while True:
-            page = await self._calls.ask(ListQueues(found[-1].id if found else 0), QueuePage)
+            page = await self._calls.ask(model.ListQueues(found[-1].id if found else 0), model.QueuePage)
             found += page.queues
             if page.end:
                 return found
 
-    async def subscriptions(self) -> list[SubscriptionInfo]:
+    async def subscriptions(self) -> list[model.SubscriptionInfo]:
         """All durable subscriptions and how far they are."""
-        found: list[SubscriptionInfo] = []
+        found: list[model.SubscriptionInfo] = []
         while True:
-            page = await self._calls.ask(ListSubscriptions(found[-1].id if found else 0), SubscriptionPage)
+            page = await self._calls.ask(model.ListSubscriptions(found[-1].id if found else 0), model.SubscriptionPage)
             found += page.subscriptions
             if page.end:
                 return found

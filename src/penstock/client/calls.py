@@ -1,8 +1,8 @@
-"""Calls with a deadline: connected, sent, answered, and where that is safe tried again until the time is up.
+"""Calls with a deadline: the client connects, sends, waits for the answer, and retries where that is safe.
 
-Each request declares whether a repeat is harmless (`penstock.model.Repeat`). After a lost connection the client resends
-only those requests. It puts a producer's mark on an append without an expected version, so that the store recognises a
-repeat.
+Each request class declares whether a repeat is harmless (`penstock.model.Repeat`). After a lost connection the client
+resends only those requests. It puts a producer mark on an append without an expected version, so that the store
+recognises a repeat.
 
 A call is in doubt once the connection was lost before its answer came. A refusal of the next attempt settles nothing:
 the first attempt may be on disk. So the caller gets an error with an unknown outcome, and the refusal as its cause.
@@ -10,11 +10,13 @@ the first attempt may be on disk. So the caller gets an error with an unknown ou
 
 import asyncio
 import random
-from collections.abc import Coroutine
+import sys
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
+from uuid import uuid4
 
-from penstock.client.lanes import Lanes
 from penstock.client.transport import Answer, Transport
 from penstock.errors import (
     AnswerMalformed,
@@ -31,20 +33,58 @@ from penstock.errors import (
     StorageFull,
     VersionConflict,
 )
-from penstock.model import ANY, Append, Appended, Repeat, ReplayQueue, Reply, Request, Transact
+from penstock.model import ANY, Append, Appended, NewEvent, ProducerMark, Repeat, ReplayQueue, Reply, Request, Transact
+from penstock.tracing import traced
 
 PAUSE_S_MIN: Final = 0.01
 PAUSE_S_MAX: Final = 1.0
-"""Between two attempts: twice as long each time, and not quite the same for all clients."""
+"""Between two attempts. The pause doubles each time, with jitter."""
 ATTEMPT_S_MIN: Final = 0.02
-"""With less time than this nothing is tried again: what is hardly sent when the time is up would only be in doubt."""
+"""With less time left the client does not retry: an attempt without time for its answer only leaves a doubt."""
 LASTING: Final = (EventNotFound, StorageFull, NotDurable)
-"""Errors that do not pass by themselves in a moment: whoever asked decides whether to ask again."""
+"""Errors that a short wait does not cure. The caller decides whether to retry."""
 HONEST: Final = (ConnectionLost, MarkSuperseded)
-"""Errors that claim no more than what is known: the outcome is unknown, or is no longer kept."""
+"""Errors that already say that the outcome is unknown."""
 
 R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
+
+
+class ProducerIds:
+    """The producers of one client: what is sent twice is written once.
+
+    The store keeps only the highest number of each producer, so a producer has one write in flight at a time. A client
+    has as many producers as it ever had marked writes in flight at once.
+    """
+
+    def __init__(self) -> None:
+        self._client = f"client-{uuid4().hex}"
+        self._made = 0
+        self._free: list[ProducerMark] = []
+
+    def take(self) -> ProducerMark:
+        """The mark of a write, of a producer that has no other write in flight."""
+        if self._free:
+            last = self._free.pop()
+            return ProducerMark(last.producer, last.number + 1)
+        self._made += 1
+        return ProducerMark(f"{self._client}-{self._made}", 1)
+
+    def give_back(self, mark: ProducerMark, error: PenstockError | None = None) -> None:
+        """The write has ended. If its outcome is unknown, its producer is not used again."""
+        if error is None or error.retry is not Retry.UNKNOWN:
+            self._free.append(mark)
+
+    @contextmanager
+    def mark(self) -> Iterator[ProducerMark]:
+        """A mark for one write."""
+        mark = self.take()
+        try:
+            yield mark
+        except PenstockError as error:
+            self.give_back(mark, error)
+            raise
+        self.give_back(mark)
 
 
 class Calls:
@@ -54,15 +94,11 @@ class Calls:
         self.transport = transport
         self.timeout = timeout
         self.retries = retries
-        """Whether anything is tried again at all."""
-        self.lanes = Lanes()
-        """The producer marks of this client."""
+        self.producer_ids = ProducerIds()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Future[None] | None = None
         self._closed = False
-        self._begun: set[asyncio.Task[Any]] = set()
-
-    # -- the client's life
+        self._background: set[asyncio.Task[Any]] = set()
 
     def check(self) -> None:
         """Raise ClientClosed if this client is closed."""
@@ -70,22 +106,22 @@ class Calls:
             raise ClientClosed
 
     async def open(self) -> None:
-        """Be connected, or raise CannotConnect."""
-        self._at_home()
+        """Connect, or raise CannotConnect."""
+        self._own_loop()
         await self.transport.ready(self.timeout)
 
     async def close(self) -> None:
-        """Tell all who wait, and leave nothing behind."""
+        """Fail all calls in flight, and release everything."""
         self._closed = True
         if self._closing is not None and not self._closing.done():
             self._closing.set_result(None)
-        for task in self._begun:
+        for task in self._background:
             task.cancel()
-        if self._begun:
-            await asyncio.wait(self._begun)
+        if self._background:
+            await asyncio.wait(self._background)
         await self.transport.close()
 
-    def _at_home(self) -> asyncio.AbstractEventLoop:
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
         """The client's event loop: the first it was used on."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -95,24 +131,22 @@ class Calls:
         return loop
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do something beside whoever asked for it; it ends with the client at the latest."""
+        """Run something in the background. Closing the client cancels it."""
         task = asyncio.get_running_loop().create_task(work)
-        self._begun.add(task)
-        task.add_done_callback(self._ended)
+        self._background.add(task)
+        task.add_done_callback(self._background_ended)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._begun.discard(task)
+    def _background_ended(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
         if not task.cancelled():
-            # Perhaps nobody wants it any more; then its failure is nobody's concern.
+            # Mark the error as seen: perhaps no caller wants the result any more.
             task.exception()
 
     async def pause(self, seconds: float) -> None:
         """Wait before another attempt, unless the client is closed meanwhile."""
         assert self._closing is not None
         await asyncio.wait({self._closing}, timeout=seconds)
-
-    # -- calls
 
     async def ask(
         self,
@@ -122,32 +156,33 @@ class Calls:
         wait: float = 0.0,
         lost: ConnectionLost | None = None,
     ) -> R:
-        """The reply to a request. `wait` is how long the server itself may wait before it answers.
+        """The reply to a request. `wait` is how long the server may wait before it answers.
 
-        `lost` is how an attempt ended that was made before: the call is in doubt from the beginning.
+        `lost` is how an earlier attempt ended: then the call is in doubt from the beginning.
         """
         seconds = self.timeout if timeout is None else timeout
-        reply = await _Attempts(self, request, self._at_home().time(), seconds + wait, lost).run()
+        reply = await _Attempts(self, request, self._own_loop().time(), seconds + wait, lost).run()
         if not isinstance(reply, kind):
-            raise AnswerMalformed(f"it is {type(reply).__name__}, where {kind.__name__} was asked for")
+            raise AnswerMalformed(f"it is {type(reply).__name__}, where {kind.__name__} was expected")
         return reply
 
     async def append(self, request: Append, timeout: float | None = None) -> Appended:
-        """Append once, however often it has to be sent."""
+        """Append once, however often the client has to send it."""
         if request.expected != ANY or not self.retries:
             return await self.ask(request, Appended, timeout)
-        with self.lanes.mark() as mark:
-            return await self.ask(replace(request, mark=mark), Appended, timeout)
+        with self.producer_ids.mark() as mark:
+            marked = Append(request.context, request.stream, request.events, ANY, mark)
+            return await self.ask(marked, Appended, timeout)
 
     async def transact(self, request: Transact | ReplayQueue, kind: type[R], timeout: float | None = None) -> R:
-        """Carry a transaction out once, however often it has to be sent."""
+        """Carry a transaction out once, however often the client has to send it."""
         if not self.retries:
             return await self.ask(request, kind, timeout)
-        with self.lanes.mark() as mark:
+        with self.producer_ids.mark() as mark:
             return await self.ask(replace(request, mark=mark), kind, timeout)
 
-    def may_ask_again(self, request: Request, error: PenstockError) -> bool:
-        """Whether a request that ended like this may be asked again by itself."""
+    def may_retry(self, request: Request, error: PenstockError) -> bool:
+        """Whether the client may resend a request that ended like this."""
         if not self.retries:
             return False
         if isinstance(error, ConnectionLost):
@@ -170,14 +205,14 @@ class _Attempts:
     async def run(self) -> Reply:
         longest = PAUSE_S_MIN
         while True:
-            pause = longest * random.uniform(0.5, 1.0)  # noqa: S311
             try:
                 return await self._attempt()
             except PenstockError as error:
-                self._judge(error)
+                self._raise_unless_retry(error)
+                pause = longest * random.uniform(0.5, 1.0)  # noqa: S311
                 self._check_time(error, pause)
                 await self._calls.pause(pause)
-                # A pause may take longer than it should.
+                # Check again: a pause may take longer than it should.
                 self._check_time(error)
             longest = min(2 * longest, PAUSE_S_MAX)
 
@@ -186,11 +221,10 @@ class _Attempts:
         try:
             await transport.ready(max(0.0, self._left()))
         except TimeoutError:
-            self._reason = self._reason or "the server does not take what is sent"
+            self._reason = self._reason or "the server does not read what was sent"
             raise self._passed() from None
         answer = transport.start(self._request)
         try:
-            # Not `wait_for`: under Python 3.11 it forgets a cancellation that comes together with the answer.
             return await within(answer, self._until)
         except TimeoutError:
             raise self._passed(was_sent=True) from None
@@ -201,20 +235,30 @@ class _Attempts:
             if answer.cancelled():
                 transport.give_up(answer)
 
-    def _judge(self, error: PenstockError) -> None:
-        """Raise what cannot be mended by another attempt."""
+    def _raise_unless_retry(self, error: PenstockError) -> None:
+        """Raise the error, or the doubt that it leaves, unless another attempt may help."""
+        url = self._calls.transport.url
         if isinstance(error, ClientClosed):
-            self._closed(error)
+            if self._leaves_doubt(error):
+                raise ConnectionLost(url, "the client was closed")
+            raise error
         if isinstance(error, DeadlinePassed):
             raise error
-        self._reason = self._why(error)
-        if not self._calls.may_ask_again(self._request, error):
+        if self._lost is None:
+            self._reason = str(error)
+        elif error is self._lost:
+            self._reason = error.reason
+        else:
+            # Without the refusal's sentence: it may say "nothing was written", which is not known.
+            then = error.reason if isinstance(error, CannotConnect) else type(error).__name__
+            self._reason = f"{self._lost.reason}; then {then}"
+        if not self._calls.may_retry(self._request, error):
             if self._leaves_doubt(error):
-                raise ConnectionLost(self._calls.transport.url, self._reason) from error
+                raise ConnectionLost(url, self._reason) from error
             raise error
 
     def _leaves_doubt(self, error: PenstockError) -> bool:
-        """Whether an error says less than it seems to: an attempt before may have been carried out all the same."""
+        """Whether an earlier attempt may have been carried out although this one failed."""
         if self._lost is None or self._request.repeat is Repeat.READS:
             return False
         if isinstance(error, VersionConflict):
@@ -222,26 +266,12 @@ class _Attempts:
             return error.actual < error.expected
         return not isinstance(error, HONEST)
 
-    def _why(self, error: PenstockError) -> str:
-        """The reason for an error message. In doubt, without the refusal's sentence: it may say "nothing was done"."""
-        if self._lost is None:
-            return str(error)
-        if error is self._lost:
-            return error.reason
-        return f"{self._lost.reason}; then {error.reason if isinstance(error, CannotConnect) else type(error).__name__}"
-
     def _check_time(self, error: PenstockError, pause: float = 0.0) -> None:
         """Raise how the last attempt ended if there is no time for another one after a pause."""
         if self._left() - pause < ATTEMPT_S_MIN:
             if self._lost is None:
                 raise error
             raise self._passed() from error
-
-    def _closed(self, error: ClientClosed) -> NoReturn:
-        """The client was closed meanwhile. What may have been written is said to be in doubt."""
-        if self._leaves_doubt(error):
-            raise ConnectionLost(self._calls.transport.url, "the client was closed")
-        raise error
 
     def _left(self) -> float:
         return self._until - asyncio.get_running_loop().time()
@@ -251,11 +281,56 @@ class _Attempts:
 
 
 def refusal_of(error: PenstockError) -> PenstockError:
-    """The last thing that the server said: what left a call in doubt has it as its cause."""
+    """The server's last refusal: an error that leaves a call in doubt has it as its cause."""
     return error.__cause__ if isinstance(error.__cause__, PenstockError) else error
 
 
 async def within(answer: Answer, until: float) -> Reply:
-    """The reply that a future will have, if it has it before a time. Raises TimeoutError."""
+    """The reply in a future, or TimeoutError at a time of the loop's clock."""
+    # Not `wait_for`: under Python 3.11 it forgets a cancellation that comes together with the answer.
     async with asyncio.timeout_at(until):
         return await answer
+
+
+# --- commits: mistakes that a wire cannot carry are found before anything is sent ---------------------------------
+
+
+def append_of(context: str, stream: str, events: Sequence[NewEvent], expected: int = ANY) -> Append:
+    """A commit of these events. Raises InvalidRequest."""
+    if isinstance(events, NewEvent):
+        raise InvalidRequest("events", "is a single event: put it into a list")
+    try:
+        found = tuple(events)
+    except TypeError:
+        raise InvalidRequest("events", f"is {type(events).__name__}; pass a list of events") from None
+    if not found:
+        raise InvalidRequest("events", "is empty: a commit has at least one event")
+    for event in found:
+        if type(event) is not NewEvent or not _is_sound(*event):
+            _refuse(event)
+    for name, value in (("context", context), ("stream", stream)):
+        if type(value) is not str:
+            raise InvalidRequest(name, f"is {value!r}; pass a name")
+    if type(expected) is not int:
+        raise InvalidRequest("expected", f"is {expected!r}; it must be a number, NEW or ANY")
+    # A program that has not imported OpenTelemetry is in no span.
+    return Append(context, stream, traced(found) if "opentelemetry.trace" in sys.modules else found, expected)
+
+
+def _is_sound(number: object, stamp: object, kind: object, headers: object, body: object) -> bool:
+    return (
+        type(body) is bytes
+        and type(number) is bytes
+        and type(stamp) is int
+        and type(kind) is str
+        and (headers is None or type(headers) is str)
+    )
+
+
+def _refuse(event: object) -> None:
+    if not isinstance(event, NewEvent):
+        raise InvalidRequest("events", f"contains {type(event).__name__}; make events with penstock.event")
+    for field, kinds in NewEvent.__annotations__.items():
+        value = getattr(event, field)
+        if not isinstance(value, kinds):
+            raise InvalidRequest(field, f"of an event is {type(value).__name__}; make events with penstock.event")

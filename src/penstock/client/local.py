@@ -1,10 +1,9 @@
-"""To an engine in this process: `sqlite:///DIR`, `postgresql://…`. No server, the same calls."""
+"""An engine in this process: `sqlite:///DIR`, `postgresql://…`. The same calls without a server."""
 
 import asyncio
-from functools import partial
 from pathlib import Path
 
-from penstock.client.transport import Answer, Transport, abandon, settle
+from penstock.client.transport import Answer, Transport, abandon
 from penstock.engine import Engine
 from penstock.errors import CannotConnect, ClientClosed
 from penstock.files import is_shared
@@ -13,7 +12,7 @@ from penstock.settings import Settings
 
 
 class LocalTransport(Transport):
-    """Owns the store, or shares it, as a server would, from the first call until it is closed."""
+    """Opens the store at the first call, as a server would, and keeps it until it is closed."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -21,45 +20,37 @@ class LocalTransport(Transport):
         self._opening = asyncio.Lock()
         self._closed = False
 
-    async def ready(self, seconds: float) -> None:  # noqa: ARG002 - a store is there at once, or not at all
-        """Open the store unless it is open."""
-        if self._closed:
-            raise ClientClosed
-        if self._engine is None:
-            async with self._opening:
-                await self._open()
-
-    async def _open(self) -> None:
-        if self._closed:
-            raise ClientClosed
-        if self._engine is not None:
+    async def ready(self, seconds: float) -> None:  # noqa: ARG002 - a store opens at once, or not at all
+        if self._engine is not None and not self._closed:
             return
-        # Who may use the store is for its server to say; here a directory that is its group's stays so.
+        async with self._opening:
+            if self._closed:
+                raise ClientClosed
+            if self._engine is None:
+                self._engine = await self._opened()
+
+    async def _opened(self) -> Engine:
+        # The settings of a server decide who may use the store. Here a directory keeps the group access that it has.
         shared = is_shared(Path(self.url.removeprefix("sqlite:///")))
         engine = Engine(self.url, Settings(workers=1, group_access=shared))
         try:
             await engine.start()
         except OSError as error:
             raise CannotConnect(self.url, f"{error.filename or 'its directory'}: {error.strerror}") from None
-        self._engine = engine
+        return engine
 
     def start(self, request: Request) -> Answer:
-        """Hand a request to the engine."""
         if self._closed:
             raise ClientClosed
         if self._engine is None:
             raise CannotConnect(self.url, "it is not open yet")
-        answer: Answer = asyncio.get_running_loop().create_future()
-        withdraw = self._engine.submit(ANONYMOUS, request, partial(settle, answer))
-        answer.add_done_callback(lambda done: withdraw() if done.cancelled() else None)
-        return answer
+        return asyncio.get_running_loop().create_task(self._engine.execute(ANONYMOUS, request))
 
     def give_up(self, answer: Answer) -> None:
-        """What only reads or waits goes no further."""
         abandon(answer)
 
     async def close(self) -> None:
-        """Finish what was taken and close the store."""
+        """Finish the requests in flight and close the store."""
         self._closed = True
         async with self._opening:
             engine, self._engine = self._engine, None

@@ -1,35 +1,409 @@
-"""The client, for plain code: each call returns when it is done."""
+"""The client for plain code: each call returns when it is done.
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import wait
-from datetime import datetime
+It runs the calls of the client for event loops on a loop in a thread. No call is written twice: `blocking`,
+`iterating`, `flattening` and `wrapping` turn methods of that client into plain ones with the same parameters and types.
+"""
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from penstock.client.aio import IN_FLIGHT, TIMEOUT_S, AsyncClient
-from penstock.client.blocking import Blocking, Portal, blocking, flattening, iterate, iterating
-from penstock.client.builds import AsyncBuild
-from penstock.client.consuming import (
-    BATCH_EVENTS,
-    TTL_S,
-    AsyncQueue,
-    AsyncSubscription,
-    AsyncTransaction,
-    QueueBatch,
-    SubscriptionBatch,
-)
-from penstock.client.feed import Feed
+from penstock.client.bulk import Commit, ManyAppended, Written
+from penstock.client.consumers import AsyncQueue, AsyncSubscription, AsyncTransaction, QueueBatch, SubscriptionBatch
 from penstock.client.logs import AsyncLog, AsyncLogIterator
-from penstock.client.many import Commit, ManyAppended, Written
-from penstock.client.staging import AsyncStaging
+from penstock.client.staging import AsyncBuild, AsyncStaging
 from penstock.errors import ClientClosed
+from penstock.interrupts import awaited
 from penstock.model import ANY, Appended, Event, NewEvent
+from penstock.tcp import new_loop
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+A = TypeVar("A")
+W = TypeVar("W", bound="Blocking[Any]")
+
+END_S_MAX: Final = 2.0
+"""How long calls in flight may take to notice that the client is closed."""
+AHEAD: Final = 256
+"""Commits of `append_many` that wait for the loop to take them."""
+
+
+class Portal:
+    """An event loop in a thread. A forked child cannot use it."""
+
+    def __init__(self) -> None:
+        self._loop = new_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process = os.getpid()
+        self._thread.start()
+
+    def run(self, work: Awaitable[R]) -> R:
+        """Run something on the loop and wait for it. An interrupted wait cancels it."""
+        return self.result(self.start(work))
+
+    def start(self, work: Awaitable[R]) -> "Future[R]":
+        coroutine: Coroutine[Any, Any, R] = work if asyncio.iscoroutine(work) else _coroutine_of(work)
+        with self._lock:
+            if not self.is_closed:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise ClientClosed
+
+    def result(self, future: "Future[R]") -> R:
+        try:
+            return awaited(future)
+        except CancelledError:
+            raise ClientClosed from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it runs nothing any more; in a forked child it never does."""
+        return self._closed or self._process != os.getpid()
+
+    def close(self) -> None:
+        """End the loop and its thread. Calls that still wait raise ClientClosed."""
+        with self._lock:
+            if self.is_closed:
+                return
+            self._closed = True
+            ending = asyncio.run_coroutine_threadsafe(_end_others(), self._loop)
+        ending.result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _coroutine_of(work: Awaitable[R]) -> R:
+    return await work
+
+
+async def _end_others() -> None:
+    """Give the tasks of this loop a moment to end, then cancel them."""
+    loop = asyncio.get_running_loop()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, pending = await asyncio.wait(others, timeout=END_S_MAX)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
+
+
+# --- from methods for event loops to plain ones -------------------------------------------------------------------
+
+
+class Blocking(Generic[A]):
+    """A plain object around one for event loops."""
+
+    def __init__(self, portal: Portal, inner: A) -> None:
+        self._portal = portal
+        self._inner = inner
+
+
+def blocking(method: Callable[Concatenate[A, P], Awaitable[R]]) -> Callable[Concatenate[Any, P], R]:
+    """A method that waits for its result."""
+
+    @wraps(method)
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._portal.run(method(self._inner, *args, **kwargs))
+
+    return call
+
+
+def iterating(method: Callable[Concatenate[A, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """A method that returns a plain iterator."""
+
+    @wraps(method)
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return iterate(self._portal, method(self._inner, *args, **kwargs))
+
+    return call
+
+
+def flattening(
+    method: Callable[Concatenate[A, P], AsyncIterator[list[T]]],
+) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """A method that returns a plain iterator over the items of all pages."""
+
+    @wraps(method)
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        for page in iterate(self._portal, method(self._inner, *args, **kwargs)):
+            yield from page
+
+    return call
+
+
+def wrapping(method: Callable[Concatenate[AsyncClient, P], A], plain: type[W]) -> Callable[Concatenate[Any, P], W]:
+    """A method that returns the plain class around what the other client's method returns."""
+
+    @wraps(method)
+    def call(self: Blocking[AsyncClient], /, *args: P.args, **kwargs: P.kwargs) -> W:
+        return plain(self._portal, method(self._inner, *args, **kwargs))
+
+    return call
+
+
+def iterate(portal: Portal, source: AsyncIterator[T]) -> Iterator[T]:
+    """A plain iterator. Closing it closes the source."""
+    last: asyncio.Task[Any] | None = None
+
+    async def step() -> T:
+        nonlocal last
+        last = asyncio.current_task()
+        return await anext(source)
+
+    async def close() -> None:
+        # An interrupted caller may have left a step running.
+        if last is not None:
+            last.cancel()
+            await asyncio.wait({last})
+        if isinstance(source, AsyncGenerator):
+            await source.aclose()
+
+    try:
+        while True:
+            try:
+                item = portal.run(step())
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        if not portal.is_closed:
+            portal.run(close())
+
+
+class _Feed:
+    """Takes the commits of `append_many` from the program's thread to the loop, and the results back.
+
+    The program's own code (its iterable, its callback) runs in its own thread, so that it may use the client itself.
+    """
+
+    def __init__(self, written: Written | None) -> None:
+        self._written = written
+        self._commits: deque[Commit] = deque()
+        self._results: deque[tuple[int, Appended]] = deque()
+        self._room = threading.Condition()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news: asyncio.Event | None = None
+        self._is_complete = False
+        self._is_over = False
+
+    # -- in the program's thread
+
+    def fill(self, commits: Iterable[Commit]) -> None:
+        """Feed all commits as fast as the loop takes them, until the run is over."""
+        for commit in commits:
+            with self._room:
+                self._room.wait_for(lambda: len(self._commits) < AHEAD or self._is_over)
+                self._commits.append(commit)
+                if len(self._commits) == 1:
+                    self._wake()
+            self.report()
+            if self._is_over:
+                return
+
+    def complete(self) -> None:
+        """There are no more commits."""
+        with self._room:
+            self._is_complete = True
+            self._wake()
+
+    def report(self) -> None:
+        """Call the program's callback with the results since the last time."""
+        while self._results:
+            number, appended = self._results.popleft()
+            if self._written is not None:
+                self._written(number, appended)
+
+    def _wake(self) -> None:
+        if self._loop is not None and self._news is not None and not self._is_over:
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    # -- on the loop
+
+    def add_result(self, number: int, appended: Appended) -> None:
+        self._results.append((number, appended))
+
+    def over(self) -> None:
+        """The run has ended: it takes no more commits."""
+        with self._room:
+            self._is_over = True
+            self._room.notify_all()
+
+    async def __aiter__(self) -> AsyncIterator[Commit]:
+        with self._room:
+            self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
+        while taken := await self._take(self._news):
+            for commit in taken:
+                yield commit
+
+    async def _take(self, news: asyncio.Event) -> deque[Commit]:
+        """All commits that wait, or the next ones; none at the end."""
+        while True:
+            with self._room:
+                news.clear()
+                if self._commits or self._is_complete:
+                    taken, self._commits = self._commits, deque()
+                    self._room.notify_all()
+                    return taken
+            await news.wait()
+
+
+# --- the plain classes --------------------------------------------------------------------------------------------
+
+
+class Subscription(Blocking[AsyncSubscription]):
+    """A durable subscription, at least once: iterating progresses past a batch when the loop asks for the next one.
+
+    A loop that ends or fails in the middle of a batch does not progress: the server delivers the batch again.
+    """
+
+    id = blocking(AsyncSubscription.id)
+    fetch = blocking(AsyncSubscription.fetch)
+    progress = blocking(AsyncSubscription.progress)
+    set = blocking(AsyncSubscription.set)
+    batches = iterating(AsyncSubscription.batches)
+
+    @property
+    def inner(self) -> AsyncSubscription:
+        """The same subscription for event loops."""
+        return self._inner
+
+    def __iter__(self) -> Iterator[Event]:
+        for batch in iterate(self._portal, self._inner.batches()):
+            yield from batch
+
+
+class Queue(Blocking[AsyncQueue]):
+    """A queue that consumers share: each event goes to one of them.
+
+    `with queue.next() as batch` acknowledges the batch when the body succeeds and releases it when it fails. This
+    object is one consumer: it has one batch at a time, and gets the same one until it acknowledges or releases it.
+    Threads that share the work make one consumer each.
+    """
+
+    take = blocking(AsyncQueue.take)
+    declare = blocking(AsyncQueue.declare)
+    acknowledge = blocking(AsyncQueue.acknowledge)
+    release = blocking(AsyncQueue.release)
+    give_back = blocking(AsyncQueue.give_back)
+    settle = blocking(AsyncQueue.settle)
+    reset = blocking(AsyncQueue.reset)
+    dead_after = blocking(AsyncQueue.dead_after)
+    dead_letters = blocking(AsyncQueue.dead_letters)
+    put_back = blocking(AsyncQueue.put_back)
+    replay = blocking(AsyncQueue.replay)
+
+    def next(self, wait: float = 0.0) -> "Delivery":
+        """The next batch, for `with`; empty if nothing arrives within `wait` seconds."""
+        return Delivery(self, wait)
+
+
+class Delivery:
+    """One batch of a queue, leased for the body of a `with`."""
+
+    def __init__(self, queue: Queue, wait: float) -> None:
+        self._queue = queue
+        self._wait = wait
+
+    def __enter__(self) -> QueueBatch:
+        self._batch: QueueBatch = self._queue.take(self._wait)
+        return self._batch
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._queue.settle(self._batch, error)
+
+
+class Transaction(Blocking[AsyncTransaction]):
+    """Appends and acknowledgements, all or nothing; committed when the `with` ends without an error."""
+
+    commit = blocking(AsyncTransaction.commit)
+
+    @property
+    def result(self) -> list[Appended]:
+        """The results of the appends, in order, once it is committed."""
+        return self._inner.result
+
+    def append(self, context: str, stream: str, events: Sequence[NewEvent], *, expected: int = ANY) -> None:
+        self._inner.append(context, stream, events, expected=expected)
+
+    def acknowledge(self, batch: QueueBatch) -> None:
+        self._inner.acknowledge(batch)
+
+    def progress(self, subscription: Subscription, batch: SubscriptionBatch) -> None:
+        self._inner.progress(subscription.inner, batch)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.run(self._inner.__aexit__(kind, error, trace))
+
+
+class Log(Blocking[AsyncLog]):
+    """A named log of Python values, which the client encodes as CBOR."""
+
+    create = blocking(AsyncLog.create)
+    delete = blocking(AsyncLog.delete)
+    show = blocking(AsyncLog.show)
+    append = blocking(AsyncLog.append)
+
+
+class Staging(Blocking[AsyncStaging]):
+    """The staged events of one job."""
+
+    stage = blocking(AsyncStaging.stage)
+    publish = blocking(AsyncStaging.publish)
+    drop = blocking(AsyncStaging.drop)
+
+
+class Build(Blocking[AsyncBuild]):
+    """A build of an indexed iterator's output outside the server."""
+
+    begin = blocking(AsyncBuild.begin)
+    messages = blocking(AsyncBuild.messages)
+    position = blocking(AsyncBuild.position)
+    stage = blocking(AsyncBuild.stage)
+    install = blocking(AsyncBuild.install)
+    drop = blocking(AsyncBuild.drop)
+
+
+class LogIterator(Blocking[AsyncLogIterator]):
+    """A function over the messages of a log that the server runs: map, filter or reduce."""
+
+    create = blocking(AsyncLogIterator.create)
+    delete = blocking(AsyncLogIterator.delete)
+    show = blocking(AsyncLogIterator.show)
+    next = blocking(AsyncLogIterator.next)
+    pages = iterating(AsyncLogIterator.pages)
+
+    def __iter__(self) -> Iterator[Any]:
+        for page in iterate(self._portal, self._inner.pages()):
+            yield from page
 
 
 class Client(Blocking[AsyncClient]):
-    """A client of one Penstock. Made by `connect`; `with` closes it at the end. Threads may share it.
+    """A client of one Penstock. `connect` makes it; `with` closes it at the end. Threads may share it.
 
-    Every call has a deadline (`timeout`, in seconds), and is tried again within it where that is safe.
+    Every call has a deadline (`timeout`, in seconds). The client retries within it where that is safe.
     """
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> None:
@@ -46,7 +420,7 @@ class Client(Blocking[AsyncClient]):
             raise
 
     def close(self) -> None:
-        """Close the connection and end the thread; nothing is left behind. Whoever still waits is told."""
+        """Close the connection and end the thread. Calls that still wait raise ClientClosed."""
         try:
             self._portal.run(self._inner.close())
         except ClientClosed:
@@ -74,13 +448,14 @@ class Client(Blocking[AsyncClient]):
     ) -> ManyAppended:
         """Append many commits, each (context, stream, events) or (context, stream, events, expected).
 
-        They are sent without waiting for one another, at most `in_flight` at once, and written once each. `written` is
-        told the number and the result of each, in this thread. Raises NotAppended at the first that fails.
+        The client sends them without waiting for one another, at most `in_flight` at once. The store writes each once.
+        The client calls `written` with the number and the result of each, in this thread. Raises NotAppended at the
+        first that fails.
         """
-        feed = Feed(written)
+        feed = _Feed(written)
         run = self._portal.start(
             self._inner.append_many(
-                feed, in_flight=in_flight, timeout=timeout, written=None if written is None else feed.wrote
+                feed, in_flight=in_flight, timeout=timeout, written=None if written is None else feed.add_result
             )
         )
         run.add_done_callback(lambda _: feed.over())
@@ -127,194 +502,13 @@ class Client(Blocking[AsyncClient]):
     queues = blocking(AsyncClient.queues)
     subscriptions = blocking(AsyncClient.subscriptions)
 
-    def transaction(self, *, timeout: float | None = None) -> "Transaction":
-        """Several appends, with acknowledgements and progress, that happen together or not at all."""
-        return Transaction(self._portal, self._inner.transaction(timeout=timeout))
-
-    def subscription(
-        self,
-        name: str,
-        *,
-        context: str,
-        filter: str = "",
-        start: datetime | None = None,
-        count: int = BATCH_EVENTS,
-        follow: bool = True,
-    ) -> "Subscription":
-        """A durable subscription: the server remembers how far it is. With `follow` it waits for what is to come."""
-        inner = self._inner.subscription(name, context=context, filter=filter, start=start, count=count, follow=follow)
-        return Subscription(self._portal, inner)
-
-    def queue(
-        self,
-        context: str,
-        name: str,
-        *,
-        subscriber: str | None = None,
-        filter: str = "",
-        start: datetime | None = None,
-        count: int = BATCH_EVENTS,
-        ttl: float = TTL_S,
-    ) -> "Queue":
-        """A queue that consumers share. Who does not acknowledge within `ttl` seconds loses a batch to others."""
-        inner = self._inner.queue(
-            context, name, subscriber=subscriber, filter=filter, start=start, count=count, ttl=ttl
-        )
-        return Queue(self._portal, inner)
-
-    def log(self, name: str) -> "Log":
-        """A log by its name, whether it is there or not."""
-        return Log(self._portal, self._inner.log(name))
-
-    def iterator(self, name: str) -> "LogIterator":
-        """An iterator over a log by its name, whether it is there or not."""
-        return LogIterator(self._portal, self._inner.iterator(name))
-
-    def staging(self, job: str) -> "Staging":
-        """What the tasks of a job stage, and what is published together; see `penstock.client.staging`."""
-        return Staging(self._portal, self._inner.staging(job))
-
-    def build(self, name: str) -> "Build":
-        """A build of an indexed iterator's output elsewhere; see `penstock.client.builds`."""
-        return Build(self._portal, self._inner.build(name))
-
-
-class Subscription(Blocking[AsyncSubscription]):
-    """A durable subscription. Iterating delivers each batch until the loop body has gone through all of it.
-
-    Leaving the loop in the middle of a batch, or failing in it, leaves the subscription where it was: the batch comes
-    again, here or elsewhere.
-    """
-
-    id = blocking(AsyncSubscription.id)
-    fetch = blocking(AsyncSubscription.fetch)
-    progress = blocking(AsyncSubscription.progress)
-    set = blocking(AsyncSubscription.set)
-    batches = iterating(AsyncSubscription.batches)
-
-    @property
-    def inner(self) -> AsyncSubscription:
-        """The same for event loops."""
-        return self._inner
-
-    def __iter__(self) -> Iterator[Event]:
-        for batch in iterate(self._portal, self._inner.batches()):
-            yield from batch
-
-
-class Queue(Blocking[AsyncQueue]):
-    """A queue that consumers share: each event goes to one of them.
-
-    `with queue.next() as batch` acknowledges the batch when the body succeeds and releases it when it fails. This is
-    one consumer: it has one batch at a time, and gets the same one until that is settled. Threads that share the work
-    make one each.
-    """
-
-    take = blocking(AsyncQueue.take)
-    declare = blocking(AsyncQueue.declare)
-    acknowledge = blocking(AsyncQueue.acknowledge)
-    release = blocking(AsyncQueue.release)
-    give_back = blocking(AsyncQueue.give_back)
-    settle = blocking(AsyncQueue.settle)
-    reset = blocking(AsyncQueue.reset)
-    dead_after = blocking(AsyncQueue.dead_after)
-    dead_letters = blocking(AsyncQueue.dead_letters)
-    put_back = blocking(AsyncQueue.put_back)
-    replay = blocking(AsyncQueue.replay)
-
-    def next(self, wait: float = 0.0) -> "Delivery":
-        """The next batch, for `with`; empty if there is nothing within `wait` seconds."""
-        return Delivery(self, wait)
-
-
-class Delivery:
-    """One batch of a queue, held while the body of a `with` works on it."""
-
-    def __init__(self, queue: Queue, wait: float) -> None:
-        self._queue = queue
-        self._wait = wait
-
-    def __enter__(self) -> QueueBatch:
-        self._batch: QueueBatch = self._queue.take(self._wait)
-        return self._batch
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._queue.settle(self._batch, error)
-
-
-class Transaction(Blocking[AsyncTransaction]):
-    """Appends together with what they were made from: all or nothing, when the `with` ends without an error."""
-
-    commit = blocking(AsyncTransaction.commit)
-
-    @property
-    def result(self) -> list[Appended]:
-        """What came of the appends, in their order, once it is committed."""
-        return self._inner.result
-
-    def append(self, context: str, stream: str, events: Sequence[NewEvent], *, expected: int = ANY) -> None:
-        """Append events to a stream, as part of this."""
-        self._inner.append(context, stream, events, expected=expected)
-
-    def acknowledge(self, batch: QueueBatch) -> None:
-        """Acknowledge a queue's batch, as part of this."""
-        self._inner.acknowledge(batch)
-
-    def progress(self, subscription: Subscription, batch: SubscriptionBatch) -> None:
-        """Progress a subscription past a batch, as part of this."""
-        self._inner.progress(subscription.inner, batch)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._portal.run(self._inner.__aexit__(kind, error, trace))
-
-
-class Log(Blocking[AsyncLog]):
-    """A named log. Its messages are Python values, which travel and are kept as CBOR."""
-
-    create = blocking(AsyncLog.create)
-    delete = blocking(AsyncLog.delete)
-    show = blocking(AsyncLog.show)
-    append = blocking(AsyncLog.append)
-
-
-class Staging(Blocking[AsyncStaging]):
-    """What one job stages."""
-
-    stage = blocking(AsyncStaging.stage)
-    publish = blocking(AsyncStaging.publish)
-    drop = blocking(AsyncStaging.drop)
-
-
-class Build(Blocking[AsyncBuild]):
-    """A build of an indexed iterator."""
-
-    begin = blocking(AsyncBuild.begin)
-    messages = blocking(AsyncBuild.messages)
-    position = blocking(AsyncBuild.position)
-    stage = blocking(AsyncBuild.stage)
-    install = blocking(AsyncBuild.install)
-    drop = blocking(AsyncBuild.drop)
-
-
-class LogIterator(Blocking[AsyncLogIterator]):
-    """A function over the messages of a log, run by the server: map, filter or reduce."""
-
-    create = blocking(AsyncLogIterator.create)
-    delete = blocking(AsyncLogIterator.delete)
-    show = blocking(AsyncLogIterator.show)
-    next = blocking(AsyncLogIterator.next)
-    pages = iterating(AsyncLogIterator.pages)
-
-    def __iter__(self) -> Iterator[Any]:
-        for page in iterate(self._portal, self._inner.pages()):
-            yield from page
+    transaction = wrapping(AsyncClient.transaction, Transaction)
+    subscription = wrapping(AsyncClient.subscription, Subscription)
+    queue = wrapping(AsyncClient.queue, Queue)
+    log = wrapping(AsyncClient.log, Log)
+    iterator = wrapping(AsyncClient.iterator, LogIterator)
+    staging = wrapping(AsyncClient.staging, Staging)
+    build = wrapping(AsyncClient.build, Build)
 
 
 def connect(url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> Client:

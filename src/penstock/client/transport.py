@@ -1,24 +1,54 @@
-"""How a client reaches a Penstock: a request goes in, its reply comes out. Over a socket, or to an engine in process.
+"""Transports: how a client reaches a Penstock, over a socket or through an engine in its own process.
 
-A transport connects when it is asked to, and anew when a connection was lost; it never asks twice. What may be asked
-again is decided by `calls`.
+A transport connects on demand and reconnects after a loss. It sends each request once; `calls` decides about retries.
+The MQ gate's transport is here. Those of ZeroMQ and of an engine in process (`zeromq`, `local`) import much, so
+`transport_to` loads them on demand.
 """
 
 import asyncio
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import count
 from struct import error as struct_error
 from typing import Final
+from urllib.parse import urlsplit
 
 from penstock import __version__
-from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, InvalidRequest, PenstockError
+from penstock.errors import (
+    AnswerMalformed,
+    BadUrl,
+    CannotConnect,
+    ClientClosed,
+    ConnectionLost,
+    InvalidRequest,
+    LimitExceeded,
+    PenstockError,
+    Refused,
+)
 from penstock.model import Reply, Request
+from penstock.mq import Ending, FrameTooLong, Message, MqClient, MqLimits, MqSession, Reason
+from penstock.wire.codes import Res01Code
+from penstock.wire.mqframe import split_frames
 from penstock.wire.res01.commands import VERSION, Hello
-from penstock.wire.res01.dialects import Frames
-from penstock.wire.res01.messages import fields_of, reply_of
+from penstock.wire.res01.dialects import OWN_TAG, Frames
+from penstock.wire.res01.messages import OWN_LARGE_TAG, fields_of, join_fields, reply_of, split_fields
 
 Answer = asyncio.Future[Reply]
+
+CONNECT_S_MAX: Final = 10.0
+"""How long one attempt to connect may take. Another one follows while the call has time left."""
+SMALL: Final = frozenset((b"AF", b"TX"))
+"""Commands whose answers always fit into frames, whatever the store holds."""
+MESSAGE_BYTES_MAX: Final = 64 << 20
+"""Bytes of one request: what a server accepts by default."""
+UNSENT_BYTES_HIGH: Final = 1 << 20
+"""When more bytes than this wait to be sent, calls wait before they send."""
+LIMITS: Final = MqLimits(message_bytes_max=1 << 30, unsent_bytes_max=1 << 30)
+"""Pages may be large, and many threads may send large commits at once."""
+MQ_PORT: Final = 8472
+RES_PORT: Final = 8471
+WAYS: Final = "use penstock://HOST:PORT, zmq+tcp://HOST:PORT, sqlite:///DIR or postgresql://…"
 
 
 class Transport(ABC):
@@ -26,96 +56,83 @@ class Transport(ABC):
 
     url: str
     losses = 0
-    """How many connections have been lost. While this stays the same, requests arrive in the order they were sent."""
+    """How many connections were lost. While this stays the same, requests arrive in the order they were sent."""
 
     @abstractmethod
     async def ready(self, seconds: float) -> None:
-        """Be connected, with room to send. Raises CannotConnect, TimeoutError when there is no room, ClientClosed."""
+        """Connect and wait for room to send. Raises CannotConnect, ClientClosed, or TimeoutError without room."""
 
     @abstractmethod
     def start(self, request: Request) -> Answer:
-        """Send a request; its reply, or its error, comes as a future. Raises CannotConnect if that cannot be now.
+        """Send a request; the future gets its reply or its error. Raises CannotConnect without a connection.
 
-        A request that cannot be put into words is InvalidRequest or LimitExceeded; then nothing is sent.
+        A request that cannot be encoded is InvalidRequest or LimitExceeded. Then nothing is sent.
         """
 
     @abstractmethod
     def give_up(self, answer: Answer) -> None:
-        """Nobody waits for this one any more."""
+        """The caller does not wait for this answer any more."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave nothing behind. Whoever still waits for a reply is told."""
+        """Release everything. Calls that still wait for a reply fail."""
 
 
 def abandon(answer: Answer) -> None:
-    """Nobody will look at this future; if it has failed already, that is nobody's concern."""
+    """Ignore a future. An error that it has already counts as seen."""
     if not answer.cancel() and not answer.cancelled():
         answer.exception()
 
 
-def settle(answer: Answer, outcome: Reply | PenstockError) -> None:
-    """Put what came of it into a future, unless whoever waited for it has given up."""
-    if answer.done():
-        return
-    if isinstance(outcome, PenstockError):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)
-
-
-class Waiting:
-    """Gives requests their ids, and answers to those who wait for them."""
+class PendingReplies:
+    """Numbers the requests of one connection, and gives each answer to the future that waits for it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._numbers = count(1)
-        self._asked: dict[bytes, tuple[Request, Answer]] = {}
+        self._pending: dict[bytes, tuple[Request, Answer]] = {}
 
     def send(self, request: Request, send: Callable[[Frames], None]) -> Answer:
-        """Have a request sent: its command, an id for it, and its payload. A future for its reply."""
+        """Send a request through `send` (its command, its number, its payload); a future for its reply."""
+        try:
+            fields = fields_of(request)
+        except (AttributeError, TypeError, ValueError, struct_error) as error:
+            raise InvalidRequest(type(request).__name__, f"cannot be sent: {error}") from None
         number = b"%d" % next(self._numbers)
-        # Whatever raises here raises before anybody waits.
-        fields = encoded(request)
         fields.insert(1, number)
+        # Add the future last: a request that cannot be sent is not pending.
         send(fields)
         answer: Answer = self._loop.create_future()
-        self._asked[number] = request, answer
+        self._pending[number] = request, answer
         return answer
 
-    def answered(self, number: bytes, payload: Frames) -> None:
-        """An answer has come: its frames after the RequestId. One that nobody waits for is nothing."""
-        asked = self._asked.pop(number, None)
-        if asked is not None and not asked[1].done():
-            settle(asked[1], reply_of(asked[0], payload))
+    def receive(self, number: bytes, payload: Frames) -> None:
+        """Resolve the future of an answer, given the frames after its RequestId. An unknown number is ignored."""
+        pending = self._pending.pop(number, None)
+        if pending is None or pending[1].done():
+            return
+        outcome = reply_of(pending[0], payload)
+        if isinstance(outcome, PenstockError):
+            pending[1].set_exception(outcome)
+        else:
+            pending[1].set_result(outcome)
 
     def forget(self, answer: Answer) -> None:
-        """Nobody waits for this one any more."""
-        for number, asked in self._asked.items():
-            if asked[1] is answer:
-                del self._asked[number]
+        """The caller does not wait for this answer any more."""
+        for number, pending in self._pending.items():
+            if pending[1] is answer:
+                del self._pending[number]
                 return
 
     def fail(self, error: Callable[[], PenstockError]) -> None:
-        """The connection is gone: nobody will be answered, and each is told."""
-        asked, self._asked = self._asked, {}
-        for _, answer in asked.values():
-            settle(answer, error())
+        """The connection is gone: every future that still waits gets an error."""
+        pending, self._pending = self._pending, {}
+        for _, answer in pending.values():
+            if not answer.done():
+                answer.set_exception(error())
 
     def __len__(self) -> int:
-        return len(self._asked)
-
-
-def encoded(request: Request) -> Frames:
-    """The command and the payload of a request. What is no part of one is InvalidRequest."""
-    try:
-        return fields_of(request)
-    except (AttributeError, TypeError, ValueError, struct_error) as error:
-        raise InvalidRequest(type(request).__name__, f"cannot be sent: {error}") from None
-
-
-CONNECT_S_MAX: Final = 10.0
-"""How long one attempt to connect may take; another one follows while there is time."""
+        return len(self._pending)
 
 
 class Link(ABC):
@@ -123,13 +140,13 @@ class Link(ABC):
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.waiting = Waiting()
+        self.pending = PendingReplies()
         self.welcome: Answer | None = None
-        """What the server says of itself: nobody has to wait for it."""
+        """The server's answer to the hello. Calls do not wait for it."""
 
     def greet(self) -> None:
-        """Say hello, before anything else is sent."""
-        self.welcome = self.waiting.send(Hello(VERSION, f"penstock {__version__}"), self.send)
+        """Send the hello, which must be the first request."""
+        self.welcome = self.pending.send(Hello(VERSION, f"penstock {__version__}"), self.send)
         self.welcome.add_done_callback(abandon)
 
     @property
@@ -139,23 +156,23 @@ class Link(ABC):
 
     @abstractmethod
     def send(self, fields: Frames) -> None:
-        """Send a request: its command, its id, its payload."""
+        """Send a request: its command, its number, its payload."""
 
     @abstractmethod
     async def room(self) -> None:
-        """Wait until the server has taken most of what was sent, if that was much."""
+        """Wait while much of what was sent before is still here."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close it; returns when it is gone."""
 
     def ended(self) -> PenstockError:
-        """What those are told whose answers have not come."""
+        """The error for requests that the connection's end leaves without an answer."""
         return ConnectionLost(self.url, "the client was closed")
 
 
 class NetworkTransport(Transport):
-    """Has a link, or makes one. Nobody's attempt to connect disturbs another's: they wait for the same one."""
+    """Has a link, or makes one. Calls that need a connection at the same time wait for the same attempt."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -169,7 +186,6 @@ class NetworkTransport(Transport):
         """A new connection. Raises OSError or CannotConnect."""
 
     async def ready(self, seconds: float) -> None:
-        """Connect unless there is a connection, and wait for room in it."""
         if self._closed:
             raise ClientClosed
         async with asyncio.timeout(seconds) as limit:
@@ -180,11 +196,11 @@ class NetworkTransport(Transport):
         if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_task(self._attempt())
         try:
-            # Who gives up does not take the attempt away from others.
+            # Shielded: a caller that gives up does not cancel the attempt for the others.
             found = await asyncio.shield(self._connecting)
         except asyncio.CancelledError:
             if limit.expired():
-                raise CannotConnect(self.url, "nobody answers") from None
+                raise CannotConnect(self.url, "the server does not answer") from None
             if self._closed:
                 raise ClientClosed from None
             raise
@@ -193,21 +209,21 @@ class NetworkTransport(Transport):
         return found
 
     async def _attempt(self) -> Link | CannotConnect:
-        """One attempt to connect. Its failure is a result: perhaps nobody waits for it any more."""
+        """One attempt to connect. A failure is a result: perhaps no caller waits for it any more."""
         try:
             if self._link is not None:
-                # It is about to be closed. Its answers must not be awaited while others are sent elsewhere.
+                # It is about to close. Its answers must not be awaited while others are sent elsewhere.
                 self.lost(self._link)
             async with asyncio.timeout(CONNECT_S_MAX):
                 link = await self.connect()
             self._links.add(link)
-            # One that was lost again at once is found out by whoever sends over it.
+            # The next sender notices a link that was lost again at once.
             if link.is_open:
                 link.greet()
             self._link = link
             return link
         except TimeoutError:
-            return CannotConnect(self.url, "nobody answers")
+            return CannotConnect(self.url, "the server does not answer")
         except OSError as error:
             return CannotConnect(self.url, (error.strerror or str(error)).lower())
         except CannotConnect as error:
@@ -216,36 +232,35 @@ class NetworkTransport(Transport):
             self._connecting = None
 
     def lost(self, link: Link) -> None:
-        """A connection is gone: tell those who wait for its answers."""
+        """A connection is gone: fail the requests that wait for its answers."""
         if link is self._link:
             self.losses += 1
             self._link = None
-        link.waiting.fail(link.ended)
+        link.pending.fail(link.ended)
 
     def gone(self, link: Link) -> None:
-        """Nothing is left of a connection."""
+        """The connection's socket is closed."""
         self.lost(link)
         self._links.discard(link)
 
     def start(self, request: Request) -> Answer:
-        """Send a request with those that are under way."""
         link = self._link
         if self._closed:
             raise ClientClosed
         if link is None:
             raise CannotConnect(self.url, "there is no connection")
         if not link.is_open:
-            raise _unsent(link.ended())
-        return link.waiting.send(request, link.send)
+            error = link.ended()
+            # The request was not sent, so its outcome is known.
+            raise CannotConnect(error.url, error.reason) if isinstance(error, ConnectionLost) else error
+        return link.pending.send(request, link.send)
 
     def give_up(self, answer: Answer) -> None:
-        """Nobody waits for this one any more."""
         abandon(answer)
         if self._link is not None:
-            self._link.waiting.forget(answer)
+            self._link.pending.forget(answer)
 
     async def close(self) -> None:
-        """Say goodbye."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -255,6 +270,131 @@ class NetworkTransport(Transport):
             self.gone(link)
 
 
-def _unsent(error: PenstockError) -> PenstockError:
-    """What the end of a connection means for a request that was not sent over it."""
-    return CannotConnect(error.url, error.reason) if isinstance(error, ConnectionLost) else error
+# --- the MQ gate: `penstock://host:port` ------------------------------------------------------------------------
+
+
+class MqTransport(NetworkTransport):
+    """MqFrames over TCP."""
+
+    def __init__(self, url: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(url)
+        self._host = host
+        self._port = port
+        self._tls = tls
+
+    async def connect(self) -> Link:
+        link = MqLink(self)
+        link.session = await MqClient.connect(
+            self._host, self._port, on_message=link.received, on_close=link.lost, limits=LIMITS, tls=self._tls
+        )
+        return link
+
+
+class MqLink(Link):
+    """One session."""
+
+    session: MqClient
+
+    def __init__(self, transport: MqTransport) -> None:
+        super().__init__(transport.url)
+        self._transport = transport
+        self._mistake: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.session.ended is None
+
+    async def room(self) -> None:
+        if self.session.unsent_bytes > UNSENT_BYTES_HIGH:
+            await self.session.drain()
+
+    def send(self, fields: Frames) -> None:
+        """In frames if the request and its answer are sure to fit; in one long string otherwise."""
+        if fields[0] in SMALL:
+            try:
+                self.session.send([OWN_TAG, *fields])
+            except FrameTooLong:
+                pass
+            else:
+                return
+        content = join_fields(fields)
+        if len(content) > MESSAGE_BYTES_MAX:
+            raise LimitExceeded("mq_message_bytes_max", len(content), MESSAGE_BYTES_MAX)
+        self.session.send([OWN_LARGE_TAG, *split_frames(content, self.session.frame_bytes_max)])
+
+    async def close(self) -> None:
+        self.session.close()
+        await self.session.gone()
+
+    def received(self, session: MqSession, message: Message) -> None:
+        """An answer has come. If it is malformed, nothing after it can be trusted."""
+        tag, *fields = message
+        try:
+            if tag == OWN_LARGE_TAG:
+                fields = split_fields(b"".join(fields))
+            elif tag != OWN_TAG:
+                raise InvalidRequest("protocol", f"is {tag[:16]!r}, not {OWN_TAG.decode()}")
+            number, *payload = fields
+        except (InvalidRequest, LimitExceeded, ValueError) as error:
+            self._mistake = str(error)
+            session.close(Reason.PROTOCOL_ERROR)
+            self._transport.lost(self)
+        else:
+            self.pending.receive(number, payload)
+
+    def lost(self, _session: MqSession, _ending: Ending) -> None:
+        self._transport.gone(self)
+
+    def ended(self) -> PenstockError:
+        ending = self.session.ending
+        if self._mistake is not None:
+            return AnswerMalformed(self._mistake)
+        if ending is None or ending.reason is Reason.CLIENT_CLOSING:
+            return super().ended()
+        if ending.reason is Reason.CONNECTION_REFUSED:
+            return CannotConnect(self.url, f"{ending}: it has too many connections, or too many from this address")
+        if ending.reason is not Reason.PROTOCOL_ERROR:
+            return ConnectionLost(self.url, str(ending))
+        if not ending.by_peer:
+            return AnswerMalformed(ending.why)
+        return Refused(
+            Res01Code.MALFORMED, "the server ended the connection: it takes no such message, or none so large"
+        )
+
+
+# --- URLs -------------------------------------------------------------------------------------------------------
+
+
+def transport_to(url: str) -> Transport:
+    """A transport to the server or store that a URL names. It connects later. Raises BadUrl."""
+    if not isinstance(url, str):
+        raise BadUrl(repr(url), f"it is not a text; {WAYS}")
+    if url.startswith(("sqlite:///", "postgresql://", "postgres://")):
+        if url == "sqlite:///":
+            raise BadUrl(url, f"it names no directory; {WAYS}")
+        from penstock.client.local import LocalTransport  # noqa: PLC0415
+
+        return LocalTransport(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise BadUrl(url, str(error).lower()) from None
+    if parts.scheme not in ("penstock", "zmq+tcp"):
+        raise BadUrl(url, WAYS)
+    if not parts.hostname:
+        raise BadUrl(url, f"it names no host; {WAYS}")
+    if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
+        raise BadUrl(url, "it has more than a host and a port")
+    try:
+        # The resolver would fail in the same way, with an error that does not name the address.
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise BadUrl(url, "its host is not a valid host name") from None
+    if port == 0:
+        raise BadUrl(url, "port 0 cannot be connected to")
+    if parts.scheme == "penstock":
+        return MqTransport(url, parts.hostname, MQ_PORT if port is None else port)
+    from penstock.client.zeromq import ZeromqTransport  # noqa: PLC0415
+
+    return ZeromqTransport(url, parts.hostname, RES_PORT if port is None else port)

@@ -1,7 +1,7 @@
-"""To a server's ZeroMQ gate: `zmq+tcp://host:port`.
+"""A server's ZeroMQ gate: `zmq+tcp://host:port`.
 
-ZeroMQ would connect anew by itself, and lose requests without a word. So each socket here connects once, and what it
-reports about its connection is listened to.
+ZeroMQ reconnects on its own and then loses requests silently. So each socket here connects once, and a monitor socket
+reports the end of its connection.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from penstock.errors import CannotConnect, ConnectionLost, LimitExceeded, Pensto
 from penstock.wire.res01.dialects import OWN_TAG, Frames
 
 MESSAGES_PER_TURN_MAX: Final = 256
-"""Answers taken before others on the event loop have their turn."""
+"""Answers read before other tasks of the event loop run."""
 UNSENT_MAX: Final = 10_000
-"""Requests, or answers, that ZeroMQ keeps until they can be sent, or are taken."""
+"""Requests, or answers, that ZeroMQ may queue."""
 FRAME_BYTES_MAX: Final = 16 << 20
-"""Bytes of one frame of a request: what a server takes unless it is told otherwise."""
+"""Bytes of one frame of a request: what a server accepts by default."""
 HEARTBEAT_MS: Final = 15_000
 SILENCE_MS_MAX: Final = 60_000
 """How long a server may be silent before its connection counts as lost."""
@@ -37,8 +37,8 @@ _OPTIONS: Final = {
     zmq.LINGER: 0,
     zmq.SNDHWM: UNSENT_MAX,
     zmq.RCVHWM: UNSENT_MAX,
-    # Longer than a socket lives that has lost its connection. Not "never", and not with IMMEDIATE: then ZeroMQ drops
-    # what has arrived between two frames of a message, and ends the process when the second is asked for.
+    # Longer than a socket lives without its connection. Not "never", and not with IMMEDIATE: then ZeroMQ drops what
+    # has arrived between two frames of a message, and aborts the process when the client reads the second one.
     zmq.RECONNECT_IVL: 3_600_000,
     zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
     zmq.HEARTBEAT_TIMEOUT: SILENCE_MS_MAX,
@@ -56,7 +56,7 @@ class ZeromqTransport(NetworkTransport):
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
 
     async def connect(self) -> Link:
-        """A socket that is connected to the first of the host's addresses that answers."""
+        """Connect to the first of the host's addresses that answers."""
         loop = asyncio.get_running_loop()
         if self._context is None:
             self._context = zmq.Context()
@@ -96,15 +96,11 @@ class ZeromqLink(Link):
         self._turn_is_due = False
         self._open = False
         self._closed = False
-        self._watch()
-
-    def _watch(self) -> None:
         for descriptor, turn in zip(self._watched, (self._take_turn, self._look), strict=True):
             self._loop.add_reader(descriptor, turn)
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is there."""
         return self._open
 
     async def connect(self, endpoint: str) -> None:
@@ -113,7 +109,7 @@ class ZeromqLink(Link):
             self._socket.connect(endpoint)
             self._look()
             if not await self._connected:
-                raise CannotConnect(self.url, "nobody listens there")
+                raise CannotConnect(self.url, "no server listens there")
         except zmq.ZMQError as error:
             self._release()
             raise CannotConnect(self.url, str(error).lower()) from None
@@ -122,15 +118,13 @@ class ZeromqLink(Link):
             raise
 
     async def room(self) -> None:
-        """Wait while ZeroMQ takes no more."""
         while self._open and not self._socket.poll(0, zmq.POLLOUT):  # noqa: ASYNC110
-            # ZeroMQ has no better way to say that there is room again.
+            # ZeroMQ has no better way to report that there is room again.
             await asyncio.sleep(LOOK_S)
-        # Looking may have taken the descriptor's signal that something arrived.
+        # The poll may have consumed the descriptor's signal that something arrived.
         self._soon()
 
     def send(self, fields: Frames) -> None:
-        """Hand a message to ZeroMQ."""
         longest = max(map(len, fields))
         if longest > FRAME_BYTES_MAX:
             raise LimitExceeded("res_frame_bytes_max", longest, FRAME_BYTES_MAX)
@@ -141,11 +135,9 @@ class ZeromqLink(Link):
         self._soon()
 
     async def close(self) -> None:
-        """Close the socket."""
         self._release()
 
     def ended(self) -> PenstockError:
-        """What those are told who wait."""
         return super().ended() if self._closed else ConnectionLost(self.url, "the server closed it, or is gone")
 
     def _release(self) -> None:
@@ -162,27 +154,24 @@ class ZeromqLink(Link):
     # -- what the connection does
 
     def _look(self) -> None:
-        """Read all that is reported: the descriptor tells of news only once."""
+        """Read all reports: the descriptor signals only once."""
         try:
             while not self._closed:
                 event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._begin()
+                    self._open = True
+                    if not self._connected.done():
+                        self._connected.set_result(True)
                 elif event & _ENDS:
                     self._end()
         except zmq.Again:
             return
 
-    def _begin(self) -> None:
-        self._open = True
-        if not self._connected.done():
-            self._connected.set_result(True)
-
     def _end(self) -> None:
         if not self._connected.done():
             self._connected.set_result(False)
         if self._open:
-            # What has arrived before the end still counts.
+            # Answers that arrived before the end still count.
             self._take_turn()
             self._open = False
             self._transport.gone(self)
@@ -191,7 +180,7 @@ class ZeromqLink(Link):
     # -- answers
 
     def _soon(self) -> None:
-        """Look again in the next turn: sending may have taken the descriptor's signal that something arrived."""
+        """Read in the next turn: sending may have consumed the descriptor's signal that something arrived."""
         if not self._turn_is_due:
             self._turn_is_due = True
             self._loop.call_soon(self._take_turn)
@@ -204,7 +193,7 @@ class ZeromqLink(Link):
             for _ in range(MESSAGES_PER_TURN_MAX):
                 message = self._socket.recv_multipart(zmq.NOBLOCK)
                 if len(message) > 2:
-                    self.waiting.answered(message[2], message[3:])
+                    self.pending.receive(message[2], message[3:])
         except zmq.Again:
             return
         self._soon()

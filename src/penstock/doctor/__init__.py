@@ -1,10 +1,9 @@
-"""The doctor: looks at a machine, a place for a store, a store or a server, and says what to do about what is wrong.
+"""The checks of `penstock doctor`: of a machine, a place for a store, a store or a server, with advice.
 
-Rules: it changes nothing and makes no store. It writes one file of its own, to see how fast the disk is, and removes
-it. Each check answers with findings, which are sentences, and never raises for what it finds.
+The doctor changes nothing and creates no store. It writes one file, to measure how fast the disk syncs, and removes it.
+Checks return findings and never raise.
 """
 
-from penstock.doctor.examining import Patient, examine
-from penstock.doctor.findings import Finding, Status
+from penstock.doctor.examination import Finding, Status, Target, examine
 
-__all__ = ["Finding", "Patient", "Status", "examine"]
+__all__ = ["Finding", "Status", "Target", "examine"]

@@ -1,41 +1,223 @@
-"""This machine: its clock, and how many files a process may have open."""
+"""This machine: Python and the libraries of Penstock, SQLite, PostgreSQL's driver, Spark and Java, clock and limits."""
 
+import platform
+import re
 import resource
-from collections.abc import Iterator
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
-from penstock.doctor.findings import Finding, ok, problem, warning
+from penstock import __version__
+from penstock.doctor.examination import Finding, ok, problem, warning
 from penstock.settings import Settings
+from penstock.spark.java import GET_JAVA, JAVA_MIN, found_java, output_of
 
+PYTHON_MIN: Final = (3, 11)
+SQLITE_MIN: Final = (3, 51, 3)
+"""The first SQLite without the WAL reset race between processes."""
+DRIVER: Final = "psycopg"
+"""Only stores on PostgreSQL need it."""
+REINSTALL: Final = (
+    "install Penstock again with its dependencies: `make run` in a clone, or pip install --upgrade penstock"
+)
+PYSPARK_VERSIONS: Final = ((4, 3), (4, 4))
+"""The oldest PySpark that works, and the first that is not tested."""
+GET_PYSPARK: Final = "for Spark: pip install 'penstock[spark]'"
 CLOCK_MIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 CLOCK_MAX: Final = datetime(2100, 1, 1, tzinfo=UTC)
-"""A clock outside of these has not been set."""
 OTHER_FILES: Final = 72
-"""Files and sockets of a server besides its connections: the store, workers."""
+"""Files and sockets of a server other than its connections: the store, workers."""
+
+_REQUIREMENT: Final = re.compile(r"([\w.-]+)(?:\[[\w,-]+\])?(?:>=([\d.]+))?$")
+_WORKERS_PYTHON: Final = re.compile(
+    r"""^\s*(?:export\s+)?PYSPARK_PYTHON=["']?(?:\$\{PYSPARK_PYTHON:-)?([^"'}\s]+)""", re.MULTILINE
+)
+_ABOUT: Final = (
+    "import sys; from importlib.util import find_spec as f; "
+    "print('%d.%d' % sys.version_info[:2], *[n for n in ('penstock', 'pyspark') if f(n) is None])"
+)
+"""Run by another Python: it prints its version, and what is missing in it."""
+
+
+# --- the installation -----------------------------------------------------------------------------------------
+
+
+def installation(*, needs_postgres: bool) -> Iterator[Finding]:
+    """Python, libraries, SQLite and PostgreSQL's driver."""
+    found = f"Penstock {__version__} on Python {platform.python_version()}, {sys.executable}"
+    if sys.version_info >= PYTHON_MIN:
+        yield ok("python", found)
+    else:
+        yield problem("python", found, "use Python {}.{} or newer".format(*PYTHON_MIN))
+    yield libraries()
+    yield sqlite()
+    yield driver(is_needed=needs_postgres)
+
+
+def libraries() -> Finding:
+    """The libraries that the installed package requires, without extras."""
+    found: list[str] = []
+    bad: list[str] = []
+    for text in metadata.requires("penstock") or ():
+        requirement, _, marker = text.partition(";")
+        parts = _REQUIREMENT.match(requirement.strip())
+        if "extra" in marker or parts is None or parts[1] == DRIVER:
+            continue
+        name, least, version = parts[1], parts[2] or "", version_of(parts[1])
+        if version is None or numbers(version) < numbers(least):
+            bad.append(f"{name} {least or 'of any version'} is needed, {version or 'none'} found")
+        found.append(f"{name} {version}")
+    return problem("libraries", "; ".join(bad), REINSTALL) if bad else ok("libraries", ", ".join(found))
+
+
+def version_of(name: str) -> str | None:
+    """The installed version of a library, if it is installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version for comparisons: its leading numbers."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def sqlite() -> Finding:
+    """The SQLite of the embedded store, which is part of apsw."""
+    try:
+        import apsw  # noqa: PLC0415 - a broken one is a finding
+    except ImportError as error:
+        return problem("sqlite", f"apsw cannot be imported: {error}", REINSTALL)
+    found = apsw.sqlite_lib_version()
+    if numbers(found) >= SQLITE_MIN:
+        return ok("sqlite", f"SQLite {found}, inside apsw {apsw.apsw_version()}")
+    least = ".".join(map(str, SQLITE_MIN))
+    return problem(
+        "sqlite", f"SQLite {found} can damage a write-ahead log that processes share", f"use apsw {least} or newer"
+    )
+
+
+def driver(*, is_needed: bool) -> Finding:
+    """PostgreSQL's driver, and its libpq."""
+    try:
+        libpq = import_module(DRIVER).pq.version()
+    except ImportError as error:
+        advice = "pip install 'psycopg[binary]'"
+        if is_needed:
+            return problem("postgresql", f"no driver: {error}".strip().splitlines()[0], advice)
+        return ok("postgresql", "no driver; only stores on PostgreSQL need it", advice)
+    return ok("postgresql", f"psycopg {version_of(DRIVER)} with libpq {libpq // 10_000}.{libpq % 10_000}")
+
+
+# --- Spark ----------------------------------------------------------------------------------------------------
+
+
+def spark(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """PySpark, Java, and the Python of Spark's workers. Without PySpark, none of them is needed."""
+    version = version_of("pyspark")
+    yield pyspark(version)
+    yield java(environ, is_needed=version is not None)
+    if version is not None:
+        yield workers(environ)
+
+
+def pyspark(version: str | None) -> Finding:
+    """PySpark itself, which is optional."""
+    least, untested = PYSPARK_VERSIONS
+    if version is None:
+        return ok("pyspark", "not installed; only Spark needs it", GET_PYSPARK)
+    if least <= numbers(version)[:2] < untested:
+        return ok("pyspark", f"PySpark {version}")
+    wanted = "{}.{}".format(*least)
+    return warning("pyspark", f"Penstock is tested with PySpark {wanted}, not with {version}", GET_PYSPARK)
+
+
+def java(environ: Mapping[str, str], *, is_needed: bool) -> Finding:
+    """The Java that Spark would start: that of JAVA_HOME, or the one on the path."""
+    home = environ.get("JAVA_HOME")
+    found = found_java(environ)
+    if found is not None and found.major >= JAVA_MIN:
+        return ok("java", f"Java {found.version}, {found.path}")
+    seen = "none was found" if found is None else f"{found.path} is Java {found.version}"
+    seen = f"JAVA_HOME is {home}, and {'there is no Java' if found is None else seen}" if home else seen
+    if not is_needed:
+        return ok("java", f"{seen}; only Spark needs Java, {JAVA_MIN} or newer", GET_JAVA)
+    return warning("java", f"Spark needs Java {JAVA_MIN} or newer, and {seen}", GET_JAVA)
+
+
+def workers(environ: Mapping[str, str]) -> Finding:
+    """The Python that Spark's workers run: it must be the same version as ours and have Penstock."""
+    source, command = workers_python(environ)
+    path = shutil.which(command, path=environ.get("PATH", ""))
+    flaw = "which does not exist" if path is None else _flaw(path)
+    seen = f"Spark's workers run {path or command} ({source})"
+    if flaw is None:
+        return ok("workers", seen)
+    return warning("workers", f"{seen}, {flaw}", f"set PYSPARK_PYTHON={sys.executable}")
+
+
+def workers_python(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Where the workers' Python is configured, and its name."""
+    if named := environ.get("PYSPARK_PYTHON"):
+        return "PYSPARK_PYTHON", named
+    folder: Path | None = None
+    if "SPARK_CONF_DIR" in environ:
+        folder = Path(environ["SPARK_CONF_DIR"])
+    elif "SPARK_HOME" in environ:
+        folder = Path(environ["SPARK_HOME"]) / "conf"
+    elif (spec := find_spec("pyspark")) is not None and spec.origin is not None:
+        folder = Path(spec.origin).parent / "conf"
+    script = None if folder is None else folder / "spark-env.sh"
+    if script is not None and script.is_file():
+        found = _WORKERS_PYTHON.search(script.read_text(encoding="utf-8", errors="replace"))
+        if found:
+            return str(script), found[1]
+    return "PYSPARK_PYTHON is not set", "python3"
+
+
+def _flaw(python: str) -> str | None:
+    about = output_of([python, "-c", _ABOUT])
+    if about is None:
+        return "which does not run"
+    version, *missing = about.split()
+    ours = "{}.{}".format(*sys.version_info[:2])
+    if version != ours:
+        return f"which is Python {version}, but this is Python {ours}"
+    return f"which has no {' and no '.join(missing)}" if missing else None
+
+
+# --- clock and limits -----------------------------------------------------------------------------------------
 
 
 def machine(settings: Settings) -> Iterator[Finding]:
-    """Look at all of it."""
+    """The clock, and the limit of open files."""
     yield clock(datetime.now(UTC))
     yield open_files(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def clock(now: datetime) -> Finding:
-    """Whether somebody has set the clock."""
-    shown = f"{now:%Y-%m-%dT%H:%M:%SZ}"
+    """Whether the clock is set."""
+    time = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     if CLOCK_MIN <= now < CLOCK_MAX:
-        return ok("clock", shown)
-    return problem("clock", f"it is {shown} by this machine's clock", "set the clock, and have it kept by NTP")
+        return ok("clock", time)
+    return problem("clock", f"this machine's clock says {time}", "set the clock, and let NTP keep it")
 
 
 def open_files(settings: Settings, limit: int) -> Finding:
-    """Whether a server could have as many connections as its settings allow."""
-    connections = settings.mq_connections_max + settings.remits_connections_max + settings.http_connections_max
-    wanted = connections + OTHER_FILES
+    """Whether a server could open as many connections as its settings allow."""
+    gates = (settings.res_connections_max, settings.mq_connections_max, settings.remits_connections_max)
+    wanted = sum(gates) + settings.http_connections_max + OTHER_FILES
     if limit == resource.RLIM_INFINITY:
-        return ok("open files", "as many as a process wants")
+        return ok("open files", "no limit")
     if limit >= wanted:
         return ok("open files", f"{limit:,} for each process")
     message = f"{limit:,} for each process, and a server with all its connections needs {wanted:,}"
-    return warning("open files", message, f"ulimit -n {wanted}, or lower mq_connections_max and remits_connections_max")
+    lower = "lower res_connections_max, mq_connections_max and remits_connections_max"
+    return warning("open files", message, f"ulimit -n {wanted}, or {lower}")

@@ -1,12 +1,15 @@
-"""The health of a store: whether it opens, where it stands, what is unfinished, and a quick look at its records."""
+"""A store, or a running server: whether it opens, its state, unfinished erasures, and a quick check of its records."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from penstock.doctor.findings import Finding, ok, problem, warning
+from penstock.client import connect
+from penstock.doctor.disk import MB, milliseconds
+from penstock.doctor.examination import Finding, ok, problem, warning
 from penstock.errors import (
     InvalidRequest,
     NotAStore,
@@ -27,205 +30,206 @@ from penstock.store.sqlite.database import FILE_NAME
 from penstock.store.sqlite.lock import LOCK_NAME, is_served
 from penstock.store.sqlite.unfinished import RESTORING
 
-LOOKED_EVENTS: Final = 10_000
-"""How many events at either end of the history are looked at."""
-LOOKED: Final = ReadLimits(events_max=LOOKED_EVENTS, bytes_max=16 << 20, scan_ms_max=500)
+ANSWER_S_MAX: Final = 5.0
+CHECKED_EVENTS: Final = 10_000
+"""How many events at each end of the history are checked."""
+CHECK_LIMITS: Final = ReadLimits(events_max=CHECKED_EVENTS, bytes_max=16 << 20, scan_ms_max=500)
 WAL_TIMES: Final = 4
-"""A log so many times as long as one that starts a checkpoint is not as it should be."""
+"""A write-ahead log this many times as long as one that starts a checkpoint is a warning."""
 SKEW_S_MAX: Final = 5.0
-"""How far two clocks may be apart before somebody should know."""
-MB: Final = 1_000_000
-USED: Final = (FILE_NAME, LOCK_NAME)
-"""What whoever looks at a store has to open."""
+"""How far two clocks may differ without a warning."""
 RESTORE: Final = "if it is damaged, restore a backup into another directory: penstock restore; see docs/operations.md"
-DURABLE: Final = "set it to on in the database's configuration and reload that; docs/postgresql.md, what it refuses"
-DATABASE: Final = "see to the database, its address and the rights in it: docs/postgresql.md"
+DURABLE: Final = "set it to on in the database's configuration and reload that; see docs/postgresql.md, what it refuses"
+DATABASE: Final = "check the database, its address and its permissions: docs/postgresql.md"
 
 
-def embedded(directory: Path, settings: Settings) -> Iterator[Finding]:
-    """Look at the store in a directory, beside whoever serves it."""
-    if not directory.is_dir():
-        if not directory.exists():
-            yield nothing_yet(directory)
+# --- a running server -----------------------------------------------------------------------------------------
+
+
+def server(url: str) -> Iterator[Finding]:
+    """Check a server through a client."""
+    try:
+        with connect(url, timeout=ANSWER_S_MAX, retries=False) as client:
+            began = time.perf_counter()
+            stats = client.stats()
+            yield ok("server", f"{url} answers in {milliseconds(time.perf_counter() - began)}")
+            yield _identity(stats)
+            yield erasures(sum(info.finished is None for info in client.erasures()))
+            if stats.head:
+                last = next(iter(client.read_all(stats.head, until=stats.head)), None)
+                found = "was erased" if last is None else f"can be read: {last.type} in {last.context}"
+                yield ok("records", f"the last event {found}")
+    except PenstockError as error:
+        yield problem("server", str(error), "start one: penstock serve --data DIR; or name another address with --url")
+
+
+# --- a store --------------------------------------------------------------------------------------------------
+
+
+def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
+    """Check the store in a directory; a server may have it open."""
+    if directory.exists() and not directory.is_dir():
+        # The check of the disk reports that.
         return
-    if not os.access(directory, os.X_OK):
-        yield closed(directory)
+    if directory.exists() and not os.access(directory, os.X_OK):
+        yield _no_permission(directory)
         return
     if not (directory / FILE_NAME).exists():
-        yield unfinished(directory) if (directory / RESTORING).exists() else nothing_yet(directory)
+        if (directory / RESTORING).exists():
+            error = StoreUnfinished(str(directory))
+            yield problem("store", str(error), _advice(error) or RESTORE)
+        else:
+            yield ok("store", f"there is none in {directory} yet", f"penstock serve --data {directory} creates one")
         return
-    if not all(os.access(directory / name, os.R_OK) for name in USED if (directory / name).exists()):
-        yield closed(directory / FILE_NAME)
+    files = [directory / name for name in (FILE_NAME, LOCK_NAME)]
+    if not all(os.access(file, os.R_OK) for file in files if file.exists()):
+        yield _no_permission(directory / FILE_NAME)
         return
-    yield from opened(store_url(directory), f"--data {directory}", RESTORE)
+    yield from _open_store(store_url(directory), f"--data {directory}", RESTORE)
     yield access(directory, settings)
     yield wal(directory, settings)
-    in_use = is_served(directory)
-    yield ok("served", "a server has it open" if in_use else "no server has it open")
+    yield ok("served", "a server has it open" if is_served(directory) else "no server has it open")
 
 
-def shared(url: str) -> Iterator[Finding]:
-    """Look at a store on PostgreSQL, beside whoever serves it."""
+def postgres_store(url: str) -> Iterator[Finding]:
+    """Check a store on PostgreSQL; servers may use it."""
     try:
         place = shown_place(url)
     except InvalidRequest as error:
-        # Without its driver nothing can be known of it, which is a finding of its own.
-        yield problem("store", str(error), "see docs/postgresql.md for how to name one")
+        # A missing driver is another finding.
+        yield problem("store", str(error), "see docs/postgresql.md for how to name a store")
         return
-    yield from opened(url, f"--store {place}", DATABASE)
+    yield from _open_store(url, f"--store {place}", DATABASE)
 
 
-def nothing_yet(directory: Path) -> Finding:
-    """There is no store, which is no mistake."""
-    return ok("store", f"there is none in {directory} yet", f"penstock serve --data {directory} makes one")
-
-
-def closed(path: Path) -> Finding:
-    """There may be a store, which is not for us."""
+def _no_permission(path: Path) -> Finding:
     owner = path.stat().st_uid
-    return problem("store", f"{path} belongs to user {owner} and is closed to us", "look at it as that user")
+    return problem("store", f"{path} belongs to user {owner}, and you may not open it", "run the doctor as that user")
 
 
-def unfinished(directory: Path) -> Finding:
-    """There is half a store."""
-    error = StoreUnfinished(str(directory))
-    return problem("store", str(error), advice_for(error) or RESTORE)
-
-
-# --- one that is there ----------------------------------------------------------------------------------------
-
-
-def opened(url: str, flags: str, otherwise: str) -> Iterator[Finding]:
-    """Open it for reading and look at it. `otherwise` is what to do if it fails in a way that is not known better."""
+def _open_store(url: str, flags: str, otherwise: str) -> Iterator[Finding]:
+    """Open a store for reading and check it. `otherwise` is the advice for errors without better advice."""
     verify = f"penstock verify {flags}"
     try:
         with closing(open_reader(url)) as store:
-            yield from seen(store, verify)
+            stats = store.stats()
+            yield _identity(stats)
+            if (refusal := store.refusal()) is not None:
+                yield problem("writes", f"the store refuses writes: {refusal.reason}", DURABLE)
+            yield erasures(store.open_erasures())
+            checked, last = records(store, stats.head, verify)
+            yield checked
+            yield times(store.now(), last)
     except (TypeError, ValueError) as error:
         # A damaged file can hold any value in any column.
         yield problem(
-            "store", f"it holds a value that cannot be: {error}", f"{verify} says more; docs/operations.md, what to do"
+            "store",
+            f"it holds an impossible value: {error}",
+            f"{verify} says more; see docs/operations.md for what to do",
         )
     except (PenstockError, OSError) as error:
-        yield problem("store", told(error), advice_for(error) or otherwise)
+        yield problem("store", _reason(error), _advice(error) or otherwise)
 
 
-def told(error: PenstockError | OSError) -> str:
-    """An error as a sentence; nothing was sent here that could have been written."""
+def _reason(error: PenstockError | OSError) -> str:
+    # The sentence of StorageFailure is about a write in flight, and there is none.
     return f"the store failed: {error.reason}" if isinstance(error, StorageFailure) else str(error)
 
 
-def advice_for(error: PenstockError | OSError) -> str | None:
-    """What to do about a store that cannot be opened, if its error says enough."""
+def _advice(error: PenstockError | OSError) -> str | None:
+    """What to do about a store that cannot be opened, if its error is specific."""
     match error:
         case StoreTooNew():
-            return "use the Penstock that has served it last, or a newer one"
+            return "use the Penstock version that served it last, or a newer one"
         case StoreUnfinished():
-            return "finish the restore or the copy that was interrupted: do it again, it goes on where it was"
+            return "run the interrupted restore or copy again: it continues where it was"
         case NotAStore():
             return "name the place of a store instead, or an empty one"
         case StorageFailure() if "older schema" in error.reason:
-            return "start a server on it once; before that, make a backup with the Penstock that has served it last"
+            return "make a backup with the Penstock version that served it last, then start a server on it once"
         case _:
             return None
 
 
-def seen(store: Store, verify: str) -> Iterator[Finding]:
-    """Look at one that is open."""
-    stats = store.stats()
-    yield standing(stats)
-    if (refusal := store.refusal()) is not None:
-        yield problem("writes", f"the store takes none: {refusal.reason}", DURABLE)
-    yield erasures(store.open_erasures())
-    looked, last = records(store, stats.head, verify)
-    yield looked
-    yield times(store.now(), last)
-
-
-def standing(stats: StoreStats) -> Finding:
-    """Which store it is, and where it stands."""
+def _identity(stats: StoreStats) -> Finding:
     identity = f"{stats.store_id}, timeline {stats.timeline}, schema {stats.schema}"
     events = f"{stats.head:,} event{'s' * (stats.head != 1)}"
     return ok("store", f"{identity}: {events}, {stats.sealed:,} sealed")
 
 
 def erasures(unfinished: int) -> Finding:
-    """What somebody wanted gone, and is not yet."""
+    """Erasures that are not finished."""
     if not unfinished:
         return ok("erasures", "none is unfinished")
-    return warning(
-        "erasures", f"{unfinished:,} not finished", "a server that runs finishes them; penstock erasures lists them"
-    )
+    advice = "a running server finishes them; penstock erasures lists them"
+    return warning("erasures", f"{unfinished:,} not finished", advice)
 
 
 def access(directory: Path, settings: Settings) -> Finding:
-    """Who can use the store's files: whoever opens them reads all events, and stops all writes with a lock."""
+    """Who can open the store's files: these users can read all events, and block all writes with a lock."""
     found = exposed(directory, shared=settings.group_access)
     if not found:
         whom = "its owner and its group" if settings.group_access else "its owner"
         return ok("access", f"only {whom} can use the store's files")
     names = ", ".join(f"{place.name} is {place.shown}" for place in found)
-    advice = f"start its server anew as the owner of the files, or chmod -R {'o' if settings.group_access else 'go'}= "
+    command = f"chmod -R {'o' if settings.group_access else 'go'}= {directory}"
     group = "; if its group may use it, set group_access" if is_shared(directory) else ""
-    return warning("access", f"other users can read and lock the store: {names}", f"{advice}{directory}{group}")
-
-
-def wal(directory: Path, settings: Settings) -> Finding:
-    """The write-ahead log, which is checkpointed and used again."""
-    path = directory / f"{FILE_NAME}-wal"
-    length = path.stat().st_size if path.exists() else 0
-    shown = f"{length / MB:,.1f} MB"
-    if length <= WAL_TIMES * settings.wal_bytes_max:
-        return ok("write-ahead log", shown)
     return warning(
-        "write-ahead log", f"{shown}, which is long", "end what reads the store for long, or start its server anew"
+        "access",
+        f"other users can read and lock the store: {names}",
+        f"restart its server as the owner of the files, or {command}{group}",
     )
 
 
-# --- a quick look at its records ------------------------------------------------------------------------------
+def wal(directory: Path, settings: Settings) -> Finding:
+    """The length of the write-ahead log, which checkpoints keep short."""
+    path = directory / f"{FILE_NAME}-wal"
+    length = path.stat().st_size if path.exists() else 0
+    seen = f"{length / MB:,.1f} MB"
+    if length <= WAL_TIMES * settings.wal_bytes_max:
+        return ok("write-ahead log", seen)
+    return warning("write-ahead log", f"{seen}, which is long", "end long reads of the store, or restart its server")
 
 
 def records(store: Store, head: int, verify: str) -> tuple[Finding, Record | None]:
-    """Check the first and the last records: whole, in a row, up to the head; and the last of them."""
+    """Check that the first and the last records are whole and without gaps; also returns the last record."""
     last: Record | None = None
     try:
-        for start in sorted({1, max(1, head - LOOKED_EVENTS + 1)} if head else ()):
-            last = in_a_row(store, start, head)
+        for start in sorted({1, max(1, head - CHECKED_EVENTS + 1)} if head else ()):
+            last = _check_records(store, start, head)
     except (PenstockError, TypeError, ValueError) as error:
-        reason = told(error) if isinstance(error, PenstockError) else f"a value that cannot be: {error}"
-        return problem(
-            "records", reason, f"{verify} lists all that is damaged; docs/operations.md says what to do"
-        ), None
-    ends = "all are whole" if head <= LOOKED_EVENTS else f"the first and last {LOOKED_EVENTS:,} events are whole"
-    return ok("records", f"{ends}, in a quick look; {verify} checks everything"), last
+        reason = _reason(error) if isinstance(error, PenstockError) else f"an impossible value: {error}"
+        advice = f"{verify} lists all damage; see docs/operations.md for what to do"
+        return problem("records", reason, advice), None
+    ends = "all are whole" if head <= CHECKED_EVENTS else f"the first and last {CHECKED_EVENTS:,} events are whole"
+    return ok("records", f"{ends}, in a quick check; {verify} checks everything"), last
 
 
-def in_a_row(store: Store, start: int, head: int) -> Record | None:
-    """Check the records from a position on, as far as a quick look goes; the last of them. Raises what is wrong."""
-    span = store.read_records(start, EventFilter(), LOOKED)
+def _check_records(store: Store, start: int, head: int) -> Record | None:
+    """Check the records from a position on, within the limits; returns the last of them. Raises StorageFailure."""
+    page = store.read_records(start, EventFilter(), CHECK_LIMITS)
     expected = start
-    for record in span.records:
+    for record in page.records:
         if record.position > expected:
-            raise StorageFailure(f"there is nothing at position {expected}, where an event should be")
+            raise StorageFailure(f"the event at position {expected} is missing")
         expected = record.last + 1
-    if span.end and expected <= head:
-        raise StorageFailure(f"there is nothing at position {expected}, and the last one is {head}")
-    return span.records[-1] if span.records else None
+    if page.end and expected <= head:
+        raise StorageFailure(f"the event at position {expected} is missing, and the last one is {head}")
+    return page.records[-1] if page.records else None
 
 
 def times(now: int, last: Record | None) -> Finding:
-    """The store's clock against ours, and against what was recorded last."""
-    apart = (now - now_ticks()) / TICKS_PER_SECOND
-    if abs(apart) > SKEW_S_MAX:
-        return warning("times", f"the store's clock is {apart:+.1f} s from this machine's", "have both kept by NTP")
+    """Compare the store's clock with ours, and with the time of the last event."""
+    skew = (now - now_ticks()) / TICKS_PER_SECOND
+    if abs(skew) > SKEW_S_MAX:
+        return warning("times", f"the store's clock is {skew:+.1f} s from this machine's", "let NTP keep both clocks")
     recorded = max((run.recorded for run in last.runs()), default=0) if last is not None else 0
     ahead = (recorded - now) / TICKS_PER_SECOND
-    if ahead > SKEW_S_MAX:
-        until = f"{datetime_of(recorded):%Y-%m-%dT%H:%M:%SZ}"
-        message = f"the last event was recorded {ahead:,.0f} s in the future, at {until}"
-        return warning(
-            "times",
-            message,
-            f"if the clock is right, wait: until {until} all events are recorded at that time; if it is not, set it",
-        )
-    return ok("times", "the clock goes on from what was recorded last")
+    if ahead <= SKEW_S_MAX:
+        return ok("times", "the clock is not behind the last event")
+    until = f"{datetime_of(recorded):%Y-%m-%dT%H:%M:%SZ}"
+    return warning(
+        "times",
+        f"the last event was recorded {ahead:,.0f} s in the future, at {until}",
+        f"if the clock is right, wait: until {until} all events are recorded at that time; if it is wrong, set it",
+    )

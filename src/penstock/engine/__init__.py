@@ -1,4 +1,4 @@
-"""What a request means: group commit, subscriptions, queues, and the worker processes.
+"""The engine carries out requests: group commit, reads, subscriptions, queues, logs and iterators, worker processes.
 
 The engine is loaded when it is first used: its workers need only the jobs that they do.
 """

@@ -1,45 +1,172 @@
 """Appends and transactions: checked here, judged and written by the store.
 
-Both may write to logs, whose events must be messages: the same as those that come as such.
+An append may go to a log, whose events must be CBOR messages, whichever gate it came through. Most messages are small
+or plainly valid, and are written at once. A worker checks those that would take longer; until it has, later messages to
+the same log wait in line. An accepted message is written, or answered with an error, even if its sender is gone.
 
-A repeat gets the first result again, also when the disk is full or a limit is lower by now: a check that refuses passes
+A repeat gets the first result again, even when the disk is full or a limit is lower by now: a check that refuses passes
 its refusal to the store, and the store looks for the mark or the events first.
 """
 
+import asyncio
+import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Final, NamedTuple
 
-from penstock.engine.checks import Checks, bodies_of
-from penstock.engine.disk import DiskWatch
-from penstock.engine.parts import Parts
+from penstock.engine import jobs
+from penstock.engine.background import DiskWatch
+from penstock.engine.context import EngineContext
 from penstock.engine.queues import Queues
 from penstock.engine.subscriptions import Subscriptions
-from penstock.errors import InvalidRequest, LimitExceeded, PenstockError, Unexpected
+from penstock.errors import InvalidRequest, LimitExceeded, NotCbor, PenstockError, Unexpected, WriterBusy
 from penstock.model import ANY, Append, Appended, Reply, Transact, Transacted
-from penstock.store.contract import LOG_CONTEXT, Commit, Operation, Outcome, RequireLog, Result, Transaction
+from penstock.store.contract import LOG_CONTEXT, MESSAGE_TYPE, Commit, Operation, Outcome, RequireLog, Transaction
 from penstock.store.record import NO_COLUMNS, columns_of
+from penstock.wire.remits import first_invalid, plainly_valid
+
+log = logging.getLogger(__name__)
 
 TRANSACTION_OPERATIONS_MAX: Final = 1000
+SCANNED_BYTES_MAX: Final = 4 * 1024
+"""Messages of one request that are checked here in any case: it takes a millisecond at most."""
+CHECKED_BYTES_MAX: Final = 256 * 1024
+"""Messages of one request that are checked here if a quick scan shows that they are valid."""
+
+Answer = Callable[[Reply | PenstockError], None]
+
+
+# --- messages of logs -----------------------------------------------------------------------------------------
+
+
+class _Turn(NamedTuple):
+    """A place in the line of a log: the check of its messages, and how they are written then."""
+
+    checked: "asyncio.Future[None]"
+    size: int
+    write: Callable[[], None]
+    answer: Answer
+
+
+class Checks:
+    """Messages that workers check, in one line for each log."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._lines: dict[str, deque[_Turn]] = {}
+        self._waiting = 0
+        self._waiting_bytes = 0
+
+    @property
+    def under_way(self) -> "list[asyncio.Future[None]]":
+        """The checks that a stopping server waits for."""
+        return [turn.checked for line in self._lines.values() for turn in line]
+
+    def enter(self, name: str, messages: Sequence[bytes], write: Callable[[], None], answer: Answer) -> None:
+        """Write messages to a log if they are CBOR, after those that came before: now, or when they are checked.
+
+        `answer` gets what `write` or the check raises later.
+        """
+        plain = is_plain(messages)
+        if plain and name not in self._lines:
+            return write()
+        size, settings = sum(map(len, messages)), self._context.settings
+        if self._waiting >= settings.writer_queue_max or (
+            self._waiting > 0 and self._waiting_bytes + size > settings.writer_queue_bytes_max
+        ):
+            raise WriterBusy(self._waiting)
+        if plain:
+            checked = asyncio.get_running_loop().create_future()
+            checked.set_result(None)
+        else:
+            checked = self._context.pool.run(jobs.check_messages, name, messages)
+        self._waiting += 1
+        self._waiting_bytes += size
+        self._lines.setdefault(name, deque()).append(_Turn(checked, size, write, answer))
+        checked.add_done_callback(lambda _: self._write_checked(name))
+        return None
+
+    async def check(self, appends: Sequence[Append]) -> None:
+        """Raise NotCbor, or LogNotFound, if some of a transaction's appends cannot go into their logs.
+
+        They have no place in any line: nothing says when a transaction is written.
+        """
+        parcels = [(append.stream, bodies_of(append)) for append in appends if append.context == LOG_CONTEXT]
+        if not is_plain([message for _, messages in parcels for message in messages]):
+            for name, messages in parcels:
+                await self._context.pool.run(jobs.check_messages, name, messages)
+
+    def _write_checked(self, name: str) -> None:
+        """Write a line of messages up to the first that is not checked yet."""
+        line = self._lines.get(name, deque())
+        while line and line[0].checked.done():
+            turn = line.popleft()
+            self._waiting -= 1
+            self._waiting_bytes -= turn.size
+            try:
+                turn.checked.result()
+                turn.write()
+            except PenstockError as error:
+                turn.answer(error)
+            except Exception as error:
+                log.exception("messages that were checked could not be written")
+                turn.answer(Unexpected(repr(error)))
+        if not line:
+            self._lines.pop(name, None)
+
+
+def is_plain(messages: Sequence[bytes]) -> bool:
+    """Whether messages are valid, if that can be seen so quickly that other requests can wait for it."""
+    size = sum(map(len, messages))
+    if size <= SCANNED_BYTES_MAX:
+        return first_invalid(messages) is None
+    return size <= CHECKED_BYTES_MAX and plainly_valid(messages)
+
+
+def bodies_of(request: Append) -> list[bytes]:
+    """The messages of an append to a log; NotCbor if an event has another type."""
+    for index, event in enumerate(request.events):
+        if event.type != MESSAGE_TYPE:
+            raise NotCbor(index, f"its type is '{event.type}', and a log has events of type '{MESSAGE_TYPE}' only")
+    return [bytes(event.body) for event in request.events]
+
+
+# --- appends and transactions ---------------------------------------------------------------------------------
 
 
 class Appends:
-    """What requests that add to the history mean."""
+    """Requests that add to the history."""
 
     def __init__(
-        self, parts: Parts, disk: DiskWatch, checks: Checks, subscriptions: Subscriptions, queues: Queues
+        self,
+        context: EngineContext,
+        disk: DiskWatch,
+        checks: Checks,
+        subscriptions: Subscriptions,
+        queues: Queues,
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._disk = disk
         self._checks = checks
         self._subscriptions = subscriptions
         self._queues = queues
 
-    def append(self, request: Append, answer: Callable[[Reply | PenstockError], None]) -> None:
-        """The way of most requests: no task, no future, only the writer's queue."""
-        refusal = self._disk.refusal()
+    def append(self, request: Append, answer: Answer) -> None:
+        """Most requests are appends, so they need no task and no future: they go straight to the writer's queue."""
+        refusal: PenstockError | None = self._disk.refusal() if self._disk.is_refusing else None
         if refusal is not None and not request.is_marked():
             raise refusal
+        try:
+            commit = self._commit(request)
+        except LimitExceeded as error:
+            if not request.is_marked():
+                raise
+            # The store only looks for the mark or the same events: `error` keeps it from writing.
+            refusal, is_checked = error, True
+            commit = _outline(request) if request.mark else _whole(request)
+        else:
+            is_checked = request.context != LOG_CONTEXT
 
         def written(outcome: Outcome) -> None:
             if isinstance(outcome, PenstockError):
@@ -48,20 +175,13 @@ class Appends:
                 appended = outcome[-1]
                 answer(appended if isinstance(appended, Appended) else Unexpected(f"an append gave {appended!r}"))
 
-        try:
-            commit = self._commit(request)
-        except LimitExceeded as error:
-            if not request.is_marked():
-                raise
-            known = _outline(request) if request.mark else _whole(request)
-            return self._parts.submit(Transaction(_placed(known), request.mark, error), known.columns.size, written)
-
         def write() -> None:
-            self._parts.submit(Transaction(_placed(commit), request.mark, refusal), commit.columns.size, written)
+            transaction = Transaction(_operations(commit), request.mark, refusal)
+            self._context.writer.submit(transaction, commit.columns.size, written)
 
-        if request.context == LOG_CONTEXT:
-            return self._checks.enter(request.stream, bodies_of(request), write, answer)
-        return write()
+        if is_checked:
+            return write()
+        return self._checks.enter(request.stream, bodies_of(request), write, answer)
 
     async def transact(self, request: Transact) -> Transacted:
         """Several commits with acknowledgements and progress: all or nothing."""
@@ -81,14 +201,15 @@ class Appends:
                 steps = self._subscriptions.progressing(request.progress)
                 progress = await progressing.enter_async_context(steps)
             except PenstockError as error:
-                return _transacted(await self._parts.refuse(error, request.mark, *map(_outline, request.commits)))
-            placed = [operation for commit in commits for operation in _placed(commit)]
-            operations: tuple[Operation, ...] = (*placed, *receipts, *progress)
-            size = sum(commit.columns.size for commit in commits)
-            return _transacted(await self._parts.write(Transaction(operations, request.mark, refusal), size))
+                results = await self._context.refuse(error, request.mark, *map(_outline, request.commits))
+            else:
+                placed = [operation for commit in commits for operation in _operations(commit)]
+                transaction = Transaction((*placed, *receipts, *progress), request.mark, refusal)
+                results = await self._context.write(transaction, sum(commit.columns.size for commit in commits))
+        return Transacted(tuple(result for result in results if isinstance(result, Appended)))
 
     def _commit(self, request: Append) -> Commit:
-        settings = self._parts.settings
+        settings = self._context.settings
         if len(request.events) > settings.commit_events_max:
             raise LimitExceeded("commit_events_max", len(request.events), settings.commit_events_max)
         commit = _whole(request)
@@ -106,15 +227,11 @@ def _whole(request: Append) -> Commit:
     return Commit(request.context, request.stream, request.expected, columns_of(request.events))
 
 
-def _transacted(results: Sequence[Result]) -> Transacted:
-    return Transacted(tuple(result for result in results if isinstance(result, Appended)))
-
-
 def _outline(request: Append) -> Commit:
-    """A commit without its events: enough to ask whether it was made under its mark before."""
+    """A commit without its events: enough to ask whether the store has its mark."""
     return Commit(request.context, request.stream, ANY, NO_COLUMNS)
 
 
-def _placed(commit: Commit) -> tuple[Operation, ...]:
-    """A commit; what goes into a log needs the log to be there."""
+def _operations(commit: Commit) -> tuple[Operation, ...]:
+    """A commit; one to a log requires the log to exist."""
     return (commit,) if commit.context != LOG_CONTEXT else (RequireLog(commit.stream), commit)

@@ -1,36 +1,162 @@
-"""Erasing events for good: a stream's, or those whose headers name a subject.
+"""Erasing events for good: those of a stream, or those whose headers name a subject.
 
-A request hides them: nobody can read them from the moment it is answered, and iterators that had seen them begin anew.
-Their bytes leave the store's files afterwards (see `eraser`), and the ledger says when that is done. The subject that
-was searched for is stored nowhere.
+A request hides the events: after its answer they cannot be read, and iterators that had read them restart. The eraser
+then removes their bytes from the store's files, and the ledger records when that is done. The subject is stored
+nowhere.
+
+A worker searches for a subject in bounded steps. The headers of a matching event are a JSON object with a member
+`subject`, or `ce-subject` as CloudEvents of foreign subjects have it, that is exactly this text. The search decodes few
+events: unless headers contain a backslash, those that name the subject contain the word and the text as they are.
 """
 
-from typing import Final
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
-from penstock.engine import searching
-from penstock.engine.eraser import Eraser
+from penstock.engine.background import Eraser
+from penstock.engine.context import EngineContext, check_names
 from penstock.engine.iterators import Iterators
-from penstock.engine.parts import Parts, check_names
-from penstock.engine.searching import Matches
 from penstock.errors import InvalidRequest
-from penstock.model import Erased, EraseStream, EraseSubject, check_stream
-from penstock.store.contract import Hid, HideEvents, HideStream, Result, Transaction
+from penstock.model import Erased, EraseStream, EraseSubject, Event, EventFilter, check_stream
+from penstock.store import Store
+from penstock.store.contract import Hid, HideEvents, HideStream, ReadLimits, Result, Transaction
+from penstock.store.record import Record
+
+MEMBERS: Final = ("subject", "ce-subject")
+RANGES_MAX: Final = 4096
+"""Ranges of positions that one step finds at most; they are erased in one transaction."""
+STEP_S_MAX: Final = 1.0
+"""How long one step goes on searching."""
+SEARCH_LIMITS: Final = ReadLimits(events_max=16_384)
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+"""Of JSON: a string, or where an object or array begins or ends."""
+
+
+class Matches(NamedTuple):
+    """The result of a step: ranges (first, last) of positions in order, and the streams (context, stream) they lie in.
+
+    `next` is where to search on; `end`: the history goes no further.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    streams: tuple[tuple[str, str], ...]
+    next: int
+    end: bool
+
+
+def find_subject(store: Store, subject: str, context: str | None, position: int, last: int | None = None) -> Matches:
+    """Search a range of positions, for a second or until the matches fill one transaction."""
+    wanted = EventFilter(context)
+    names, might_name = naming(subject), mentioning(subject)
+    found = _Found()
+    deadline = time.monotonic() + STEP_S_MAX
+    while True:
+        span = store.read_records(position, wanted, SEARCH_LIMITS)
+        for record in span.records:
+            for event in _candidates(record, wanted, might_name):
+                if last is not None and event.position > last:
+                    return found.until(last + 1, end=True)
+                if event.position >= position and names(event.headers) and not found.add(event):
+                    return found.until(event.position, end=False)
+        position = span.next
+        is_end = span.end or (last is not None and position > last)
+        if is_end or time.monotonic() > deadline:
+            return found.until(position, end=is_end)
+
+
+def naming(subject: str) -> Callable[[str | None], bool]:
+    """Whether an event's headers name the subject."""
+    might_name = mentioning(subject)
+
+    def names(headers: str | None) -> bool:
+        return headers is not None and might_name(headers.encode()) and subject in _subjects(headers)
+
+    return names
+
+
+def mentioning(subject: str) -> Callable[[bytes], bool]:
+    """Whether headers might name the subject, however they are spelled."""
+    plain = subject.encode()
+    return lambda headers: b"\\" in headers or (b"subject" in headers and plain in headers)
+
+
+def _subjects(headers: str) -> Iterator[object]:
+    """The subjects of headers: both, if a member occurs twice."""
+    members = _members(headers)
+    if isinstance(members, tuple):
+        yield from (value for member, value in members if member in MEMBERS)
+
+
+def _members(headers: str) -> object:
+    """The members of a JSON object as a tuple; another value if the headers are not an object."""
+    try:
+        # A whole number is read as another so that none is too long.
+        return json.loads(headers, object_pairs_hook=tuple, parse_int=float)
+    except ValueError:
+        return None
+    except RecursionError:
+        return _members(_without_insides(headers))
+
+
+def _without_insides(headers: str) -> str:
+    """An object or array with null in the place of each that is in it: one that is nested however deep can be read."""
+    kept: list[str] = []
+    depth = at = 0
+    for token in _TOKEN.finditer(headers):
+        if token[0] in "[{":
+            depth += 1
+            if depth == 2:
+                kept += (headers[at : token.start()], "null")
+        elif token[0] in "]}":
+            depth -= 1
+            if depth == 1:
+                at = token.end()
+    return "".join(kept) + (headers[at:] if depth <= 1 else "")
+
+
+def _candidates(record: Record, wanted: EventFilter, might_name: Callable[[bytes], bool]) -> list[Event]:
+    headers = record.data[record.at.headers : record.at.bodies]
+    return record.events(wanted) if might_name(headers) else []
+
+
+class _Found:
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+        self._streams: dict[tuple[str, str], None] = {}
+
+    def add(self, event: Event) -> bool:
+        """Add an event; False if there is no room for it."""
+        last = self._ranges[-1] if self._ranges else (0, -1)
+        if last[1] + 1 == event.position:
+            self._ranges[-1] = (last[0], event.position)
+        elif len(self._ranges) < RANGES_MAX:
+            self._ranges.append((event.position, event.position))
+        else:
+            return False
+        self._streams[event.context, event.stream] = None
+        return True
+
+    def until(self, position: int, *, end: bool) -> Matches:
+        return Matches(tuple(self._ranges), tuple(self._streams), position, end)
+
 
 SUBJECT_BYTES_MAX: Final = 1024
 RANGE_BYTES: Final = 16
-"""What a range of positions counts for in the writer's queue."""
+"""The size of a range of positions in the writer's queue."""
 
 
 class Erasures:
-    """What requests to erase mean."""
+    """Requests to erase events."""
 
-    def __init__(self, parts: Parts, iterators: Iterators, eraser: Eraser) -> None:
-        self._parts = parts
+    def __init__(self, context: EngineContext, iterators: Iterators, eraser: Eraser) -> None:
+        self._context = context
         self._iterators = iterators
         self._eraser = eraser
 
     async def erase_stream(self, request: EraseStream) -> Erased:
-        """Hide all that a stream has now, or up to a sequence."""
+        """Hide all events of a stream, or those up to a sequence."""
         check_names(context=request.context)
         if reason := check_stream(request.stream):
             raise InvalidRequest("stream", reason)
@@ -38,7 +164,7 @@ class Erasures:
         return Erased(await self._hide(HideStream(request.context, request.stream, request.last)), 0, True)
 
     async def erase_subject(self, request: EraseSubject) -> Erased:
-        """Search for some time from a position on, and hide what was found."""
+        """Search one step from a position on, and hide the matches."""
         if request.context is not None:
             check_names(context=request.context)
         if request.position < 1:
@@ -46,22 +172,22 @@ class Erasures:
         _check_last(request.last)
         _check_subject(request.subject)
         asked = (request.subject, request.context, request.position, request.last)
-        found: Matches = await self._parts.run(searching.find_subject, *asked)
+        found: Matches = await self._context.pool.run(find_subject, *asked)
         events = await self._hide(HideEvents(found.ranges, found.streams)) if found.ranges else 0
         return Erased(events, found.next, found.end)
 
     async def _hide(self, operation: HideStream | HideEvents) -> int:
         ranges = len(operation.ranges) if isinstance(operation, HideEvents) else 0
-        (hid,) = await self._parts.write(Transaction((operation,)), RANGE_BYTES * ranges, self._hidden)
+        (hid,) = await self._context.write(Transaction((operation,)), RANGE_BYTES * ranges, self._hidden)
         assert isinstance(hid, Hid)
         return hid.events
 
     def _hidden(self, results: list[Result]) -> None:
-        """It is so, also if whoever asked has given up meanwhile."""
+        """Also called if the client has given up."""
         (hid,) = results
         assert isinstance(hid, Hid)
         self._iterators.rebuilt(hid.rebuilt)
-        self._eraser.ring()
+        self._eraser.wake()
 
 
 def _check_last(last: int | None) -> None:

@@ -1,26 +1,26 @@
-"""Keeps indexed iterators up to date: follows commits, has Lua workers run what is new, and writes what comes of it.
+"""Keeps indexed iterators up to date: follows commits, has Lua workers run new messages, and writes their output.
 
-Iterators take turns, one bounded step each, so that none waits for another's long log. What an iterator has built is
-on disk together with how far it has read, so a build goes on after a restart where it was. One that fails is left
-alone until somebody asks for more of it, and is then tried at most every few seconds; one whose function takes too
-long, or whose step could not be done, pauses.
+Iterators take turns, one bounded step each, so that none waits for another's long log. The output of an iterator is on
+disk together with how far it has read, so a build continues after a restart. After a failure the builder waits until a
+request asks for more, and then retries at most every few seconds. An iterator pauses when its function times out or its
+step could not be written.
 
-Where several servers share a store, each iterator is built by the one that holds its lease. The others follow: they
-look how far it is, and build it themselves once the lease has run out because its holder died.
+Where several servers share a store, the server that holds an iterator's lease builds it. The others follow: they look
+how far it is, and build it themselves once the lease expires because its holder died.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from penstock.engine import build_step
-from penstock.engine.build_step import Built, Looked
-from penstock.engine.indices import Index, Source
+from penstock.engine import iterator_jobs
+from penstock.engine.context import EngineContext
+from penstock.engine.iterator_jobs import Built, IndexProgress, Step
 from penstock.engine.metrics import Lag, Metrics
-from penstock.engine.parts import Parts
-from penstock.engine.running import Step
+from penstock.engine.wakeups import Source
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
     Closed,
@@ -31,26 +31,137 @@ from penstock.errors import (
     ReaderTimeout,
     WorkerDied,
 )
-from penstock.store.contract import IteratorState, Transaction
+from penstock.store.contract import LOG_CONTEXT, IteratorState, Over, Transaction
+
+UNKNOWN: Final = -1
+
+
+class Index:
+    """One indexed iterator: what it follows, how far it is, and who waits for it.
+
+    `growth` counts how often its source grew. The iterator is current when it has read what there was at that count.
+    """
+
+    def __init__(self, iterator: IteratorState) -> None:
+        self.id = iterator.id
+        self.name = iterator.name
+        self.source = source_of(iterator)
+        self.growth = 1
+        self.seen = 0
+        self.read = iterator.source - iterator.base
+        self.head = self.read
+        self.error: FunctionFailed | None = None
+        self.not_before = 0.0
+        self.pause_s = 0.0
+        self.is_queued = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_running = False
+        self.is_followed = False
+        self.is_gone = False
+        self._demands: set[Demand] = set()
+
+    @property
+    def above(self) -> str | None:
+        context, name = self.source
+        return None if context else name
+
+    @property
+    def lease(self) -> str:
+        """The name of the lease that its builder holds."""
+        return f"iterator:{self.id}"
+
+    @property
+    def is_asked_for(self) -> bool:
+        return bool(self._demands)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it has read all that there was when its source last grew."""
+        return self.seen == self.growth and self.error is None
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it needs another turn even if no request asks for it."""
+        return not self.is_gone and (bool(self._demands) or (self.error is None and self.seen < self.growth))
+
+    def rests(self, now: float) -> bool:
+        """Whether it failed so recently that the builder does not retry yet."""
+        return self.error is not None and now < self.not_before
+
+    @contextmanager
+    def demand(self, loop: asyncio.AbstractEventLoop) -> "Iterator[asyncio.Future[None]]":
+        """A future that is done when it has read what there is now, or failed at it."""
+        demand = Demand(loop.create_future())
+        self._demands.add(demand)
+        try:
+            yield demand.done
+        finally:
+            self._demands.discard(demand)
+
+    def new_demands(self) -> "list[Demand]":
+        """The demands without a target: the step that begins now sets it."""
+        return [demand for demand in self._demands if demand.target == UNKNOWN]
+
+    def advanced(self, read: int, head: int, growth: int, error: FunctionFailed | None) -> None:
+        """A step that began at a growth count is written: the iterator has read `read` of `head` messages."""
+        self.read, self.head, self.error = read, head, error
+        if read >= head:
+            self.seen = max(self.seen, growth)
+        for demand in list(self._demands):
+            if error is not None or UNKNOWN < demand.target <= read:
+                self._demands.discard(demand)
+                demand.settle(None)
+
+    def fail_all(self, error: PenstockError) -> None:
+        demands, self._demands = self._demands, set()
+        for demand in demands:
+            demand.settle(error)
+
+
+class Demand:
+    """A request that waits until the iterator has read `target` messages."""
+
+    def __init__(self, done: "asyncio.Future[None]") -> None:
+        self.done = done
+        self.target = UNKNOWN
+
+    def settle(self, error: PenstockError | None) -> None:
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+
+def source_of(iterator: IteratorState) -> Source:
+    if iterator.over == Over.LOG:
+        return LOG_CONTEXT, iterator.log
+    if iterator.over == Over.ITERATOR:
+        return "", iterator.log
+    context, _, stream = iterator.log.partition("/")
+    return context, stream
+
 
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 3.0
-"""How long a failed build is left alone, even if somebody asks."""
+"""The least time between two attempts of a build that fails."""
 PAUSE_S_MIN: Final = 0.2
 PAUSE_S_MAX: Final = 3.0
-"""How long one pauses whose function timed out or whose step could not be done; twice as long each time."""
+"""The pause after a timeout of the function or a step that could not be written; twice as long each time."""
 FOLLOW_S: Final = 0.05
 IDLE_FOLLOW_S: Final = 2.0
-"""After how long a server looks again how far another one has built what somebody waits for, or what nobody does."""
+"""How often a server looks how far another one has built an index, with and without a request that waits for it."""
 
 
 class Builder:
     """All indexed iterators, and the tasks that build them."""
 
-    def __init__(self, parts: Parts, lua: WorkerPool, metrics: Metrics, step: Step) -> None:
-        self._parts = parts
-        self._others = parts.others
+    def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, step: Step) -> None:
+        self._context = context
+        self._others = context.others
+        self._followed = context.wakeups.followed
         self._lua = lua
         self._metrics = metrics
         self._step = step
@@ -58,17 +169,17 @@ class Builder:
         self._indices: dict[str, Index] = {}
         self._by_source: dict[Source, dict[str, Index]] = {}
         self._queue: deque[Index] = deque()
-        self._bell = asyncio.Event()
+        self._event = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
+        context.wakeups.wake_index = self._wake
         metrics.lag = self._lag
 
     def start(self, tasks: int) -> None:
-        """Begin to build; so many iterators at a time."""
         self._tasks = [self._loop.create_task(self._work()) for _ in range(tasks)]
 
     def stop(self) -> None:
-        """Build no further, and tell those who wait; nobody shall wait from now on."""
+        """Stop building, and fail all requests that wait."""
         self._closing = True
         for task in self._tasks:
             task.cancel()
@@ -76,13 +187,12 @@ class Builder:
             index.fail_all(Closed())
 
     def add(self, iterator: IteratorState) -> None:
-        """There is an indexed iterator."""
         index = self._indices[iterator.name] = Index(iterator)
         self._by_source.setdefault(index.source, {})[index.name] = index
+        self._followed.add(index.source)
         self._enqueue(index)
 
     def remove(self, name: str) -> None:
-        """An iterator is gone."""
         index = self._indices.pop(name, None)
         if index is None:
             return
@@ -90,28 +200,19 @@ class Builder:
         del group[name]
         if not group:
             del self._by_source[index.source]
+            self._followed.discard(index.source)
         index.is_gone = True
         index.fail_all(IteratorNotFound(name))
         self._others.give_up(index.lease)
 
-    def committed(self, streams: Iterable[Source]) -> None:
-        """These streams have new events."""
-        if self._by_source:
-            for stream in streams:
-                self._ring(stream)
-
-    def heard(self, streams: Iterable[Source] | None) -> None:
-        """Streams have new events by other servers; None: perhaps all."""
-        self.committed(list(self._by_source) if streams is None else streams)
-
     def installed(self, name: str, number: int) -> None:
-        """Output that was computed elsewhere is there now: look where that is, and tell those that read it."""
+        """Output that was computed elsewhere is in the store: look how far it is, and wake its readers."""
         index = self._indices.get(name)
         if index is not None and index.id == number:
             index.error, index.not_before = None, 0.0
-            index.rings += 1
+            index.growth += 1
             self._enqueue(index)
-            self._ring(("", name))
+            self._wake(("", name))
 
     def is_current(self, name: str) -> bool:
         """Whether an iterator, and those it reads, have read all that there is."""
@@ -122,7 +223,7 @@ class Builder:
         return index.above is None or self.is_current(index.above)
 
     async def bring_up(self, name: str) -> FunctionFailed | None:
-        """Have an iterator read what there is now; why it cannot, if its function fails at a message."""
+        """Wait until an iterator has read what there is now; the error if its function fails at a message."""
         index = self._indices.get(name)
         if index is None:
             raise IteratorNotFound(name)
@@ -130,7 +231,7 @@ class Builder:
         if self._others.is_shared:
             await self._look(index)
         if index.is_gone:
-            # While the one above was waited for; nobody will build this one.
+            # It was deleted during the wait for the iterator above.
             raise IteratorNotFound(name)
         if not index.is_current and not index.rests(self._loop.time()):
             await self._demand(index)
@@ -138,22 +239,22 @@ class Builder:
             return again(index.error)
         return None if error is None else passed_on(index.above, error)
 
-    async def _look(self, index: Index) -> Looked:
-        """See how far it is, and how much there is to read, whether that was heard of or not."""
-        rings = index.rings
-        looked: Looked | None = await self._parts.run(build_step.look, index.name, index.id)
+    async def _look(self, index: Index) -> IndexProgress:
+        """Read from the store how far it is, and how much there is to read."""
+        growth = index.growth
+        looked: IndexProgress | None = await self._context.pool.run(iterator_jobs.look_at_index, index.name, index.id)
         if looked is None:
             raise IteratorNotFound(index.name)
         if looked.read >= looked.head:
-            index.advanced(*looked, rings, None)
+            index.advanced(*looked, growth, None)
         elif index.is_current:
-            index.rings += 1
+            index.growth += 1
         return looked
 
     async def _demand(self, index: Index) -> None:
         if self._closing:
             raise Closed
-        wait_ms_max = self._parts.settings.reader_wait_ms_max
+        wait_ms_max = self._context.settings.reader_wait_ms_max
         with index.demand(self._loop) as done:
             self._hurry(index)
             self._enqueue(index)
@@ -163,15 +264,15 @@ class Builder:
             except TimeoutError:
                 raise ReaderTimeout(wait_ms_max) from None
 
-    def _ring(self, source: Source) -> None:
+    def _wake(self, source: Source) -> None:
         for index in self._by_source.get(source, {}).values():
-            index.rings += 1
+            index.growth += 1
             # One that failed stays where it is, however much comes after.
             if index.error is None:
                 self._enqueue(index)
 
     def _enqueue(self, index: Index) -> None:
-        """Give an iterator a turn, after its pause if it has one."""
+        """Queue an iterator, after its pause if it has one."""
         if index.is_queued or index.is_running:
             return
         index.is_queued = True
@@ -182,7 +283,7 @@ class Builder:
             self._put(index)
 
     def _hurry(self, index: Index) -> None:
-        """Somebody waits now: one that is built elsewhere is looked at sooner."""
+        """A request waits: look sooner at an iterator that another server builds."""
         if not index.is_followed:
             return
         index.not_before = 0.0
@@ -193,13 +294,13 @@ class Builder:
     def _put(self, index: Index) -> None:
         index.timer = None
         self._queue.append(index)
-        self._bell.set()
+        self._event.set()
 
     async def _work(self) -> None:
         while True:
             while not self._queue:
-                self._bell.clear()
-                await self._bell.wait()
+                self._event.clear()
+                await self._event.wait()
             index = self._queue.popleft()
             index.is_queued, index.is_running = False, True
             try:
@@ -216,14 +317,14 @@ class Builder:
             index.is_followed = not await self._others.may(index.lease)
             await (self._follow if index.is_followed else self._advance)(index)
         except OutputMoved:
-            # Somebody else has written: read where it is now.
+            # Another server or a build elsewhere has written: read the new state.
             index.seen = 0
         except PenstockError as error:
             if self._indices.get(index.name) is not index:
-                # It was deleted or began anew meanwhile.
+                # It was deleted or restarted meanwhile.
                 return
             if not (self._others.is_shared and isinstance(error, IteratorNotFound)):
-                # Otherwise another server has deleted it, and this one is about to hear of that.
+                # Otherwise another server has deleted it, and its notice is on the way.
                 log.warning("iterator %s could not be built further now: %s", index.name, error)
             self._pause(index)
         except Exception:
@@ -231,36 +332,38 @@ class Builder:
             self._pause(index)
 
     async def _advance(self, index: Index) -> None:
-        """One step: what is new is run, and what comes of it is written."""
-        rings = index.rings
-        asked = index.ask()
-        built: Built | None = await self._lua.run(build_step.build, index.name, index.id, self._step)
+        """Run one step over the new messages, and write its output."""
+        growth = index.growth
+        new_demands = index.new_demands()
+        built: Built | None = await self._lua.run(iterator_jobs.build_index, index.name, index.id, self._step)
         if built is None:
-            # It was deleted, and whoever did that is about to be told. If that was another server, this one is.
+            # It was deleted, here or by another server whose notice is on the way.
             return self._pause(index) if self._others.is_shared else None
         if built.output.iterator != index.id:
             raise WorkerDied("answered for another iterator")
-        asked.answer(built.head)
+        for demand in new_demands:
+            demand.target = built.head
         self._metrics.lua_messages += built.messages
         self._metrics.lua_errors += built.errors
         if built.has_moved:
             size = sum(map(len, built.output.items)) + len(built.output.state or b"")
-            await self._parts.write(Transaction((built.output,)), size)
-            self._ring(("", index.name))
+            await self._context.write(Transaction((built.output,)), size)
+            self._wake(("", index.name))
         self._pace(index, built)
-        index.advanced(built.read, built.head, rings, built.error)
+        index.advanced(built.read, built.head, growth, built.error)
         if built.error is not None:
-            # Whichever server is asked for more tries it again.
+            # The server that gets the next request for more retries.
             self._others.give_up(index.lease)
         return None
 
     async def _follow(self, index: Index) -> None:
-        """One look at what another server builds."""
-        rings = index.rings
-        asked = index.ask()
+        """Look once how far another server has built."""
+        growth = index.growth
+        new_demands = index.new_demands()
         looked = await self._look(index)
-        asked.answer(looked.head)
-        index.advanced(*looked, rings, None)
+        for demand in new_demands:
+            demand.target = looked.head
+        index.advanced(*looked, growth, None)
         index.not_before = self._loop.time() + (FOLLOW_S if index.is_asked_for else IDLE_FOLLOW_S)
 
     def _pace(self, index: Index, built: Built) -> None:
@@ -281,12 +384,12 @@ class Builder:
 
 
 def again(error: FunctionFailed) -> FunctionFailed:
-    """The same error as a new object: each that is raised gathers a trace of its own."""
+    """A copy of an error: each one that is raised gets its own traceback."""
     kind, fields = error.__reduce__()
     copy: FunctionFailed = kind(*fields)
     return copy
 
 
 def passed_on(name: str | None, error: FunctionFailed) -> FunctionFailed:
-    """The error of an iterator, as told to one that reads it."""
+    """The error for an iterator that reads one that failed."""
     return type(error)(f"iterator '{name}' failed {error}")

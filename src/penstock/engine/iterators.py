@@ -1,30 +1,28 @@
-"""Iterators: named functions over logs, whose items are asked for page by page.
+"""Iterators: named functions over logs, whose items clients read page by page.
 
-A plain iterator is run when it is asked for, from the point nearest to what is wanted that an earlier run came to. An
-indexed one has its output on disk, and is first brought up to what its log holds at the time of asking: an
-acknowledged message is seen by the next request. Lua runs in worker processes of its own, never where reads are
-served.
+A request runs a plain iterator, from the nearest point that an earlier run reached. An indexed iterator has its output
+on disk. A request first waits until it has read what its log holds at that time: the next request sees an acknowledged
+message. Lua runs in separate worker processes, never in those that serve reads.
 
-What there is is known here, and brought up to what the store has when other servers that share it have changed it. A
-name that is not known, or is gone, is looked up there before anybody is told so.
+The engine knows all iterators, and reads them again when other servers that share the store have changed them. Before
+it answers that an iterator does not exist, it looks in the store.
 """
 
 import asyncio
+from bisect import bisect_right, insort
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Final, get_origin
 
-from penstock.engine import jobs, lookups, paging, running, summaries
-from penstock.engine.answers import returned_by
-from penstock.engine.eraser import Eraser
+from penstock.engine import iterator_jobs, jobs
+from penstock.engine.background import Eraser
+from penstock.engine.context import EngineContext, KeyedLocks, check_names
 from penstock.engine.index_builder import RETRY_S, Builder, again, passed_on
-from penstock.engine.keyed import KeyedLocks
+from penstock.engine.iterator_jobs import LAST, ItemPresenter, KeptPage, Paged, PageRequest, Point, Step
 from penstock.engine.metrics import Metrics
-from penstock.engine.paging import LAST, ItemPresenter, Kept, Paged, Wanted
-from penstock.engine.parts import Handlers, Parts, check_names, plain
-from penstock.engine.points import Points
-from penstock.engine.running import Point, Step
+from penstock.engine.worker_protocol import returned_by
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
     Closed,
@@ -43,11 +41,9 @@ from penstock.model import (
     Encoded,
     ItemPage,
     IteratorKind,
-    IteratorSummary,
     ListIterators,
     Names,
     NextItems,
-    ShowIterator,
 )
 from penstock.settings import Settings
 from penstock.store.contract import (
@@ -61,29 +57,29 @@ from penstock.store.contract import (
 )
 
 PAGE_STEP_S_MAX: Final = 1.0
-"""How long a Lua worker goes on towards one page before others get their turn."""
+"""How long a Lua worker works on one page before other jobs get their turn."""
 BUILD_STEP_S_MAX: Final = 0.25
 BUILD_STEP_ITEMS_MAX: Final = 4096
 BUILD_STEP_BYTES_MAX: Final = 4 << 20
 TIMED_OUT_MAX: Final = 1000
-"""Messages remembered at which a plain iterator timed out lately."""
+"""Recent timeouts of plain iterators that the engine remembers."""
 RELOAD_AGAIN_S: Final = 0.5
-"""Until the next attempt to see what other servers have changed."""
+"""Until the next attempt to read what other servers have changed."""
 ORDINAL_MAX: Final = (1 << 63) - 1
 
 
 class Iterators:
-    """What requests about iterators mean."""
+    """Requests about iterators."""
 
-    def __init__(self, parts: Parts, lua: WorkerPool, metrics: Metrics, eraser: Eraser) -> None:
-        settings = self._settings = parts.settings
-        self._parts = parts
+    def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, eraser: Eraser) -> None:
+        settings = self._settings = context.settings
+        self._context = context
         self._lua = lua
         self._metrics = metrics
         self._eraser = eraser
         self.limits = lua_limits(settings)
         build = Step(BUILD_STEP_S_MAX, BUILD_STEP_ITEMS_MAX, BUILD_STEP_BYTES_MAX, self.limits)
-        self._builder = Builder(parts, lua, metrics, build)
+        self._builder = Builder(context, lua, metrics, build)
         self._points = Points(settings.iterator_points_max, settings.iterator_points_bytes_max)
         self._known: dict[str, IteratorState] = {}
         self._over: dict[tuple[str, str], set[str]] = {}
@@ -95,43 +91,26 @@ class Iterators:
         self._is_stale = False
         self._reloading: asyncio.Task[None] | None = None
 
-    def handlers(self) -> Handlers:
-        """What carries out which request."""
-        return {
-            CreateIterator: plain(self.create),
-            DropIterator: plain(self.drop),
-            ShowIterator: plain(self.show),
-            ListIterators: plain(self.names),
-            NextItems: self.next,
-        }
-
     def start(self, iterators: Iterable[IteratorState]) -> None:
-        """Begin with those that the store has."""
         for iterator in iterators:
             self._add(iterator)
         self._builder.start(self._settings.lua_workers)
 
     def stop(self) -> None:
-        """Run no further."""
         self._closing = True
         if self._reloading is not None:
             self._reloading.cancel()
         self._builder.stop()
 
-    def committed(self, streams: Iterable[tuple[str, str]]) -> None:
-        """These streams (context, stream) have new events."""
-        self._builder.committed(streams)
-
     def installed(self, name: str, number: int) -> None:
-        """The output of an iterator was computed elsewhere, and is there."""
+        """The output of an iterator was computed elsewhere, and is in the store."""
         self._builder.installed(name, number)
 
     # -- what other servers do
 
-    def heard(self, streams: Iterable[tuple[str, str]] | None, *, has_changed: bool) -> None:
-        """Streams have new events, all of them perhaps (None); iterators may have come, gone or begun anew."""
-        self._builder.heard(streams)
-        if has_changed and not self._closing:
+    def changed_elsewhere(self) -> None:
+        """Another server has added, deleted or restarted iterators: read them again."""
+        if not self._closing:
             self._is_stale = True
             if self._reloading is None or self._reloading.done():
                 self._reloading = asyncio.get_running_loop().create_task(self._reload())
@@ -141,9 +120,9 @@ class Iterators:
             self._is_stale = False
             changes = self._changes
             try:
-                found = await self._parts.run(lookups.all_iterators)
+                found = await self._context.pool.run(jobs.all_iterators)
             except PenstockError:
-                # Nobody is told anything wrong meanwhile; see `_look`.
+                # Requests get right answers meanwhile; see `_look`.
                 self._is_stale = True
                 await asyncio.sleep(RELOAD_AGAIN_S)
                 continue
@@ -161,10 +140,10 @@ class Iterators:
             self._add(iterator)
 
     async def _look(self, name: str) -> bool:
-        """See what the store has under a name; whether that is news."""
-        if not self._parts.others.is_shared:
+        """Look a name up in the store; True if that changed what is known here."""
+        if not self._context.others.is_shared:
             return False
-        chain: list[IteratorState] = await self._parts.run(lookups.chain_of, name)
+        chain: list[IteratorState] = await self._context.pool.run(jobs.chain_of, name)
         before = self._changes
         if not chain:
             self._remove(name)
@@ -175,12 +154,11 @@ class Iterators:
     # -- which there are
 
     async def create(self, request: CreateIterator) -> Done:
-        """Make an iterator whose function compiles."""
         check_names(iterator=request.name)
-        await self._lua.run(running.check, request.kind, request.function, self.limits)
+        await self._lua.run(iterator_jobs.check_function, request.kind, request.function, self.limits)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
         operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
-        await self._parts.write(Transaction((operation,)), len(request.function), self._made)
+        await self._context.write(Transaction((operation,)), len(request.function), self._made)
         return Done()
 
     def _made(self, results: list[Result]) -> None:
@@ -202,21 +180,19 @@ class Iterators:
             self._builder.add(iterator)
 
     async def drop(self, request: DropIterator) -> Done:
-        """Delete an iterator of a log, and those over it."""
 
         def gone(_results: list[Result]) -> None:
             self._remove(request.name)
-            self._eraser.ring()
+            self._eraser.wake()
 
-        await self._parts.write(Transaction((DeleteIterator(request.log, request.name),)), written=gone)
+        await self._context.write(Transaction((DeleteIterator(request.log, request.name),)), written=gone)
         return Done()
 
     def log_dropped(self, log: str) -> None:
-        """A log is gone, and with it what is made from it."""
         self._remove_over(Over.LOG, log)
 
     def rebuilt(self, iterators: Iterable[IteratorState]) -> None:
-        """These begin anew, under new numbers, because something that they had seen was erased."""
+        """These restart, under new ids, because an event that they had read was erased."""
         for iterator in iterators:
             self._add(iterator)
 
@@ -231,7 +207,7 @@ class Iterators:
             self._remove_over(Over.ITERATOR, name)
 
     def _forget(self, iterator: IteratorState) -> None:
-        """An iterator is gone; of those over it nothing is said."""
+        """Remove an iterator, but not those over it."""
         self._changes += 1
         del self._known[iterator.name]
         together = self._over[iterator.over, iterator.log]
@@ -241,19 +217,12 @@ class Iterators:
         self._builder.remove(iterator.name)
         self._points.forget(iterator.id)
 
-    async def show(self, request: ShowIterator) -> IteratorSummary:
-        """What is known of an iterator, as the store has it."""
-        summary: IteratorSummary = await self._parts.run(summaries.show_iterator, request.name)
-        return summary
-
     async def names(self, request: ListIterators) -> Names:
-        """The names of the iterators of a log, or of all."""
-        return Names(await self._parts.run(jobs.list_iterators, request.log))
+        return Names(await self._context.pool.run(jobs.list_iterators, request.log))
 
     # -- their items
 
     async def next(self, request: NextItems, present: ItemPresenter | None) -> ItemPage:
-        """A page of items, or the last one."""
         if not LAST <= request.ordinal <= ORDINAL_MAX:
             raise InvalidRequest("message id", f"is {request.ordinal}; it must be -1 or an ordinal")
         if request.count < 0:
@@ -263,13 +232,13 @@ class Iterators:
         iterator = self._find(request.iterator)
         if not request.count:
             return ItemPage([], None if present is None else Encoded(0, present([])))
-        wanted = Wanted(request.ordinal, None, present)
+        wanted = PageRequest(request.ordinal, None, present)
         count = min(request.count, self._settings.page_events_max)
         while True:
             try:
                 return await (self._kept if iterator.indexed else self._plain)(iterator, wanted, count)
             except IteratorNotFound:
-                # One that began anew meanwhile has another number. A page is of one of them, never of both.
+                # An iterator that restarted has another id. A page comes from one of them, never from both.
                 iterator = await self._anew(iterator)
 
     def _find(self, name: str) -> IteratorState:
@@ -279,41 +248,43 @@ class Iterators:
         return iterator
 
     async def _anew(self, gone: IteratorState) -> IteratorState:
-        """The iterator that has taken the place of one that is gone, or IteratorNotFound."""
-        # A worker may see what was written before it is told here. After a turn of the writer it is.
-        await self._parts.write(Transaction(()))
+        """The iterator that has replaced one that is gone, or IteratorNotFound."""
+        # A worker may see a change before this thread does. After a turn of the writer both do.
+        await self._context.write(Transaction(()))
         is_news = await self._look(gone.name)
         iterator = self._find(gone.name)
         if iterator.id == gone.id and not is_news:
             raise IteratorNotFound(gone.name)
         return iterator
 
-    async def _kept(self, iterator: IteratorState, wanted: Wanted, count: int) -> ItemPage:
+    async def _kept(self, iterator: IteratorState, wanted: PageRequest, count: int) -> ItemPage:
         """A page of an indexed iterator."""
         if wanted.ordinal != LAST and not self._builder.is_current(iterator.name):
-            # What is kept never changes: if it is enough, nobody has to wait for what is not built yet.
+            # Stored output never changes: if it is enough, the request need not wait for the rest.
             kept = await self._read(iterator, wanted, count)
             if not kept.end:
-                return await self._said(iterator, wanted, kept)
+                return await self._kept_page(iterator, wanted, kept)
         error = await self._builder.bring_up(iterator.name)
         if error is not None and wanted.ordinal == LAST:
             raise error
         kept = await self._read(iterator, wanted, count)
-        page = await self._said(iterator, wanted, kept)
+        page = await self._kept_page(iterator, wanted, kept)
         if error is not None and not _length(page):
             raise error
         return page
 
-    async def _read(self, iterator: IteratorState, wanted: Wanted, count: int) -> Kept:
+    async def _read(self, iterator: IteratorState, wanted: PageRequest, count: int) -> KeptPage:
         limits = ReadLimits(count, self._settings.page_bytes_max)
-        kept: Kept = await self._parts.run(paging.kept, iterator.name, iterator.id, wanted, limits)
+        kept: KeptPage = await self._context.pool.run(
+            iterator_jobs.read_kept, iterator.name, iterator.id, wanted, limits
+        )
         return kept
 
-    async def _said(self, iterator: IteratorState, wanted: Wanted, kept: Kept) -> ItemPage:
-        """A kept page. If it would begin with a message that a map failed at, running it again says why."""
+    async def _kept_page(self, iterator: IteratorState, wanted: PageRequest, kept: KeptPage) -> ItemPage:
+        """A stored page. If it would begin with a message at which a map failed, run it again for the error."""
         return await self._plain(iterator, wanted, 1) if kept.page is None else kept.page
 
-    async def _plain(self, iterator: IteratorState, wanted: Wanted, count: int) -> ItemPage:
+    async def _plain(self, iterator: IteratorState, wanted: PageRequest, count: int) -> ItemPage:
         """A page by running the function."""
         above = await self._builder.bring_up(iterator.log) if iterator.over == Over.ITERATOR else None
         if above is not None and wanted.ordinal == LAST:
@@ -324,10 +295,10 @@ class Iterators:
             raise passed_on(iterator.log, above)
         return page
 
-    async def _run(self, iterator: IteratorState, wanted: Wanted, step: Step) -> ItemPage:
+    async def _run(self, iterator: IteratorState, wanted: PageRequest, step: Step) -> ItemPage:
         """Run step by step until there is a page, each from where the last one ended."""
         if iterator.kind == IteratorKind.MAP and wanted.ordinal == LAST:
-            wanted = await self._parts.run(paging.last_of_map, iterator.name, iterator.id, wanted)
+            wanted = await self._context.pool.run(iterator_jobs.last_of_map, iterator.name, iterator.id, wanted)
         start: Point | None = None
         while True:
             async with self._turns.turn(iterator.id):
@@ -339,18 +310,18 @@ class Iterators:
             start, wanted = paged.points[-1], wanted._replace(target=paged.target)
 
     def _best(self, iterator: IteratorState, ordinal: int) -> Point:
-        """Where to begin for an item, from what others came to meanwhile."""
+        """The nearest point that earlier runs reached."""
         if iterator.kind == IteratorKind.MAP:
             return Point(ordinal, ordinal)
         return self._points.best(iterator.id, None if ordinal == LAST else ordinal)
 
-    async def _step(self, iterator: IteratorState, start: Point, wanted: Wanted, step: Step) -> Paged:
+    async def _step(self, iterator: IteratorState, start: Point, wanted: PageRequest, step: Step) -> Paged:
         if self._closing:
             raise Closed
         self._check_timed_out(iterator.id, start.source)
-        paged: Paged = await self._lua.run(paging.page, iterator.name, iterator.id, start, wanted, step)
+        paged: Paged = await self._lua.run(iterator_jobs.run_page, iterator.name, iterator.id, start, wanted, step)
         if paged.page is not None and not _is_presented(paged.page, wanted.present):
-            raise WorkerDied("answered in another form than was asked for")
+            raise WorkerDied("answered in another form than the request's")
         self._metrics.lua_messages += paged.messages
         if iterator.kind != IteratorKind.MAP and self._find(iterator.name).id == iterator.id:
             self._points.add(iterator.id, paged.points)
@@ -367,14 +338,13 @@ class Iterators:
                 del self._timed_out[next(iter(self._timed_out))]
 
     def _check_timed_out(self, number: int, message: int) -> None:
-        """A message that timed out is not run again at once: others wait for the same workers."""
+        """Do not run a message again at once that timed out: others wait for the same workers."""
         until, error = self._timed_out.get((number, message), (0.0, None))
         if error is not None and asyncio.get_running_loop().time() < until:
             raise again(error)
 
 
 def lua_limits(settings: Settings) -> LuaLimits:
-    """What one function may use."""
     return LuaLimits(
         call_ms_max=settings.iterator_call_ms_max,
         memory_bytes_max=settings.iterator_memory_bytes_max,
@@ -384,7 +354,7 @@ def lua_limits(settings: Settings) -> LuaLimits:
 
 
 def _is_presented(page: ItemPage, present: ItemPresenter | None) -> bool:
-    """Whether a page has the form that a wire wants. What runs Lua may answer anything."""
+    """Whether a page has the form of the request's wire. A process that runs Lua may answer anything."""
     if present is None or page.encoded is None:
         return present is None and page.encoded is None
     function = present.func if isinstance(present, partial) else present
@@ -394,3 +364,66 @@ def _is_presented(page: ItemPage, present: ItemPresenter | None) -> bool:
 
 def _length(page: ItemPage) -> int:
     return page.encoded.count if page.encoded else len(page.items)
+
+
+POINT_BYTES: Final = 256
+"""The size of a point without its accumulator."""
+START: Final = Point()
+
+
+class Points:
+    """The points of all iterators, by the iterator's number."""
+
+    def __init__(self, points_max: int, bytes_max: int) -> None:
+        self._points_max = points_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._outputs: dict[int, list[int]] = {}
+        self._points: OrderedDict[tuple[int, int], Point] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def add(self, iterator: int, points: Iterable[Point]) -> None:
+        """Add points. Of two with as many items, keep the one that has read further."""
+        for point in points:
+            key = (iterator, point.output)
+            known = self._points.get(key)
+            if known is not None and known.source >= point.source:
+                self._points.move_to_end(key)
+                continue
+            if known is None:
+                insort(self._outputs.setdefault(iterator, []), point.output)
+            else:
+                self._bytes -= _size(known)
+            self._points[key] = point
+            self._points.move_to_end(key)
+            self._bytes += _size(point)
+        self._shrink()
+
+    def best(self, iterator: int, ordinal: int | None) -> Point:
+        """Where to begin for an item, or for the last one (None): the nearest point before it."""
+        outputs = self._outputs.get(iterator, [])
+        index = len(outputs) if ordinal is None else bisect_right(outputs, ordinal)
+        if not index:
+            return START
+        key = (iterator, outputs[index - 1])
+        self._points.move_to_end(key)
+        return self._points[key]
+
+    def forget(self, iterator: int) -> None:
+        for output in self._outputs.pop(iterator, []):
+            self._bytes -= _size(self._points.pop((iterator, output)))
+
+    def _shrink(self) -> None:
+        while len(self._points) > self._points_max or self._bytes > self._bytes_max:
+            (iterator, output), point = self._points.popitem(last=False)
+            self._bytes -= _size(point)
+            outputs = self._outputs[iterator]
+            del outputs[bisect_right(outputs, output) - 1]
+            if not outputs:
+                del self._outputs[iterator]
+
+
+def _size(point: Point) -> int:
+    return POINT_BYTES + len(point.state or b"")

@@ -36,9 +36,11 @@ from penstock.model import (
 )
 from penstock.store import Store
 from penstock.store.contract import (
+    ITERATOR_CHAIN_MAX,
     Erasure,
     IteratorState,
     LogInfo,
+    Over,
     Page,
     Proposal,
     QueueState,
@@ -65,7 +67,6 @@ Presenter = Callable[[list[Event]], Any]
 
 
 def read_stream(store: Store, request: ReadStream, limits: ReadLimits, present: Presenter | None) -> EventPage:
-    """A page of one stream."""
     page = store.read_stream(
         request.context,
         request.stream,
@@ -83,7 +84,7 @@ def _page(page: Page, present: Presenter | None) -> EventPage:
 
 
 def presented(events: list[Event], present: Presenter | None) -> tuple[list[Event], Encoded | None]:
-    """The events, or in their place what a wire makes of them."""
+    """The events, or what a presenter makes of them for a wire."""
     return (events, None) if present is None else ([], Encoded(len(events), present(events)))
 
 
@@ -97,13 +98,11 @@ def read_event(store: Store, request: ReadEvent, limits: ReadLimits, present: Pr
 
 
 def read_all(store: Store, request: ReadAll, limits: ReadLimits, present: Presenter | None) -> EventPage:
-    """A page of the whole history."""
     wanted = EventFilter(request.context, request.filter, request.types)
     return _page(store.read_all(request.position, wanted, limits), present)
 
 
 def read_records(store: Store, request: ReadRecords, limits: ReadLimits, _present: Presenter | None) -> RecordPage:
-    """A page of stored records as they are."""
     span = store.read_records(request.position, EventFilter(request.context, request.filter), limits)
     identity = store.identity()
     records = [record.data for record in span.records]
@@ -111,50 +110,42 @@ def read_records(store: Store, request: ReadRecords, limits: ReadLimits, _presen
 
 
 def find_position(store: Store, wanted: EventFilter, ticks: int, start: int, limits: ReadLimits) -> Search:
-    """One step of the search for a time."""
     return store.find_position(wanted, ticks, limits, start)
 
 
 def list_contexts(store: Store, request: ListContexts, limit: int) -> ContextPage:
-    """A page of contexts."""
     found = store.contexts(request.after, limit + 1)
     return ContextPage(found[:limit], len(found) <= limit)
 
 
 def list_streams(store: Store, request: ListStreams, limit: int) -> StreamPage:
-    """A page of streams."""
     prefix = EventFilter(request.context, request.filter).prefix
     found = store.streams(request.context, prefix, request.after, limit + 1)
     return StreamPage(found[:limit], len(found) <= limit)
 
 
 def list_subscriptions(store: Store, request: ListSubscriptions, limit: int) -> SubscriptionPage:
-    """A page of subscriptions."""
     found = store.subscriptions(request.after, limit + 1)
     return SubscriptionPage(found[:limit], len(found) <= limit)
 
 
 def list_queues(store: Store, request: ListQueues, limit: int) -> QueuePage:
-    """A page of queues."""
     found = store.queues(request.after, limit + 1)
     return QueuePage(found[:limit], len(found) <= limit)
 
 
 def list_dead_letters(store: Store, request: ListDeadLetters, limit: int) -> DeadLetterPage:
-    """A page of allocations that were set aside."""
     queue = lookup_queue(store, request.queue, request.context)
     found = store.dead_letters(queue.id, request.after, limit + 1)
     return DeadLetterPage(found[:limit], len(found) <= limit)
 
 
 def list_erasures(store: Store, request: ListErasures, limit: int) -> ErasurePage:
-    """A page of the ledger of erasures."""
     found = store.erasures(request.after, limit + 1)
     return ErasurePage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
 
 
 def erasure_info(erasure: Erasure) -> ErasureInfo:
-    """What is told of an entry in the ledger."""
     return ErasureInfo(
         erasure.id,
         erasure.context,
@@ -167,7 +158,6 @@ def erasure_info(erasure: Erasure) -> ErasureInfo:
 
 
 def get_stats(store: Store) -> StoreStats:
-    """Counts of the whole store."""
     return store.stats()
 
 
@@ -175,7 +165,7 @@ def get_stats(store: Store) -> StoreStats:
 
 
 def check_messages(store: Store, log: str, messages: Sequence[bytes]) -> None:
-    """Raise LogNotFound or NotCbor if messages cannot be added to a log; whoever writes them asks for it once more."""
+    """Raise LogNotFound or NotCbor if messages cannot be added to a log. The writer checks the log again."""
     if store.log(log) is None:
         raise LogNotFound(log)
     if found := first_invalid(messages):
@@ -183,12 +173,10 @@ def check_messages(store: Store, log: str, messages: Sequence[bytes]) -> None:
 
 
 def list_logs(store: Store) -> list[str]:
-    """The names of all logs."""
     return _names(store.logs)
 
 
 def list_iterators(store: Store, log: str | None) -> list[str]:
-    """The names of the iterators of a log, or of all."""
     return _names(lambda after, limit: store.iterators(log, after, limit))
 
 
@@ -226,12 +214,12 @@ def _size(events: list[Event]) -> int:
 def read_batch(
     store: Store, wanted: EventFilter, first: int, last: int, present: Presenter | None
 ) -> tuple[list[Event], Encoded | None]:
-    """The events of a batch that was given out before."""
+    """The events of a batch that was handed out before."""
     return presented(_range(store, wanted, first, last), present)
 
 
 class Pending(NamedTuple):
-    """A batch that was fetched before, as it is now: some of it may have been erased. The time of its last event."""
+    """A batch that was fetched before, without events that were erased since; and the time of its last event."""
 
     events: list[Event]
     encoded: Encoded | None
@@ -239,7 +227,6 @@ class Pending(NamedTuple):
 
 
 def read_pending(store: Store, wanted: EventFilter, first: int, last: int, present: Presenter | None) -> Pending:
-    """The events of a subscription's batch that was fetched before and not progressed."""
     events = _range(store, wanted, first, last)
     return Pending(*presented(events, present), events[-1].ticks if events else None)
 
@@ -258,7 +245,7 @@ def _range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Eve
 # --- subscriptions --------------------------------------------------------------------------------------------
 
 
-class Bounds(NamedTuple):
+class BatchRange(NamedTuple):
     """The first and last position of a batch and the time of its last event."""
 
     first: int
@@ -267,10 +254,10 @@ class Bounds(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A subscription as it stands and its next batch, if there is one; `next` is where it is after that batch."""
+    """A subscription and its next batch, if there is one; `next` is its position after that batch."""
 
     subscription: SubscriptionInfo
-    bounds: Bounds | None
+    bounds: BatchRange | None
     next: int
     end: bool
     events: list[Event]
@@ -278,7 +265,7 @@ class Fetched(NamedTuple):
 
 
 def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: Presenter | None) -> Fetched:
-    """A subscription's next batch, cut as the rules of progress want it."""
+    """A subscription's next batch, cut where the rules of progress allow."""
     subscription = find_subscription(store, number)
     wanted = EventFilter(subscription.context, subscription.filter)
     # One more than asked for shows whether the batch would be cut between events of the same time.
@@ -286,14 +273,14 @@ def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: Pr
     if not found.events:
         return Fetched(subscription, None, found.next, found.end, *presented([], present))
     batch = _batch(store, wanted, found, count, subscription.last_ticks, limits)
-    bounds = Bounds(batch[0].position, batch[-1].position, batch[-1].ticks)
+    bounds = BatchRange(batch[0].position, batch[-1].position, batch[-1].ticks)
     return Fetched(subscription, bounds, bounds.last + 1, False, *presented(batch, present))
 
 
 def _batch(
     store: Store, wanted: EventFilter, found: Page, count: int, previous: int | None, limits: ReadLimits
 ) -> list[Event]:
-    """The batch that these events begin: it reads on until it knows where the batch ends, up to the limits of ties."""
+    """The batch that these events begin: read on until its end is known, up to the limits of ties."""
     events, following, end = found
     # Fewer where bytes or time ran out.
     count = min(count, len(events))
@@ -344,7 +331,6 @@ def find_subscription(store: Store, number: int) -> SubscriptionInfo:
 
 
 def lookup_subscription(store: Store, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
-    """A subscription by what identifies it."""
     return store.find_subscription(subscriber, context, filter)
 
 
@@ -352,7 +338,7 @@ def lookup_subscription(store: Store, subscriber: str, context: str, filter: str
 
 
 class Proposed(NamedTuple):
-    """What a queue would give next, with its events.
+    """A queue's next allocation, with its events.
 
     When there is nothing: whether the end of the history was reached, and in how many ticks an allocation expires.
     """
@@ -390,7 +376,7 @@ def propose(
     limits: ReadLimits,
     present: Presenter | None,
 ) -> Proposed:
-    """What the subscriber would get, once the allocation that begins at `acknowledged` is gone."""
+    """The next allocation for a subscriber, once the one that begins at `acknowledged` is gone."""
     queue = lookup_queue(store, name, context)
     wanted = EventFilter(queue.context, queue.filter)
     now = store.now()
@@ -407,3 +393,63 @@ def propose(
     first, last = found.events[0].position, found.events[-1].position
     fresh = Proposal(Proposal.FRESH, queue.position, last + 1, first, last, len(found.events))
     return Proposed(queue, fresh, *presented(found.events, present))
+
+
+def all_iterators(store: Store) -> list[IteratorState]:
+    """All iterators, without their functions and accumulators."""
+    iterators: list[IteratorState] = []
+    while found := store.iterators(None, iterators[-1].name if iterators else "", NAMES_PER_QUERY):
+        iterators += found
+    return iterators
+
+
+def chain_of(store: Store, name: str) -> list[IteratorState]:
+    """An iterator and those that it reads, one over the other; empty if it does not exist."""
+    chain: list[IteratorState] = []
+    while len(chain) <= ITERATOR_CHAIN_MAX and (found := store.iterator(name)) is not None:
+        chain.append(found)
+        if found.over != Over.ITERATOR:
+            break
+        name = found.log
+    return chain
+
+
+class FetchedBatch(NamedTuple):
+    """A batch that another server has handed out, and whether its end is certain."""
+
+    wanted: EventFilter
+    start: int
+    first: int
+    last: int
+    is_certain: bool
+
+
+def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> FetchedBatch | None:
+    """The batch of a subscription that ends on a time, as far as the store knows, or None.
+
+    It begins where the subscription is, and ends on that time; the store does not know how many events were requested.
+    So it is taken to end with the first event of that time, and others of the same commit, which were there as well.
+    That is never behind its true end. It is certain if there is no other event of that time.
+    """
+    found = store.subscription(number)
+    if found is None or found.last_ticks == ticks:
+        # A progress that was made before, and is repeated.
+        return None
+    wanted = EventFilter(found.context, found.filter)
+    # As much as a batch can have, and the event behind it.
+    limits = limits._replace(bytes_max=limits.bytes_max + TIES_BYTES_MAX)
+    events = gather(store, wanted, found.position, limits.events_max + TIES_MAX + 1, limits).events
+    ending = _commit_run(events, ticks)
+    if not ending:
+        return None
+    is_certain = sum(event.ticks == ticks for event in events) == len(ending)
+    return FetchedBatch(wanted, found.position, events[0].position, ending[-1].position, is_certain)
+
+
+def _commit_run(events: list[Event], ticks: int) -> list[Event]:
+    """The first event of a time, and the following ones of its commit with the same time."""
+    start = next((index for index, event in enumerate(events) if event.ticks == ticks), len(events))
+    end = start
+    while end < len(events) and (events[end].ticks, events[end].commit) == (ticks, events[start].commit):
+        end += 1
+    return events[start:end]

@@ -1,20 +1,18 @@
-"""Logs of messages: streams of the context `remits` that are made, filled, shown and deleted by name.
+"""Logs of messages: streams of the context `remits`, with requests to create, fill, show and delete them by name.
 
-A message is an event of type `cbor`, and its body is one CBOR item (see `checks`). Whether a log is there is decided
-inside the transaction that adds to it, so that nothing is ever added to one that was just deleted. A deleted log can be
-read by nobody from the moment that is answered; its contents leave the store's files afterwards, in small steps that
-share group commits with everyone else.
+A message is an event of type `cbor` whose body is one CBOR item (see `appends`). The transaction that adds messages
+checks that the log exists, so nothing is added to a deleted log. After a deletion is answered the log cannot be read;
+the eraser removes its contents from the store's files.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-from penstock.engine import jobs, summaries
-from penstock.engine.checks import Checks
-from penstock.engine.disk import DiskWatch
-from penstock.engine.eraser import Eraser
+from penstock.engine import jobs
+from penstock.engine.appends import Checks
+from penstock.engine.background import DiskWatch, Eraser
+from penstock.engine.context import EngineContext, check_names
 from penstock.engine.iterators import Iterators
-from penstock.engine.parts import Handlers, Parts, check_names, plain
 from penstock.errors import LimitExceeded, PenstockError
 from penstock.model import (
     ANY,
@@ -23,10 +21,8 @@ from penstock.model import (
     Done,
     DropLog,
     ListLogs,
-    LogSummary,
     Names,
     Reply,
-    ShowLog,
     now_ticks,
     stamp_of,
 )
@@ -49,31 +45,24 @@ DONE: Final = Done()
 
 
 class Logs:
-    """What requests about logs mean."""
+    """Requests about logs."""
 
-    def __init__(self, parts: Parts, disk: DiskWatch, checks: Checks, iterators: Iterators, eraser: Eraser) -> None:
-        self._parts = parts
+    def __init__(
+        self, context: EngineContext, disk: DiskWatch, checks: Checks, iterators: Iterators, eraser: Eraser
+    ) -> None:
+        self._context = context
         self._disk = disk
         self._checks = checks
         self._iterators = iterators
         self._eraser = eraser
 
-    def handlers(self) -> Handlers:
-        """What carries out which request; but messages are added with `add`."""
-        return {
-            CreateLog: plain(self.create),
-            DropLog: plain(self.drop),
-            ShowLog: plain(self.show),
-            ListLogs: plain(self.names),
-        }
-
     def add(self, request: AddMessages, answer: Callable[[Reply | PenstockError], None]) -> None:
-        """Append messages. The way of most requests: no task, no future, only a look and the writer's queue."""
+        """Append messages, without a task or a future, as for appends."""
         self._disk.check()
         operations: tuple[Operation, ...] = (RequireLog(request.log),)
         size = 0
         if request.messages:
-            columns = message_columns(request.messages, self._parts.settings)
+            columns = message_columns(request.messages, self._context.settings)
             operations = (operations[0], Commit(LOG_CONTEXT, request.log, ANY, columns))
             size = columns.size
 
@@ -81,35 +70,28 @@ class Logs:
             answer(outcome if isinstance(outcome, PenstockError) else DONE)
 
         def write() -> None:
-            self._parts.submit(Transaction(operations), size, written)
+            self._context.writer.submit(Transaction(operations), size, written)
 
         self._checks.enter(request.log, request.messages, write, answer)
 
     async def create(self, request: CreateLog) -> Done:
-        """Make a log unless it is there."""
         check_names(log=request.log)
-        await self._parts.write(Transaction((AddLog(request.log),)))
+        await self._context.write(Transaction((AddLog(request.log),)))
         return DONE
 
     async def drop(self, request: DropLog) -> Done:
-        """Delete a log with all that is made from it, if it is there."""
+        """Delete a log and its iterators, if it exists."""
 
         def gone(results: list[Result]) -> None:
             if results == [True]:
                 self._iterators.log_dropped(request.log)
-                self._eraser.ring()
+                self._eraser.wake()
 
-        await self._parts.write(Transaction((DeleteLog(request.log, request.created),)), written=gone)
+        await self._context.write(Transaction((DeleteLog(request.log, request.created),)), written=gone)
         return DONE
 
-    async def show(self, request: ShowLog) -> LogSummary:
-        """What is known of a log."""
-        summary: LogSummary = await self._parts.run(summaries.show_log, request.log)
-        return summary
-
     async def names(self, _request: ListLogs) -> Names:
-        """The names of all logs."""
-        return Names(await self._parts.run(jobs.list_logs))
+        return Names(await self._context.pool.run(jobs.list_logs))
 
 
 def message_columns(messages: tuple[bytes, ...], settings: Settings) -> Columns:

@@ -1,6 +1,6 @@
-"""What the engine counts, for Prometheus. Each engine has its own registry.
+"""The engine's metrics for Prometheus. Each engine has its own registry.
 
-Counting happens on the way of every append, so it is plain addition; the families are built when somebody asks.
+Every append counts, so counting is plain addition; a scrape builds the families.
 """
 
 from bisect import bisect_left
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 
 class Distribution:
-    """How often values fell into each of some ranges. One thread adds to it."""
+    """A histogram. One thread adds to it."""
 
     def __init__(self, name: str, help: str, bounds: Sequence[float]) -> None:
         self._name = name
@@ -26,12 +26,11 @@ class Distribution:
         self._sum = 0.0
 
     def add(self, value: float) -> None:
-        """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def family(self) -> Metric:
-        """As Prometheus wants it: each bucket counts all that is not above its bound."""
+        """For Prometheus: each bucket counts all values up to its bound."""
         labels = [*map(str, self._bounds), "+Inf"]
         buckets = list(zip(labels, accumulate(self._counts), strict=True))
         return HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum)
@@ -39,7 +38,7 @@ class Distribution:
 
 @dataclass(slots=True)
 class PoolCounts:
-    """What a pool of worker processes counts: jobs done, jobs refused, workers that had to be replaced."""
+    """A pool's counts: jobs done, jobs refused, and workers that died and were replaced."""
 
     jobs: int = 0
     refused: int = 0
@@ -47,7 +46,7 @@ class PoolCounts:
 
 
 class Lag(NamedTuple):
-    """How far indexed iterators are behind: how many of them are, and by how many messages that were seen."""
+    """How many indexed iterators are behind their sources, and by how many messages in sum."""
 
     iterators: int = 0
     messages: int = 0
@@ -93,69 +92,57 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """All families, as they are now."""
-        yield CounterMetricFamily("penstock_commits", "Commits answered as written", self.commits)
-        yield CounterMetricFamily("penstock_events", "Events answered as written", self.events)
-        yield CounterMetricFamily("penstock_reads", "Jobs done by worker processes", self.readers.jobs)
-        yield CounterMetricFamily("penstock_workers_replaced", "Worker processes that died", self.readers.replaced)
-        yield from self._iterators()
-        yield from self._upkeep()
-        refused = CounterMetricFamily("penstock_refused", "Requests refused, by reason", labels=["reason"])
-        pools = {"reader_busy": self.readers.refused, "lua_busy": self.lua.refused}
-        for reason, times in {**self.refused, **{reason: times for reason, times in pools.items() if times}}.items():
-            refused.add_metric([reason], times)
-        yield refused
-        yield _by("gate", "penstock_gate_received", "Messages received, by gate", self.gate_received)
-        yield _by("gate", "penstock_gate_sent", "Messages sent, by gate", self.gate_sent)
-        yield _by("command", "penstock_commands", "Res01 messages received, by command", self.commands)
-        dropped = CounterMetricFamily("penstock_gate_dropped", "Messages dropped", labels=["gate", "reason"])
-        for labels, times in list(self.gate_dropped.items()):
-            dropped.add_metric(labels, times)
-        yield dropped
-        closed = CounterMetricFamily("penstock_gate_closed", "Sessions that have ended", labels=["gate", "reason"])
-        for labels, times in list(self.gate_closed.items()):
-            closed.add_metric(labels, times)
-        yield closed
+        lag = self.lag()
+        counters = {
+            "commits": ("Commits answered as written", self.commits),
+            "events": ("Events answered as written", self.events),
+            "reads": ("Jobs done by worker processes", self.readers.jobs),
+            "workers_replaced": ("Worker processes that died", self.readers.replaced),
+            "lua_jobs": ("Jobs done by Lua worker processes", self.lua.jobs),
+            "lua_workers_replaced": ("Lua workers that died", self.lua.replaced),
+            "lua_messages": ("Messages run through iterators", self.lua_messages),
+            "lua_errors": ("Messages that an iterator failed at", self.lua_errors),
+            "installed_items": ("Items of iterators that were computed elsewhere", self.installed_items),
+            "seals": ("Records made of many small ones", self.seals),
+            "sealed_events": ("Events in records made of many", self.sealed_events),
+        }
+        gauges = {
+            "index_lag_iterators": ("Indexed iterators behind their logs", lag.iterators),
+            "index_lag_messages": ("Messages not yet in their indices", lag.messages),
+            "seal_lag_events": ("Closed events that are not sealed yet", self.seal_lag()),
+            "disk_free_bytes": ("Free space for the store", self.disk_free_bytes),
+            "disk_refusing": ("1 while appends are refused for space", self.disk_refusing),
+            "requests_bytes": ("Bytes of requests that are not answered yet", self.requests_bytes()),
+            "waiting_polls": ("Long polls that wait for events", self.waiting_polls),
+            "store_up": ("1 while the store can be written", self.store_up),
+            "recorded_ahead_seconds": (
+                "How far recorded times are ahead of the clock, after it was set back",
+                self.recorded_ahead_s(),
+            ),
+        }
+        pools = Counter({"reader_busy": self.readers.refused, "lua_busy": self.lua.refused})
+        labelled: dict[str, tuple[str, tuple[str, ...], Counter[Any]]] = {
+            # A sum of counters leaves out what is 0.
+            "refused": ("Requests refused, by reason", ("reason",), self.refused + pools),
+            "gate_received": ("Messages received, by gate", ("gate",), self.gate_received),
+            "gate_sent": ("Messages sent, by gate", ("gate",), self.gate_sent),
+            "commands": ("Res01 messages received, by command", ("command",), self.commands),
+            "gate_dropped": ("Messages dropped", ("gate", "reason"), self.gate_dropped),
+            "gate_closed": ("Sessions that have ended", ("gate", "reason"), self.gate_closed),
+        }
+        for name, (help, value) in counters.items():
+            yield CounterMetricFamily(f"penstock_{name}", help, value)
+        for name, (help, number) in gauges.items():
+            if number is not None:
+                yield GaugeMetricFamily(f"penstock_{name}", help, number)
+        for name, (help, labels, counts) in labelled.items():
+            family = CounterMetricFamily(f"penstock_{name}", help, labels=labels)
+            for values, times in list(counts.items()):
+                family.add_metric([values] if isinstance(values, str) else values, times)
+            yield family
         sessions = GaugeMetricFamily("penstock_gate_sessions", "Open sessions, by gate", labels=["gate"])
         for gate, number in list(self.gate_sessions.items()):
             sessions.add_metric([gate], number)
         yield sessions
-        yield GaugeMetricFamily(
-            "penstock_requests_bytes", "Bytes of requests that are not answered yet", self.requests_bytes()
-        )
-        yield GaugeMetricFamily("penstock_waiting_polls", "Long polls that wait for events", self.waiting_polls)
-        yield GaugeMetricFamily("penstock_store_up", "1 while the store can be written", self.store_up)
-        yield GaugeMetricFamily(
-            "penstock_recorded_ahead_seconds",
-            "How far recorded times are ahead of the clock, after it was set back",
-            self.recorded_ahead_s(),
-        )
         yield self.batch_seconds.family()
         yield self.batch_requests.family()
-
-    def _iterators(self) -> Iterator[Metric]:
-        lag = self.lag()
-        yield CounterMetricFamily("penstock_lua_jobs", "Jobs done by Lua worker processes", self.lua.jobs)
-        yield CounterMetricFamily("penstock_lua_workers_replaced", "Lua workers that died", self.lua.replaced)
-        yield CounterMetricFamily("penstock_lua_messages", "Messages run through iterators", self.lua_messages)
-        yield CounterMetricFamily("penstock_lua_errors", "Messages that an iterator failed at", self.lua_errors)
-        yield CounterMetricFamily(
-            "penstock_installed_items", "Items of iterators that were computed elsewhere", self.installed_items
-        )
-        yield GaugeMetricFamily("penstock_index_lag_iterators", "Indexed iterators behind their logs", lag.iterators)
-        yield GaugeMetricFamily("penstock_index_lag_messages", "Messages not yet in their indices", lag.messages)
-
-    def _upkeep(self) -> Iterator[Metric]:
-        yield CounterMetricFamily("penstock_seals", "Records made of many small ones", self.seals)
-        yield CounterMetricFamily("penstock_sealed_events", "Events in records made of many", self.sealed_events)
-        yield GaugeMetricFamily("penstock_seal_lag_events", "Closed events that are not sealed yet", self.seal_lag())
-        if self.disk_free_bytes is not None:
-            yield GaugeMetricFamily("penstock_disk_free_bytes", "Free space for the store", self.disk_free_bytes)
-        yield GaugeMetricFamily("penstock_disk_refusing", "1 while appends are refused for space", self.disk_refusing)
-
-
-def _by(label: str, name: str, help: str, counts: Counter[str]) -> Metric:
-    family = CounterMetricFamily(name, help, labels=[label])
-    for value, times in list(counts.items()):
-        family.add_metric([value], times)
-    return family

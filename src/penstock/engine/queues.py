@@ -1,21 +1,31 @@
-"""Competing consumers: allocations with a time to live, taken over when they expire.
+"""Competing consumers: allocations with a time to live, taken over when they expire; and replays.
 
-A worker reads what the queue would give (a proposal), and the writer carries it out if the queue is still as the
-worker saw it. Consumers of one queue take turns here, so that on one server a proposal seldom fails. Several servers
-that share a store stand back for a moment when it does, each for another time.
+A worker reads what the queue would allocate (a proposal), and the writer carries it out if the queue is still as the
+worker saw it. Consumers of one queue take turns, so that on one server a proposal rarely fails. Several servers that
+share a store back off for a random time when it does.
+
+A replay makes allocations of events that the queue has passed, without those that are allocated already. Consumers take
+them before anything new.
 """
 
 import asyncio
 import random
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from penstock.engine import jobs
-from penstock.engine.jobs import Presenter
-from penstock.engine.keyed import KeyedLocks
-from penstock.engine.parts import SCANNED_POSITIONS_MAX, Parts, Tried, check_names
-from penstock.errors import DeadLetterNotFound, InvalidRequest, QueueContended, QueueFilterMismatch, QueueNotFound
+from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
+from penstock.engine.jobs import Presenter, gather, lookup_queue
+from penstock.errors import (
+    DeadLetterNotFound,
+    InvalidRequest,
+    LimitExceeded,
+    QueueContended,
+    QueueFilterMismatch,
+    QueueNotFound,
+)
 from penstock.model import (
     AcknowledgeQueue,
     Allocation,
@@ -25,12 +35,15 @@ from penstock.model import (
     PutBack,
     QueueReceipt,
     ReleaseQueue,
+    Replayed,
+    ReplayQueue,
     ResetQueue,
     SetDeadLetterRule,
     SubscribeQueue,
     now_ticks,
 )
 from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND
+from penstock.store import Store
 from penstock.store.contract import (
     STALE,
     Acknowledge,
@@ -40,43 +53,45 @@ from penstock.store.contract import (
     Operation,
     Proposal,
     QueueState,
+    ReadLimits,
     Release,
+    Reoffer,
     Requeue,
     Result,
     SetDeadRule,
     Transaction,
 )
+from penstock.store.tables.consumers import QUEUE_ALLOCATIONS_MAX
 
 ATTEMPTS_MAX: Final = 16
-"""Proposals in a row that may come too late before the consumer is told to try again."""
+"""Proposals in a row that may come too late before the consumer gets QueueContended."""
 SHARED_ATTEMPTS_MAX: Final = 64
 """The same where several servers share a store: their consumers do not take turns."""
 STALE_S: Final = 0.005
 STALE_S_MAX: Final = 0.05
-"""How long one stands back then, for each proposal that came too late in a row, and at most."""
+"""The back-off for each proposal in a row that came too late, and its maximum."""
 TTL_MS_MAX: Final = 7 * 24 * 3600 * 1000
 NO_ALLOCATION: Final = -1
 
 Markers = tuple[int, int | None]
-"""What an allocation is acknowledged by."""
+"""The markers of an acknowledged allocation."""
 
 
 class Queues:
-    """What requests about queues mean."""
+    """Requests about queues."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._locks = KeyedLocks(parts.settings.reader_wait_ms_max)
-        # Of queues that somebody asked for here; there are not many, and they stay.
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._locks = KeyedLocks(context.settings.reader_wait_ms_max)
+        # Of queues in use on this server. There are few, and they stay.
         self._contexts: dict[int, str] = {}
 
-    def heard(self, queues: Iterable[int]) -> None:
+    def changed_elsewhere(self, queues: Iterable[int]) -> None:
         """Other servers have put something back into these queues, by id."""
         for context in {self._contexts[queue] for queue in queues if queue in self._contexts}:
-            self._parts.waiters.ring_all(context)
+            self._context.wakeups.wake_all(context)
 
     async def subscribe(self, request: SubscribeQueue, present: Presenter | None) -> Delivery:
-        """Declare the queue if it is new, then allocate."""
         check_names(queue=request.queue, subscriber=request.subscriber)
         check_names(context=request.context, filter=request.filter)
         _check_allocation(request.count, request.ttl_ms)
@@ -90,9 +105,9 @@ class Queues:
         try:
             queue = await self._lookup(request.queue, request.context)
         except QueueNotFound:
-            position = await self._parts.position_for(wanted, request.start_ticks)
+            position = await self._context.position_for(wanted, request.start_ticks)
             declare = DeclareQueue(request.context, request.queue, wanted.prefix, position)
-            (made,) = await self._parts.write(Transaction((declare,)))
+            (made,) = await self._context.write(Transaction((declare,)))
             assert isinstance(made, QueueState)
             return made
         if queue.filter != wanted.prefix:
@@ -101,11 +116,10 @@ class Queues:
 
     async def _lookup(self, name: str, context: str | None) -> QueueState:
         check_names(queue=name)
-        queue: QueueState = await self._parts.run(jobs.lookup_queue, name, context)
+        queue: QueueState = await self._context.pool.run(jobs.lookup_queue, name, context)
         return queue
 
     async def acknowledge(self, request: AcknowledgeQueue, present: Presenter | None) -> Delivery:
-        """Acknowledge, then allocate."""
         check_names(queue=request.queue, subscriber=request.subscriber)
         _check_allocation(request.count, request.ttl_ms)
         done = None if (request.first, request.last) == (0, 0) else (request.first, request.last)
@@ -113,7 +127,7 @@ class Queues:
             return await self._allocate(request, done, present)
         queue = await self._lookup(request.queue, request.context)
         if done is not None:
-            await self._parts.write(Transaction((Acknowledge(queue.id, request.subscriber, *done),)))
+            await self._context.write(Transaction((Acknowledge(queue.id, request.subscriber, *done),)))
         return _empty(queue, request.subscriber)
 
     async def receipt(self, receipt: QueueReceipt) -> Acknowledge:
@@ -122,47 +136,45 @@ class Queues:
         return Acknowledge(queue.id, receipt.subscriber, receipt.first, receipt.last, strict=True)
 
     async def release(self, request: ReleaseQueue) -> Done:
-        """Give an allocation up, and let those who wait have it."""
+        """Release an allocation, and wake the consumers that wait."""
         check_names(queue=request.queue, subscriber=request.subscriber)
         queue = await self._lookup(request.queue, request.context)
         given = Release(queue.id, request.subscriber, request.first, request.last, request.counts)
-        await self._parts.write(Transaction((given,)))
-        self._parts.waiters.ring_all(queue.context)
+        await self._context.write(Transaction((given,)))
+        self._context.wakeups.wake_all(queue.context)
         return Done()
 
     async def reset(self, request: ResetQueue) -> Done:
-        """Drop all allocations and go to a time or a position."""
         queue = await self._lookup(request.queue, request.context)
         async with self._locks.turn(queue.name):
             position = await self._place(EventFilter(queue.context, queue.filter), request)
-            await self._parts.write(Transaction((MoveQueue(queue.id, position),)))
-        self._parts.waiters.ring_all(queue.context)
+            await self._context.write(Transaction((MoveQueue(queue.id, position),)))
+        self._context.wakeups.wake_all(queue.context)
         return Done()
 
     async def _place(self, wanted: EventFilter, request: ResetQueue) -> int:
         if request.position is None:
-            return await self._parts.position_for(wanted, request.ticks)
-        end = await self._parts.position_for(wanted, TICKS_MAX)
+            return await self._context.position_for(wanted, request.ticks)
+        end = await self._context.position_for(wanted, TICKS_MAX)
         if not 1 <= request.position <= end:
             raise InvalidRequest("position", f"is {request.position}; it must be from 1 to {end}, the next one")
         return request.position
 
     async def set_dead_rule(self, request: SetDeadLetterRule) -> Done:
-        """Say after how many holders an allocation is set aside."""
         if request.dead_after is not None and request.dead_after < 1:
             raise InvalidRequest("deliveries", f"are {request.dead_after}; there must be at least 1")
         queue = await self._lookup(request.queue, request.context)
-        await self._parts.write(Transaction((SetDeadRule(queue.id, request.dead_after),)))
-        self._parts.waiters.ring_all(queue.context)
+        await self._context.write(Transaction((SetDeadRule(queue.id, request.dead_after),)))
+        self._context.wakeups.wake_all(queue.context)
         return Done()
 
     async def put_back(self, request: PutBack) -> Done:
-        """Give what was set aside to the next consumer. If it is back already, all is well."""
+        """Give a dead letter to the next consumer. If it is back already, do nothing."""
         queue = await self._lookup(request.queue, request.context)
-        (done,) = await self._parts.write(Transaction((Requeue(queue.id, request.first),)))
-        if not done and not await self._parts.run(jobs.is_allocated, queue.id, request.first):
+        (done,) = await self._context.write(Transaction((Requeue(queue.id, request.first),)))
+        if not done and not await self._context.pool.run(jobs.is_allocated, queue.id, request.first):
             raise DeadLetterNotFound(queue.name, request.first)
-        self._parts.waiters.ring_all(queue.context)
+        self._context.wakeups.wake_all(queue.context)
         return Done()
 
     async def _allocate(
@@ -171,7 +183,7 @@ class Queues:
         acknowledged: Markers | None,
         present: Presenter | None,
     ) -> Delivery:
-        async def attempt() -> Tried[Delivery]:
+        async def attempt() -> Attempt[Delivery]:
             nonlocal acknowledged
             async with self._locks.turn(request.queue):
                 given, found = await self._turn(request, acknowledged, present)
@@ -182,9 +194,9 @@ class Queues:
             if given is not None:
                 delivery = replace(delivery, allocation=given, events=found.events, encoded=found.encoded)
             expires_in = None if found.expires_in is None else found.expires_in / TICKS_PER_SECOND
-            return Tried(delivery, given is not None, EventFilter(queue.context, queue.filter), expires_in)
+            return Attempt(delivery, given is not None, EventFilter(queue.context, queue.filter), expires_in)
 
-        return await self._parts.patiently(request.wait_ms, attempt)
+        return await self._context.long_poll(request.wait_ms, attempt)
 
     async def _turn(
         self,
@@ -192,9 +204,9 @@ class Queues:
         acknowledged: Markers | None,
         present: Presenter | None,
     ) -> tuple[Allocation | None, jobs.Proposed]:
-        """Propose and carry out until a proposal holds. What was acknowledged stays so, whatever comes of the rest."""
+        """Propose and carry out until a proposal succeeds. An acknowledgement holds even if no proposal does."""
         stale = 0
-        while stale < (SHARED_ATTEMPTS_MAX if self._parts.others.is_shared else ATTEMPTS_MAX):
+        while stale < (SHARED_ATTEMPTS_MAX if self._context.others.is_shared else ATTEMPTS_MAX):
             found = await self._propose(request, acknowledged, present)
             if acknowledged is None and found.end and not _is_worth_writing(found.proposal):
                 return None, found
@@ -204,7 +216,7 @@ class Queues:
                 stale += 1
                 await self._stand_back(stale)
             elif _is_erased(found):
-                # It was taken and acknowledged in one go: there is nothing in it to deliver.
+                # It was allocated and acknowledged in one transaction: it has no events to deliver.
                 continue
             elif given is not None or found.end:
                 assert given is None or isinstance(given, Allocation)
@@ -212,7 +224,7 @@ class Queues:
         raise QueueContended(request.queue)
 
     async def _stand_back(self, stale: int) -> None:
-        if self._parts.others.is_shared:
+        if self._context.others.is_shared:
             await asyncio.sleep(random.uniform(0, min(stale * STALE_S, STALE_S_MAX)))  # noqa: S311
 
     async def _propose(
@@ -221,10 +233,10 @@ class Queues:
         acknowledged: Markers | None,
         present: Presenter | None,
     ) -> jobs.Proposed:
-        count = min(request.count, self._parts.limits.events_max)
+        count = min(request.count, self._context.limits.events_max)
         first = acknowledged[0] if acknowledged else None
-        asked = (request.queue, request.context, request.subscriber, first, count, self._parts.limits, present)
-        found: jobs.Proposed = await self._parts.run(jobs.propose, *asked)
+        asked = (request.queue, request.context, request.subscriber, first, count, self._context.limits, present)
+        found: jobs.Proposed = await self._context.pool.run(jobs.propose, *asked)
         return found
 
     async def _carry_out(
@@ -240,7 +252,7 @@ class Queues:
         operations = [*receipts, Allocate(number, request.subscriber, request.ttl_ms, proposal)]
         if _is_erased(found):
             operations.append(Acknowledge(number, request.subscriber, proposal.first, proposal.last))
-        return (await self._parts.write(Transaction(tuple(operations))))[len(receipts)]
+        return (await self._context.write(Transaction(tuple(operations))))[len(receipts)]
 
 
 def _empty(queue: QueueState, subscriber: str) -> Delivery:
@@ -248,12 +260,12 @@ def _empty(queue: QueueState, subscriber: str) -> Delivery:
 
 
 def _is_worth_writing(proposal: Proposal) -> bool:
-    """A short scan that found nothing is not worth an fsync; the next one will do it again."""
+    """A short scan that found nothing is not worth an fsync; the next one repeats it."""
     return proposal.kind != Proposal.NOTHING or proposal.next - proposal.marker >= SCANNED_POSITIONS_MAX
 
 
 def _is_erased(found: jobs.Proposed) -> bool:
-    """Whether an allocation would be handed out of which all events were erased."""
+    """Whether all events of an allocation were erased."""
     return bool(found.proposal.first) and not (found.encoded.count if found.encoded else found.events)
 
 
@@ -262,3 +274,134 @@ def _check_allocation(count: int, ttl_ms: int) -> None:
         raise InvalidRequest("count", f"is {count}; it must be at least 1")
     if ttl_ms != NO_ALLOCATION and not 1 <= ttl_ms <= TTL_MS_MAX:
         raise InvalidRequest("allocation time", f"is {ttl_ms} ms; it must be -1 or between 1 and {TTL_MS_MAX}")
+
+
+REPLAY_EVENTS_MAX: Final = 1000
+"""Events that one request puts back into a queue."""
+REPLAY_BATCH_EVENTS_MAX: Final = 100
+"""Events of one allocation that is made of them: as many as consumers ask for, unless they say otherwise."""
+WAITING_ALLOCATIONS_MAX: Final = 16
+"""Allocations that may wait for consumers before a replay adds more, so that new events get their turn too."""
+
+Run = tuple[int, int, int]
+"""The first and the last position of an allocation, and how many events are between them."""
+
+
+class EventsFound(NamedTuple):
+    """A queue, what waits in it, and some of its events: position and bytes of each. `next` is where to read on."""
+
+    queue: QueueState
+    waiting: tuple[int, int]
+    events: list[tuple[int, int]]
+    next: int
+    end: bool
+
+
+def find_events(
+    store: Store, name: str, context: str | None, first: int, last: int, count: int, limits: ReadLimits
+) -> EventsFound:
+    """Up to `count` events of a queue between two positions, or as many as one step finds."""
+    queue = lookup_queue(store, name, context)
+    page = gather(store, EventFilter(queue.context, queue.filter), first, count, limits, last)
+    events = [(event.position, len(event.body) + len(event.headers or "")) for event in page.events]
+    return EventsFound(queue, store.waiting(queue.id), events, page.next, page.end or page.next > last)
+
+
+def find_shared(store: Store, queue: int, first: int, last: int) -> list[Allocation]:
+    """The allocations of a queue between two positions: held, released, expired or dead."""
+    return store.shared_allocations(queue, first, last, QUEUE_ALLOCATIONS_MAX)
+
+
+class Replays:
+    """Requests to deliver events of a queue again."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+
+    async def replay(self, request: ReplayQueue) -> Replayed:
+        """Put a range back, without what is allocated, or nothing if too much waits already."""
+        check_names(queue=request.queue)
+        if not 1 <= request.first <= request.last:
+            raise InvalidRequest("positions", f"are {request.first} to {request.last}; they must begin at 1 or later")
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await self._attempt(request)
+            except QueueContended:
+                # A consumer was quicker: read the allocations again.
+                continue
+        raise QueueContended(request.queue)
+
+    async def _attempt(self, request: ReplayQueue) -> Replayed:
+        found = await self._find(request)
+        allocations, waiting = found.waiting
+        if allocations >= WAITING_ALLOCATIONS_MAX:
+            return await self._full(request, found)
+        shared = await self._context.pool.run(find_shared, found.queue.id, request.first, request.last)
+        runs = runs_of(found.events, shared, self._context.limits.bytes_max)
+        if not runs and request.mark is None:
+            return Replayed(0, len(found.events), waiting)
+        return await self._put_back(request, found, runs)
+
+    async def _find(self, request: ReplayQueue) -> EventsFound:
+        """All events of the range; LimitExceeded if there are too many."""
+        events: list[tuple[int, int]] = []
+        position = request.first
+        while True:
+            asked = (request.queue, request.context, position, request.last, REPLAY_EVENTS_MAX + 1 - len(events))
+            found: EventsFound = await self._context.pool.run(find_events, *asked, self._context.limits)
+            if request.last >= found.queue.position:
+                reason = (
+                    f"is {request.last}, and the queue is at {found.queue.position}: what is there is still to come"
+                )
+                raise InvalidRequest("last position", reason)
+            events += found.events
+            if len(events) > REPLAY_EVENTS_MAX:
+                raise LimitExceeded("replay_events_max", len(events), REPLAY_EVENTS_MAX)
+            if found.end:
+                return found._replace(events=events)
+            position = found.next
+
+    async def _full(self, request: ReplayQueue, found: EventsFound) -> Replayed:
+        """Too much waits: refuse, unless the first attempt of this request put it there."""
+        waiting = found.waiting[1]
+        try:
+            await self._context.refuse(QueueContended(request.queue), request.mark, Reoffer(found.queue.id, ()))
+        except QueueContended:
+            return Replayed(0, 0, waiting, is_full=True)
+        return _repeated(found)
+
+    async def _put_back(self, request: ReplayQueue, found: EventsFound, runs: tuple[Run, ...]) -> Replayed:
+        (done,) = await self._context.write(Transaction((Reoffer(found.queue.id, runs),), request.mark))
+        events, waiting = sum(count for _, _, count in runs), found.waiting[1]
+        if done is None:
+            return _repeated(found)
+        self._context.wakeups.wake_all(found.queue.context)
+        return Replayed(events, len(found.events) - events, waiting + events)
+
+
+def _repeated(found: EventsFound) -> Replayed:
+    """The store knows that this mark was used, and nothing else."""
+    return Replayed(len(found.events), 0, found.waiting[1], repeated=True)
+
+
+def runs_of(events: list[tuple[int, int]], shared: list[Allocation], bytes_max: int) -> tuple[Run, ...]:
+    """The events that are in no allocation, in runs for one allocation each."""
+    runs: list[Run] = []
+    # Between two allocations, before the first and behind the last; no two of them share a position.
+    ends = [0, *(end for one in shared for end in (one.first, one.last)), 1 << 63]
+    for low, high in list(pairwise(ends))[::2]:
+        runs += _batches([event for event in events if low < event[0] < high], bytes_max)
+    return tuple(runs)
+
+
+def _batches(events: list[tuple[int, int]], bytes_max: int) -> list[Run]:
+    """Consecutive events, one batch for each allocation."""
+    batches: list[list[int]] = []
+    size = 0
+    for position, own in events:
+        if not batches or len(batches[-1]) >= REPLAY_BATCH_EVENTS_MAX or size + own > bytes_max:
+            batches.append([])
+            size = 0
+        batches[-1].append(position)
+        size += own
+    return [(batch[0], batch[-1], len(batch)) for batch in batches]

@@ -1,97 +1,126 @@
-"""Staging: what tasks of a job bring, and publishing it. See `penstock.model.staging`.
+"""Staging: what tasks of a job bring, and publishing it; and builds of indexed iterators elsewhere, such as by Spark.
 
-Units are looked at by a worker before they are taken: they come ready to be stored, and nobody looks at them again.
+A worker checks units before the server stages them: they are stored as they are.
+
+A build stages output of an iterator, as units of the iterator's job (see `penstock.store.outputs`), and installs it in
+one transaction. The server goes on building meanwhile: if the output moved, its own step continues from there.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.engine.disk import DiskWatch
-from penstock.engine.parts import Parts, check_names
-from penstock.errors import InvalidRequest, LimitExceeded
+from penstock.engine import iterator_jobs
+from penstock.engine.background import DiskWatch
+from penstock.engine.context import EngineContext, check_names
+from penstock.engine.iterators import Iterators
+from penstock.engine.metrics import Metrics
+from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor
+from penstock.lua import LuaLimits
 from penstock.model import (
     ANY,
+    BuildStart,
     Done,
+    DropOutput,
     DropStages,
+    FindMessage,
+    Found,
+    Installed,
+    InstallOutput,
+    IteratorKind,
+    MessagePage,
+    Over,
     Published,
     PublishStages,
+    ReadMessages,
     StagedUnit,
     StageEvents,
+    StageOutput,
     StagesTaken,
     Winner,
     check_stream,
 )
 from penstock.store import Store
-from penstock.store.contract import LOG_CONTEXT, ExpireStages, Placed, Publish, Stage, Transaction, Unstage
+from penstock.store.contract import (
+    LOG_CONTEXT,
+    ExpireStages,
+    Install,
+    Placed,
+    Publish,
+    ReadLimits,
+    Result,
+    Stage,
+    Transaction,
+    Unstage,
+)
+from penstock.store.outputs import make_output_unit, output_job, unpack_items
 from penstock.store.staging import UNIT_EVENTS_MAX, check_unit, largest_event, size_of
+from penstock.wire.remits import first_invalid
+from penstock.wire.remits.cbor import NotAnItem, end_of
 
 REQUEST_UNITS_MAX: Final = 10_000
 """Units in one request to stage."""
 REQUEST_BYTES_MAX: Final = 8 << 20
-"""Bytes of these units, besides one event of any size. A job is no commit, whose limits are for clients that append."""
+"""Bytes of these units, plus one event of any size. The limits of commits are for clients that append."""
 WINNERS_MAX: Final = 50_000
 """Parts of one job."""
 EXPIRE_MAX: Final = 10
-"""Attempts dropped in one go, so that nobody waits for it."""
+"""Attempts dropped in one transaction, so that other writers do not wait long."""
 
 
 class Staging:
-    """What requests to stage and to publish mean."""
+    """Requests of jobs that stage events and publish them."""
 
-    def __init__(self, parts: Parts, disk: DiskWatch) -> None:
-        self._parts = parts
+    def __init__(self, context: EngineContext, disk: DiskWatch) -> None:
+        self._context = context
         self._disk = disk
 
     async def stage(self, request: StageEvents) -> StagesTaken:
-        """Look at units, and stage them."""
         self._disk.check()
         check_names(job=request.job)
         check_attempt(request.part, request.attempt, request.number)
         if len(request.units) > REQUEST_UNITS_MAX:
             raise LimitExceeded("request_units_max", len(request.units), REQUEST_UNITS_MAX)
-        size, settings = sum(map(size_of, request.units)), self._parts.settings
+        size, settings = sum(map(size_of, request.units)), self._context.settings
         if request.units:
             if size > (largest := REQUEST_BYTES_MAX + settings.event_bytes_max):
                 raise LimitExceeded("request_bytes_max", size, largest)
-            await self._parts.run(check_units, request.units, settings.event_bytes_max)
+            await self._context.pool.run(check_units, request.units, settings.event_bytes_max)
             who = (request.job, request.part, request.attempt, request.number)
             stage = Stage(*who, request.units, settings.stage_bytes_max, settings.stage_units_max)
-            await self._parts.write(Transaction((stage,)), size)
+            await self._context.write(Transaction((stage,)), size)
         return StagesTaken(settings.event_bytes_max)
 
     async def publish(self, request: PublishStages) -> Published:
-        """Make history of what the winners have staged."""
+        """Append what the winners have staged to the history."""
         check_names(job=request.job)
         check_winners(request.winners)
         if request.origin:
             check_names(origin=request.origin)
         publish = Publish(request.job, request.winners, request.origin)
-        (placed,) = await self._parts.write(Transaction((publish,), request.mark, self._disk.refusal()))
+        (placed,) = await self._context.write(Transaction((publish,), request.mark, self._disk.refusal()))
         assert isinstance(placed, Placed)
         return placed.published
 
     async def drop(self, request: DropStages) -> Done:
-        """Drop what a job has staged."""
         check_names(job=request.job)
-        await self._parts.write(Transaction((Unstage(request.job),)))
+        await self._context.write(Transaction((Unstage(request.job),)))
         return Done()
 
     async def expire(self, before: int) -> None:
-        """Drop what nobody has added to since a time."""
+        """Drop stages that have not grown since a time."""
         expire = Transaction((ExpireStages(before, EXPIRE_MAX),))
-        while await self._parts.write(expire) == [EXPIRE_MAX]:
+        while await self._context.write(expire) == [EXPIRE_MAX]:
             pass
 
 
 def check_attempt(part: int, attempt: str, number: int) -> None:
-    """Refuse a part, an attempt and a unit's number that cannot be."""
+    """Raise InvalidRequest for an invalid part, attempt or number."""
     check_names(attempt=attempt)
     if part < 0 or number < 0:
         raise InvalidRequest("part and number", "are never below 0")
 
 
 def check_winners(winners: Sequence[Winner]) -> None:
-    """Refuse a job of too many parts."""
     if len(winners) > WINNERS_MAX:
         raise LimitExceeded("winners_max", len(winners), WINNERS_MAX)
 
@@ -111,3 +140,153 @@ def check_units(_store: Store, units: Sequence[StagedUnit], event_bytes_max: int
             raise LimitExceeded("unit_events_max", columns.length, UNIT_EVENTS_MAX)
         if columns.size > event_bytes_max and (largest := largest_event(unit)) > event_bytes_max:
             raise LimitExceeded("event_bytes_max", largest, event_bytes_max)
+
+
+class Builds:
+    """Requests of builds."""
+
+    def __init__(self, context: EngineContext, disk: DiskWatch, metrics: Metrics, iterators: Iterators) -> None:
+        self._context = context
+        self._disk = disk
+        self._metrics = metrics
+        self._iterators = iterators
+
+    async def messages(self, request: ReadMessages) -> MessagePage:
+        if request.ordinal < 0 or request.count < 1:
+            raise InvalidRequest("ordinal and count", "must be at least 0 and 1")
+        limits = self._context.limits
+        limits = limits._replace(events_max=min(request.count, limits.events_max))
+        place = (request.iterator, request.id, request.ordinal)
+        return MessagePage(await self._context.pool.run(read_messages, *place, limits))
+
+    async def position(self, request: FindMessage) -> Found:
+        if request.ordinal < 0:
+            raise InvalidRequest("ordinal", "must be at least 0")
+        return Found(await self._context.pool.run(find_message, request.iterator, request.id, request.ordinal))
+
+    async def stage(self, request: StageOutput) -> Done:
+        self._disk.check()
+        job, settings = _job(request.id), self._context.settings
+        check_attempt(request.part, request.attempt, request.number)
+        if len(request.chunks) > REQUEST_UNITS_MAX:
+            raise LimitExceeded("request_units_max", len(request.chunks), REQUEST_UNITS_MAX)
+        if (size := sum(map(len, request.chunks))) > settings.commit_bytes_max:
+            raise LimitExceeded("commit_bytes_max", size, settings.commit_bytes_max)
+        units: tuple[StagedUnit, ...] = await self._context.pool.run(units_of, request.chunks)
+        who = (job, request.part, request.attempt, request.number)
+        stage = Stage(*who, units, settings.stage_bytes_max, settings.stage_units_max)
+        await self._context.write(Transaction((stage,)), sum(map(size_of, units)))
+        return Done()
+
+    async def install(self, request: InstallOutput) -> Installed:
+        self._disk.check()
+        check_names(iterator=request.iterator)
+        check_winners(request.winners)
+        await self._context.pool.run(check_install, request, self._iterators.limits.result_bytes_max)
+        place = (request.source, request.items, request.messages)
+        install = Install(request.id, *place, request.winners, request.state)
+
+        def written(results: list[Result]) -> None:
+            (installed,) = results
+            assert isinstance(installed, Installed)
+            self._metrics.installed_items += installed.added
+            self._iterators.installed(request.iterator, request.id)
+
+        (installed,) = await self._context.write(Transaction((install,)), len(request.state or b""), written)
+        assert isinstance(installed, Installed)
+        return installed
+
+    async def drop(self, request: DropOutput) -> Done:
+        await self._context.write(Transaction((Unstage(_job(request.id)),)))
+        return Done()
+
+
+def _job(number: int) -> str:
+    """The job of an iterator's output; IteratorNotFound if no iterator can have this number."""
+    if number < 1:
+        raise IteratorNotFound(f"of number {number}")
+    return output_job(number)
+
+
+# --- what workers do ------------------------------------------------------------------------------------------
+
+
+def start_of(store: Store, name: str, lua: LuaLimits) -> BuildStart:
+    """Where the build of an iterator begins, or IteratorNotFound."""
+    found = store.iterator(name)
+    if found is None:
+        raise IteratorNotFound(name)
+    if not found.indexed:
+        raise InvalidRequest("iterator", f"{name} is not indexed, so it has no index to build; make it with --indexed")
+    return BuildStart(
+        iterator=name,
+        id=found.id,
+        log=found.log,
+        over=Over(found.over),
+        kind=IteratorKind(found.kind),
+        function=found.function,
+        source=found.source - found.base,
+        items=found.outputs,
+        state=found.state,
+        head=iterator_jobs.count_messages(store, found),
+        call_ms_max=lua.call_ms_max,
+        memory_bytes_max=lua.memory_bytes_max,
+        result_bytes_max=lua.result_bytes_max,
+    )
+
+
+def read_messages(store: Store, name: str, number: int, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
+    """The messages that an iterator reads, from an ordinal on."""
+    found = iterator_jobs.find_iterator(store, name, number)
+    return (
+        iterator_jobs.read_source(store, found, ordinal, limits)
+        if ordinal < iterator_jobs.count_messages(store, found)
+        else []
+    )
+
+
+def find_message(store: Store, name: str, number: int, ordinal: int) -> int | None:
+    """Where in the history the event of a message is, if it has one."""
+    found = iterator_jobs.find_iterator(store, name, number)
+    return (
+        iterator_jobs.message_position(store, found, ordinal)
+        if ordinal < iterator_jobs.count_messages(store, found)
+        else None
+    )
+
+
+def units_of(_store: Store, chunks: Sequence[bytes]) -> tuple[StagedUnit, ...]:
+    """The units that chunks are staged as; InvalidRequest or NotCbor if they are no output."""
+    for chunk in chunks:
+        check_items(unpack_items(chunk))
+    return tuple(map(make_output_unit, chunks))
+
+
+def check_items(items: Sequence[bytes]) -> None:
+    """Raise NotCbor if an item is neither empty nor one of CBOR. Unlike a message it may have any number of values."""
+    there = [(index, item) for index, item in enumerate(items) if item]
+    if first_invalid([item for _, item in there]) is None:
+        return
+    for index, item in there:
+        try:
+            end = end_of(item, 0, len(item))
+        except NotAnItem as error:
+            raise NotCbor(index, str(error)) from None
+        if end != len(item):
+            raise NotCbor(index, f"{len(item) - end} bytes follow the item")
+
+
+def check_install(store: Store, request: InstallOutput, state_bytes_max: int) -> None:
+    """Raise an error if this cannot be installed, as far as a read shows it."""
+    found = iterator_jobs.find_iterator(store, request.iterator, request.id)
+    if request.messages > (head := iterator_jobs.count_messages(store, found)):
+        raise InvalidRequest("messages", f"are {request.messages}, and the iterator has only {head} to read")
+    if request.messages < request.source:
+        raise InvalidRequest("messages", f"are {request.messages}, fewer than the {request.source} it began with")
+    if request.state is None:
+        return
+    if found.kind != IteratorKind.REDUCE:
+        raise InvalidRequest("state", f"is given, and a {found.kind} has none")
+    if len(request.state) > state_bytes_max:
+        raise LimitExceeded("iterator_result_bytes_max", len(request.state), state_bytes_max)
+    check_items([request.state])

@@ -1,17 +1,17 @@
 """Durable subscriptions: the same batch until it is progressed, and progress that can be repeated safely.
 
-Which batch was fetched and not progressed yet is in memory, as it is no loss: it is fetched again. Where several
-servers share a store, a batch may have been fetched from another one. Then its end is found by its time; see `lookups`.
+The batch that was fetched and not progressed yet is only in memory: a restart loses nothing, as the client fetches it
+again. Where several servers share a store, a client may have fetched from another one; `jobs.batch_until` finds the end
+of that batch by its time.
 """
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
-from penstock.engine import jobs, lookups
+from penstock.engine import jobs
+from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
 from penstock.engine.jobs import Presenter
-from penstock.engine.keyed import KeyedLocks
-from penstock.engine.parts import SCANNED_POSITIONS_MAX, Parts, Tried, check_names
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
 from penstock.model import (
     Batch,
@@ -44,31 +44,31 @@ class _Pending(NamedTuple):
     wanted: EventFilter
     start: int
     next: int
-    bounds: jobs.Bounds
+    bounds: jobs.BatchRange
     shown: int
 
     def ends_on(self, ticks: int) -> bool:
-        """Whether somebody who has the batch, as it was or as it is, means it by this time."""
+        """Whether a client that has the batch, before or after an erasure, identifies it by this time."""
         return ticks in (self.bounds.last_ticks, self.shown)
 
 
 class Subscriptions:
-    """What requests about subscriptions mean."""
+    """Requests about subscriptions."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._locks = KeyedLocks(parts.settings.reader_wait_ms_max)
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._locks = KeyedLocks(context.settings.reader_wait_ms_max)
         self._pending: dict[int, _Pending] = {}
 
     async def register(self, request: RegisterSubscriptions) -> Registered:
-        """Make or find subscriptions; all of a request or none."""
+        """Create or find subscriptions: all of a request or none."""
         check_names(subscriber=request.subscriber)
         if len(request.subscriptions) > REGISTER_MAX:
             raise LimitExceeded("register_max", len(request.subscriptions), REGISTER_MAX)
         operations = [await self._registration(request.subscriber, start) for start in request.subscriptions]
         if not operations:
             return Registered(())
-        results = await self._parts.write(Transaction(tuple(operations)))
+        results = await self._context.write(Transaction(tuple(operations)))
         return Registered(tuple(result.id for result in results if isinstance(result, SubscriptionInfo)))
 
     async def _registration(self, subscriber: str, start: SubscriptionStart) -> Register:
@@ -77,11 +77,11 @@ class Subscriptions:
         found = await self._lookup(subscriber, wanted)
         if found is not None:
             return Register(subscriber, start.context, wanted.prefix, found.position)
-        position = await self._parts.position_for(wanted, start.start_ticks)
+        position = await self._context.position_for(wanted, start.start_ticks)
         return Register(subscriber, start.context, wanted.prefix, position)
 
     async def _lookup(self, subscriber: str, wanted: EventFilter) -> SubscriptionInfo | None:
-        found: SubscriptionInfo | None = await self._parts.run(
+        found: SubscriptionInfo | None = await self._context.pool.run(
             jobs.lookup_subscription, subscriber, wanted.context, wanted.prefix
         )
         return found
@@ -90,45 +90,45 @@ class Subscriptions:
         """The pending batch again, or the next one."""
         if request.count < 1:
             raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
-        return await self._parts.patiently(request.wait_ms, lambda: self._fetch(request, present))
+        return await self._context.long_poll(request.wait_ms, lambda: self._fetch(request, present))
 
-    async def _fetch(self, request: FetchSubscription, present: Presenter | None) -> Tried[Batch]:
+    async def _fetch(self, request: FetchSubscription, present: Presenter | None) -> Attempt[Batch]:
         number = request.subscription
         async with self._locks.turn(number):
             if (pending := await self._still_pending(number)) is not None:
                 wanted, first, last = pending.wanted, pending.bounds.first, pending.bounds.last
-                found: jobs.Pending = await self._parts.run(jobs.read_pending, wanted, first, last, present)
+                found: jobs.Pending = await self._context.pool.run(jobs.read_pending, wanted, first, last, present)
                 if found.last_ticks is not None:
                     self._pending[number] = pending._replace(shown=found.last_ticks)
-                    return Tried(Batch(number, found.events, found.encoded), True, wanted)
+                    return Attempt(Batch(number, found.events, found.encoded), True, wanted)
                 # All of it was erased meanwhile: there is nothing left to acknowledge.
                 await self._move(number, pending, pending.bounds.last_ticks)
-            return await self._next(number, min(request.count, self._parts.limits.events_max), present)
+            return await self._next(number, min(request.count, self._context.limits.events_max), present)
 
     async def _still_pending(self, number: int) -> _Pending | None:
         """The fetched batch, unless another server has moved the subscription since."""
         pending = self._pending.get(number)
-        if pending is None or not self._parts.others.is_shared:
+        if pending is None or not self._context.others.is_shared:
             return pending
-        found: SubscriptionInfo = await self._parts.run(jobs.find_subscription, number)
+        found: SubscriptionInfo = await self._context.pool.run(jobs.find_subscription, number)
         if found.position == pending.start:
             return pending
         self._forget(number, pending)
         return None
 
-    async def _next(self, number: int, count: int, present: Presenter | None) -> Tried[Batch]:
-        """Scan until there is a batch or the history ends; a long scan is remembered on the way."""
+    async def _next(self, number: int, count: int, present: Presenter | None) -> Attempt[Batch]:
+        """Scan until there is a batch or the history ends; a long scan saves its position on the way."""
         while True:
-            found: jobs.Fetched = await self._parts.run(jobs.fetch, number, count, self._parts.limits, present)
+            found: jobs.Fetched = await self._context.pool.run(jobs.fetch, number, count, self._context.limits, present)
             info = found.subscription
             wanted = EventFilter(info.context, info.filter)
             if found.bounds:
                 last_ticks = found.bounds.last_ticks
                 self._remember(info, _Pending(wanted, info.position, found.next, found.bounds, last_ticks))
             elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
-                await self._parts.write(Transaction((Progress(number, info.position, found.next),)))
+                await self._context.write(Transaction((Progress(number, info.position, found.next),)))
             if found.bounds or found.end:
-                return Tried(Batch(number, found.events, found.encoded), bool(found.bounds), wanted)
+                return Attempt(Batch(number, found.events, found.encoded), bool(found.bounds), wanted)
 
     def _remember(self, info: SubscriptionInfo, pending: _Pending) -> None:
         self._pending[info.id] = pending
@@ -145,11 +145,11 @@ class Subscriptions:
         return Done()
 
     async def _move(self, number: int, pending: _Pending, last_ticks: int) -> None:
-        await self._parts.write(Transaction((_past(number, pending, last_ticks, strict=False),)))
+        await self._context.write(Transaction((_past(number, pending, last_ticks, strict=False),)))
         self._forget(number, pending)
 
     def _forget(self, number: int, pending: _Pending | None) -> None:
-        """This batch is done with; another one that is pending by now stays."""
+        """Forget this batch, but not a later one that is pending now."""
         if self._pending.get(number) is pending:
             self._pending.pop(number, None)
 
@@ -157,7 +157,7 @@ class Subscriptions:
     async def progressing(self, receipts: Sequence[SubscriptionReceipt]) -> AsyncIterator[list[Progress]]:
         """The operations that progress past pending batches inside a transaction, which is written within.
 
-        Without such a batch it is one that fails there: a transaction that was written before shall be told so.
+        For a batch that is not pending it yields an operation that fails, after the store has looked for a repeat.
         """
         async with self._locks.turn(*(receipt.subscription for receipt in receipts)):
             pending = [await self._fetched(r.subscription, r.last_ticks, strict=True) for r in receipts]
@@ -171,15 +171,15 @@ class Subscriptions:
                 self._forget(receipt.subscription, batch)
 
     async def _fetched(self, number: int, last_ticks: int, *, strict: bool) -> _Pending | None:
-        """The batch that somebody means by the time it ends on, if there is one; strict: only if that is certain."""
+        """The fetched batch that ends on a time, if there is one; strict: only if that is certain."""
         pending = await self._still_pending(number)
-        if pending is not None or not self._parts.others.is_shared:
+        if pending is not None or not self._context.others.is_shared:
             return pending if pending is not None and pending.ends_on(last_ticks) else None
-        asked = (number, last_ticks, self._parts.limits)
-        found: lookups.FetchedBatch | None = await self._parts.run(lookups.batch_until, *asked)
+        asked = (number, last_ticks, self._context.limits)
+        found: jobs.FetchedBatch | None = await self._context.pool.run(jobs.batch_until, *asked)
         if found is None or (strict and not found.is_certain):
             return None
-        bounds = jobs.Bounds(found.first, found.last, last_ticks)
+        bounds = jobs.BatchRange(found.first, found.last, last_ticks)
         return _Pending(found.wanted, found.start, found.last + 1, bounds, last_ticks)
 
     async def set(self, request: SetSubscription) -> Done:
@@ -190,11 +190,11 @@ class Subscriptions:
         if found is None:
             raise SubscriptionNotFound(f"of {request.subscriber} to '{request.filter}' in context {request.context}")
         async with self._locks.turn(found.id):
-            position = await self._parts.position_for(wanted, request.ticks)
+            position = await self._context.position_for(wanted, request.ticks)
             bookmark = SetBookmark(request.subscriber, request.context, wanted.prefix, position)
-            await self._parts.write(Transaction((bookmark,)))
+            await self._context.write(Transaction((bookmark,)))
             self._pending.pop(found.id, None)
-        self._parts.waiters.ring_all(request.context)
+        self._context.wakeups.wake_all(request.context)
         return Done()
 
 

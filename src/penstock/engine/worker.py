@@ -15,11 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.engine import jobs, last_words  # noqa: F401 - most jobs are of these: nobody shall wait for them
-from penstock.engine.answers import Answer, frame_answer
-from penstock.engine.budget import drop_traceback
-from penstock.engine.frames import Opening, Unframer, frame
-from penstock.errors import PenstockError, StoreError, Unexpected
+from penstock.engine import jobs, worker_protocol  # noqa: F401 - most jobs are of these, so load them first
+from penstock.engine.worker_protocol import Answer, Opening, Unframer, frame, frame_answer
+from penstock.errors import PenstockError, StoreError, Unexpected, drop_traceback
 from penstock.store import Store, open_reader
 from penstock.store.urls import SQLITE
 from penstock.terminal import LogLines
@@ -41,7 +39,7 @@ def main(descriptor: int, niceness: int) -> None:
     gc.set_threshold(100_000, 20, 100)
     # A server that was killed cannot close the socket as it should.
     with socket.socket(fileno=descriptor) as connection, suppress(ConnectionError):
-        last_words.connected(connection.sendall)
+        worker_protocol.connected(connection.sendall)
         worker = Worker()
         unframer = Unframer()
         while worker.stays and (count := connection.recv_into(unframer.space)):
@@ -102,9 +100,9 @@ class Worker:
         """Called before a file is opened, which makes it read-only, or after connecting, which is impossible later."""
         if self._opening.runs_lua and self._missing is None:
             # Imported here because readers need none of it, and Lua workers need it before they lose access to files.
-            from penstock.engine import build_step, paging  # noqa: F401, PLC0415
+            from penstock.engine import iterator_jobs  # noqa: F401, PLC0415
             from penstock.engine.confinement import confine, python_places  # noqa: PLC0415
-            from penstock.lua.watchdog import WATCHDOG  # noqa: PLC0415
+            from penstock.lua.program import WATCHDOG  # noqa: PLC0415
 
             self._missing = confine([*places, *python_places()], WATCHDOG.start)
 

@@ -1,7 +1,7 @@
 """The pool of worker processes, on the event loop's side.
 
-Each worker does one job at a time; what does not find a free one waits in a bounded queue. A worker that dies or
-takes too long is killed and replaced, and whoever waited for it is told.
+Each worker does one job at a time; further jobs wait in a bounded queue. The pool kills and replaces a worker that dies
+or takes too long, and its caller gets an error.
 """
 
 import asyncio
@@ -19,31 +19,30 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, cast
 
-from penstock.engine.answers import load_answer, returned_by
-from penstock.engine.frames import BYTES_MAX, Opening, Unframer, Unreadable, frame
 from penstock.engine.metrics import PoolCounts
+from penstock.engine.worker_protocol import BYTES_MAX, Opening, Unframer, Unreadable, frame, load_answer, returned_by
 from penstock.errors import Closed, PenstockError, ReaderBusy, ReaderTimeout, StorageFailure, Unexpected, WorkerDied
 from penstock.settings import Settings
 
 log = logging.getLogger(__name__)
 
 HELD: Final = (signal.SIGINT, signal.SIGTERM)
-"""They reach the whole process group, and a worker that has just been started cannot ignore them yet."""
+"""They reach the whole process group, and a worker that has just started cannot ignore them yet."""
 RESTART_PAUSE_S: Final = 0.2
 """Before a worker that died is replaced, so that one that cannot start does not spin."""
 REAP_PAUSE_S: Final = 0.02
 JOB_CALLS: Final = 4
-"""How many calls of a function a Lua worker may take longer for its job than other workers."""
+"""A Lua worker's job may take this many calls of a function longer than other jobs."""
 STATES_MAX: Final = 8
-"""How many accumulators of the largest size an answer of a Lua worker may have; there are seldom more than three."""
+"""The largest accumulators that fit into an answer of a Lua worker; more than three are rare."""
 ANSWER_BYTES: Final = 16 << 20
-"""What the rest of it may take."""
+"""The size of the rest of an answer."""
 NICENESS: Final = 5
-"""How far workers stand back where cores are scarce."""
+"""Workers yield to the server where cores are scarce."""
 SEALER_NICENESS: Final = 10
-"""How far the one that seals does: whoever reads waits for an answer, and nobody for a seal."""
+"""The sealer yields even more: a reader waits for its answer, no client waits for a seal."""
 ALARM_S: Final = 0.001
-"""How much later than a read's time is up it is told, so that it surely is."""
+"""The alarm goes off this much after a read's time is up, so that it is surely up."""
 
 Job = Callable[..., Any]
 """A function of a module, called in the worker with its store and the arguments."""
@@ -67,17 +66,12 @@ class _Waiting:
 
 
 class Process(Protocol):
-    """What the pool asks of a worker's process."""
-
     @property
-    def pid(self) -> int:
-        """Its number."""
+    def pid(self) -> int: ...
 
-    def poll(self) -> int | None:
-        """None while it runs."""
+    def poll(self) -> int | None: ...
 
-    def kill(self) -> None:
-        """End it, if it still runs."""
+    def kill(self) -> None: ...
 
 
 def start_process(descriptor: int, niceness: int) -> Process:
@@ -110,17 +104,17 @@ class WorkerPool:
         await asyncio.gather(*(self._spawn() for _ in range(self._size)))
 
     def start_soon(self) -> None:
-        """Start all workers; jobs that come meanwhile wait for them."""
+        """Start all workers; new jobs wait for them."""
         for _ in range(self._size):
             self._replace()
 
     @property
     def pids(self) -> list[int]:
-        """The processes at work, for those who look after them."""
+        """The worker processes, for monitoring."""
         return [worker.process.pid for worker in self._workers]
 
     def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
-        """Have a worker do a job; the result comes as a future."""
+        """Run a job in a worker; a future with its result."""
         if self._closing:
             raise Closed
         if len(self._waiting) >= self._settings.reader_queue_max and not self._has_room():
@@ -134,12 +128,12 @@ class WorkerPool:
         return answer
 
     def _has_room(self) -> bool:
-        """Whether there is room once those are gone who have given up."""
+        """Whether there is room without the jobs whose callers have given up."""
         self._waiting = deque(item for item in self._waiting if not item.answer.done())
         return len(self._waiting) < self._settings.reader_queue_max
 
     async def close(self) -> None:
-        """End all workers. What still waits is told."""
+        """End all workers, and fail the jobs that wait."""
         self._closing = True
         if self._alarm is not None:
             self._alarm.cancel()
@@ -155,17 +149,16 @@ class WorkerPool:
         while self._waiting and (self._idle or self._waiting[0].since < now - wait_s):
             item = self._waiting.popleft()
             if item.answer.done():
-                continue  # Whoever asked has given up.
+                continue  # The caller has given up.
             if item.since < now - wait_s:
                 _fail(item.answer, ReaderTimeout(self._settings.reader_wait_ms_max))
             else:
                 self._give(item)
         if self._waiting and self._alarm is None:
-            # All workers may be busy, or none can be started: who waits is told in time all the same.
+            # All workers may be busy, or none can start: waiting jobs fail in time all the same.
             self._alarm = self._loop.call_later(self._waiting[0].since + wait_s - now + ALARM_S, self._ring)
 
     def _give(self, item: _Waiting) -> None:
-        """Have an idle worker do a job."""
         try:
             message = frame((item.job, item.arguments))
         except Exception as error:
@@ -222,13 +215,12 @@ class WorkerPool:
     # -- told by workers
 
     def finished(self, worker: "_Worker") -> None:
-        """A worker is free again."""
         self._counts.jobs += 1
         self._idle.append(worker)
         self._dispatch()
 
     def lost(self, worker: "_Worker") -> None:
-        """A worker is gone: it died, was killed, or left after its last answer."""
+        """A worker died, was killed, or left after its last answer."""
         if worker in self._idle:
             self._idle.remove(worker)
         self._reap(worker)
@@ -263,7 +255,7 @@ class LatePool(WorkerPool):
     _has_started = False
 
     def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
-        """Have a worker do a job; the first one starts the workers."""
+        """Run a job in a worker; the first job starts the workers."""
         answer = super().run(job, *arguments)
         if not self._has_started:
             self._has_started = True
@@ -288,7 +280,7 @@ class LuaPool(LatePool):
         self.answer_bytes_max = settings.page_bytes_max + STATES_MAX * largest + ANSWER_BYTES
 
     def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
-        """Have a worker do a job; retried once, because a worker that lost its store may be unable to reopen it."""
+        """Run a job in a worker; retry once, because a worker that lost its store may be unable to reopen it."""
         return self._loop.create_task(self._run_twice(partial(super().run, job, *arguments)))
 
     async def _run_twice(self, run: Callable[[], asyncio.Future[Any]]) -> Any:
@@ -298,7 +290,7 @@ class LuaPool(LatePool):
             return await run()
 
     def load(self, data: memoryview, job: Job) -> Any:
-        """The answer to a job, which an attacker inside the worker may have made."""
+        """The answer to a job; an attacker inside the worker may have made it."""
         return load_answer(data, returned_by(job))
 
     def _opened(self, missing: list[str]) -> None:
@@ -316,7 +308,7 @@ class SealerPool(LatePool):
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """A process that is started here begins with these signals blocked, until it lets them through itself."""
+    """A process that starts here begins with these signals blocked, and unblocks them itself."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     try:
         yield
@@ -344,7 +336,7 @@ class _Worker(asyncio.BufferedProtocol):
             transport.close()
 
     def begin(self, message: bytes, answer: asyncio.Future[Any], seconds: float, job: Job) -> None:
-        """Send a job; kill the process if it takes longer than this."""
+        """Send a job; kill the process if the job takes longer."""
         self._answer, self._job = answer, job
         self._alarm = asyncio.get_running_loop().call_later(seconds, self._too_long)
         assert self._transport is not None
@@ -384,7 +376,6 @@ class _Worker(asyncio.BufferedProtocol):
             self._stop()
 
     def _stop(self) -> None:
-        """End the connection, and with it the process."""
         assert self._transport is not None
         self._transport.abort()
 
@@ -402,7 +393,7 @@ class _Worker(asyncio.BufferedProtocol):
         return answer
 
     def close(self) -> None:
-        """Let the process end, at the latest when it is connected."""
+        """End the process, at the latest when it is connected."""
         self._closing = True
         if self._transport is not None:
             self._transport.close()

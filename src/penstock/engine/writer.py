@@ -1,9 +1,9 @@
-"""Group commit: one thread that writes everything that waits, in one transaction with one fsync.
+"""Group commit: one thread writes all queued requests in one transaction with one fsync.
 
-Requests are handed over on the event loop's thread and answered there; the writer only touches the store. When it
-is idle a request starts at once; while a commit is being synced, others gather and share the next one.
+The event loop's thread queues requests and delivers their answers; the writer's thread only touches the store. When it
+is idle it starts a request at once; during the fsync of a commit, new requests gather for the next one.
 
-If the store fails, everyone who waits is told, and the writer tries to bring the store back until it is. A store that
+If the store fails, all waiting requests get the error, and the writer retries until the store recovers. A store that
 only refuses to write (NotDurable) still answers repeats of what it has written.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
-from penstock.engine.clock import ClockWatch
 from penstock.engine.metrics import Metrics
+from penstock.engine.wakeups import Wakeups
 from penstock.errors import (
     Closed,
     LimitExceeded,
@@ -28,9 +28,10 @@ from penstock.errors import (
     WriterTimeout,
 )
 from penstock.model import Appended
+from penstock.model.times import TICKS_PER_SECOND, now_ticks
 from penstock.settings import Settings
 from penstock.store import Store
-from penstock.store.contract import Commit, Outcome, Placed, Transaction
+from penstock.store.contract import BatchTimes, Commit, Outcome, Placed, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ RECOVERY_PAUSE_S: Final = 0.1
 """How long requests gather between two attempts to bring a failed store back."""
 
 Answer = Callable[[Outcome], None]
-Committed = Callable[[set[tuple[str, str]], int], None]
-"""Told on the loop's thread which streams (context, stream) have new events, and the last position."""
+OPERATION_BYTES: Final = 256
+"""The size of an operation in the writer's queue, without its events."""
 
 
 class _Item(NamedTuple):
@@ -50,21 +51,19 @@ class _Item(NamedTuple):
 
 
 class Writer:
-    """The only one who changes the store."""
-
     def __init__(
         self,
         store: Store,
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
         metrics: Metrics,
-        committed: Committed,
+        wakeups: Wakeups,
     ) -> None:
         self._store = store
         self._loop = loop
         self._settings = settings
         self._metrics = metrics
-        self._committed = committed
+        self._wakeups = wakeups
         self._clock = ClockWatch(metrics)
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._waiting = 0
@@ -75,27 +74,30 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="penstock-writer", daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
         self._clock.look(self._store.batch_times)
         self._thread.start()
 
     @property
     def waiting(self) -> int:
-        """Requests that have been taken and not been answered."""
+        """Requests in the queue and in the current batch."""
         return self._waiting
 
     @property
     def trouble(self) -> str | None:
-        """Why the store takes no writes; None if it took the last one, or came back since."""
+        """Why the store takes no writes; None if the last write succeeded, or the store recovered since."""
         failure = self._failure
         if failure is not None:
             return failure.reason if isinstance(failure, StoreError) else str(failure)
         return None if self._thread.is_alive() else "the thread that writes has ended"
 
     def submit(self, transaction: Transaction, size: int, answer: Answer) -> None:
-        """Queue a transaction; `answer` is called on the loop's thread. Raises if it cannot be taken."""
+        """Queue a transaction whose events have a size in bytes; `answer` is called on the loop's thread.
+
+        Raises if there is no room for it.
+        """
         if self._closing:
             raise Closed
+        size += OPERATION_BYTES * len(transaction.operations)
         if size > self._settings.writer_queue_bytes_max:
             raise LimitExceeded("writer_queue_bytes_max", size, self._settings.writer_queue_bytes_max)
         if (
@@ -109,7 +111,7 @@ class Writer:
         self._queue.put(_Item(transaction, size, time.monotonic(), answer))
 
     async def close(self) -> None:
-        """Take nothing more, finish what was taken, end the thread."""
+        """Refuse new requests, finish the queued ones, end the thread."""
         self._closing = True
         self._queue.put(None)
         await self._ended.wait()
@@ -127,7 +129,7 @@ class Writer:
                 if self._failure is not None:
                     self._recover()
             except Exception as error:
-                # Whatever it was: nobody may wait for ever, and the thread goes on.
+                # After any error every request gets an answer, and the thread goes on.
                 log.exception("the writer stumbled")
                 self._deliver_soon(batch, [Unexpected(repr(error))] * len(batch))
         self._loop.call_soon_threadsafe(self._ended.set)
@@ -179,7 +181,7 @@ class Writer:
             self._has_recovered()
             if len(transactions) == 1:
                 return [self._failure or Unexpected(repr(error))]
-            # One of them is at fault; the others shall not suffer for it.
+            # One of them is at fault; carry the others out one by one.
             return [outcome for transaction in transactions for outcome in self._commit([transaction])]
         for refusal in outcomes:
             if isinstance(refusal, NotDurable):
@@ -191,7 +193,7 @@ class Writer:
         return outcomes
 
     def _recover(self) -> None:
-        """Bring the store back. Until that succeeds, all who come are told."""
+        """Retry until the store recovers. Until then new requests get the error."""
         while not self._has_recovered() and not self._closing:
             waiting = self._drain()
             self._deliver_soon(waiting, self._commit([item.transaction for item in waiting]))
@@ -200,7 +202,7 @@ class Writer:
     def _has_recovered(self) -> bool:
         try:
             self._store.recover()
-        except Exception as error:  # noqa: BLE001 - told to everyone who waits, and tried again
+        except Exception as error:  # noqa: BLE001 - every waiting request gets it, and the writer retries
             if self._failure is None or str(self._failure) != str(error):
                 log.warning("the store is not usable: %s", error)
             self._failed(error if isinstance(error, PenstockError) else Unexpected(repr(error)))
@@ -261,9 +263,59 @@ class Writer:
         self._metrics.commits += commits
         self._metrics.events += events
         if touched:
-            self._committed(touched, head)
+            self._wakeups.committed(touched, head)
         for item, outcome in zip(batch, outcomes, strict=True):
             try:
                 item.answer(outcome)
             except Exception:
                 log.exception("an answer could not be delivered")
+
+
+JUMP_S: Final = 10.0
+"""By how much the clock may differ from the time that has passed, and recorded times from the clock."""
+
+
+def _elapsed_s() -> float:
+    """Seconds of a clock that cannot be set and that goes on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class ClockWatch:
+    """Compares the clock of each batch with the time that has passed since the batch before."""
+
+    def __init__(
+        self, metrics: Metrics, elapsed_s: Callable[[], float] = _elapsed_s, clock: Callable[[], int] = now_ticks
+    ) -> None:
+        self._elapsed_s = elapsed_s
+        self._clock = clock
+        self._last: tuple[BatchTimes, int] | None = None
+        """The last batch, and what this machine's clock said then."""
+        metrics.recorded_ahead_s = self.ahead_s
+        self._offset: float | None = None
+        self._is_ahead = False
+
+    def look(self, times: BatchTimes) -> None:
+        """Log what the last batch shows, or the store as it was opened; once for each jump."""
+        self._last = times, self._clock()
+        offset = times.now / TICKS_PER_SECOND - self._elapsed_s()
+        if self._offset is not None and abs(jump := offset - self._offset) > JUMP_S:
+            log.warning("the clock jumped by %+.0f s; see 'The clock' in docs/operations.md", jump)
+        self._offset = offset
+        ahead = (times.recorded - times.now) / TICKS_PER_SECOND
+        if (ahead > JUMP_S) is self._is_ahead:
+            return
+        self._is_ahead = not self._is_ahead
+        if self._is_ahead:
+            log.warning("events are recorded %.0f s ahead of the clock until it has caught up", ahead)
+        else:
+            log.warning("the clock has caught up with recorded times")
+
+    def ahead_s(self) -> float:
+        """How far recorded times are ahead of the store's clock now, also where nothing has been written for long.
+
+        The store's clock may be that of another machine; since the last batch it went on as this one's did.
+        """
+        if self._last is None:
+            return 0.0
+        times, then = self._last
+        return max(0, times.recorded - times.now - (self._clock() - then)) / TICKS_PER_SECOND

@@ -1,41 +1,157 @@
-"""What every gate can do.
+"""What every gate can do, and the addresses that gates listen on: loopback only, unless `insecure` is set.
 
-A server starts its engine, then its gates, and prints their addresses. To stop, it asks all gates to accept nothing
-more, then stops the engine, which answers everything that was accepted, then stops the gates, which send those
-answers and close.
+An address is `HOST:PORT`; ZeroMQ writes `tcp://HOST:PORT`, or `ipc://PATH` for a local socket.
+
+A server starts its engine, then its gates, and prints their addresses. To stop, it tells all gates to accept nothing
+more, then stops the engine, which answers all requests in flight, then stops the gates, which send those answers and
+close.
 """
 
-from typing import Protocol
+import asyncio
+import os
+import socket
+import stat
+from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from typing import Any, Final, Protocol
 
-from penstock.tcp import SessionInfo
+from penstock.errors import CannotListen, NotLoopback
+from penstock.settings import host_and_port
+from penstock.tcp import SessionInfo, shown_peer
+
+TCP: Final = "tcp://"
+IPC: Final = "ipc://"
+
+Resolved = tuple[socket.AddressFamily, tuple[Any, ...]]
+"""A family and an address of it, as in `socket.bind`."""
 
 
 class Gate(Protocol):
-    """A door of the server. It lives on the server's event loop."""
+    """An endpoint of the server, for one protocol. It runs on the server's event loop."""
 
     @property
     def name(self) -> str:
-        """Its name, which is that of its flag and of its address in the ready line."""
+        """Its name, also of its flag and of its address in the ready line."""
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port it really has. Known once it has started."""
+        """Where it listens, with its real port, once it has started."""
 
     async def start(self) -> None:
-        """Listen. Raises NotLoopback or CannotListen, and holds nothing then."""
+        """Listen. Raises NotLoopback or CannotListen, and then holds nothing."""
 
     def refuse(self) -> None:
-        """Accept nothing more. What was accepted goes on."""
+        """Accept nothing more. Requests in flight continue."""
 
     async def stop(self) -> None:
-        """Accept nothing more, send what is left to send, close."""
+        """Accept nothing more, send the last answers, close."""
 
 
 class SessionKeeper(Protocol):
-    """A gate whose connections are listed and can be cut off."""
+    """A gate that lists its connections and can end them."""
 
     def sessions(self) -> list[SessionInfo]:
         """All connections, the oldest first. The gate's name begins their ids."""
 
     def kick(self, session: str) -> bool:
-        """Cut a connection off; whether there was one of this id."""
+        """End a connection; whether there was one of this id."""
+
+
+async def bound_socket(gate: str, address: str, *, insecure: bool) -> socket.socket:
+    """A socket bound to an address of a gate; port 0 becomes a free one.
+
+    A name may have several addresses: all must be loopback, and the gate takes the first that it can bind.
+    """
+    if address.startswith(IPC):
+        return _bind_local(gate, address)
+    found = await resolve(gate, address)
+    if not insecure and not all(is_loopback(sockaddr[0]) for _, sockaddr in found):
+        raise NotLoopback(gate, address)
+    reason = "it has no address"
+    for family, sockaddr in found:
+        try:
+            return _bind(family, sockaddr)
+        except OSError as error:
+            reason = _words(error)
+    raise CannotListen(gate, address, reason)
+
+
+def _bind_local(gate: str, address: str) -> socket.socket:
+    """A socket bound to a file that only its owner can use. It replaces a file that a dead server left there."""
+    path, bound = address.removeprefix(IPC), socket.socket(socket.AF_UNIX)
+    try:
+        if path.startswith("@"):
+            raise OSError("an abstract socket is open to every user; name a file")
+        with suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.lstat(path).st_mode) and not _is_served(path):
+                Path(path).unlink()
+        bound.setblocking(False)
+        bound.bind(path)
+        # No client can connect before the socket listens.
+        Path(path).chmod(0o600)
+    except OSError as error:
+        bound.close()
+        raise CannotListen(gate, address, _words(error)) from error
+    return bound
+
+
+def remove_file(address: str) -> None:
+    """Remove the file of a local socket that was closed."""
+    if address.startswith(IPC):
+        Path(address.removeprefix(IPC)).unlink(missing_ok=True)
+
+
+def _is_served(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+async def resolve(gate: str, address: str) -> list[Resolved]:
+    """The addresses that `host:port` or `[host]:port` means."""
+    try:
+        host, port = host_and_port(address.removeprefix(TCP))
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise CannotListen(gate, address, str(error.strerror).lower()) from error
+    except (ValueError, OSError) as error:
+        raise CannotListen(gate, address, str(error)) from error
+    return [(family, sockaddr) for family, _, _, _, sockaddr in found]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a numeric host."""
+    address = ip_address(host)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
+def shown_address(bound: socket.socket) -> str:
+    if bound.family == socket.AF_UNIX:
+        return f"{IPC}{bound.getsockname()}"
+    return shown_peer(bound.getsockname())
+
+
+def _bind(family: socket.AddressFamily, sockaddr: tuple[Any, ...]) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setblocking(False)
+        # A server that was just stopped leaves connections behind that block its port for a minute.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # One address, one socket: [::] does not bind the IPv4 port as well.
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(sockaddr)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _words(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno else str(error)

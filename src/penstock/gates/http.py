@@ -1,25 +1,38 @@
-"""The HTTP gate: health for whoever watches the server, metrics for Prometheus, sessions for its operator.
+"""The HTTP gate: health for monitoring, metrics for Prometheus, sessions for operators.
 
-It is small and bounded. Whoever is slow, sends too much or opens too many connections loses a connection, and nobody
-else notices. What browsers may do here is decided in `penstock.gates.guard`.
+It is small and bounded: a client that is slow, sends too much or opens too many connections loses its connection, and
+other clients do not notice.
+
+A page from anywhere can make a browser send requests here. `Guard` keeps it from reading or changing anything:
+
+- **Names.** A page whose own name resolves to this server's address (DNS rebinding) has the same origin for the
+  browser, but its requests have that name in `Host`. The gate answers only IP addresses, `localhost` and configured
+  names.
+- **Origins.** A request that can change something must come from a page of this server, from a configured origin, or
+  from no page at all.
+- **Headers** tell browsers to show, embed, guess and cache nothing.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from ipaddress import ip_address
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
@@ -27,9 +40,7 @@ from uvicorn.server import ServerState
 from penstock import __version__
 from penstock.engine import Engine
 from penstock.errors import CannotListen
-from penstock.gates.addresses import bound_socket, shown_address
-from penstock.gates.contract import SessionKeeper
-from penstock.gates.guard import SECURITY_HEADERS, Guard, protected
+from penstock.gates.contract import SessionKeeper, bound_socket, shown_address
 from penstock.settings import Settings, host_and_port
 from penstock.tcp import PeerLog, network_of, shown_peer
 
@@ -38,10 +49,10 @@ log = logging.getLogger(__name__)
 BACKLOG_MAX: Final = 128
 HEAD_BYTES_MAX: Final = 16 * 1024
 PATH_CHARACTERS_MAX: Final = 200
-"""How much of an unknown path is repeated in the answer."""
+"""How much of an unknown path the answer repeats."""
 KEEP_ALIVE_S_MAX: Final = 5
 REQUEST_S_MAX: Final = 10.0
-"""How long a connection may be open, or stay open after an answer, without another answer being complete."""
+"""How long a connection may stay open without completing an answer."""
 
 PATHS: Final = {
     "/": "what this is, in plain text",
@@ -50,9 +61,30 @@ PATHS: Final = {
     "/sessions": "the connections of the TCP gates; DELETE /sessions/ID cuts one off",
 }
 
+SHOWN_CHARACTERS_MAX: Final = 200
+"""How much of an unknown name the answer repeats."""
+
+SECURITY_HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""Added to every answer that has no header of the same name: a page with scripts sets its own policy."""
+
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
+
+AUTHORITY: Final = re.compile(r"(\[[^\[\]@/\s]+\]|[^\[\]:@/\s]+)(?::([0-9]{0,5}))?")
+ORIGIN: Final = re.compile(r"(https?)://(.+)")
+ABSOLUTE: Final = re.compile(rb"https?://([^/]*)(.*)", re.IGNORECASE | re.DOTALL)
+PORTS: Final = {"http": "80", "https": "443"}
+
 
 class HttpGate:
-    """Serves `PATHS` on a socket of its own."""
+    """Serves `PATHS`."""
 
     name = "http"
 
@@ -62,31 +94,26 @@ class HttpGate:
         self._server = Server(self._config)
 
     async def start(self) -> None:
-        """Listen."""
         settings = self._engine.settings
         self._socket = await bound_socket(self.name, settings.http, insecure=settings.insecure)
         self.address = shown_address(self._socket)
         try:
-            await self._listen()
+            # Not Server.serve: that would take over the signals, which belong to the whole server.
+            config = self._server.config
+            config.load()
+            self._server.lifespan = config.lifespan_class(config)
+            await self._server.startup(sockets=[self._socket])
         except OSError as error:
             self._socket.close()
             raise CannotListen(self.name, settings.http, str(error)) from error
-
-    async def _listen(self) -> None:
-        # Not Server.serve: that would take over the signals, which belong to the whole server.
-        config = self._server.config
-        config.load()
-        self._server.lifespan = config.lifespan_class(config)
-        await self._server.startup(sockets=[self._socket])
         self._ticking = asyncio.get_running_loop().create_task(self._server.main_loop())
 
     def refuse(self) -> None:
-        """Accept nothing more."""
         for listening in self._server.servers:
             listening.close()
 
     async def stop(self) -> None:
-        """Finish the requests under way and close all connections."""
+        """Finish the requests in flight and close all connections."""
         self.refuse()
         self._server.should_exit = True
         await self._ticking
@@ -107,12 +134,12 @@ class BoundedConfig(Config):
             ws="none",
             lifespan="off",
             log_config=None,
-            # uvicorn's lines about mistakes of clients name no peer and have no limit; the peer log has both.
+            # uvicorn's lines about clients' mistakes name no peer and have no limit; the peer log has both.
             log_level="debug" if settings.log_level == "debug" else "error",
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            # Above what BoundedProtocol allows: this only answers bursts that come before it could make room.
+            # Above what BoundedProtocol allows: this only answers bursts before it can make room.
             limit_concurrency=2 * self.connections_max,
             backlog=BACKLOG_MAX,
             timeout_keep_alive=KEEP_ALIVE_S_MAX,
@@ -129,8 +156,10 @@ class BoundedConfig(Config):
 
 
 def application(engine: Engine, keepers: Sequence[SessionKeeper] = ()) -> ASGIApp:
-    """Health, metrics, sessions, and an index of them, behind the guard."""
-    process = _process_registry()
+    """Health, metrics, sessions and an index, behind the guard."""
+    process = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=process)
 
     async def health(_request: Request) -> Response:
         identity = engine.identity
@@ -170,14 +199,6 @@ def application(engine: Engine, keepers: Sequence[SessionKeeper] = ()) -> ASGIAp
     return Guard(pages, {own_name, *settings.http_hosts}, settings.http_origins)
 
 
-def _process_registry() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    GCCollector(registry=registry)
-    return registry
-
-
 async def _index(_request: Request) -> Response:
     paths = "".join(f"  {path:<10} {meaning}\n" for path, meaning in PATHS.items())
     text = f"Penstock {__version__}, an event store and durable log.\n\n{paths}\nEvents do not go through here.\n"
@@ -188,7 +209,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
     """An answer in JSON that says what there is."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:PATH_CHARACTERS_MAX]
-    # They come from a set, in whatever order.
+    # They come from a set, in any order.
     allowed = " and ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
     sentence = f"there is no {path} here" if error.status_code == 404 else f"{path} answers {allowed} only"
     body = json.dumps({"error": sentence, "paths": PATHS}, indent=2) + "\n"
@@ -196,31 +217,27 @@ async def _refusal(request: Request, error: Exception) -> Response:
 
 
 class WithoutBodies:
-    """Refuses requests that carry a body, before any of it is read: nothing here wants one."""
+    """Refuses requests that carry a body, before it reads any of it: no path here needs one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 413 and close the connection."""
         app: ASGIApp = self._app
-        if scope["type"] == "http" and _has_body(dict(scope["headers"])):
+        headers = dict(scope["headers"]) if scope["type"] == "http" else {}
+        if headers.get(b"content-length", b"0").strip(b"0") != b"" or b"transfer-encoding" in headers:
             app = JSONResponse({"error": "requests here have no body"}, 413, {"connection": "close"})
         await app(scope, receive, send)
 
 
-def _has_body(headers: dict[bytes, bytes]) -> bool:
-    return headers.get(b"content-length", b"0").strip(b"0") != b"" or b"transfer-encoding" in headers
-
-
-# --- whom it is served to -------------------------------------------------------------------------------------
+# --- connections ----------------------------------------------------------------------------------------------
 
 
 class BoundedProtocol(H11Protocol):
     """uvicorn's protocol, with limits on the number of connections and on the time each may take.
 
-    One connection too many from an address costs the one of that address its place that waits longest for its peer. If
-    all of them have requests under way, the new one is answered 429.
+    With one connection too many from an address, the gate ends the one of that address that waits longest for its peer.
+    If all of them have requests in flight, it answers the new one with 429.
     """
 
     def __init__(
@@ -234,11 +251,11 @@ class BoundedProtocol(H11Protocol):
         self.bounds = config
         self.since = self.loop.time()
         self.peer = self.network = ""
-        self._is_told = False
+        self._is_logged = False
         self._alarm: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room if there are too many, and give this one its time."""
+        """Make room if there are too many, and start this one's timer."""
         super().connection_made(transport)
         address = transport.get_extra_info("peername")
         self.peer, self.network = shown_peer(address), network_of(address)
@@ -252,7 +269,7 @@ class BoundedProtocol(H11Protocol):
             min(everybody, key=lambda each: each.since).abandon(f"there were too many connections ({limit})")
 
     def _squeeze_in(self, waiting: list["BoundedProtocol"]) -> None:
-        """Take the place of one of those, or none if there are none."""
+        """End the one that waits longest, or refuse this one."""
         limit = f"http_connections_per_address_max is {self.bounds.connections_per_address_max}"
         if waiting:
             reason = f"there were too many connections from its address ({limit})"
@@ -260,11 +277,11 @@ class BoundedProtocol(H11Protocol):
             return
         sentence = f"there are too many connections from {self.network} ({limit}); try again later"
         self.app = protected(JSONResponse({"error": sentence}, 429, {"connection": "close"}))
-        self._tell("refused", sentence)
+        self._log("refused", sentence)
 
     @property
     def waits_for_peer(self) -> bool:
-        """Whether the peer is who has something to do: send a request, or read an answer."""
+        """Whether the gate waits for the peer: to send a request, or to read an answer."""
         return not self._is_answering or self.flow.write_paused
 
     @property
@@ -273,24 +290,21 @@ class BoundedProtocol(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
 
     def on_response_complete(self) -> None:
-        """Give it time for another request."""
         self._give_time()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Say that it was no HTTP, unless an answer is half sent, and close."""
-        self._tell("ended the connection of", "what came was no HTTP")
+        """Answer 400, unless an answer is half sent, and close."""
+        self._log("ended the connection of", "what came was no HTTP")
         if not (self._is_answering and self.cycle.response_started):
             head = {**SECURITY_HEADERS, "content-type": "text/plain", "content-length": len(msg), "connection": "close"}
             lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
             self.transport.write(f"HTTP/1.1 400 Bad Request\r\n{lines}\r\n{msg}".encode("ascii"))
         if self._is_answering:
-            # It must not answer any more.
             self.cycle.disconnected = True
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
         if self._alarm is not None:
             self._alarm.cancel()
         super().connection_lost(exc)
@@ -299,18 +313,129 @@ class BoundedProtocol(H11Protocol):
         self.since = self.loop.time()
         if self._alarm is not None:
             self._alarm.cancel()
-        # Not a warning: browsers open connections that they may need, and then do not.
+        # Not a warning: browsers open connections in advance and may not use them.
         why = f"no answer was complete within {REQUEST_S_MAX:g} s"
         self._alarm = self.loop.call_later(REQUEST_S_MAX, self.abandon, why, logging.INFO)
 
     def abandon(self, why: str, level: int = logging.WARNING) -> None:
-        """Cut the connection off, whatever is under way."""
-        self._tell("ended the connection of", why, level)
+        """Close the connection at once, whatever is in flight."""
+        self._log("ended the connection of", why, level)
         self.connections.discard(self)
         self.transport.abort()
 
-    def _tell(self, what: str, why: str, level: int = logging.WARNING) -> None:
-        """Say in the log what was done to the peer, once."""
-        if not self._is_told:
-            self._is_told = True
+    def _log(self, what: str, why: str, level: int = logging.WARNING) -> None:
+        """Log what the gate did to the peer, once."""
+        if not self._is_logged:
+            self._is_logged = True
             self.bounds.peer_log.write(level, self.network, "http %s %s: %s", what, self.peer, why)
+
+
+# --- protection against pages in browsers -------------------------------------------------------------------------
+
+
+class Authority(NamedTuple):
+    """A host in lower case, IPv6 in brackets, and its port, which may be empty."""
+
+    host: str
+    port: str
+
+
+class Guard:
+    """Answers requests for other hosts with 421 and those of other origins' pages with 403; others go to the app.
+
+    It accepts a request without `Host`, which only HTTP/1.0 allows: load balancers send such checks, and browsers
+    always send a host.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = (), origins: Collection[str] = ()) -> None:
+        self._app = app
+        self._hosts = frozenset({"localhost", *hosts})
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        authorities = headers.getlist("host")
+        # A target may name a host, as in requests to proxies. It takes precedence over Host (RFC 9112).
+        if found := ABSOLUTE.fullmatch(scope.get("raw_path") or b""):
+            path = found[2] or b"/"
+            scope = {**scope, "raw_path": path, "path": unquote(path.decode("latin-1"))}
+            authorities.append(found[1].decode("latin-1"))
+        refusal = self._name_refusal(authorities)
+        # A WebSocket has no method, and is not safe.
+        if refusal is None and scope.get("method") not in SAFE_METHODS:
+            refusal = self._origin_refusal(headers, authorities[-1] if authorities else "")
+        await protected(refusal or self._app)(scope, receive, send)
+
+    def _name_refusal(self, authorities: list[str]) -> Response | None:
+        for authority in authorities:
+            parsed = parse_authority(authority)
+            if parsed is None or not (parsed.host in self._hosts or is_ip_address(parsed.host)):
+                name = authority[:SHOWN_CHARACTERS_MAX]
+                return _refused(
+                    421, f"this server does not answer to the name {name!r}; if it is its own, add it to http_hosts"
+                )
+        return None
+
+    def _origin_refusal(self, headers: Headers, authority: str) -> Response | None:
+        origins = headers.getlist("origin")
+        if any(origin.lower() not in self._origins and not is_same_origin(origin, authority) for origin in origins):
+            name = ", ".join(origins)[:SHOWN_CHARACTERS_MAX]
+            return _refused(
+                403, f"pages of {name} may change nothing here; to allow it, add that origin to http_origins"
+            )
+        if not origins and headers.get("sec-fetch-site", "").lower() == "cross-site":
+            return _refused(403, "pages of other sites may change nothing here; http_origins names those that may")
+        return None
+
+
+def protected(app: ASGIApp) -> ASGIApp:
+    """An app whose answers have the security headers."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_protected(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await app(scope, receive, send_protected)
+
+    return answer
+
+
+def parse_authority(text: str) -> Authority | None:
+    """The host and port of `Host`, without the dot that may end a name; None if the text is malformed."""
+    found = AUTHORITY.fullmatch(text)
+    return Authority(found[1].lower().removesuffix("."), found[2] or "") if found else None
+
+
+def is_ip_address(host: str) -> bool:
+    """Whether a host is an address and not a name, so that DNS does not matter."""
+    try:
+        ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def is_same_origin(origin: str, authority: str) -> bool:
+    """Whether an `Origin` is this server's, by the `Host` of the same request.
+
+    The scheme is not compared: TLS may end at a proxy. A `Host` without a port has the port of the origin's scheme.
+    """
+    found = ORIGIN.fullmatch(origin.lower())
+    if found is None:
+        return False
+    usual = PORTS[found[1]]
+    theirs, ours = parse_authority(found[2]), parse_authority(authority)
+    if theirs is None or ours is None:
+        return False
+    return (theirs.host, theirs.port or usual) == (ours.host, ours.port or usual)
+
+
+def _refused(status: int, sentence: str) -> Response:
+    return JSONResponse({"error": sentence}, status, {"connection": "close"})

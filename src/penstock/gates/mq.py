@@ -1,24 +1,19 @@
 """The MQ gate: Res01 and Res01L in MqFrames over TCP, for every language that has a socket.
 
-Many requests may be in flight on a connection (`penstock.gates.carrying.Pipeline`); answers come as they are ready, and
-those of one turn of the loop leave in one write.
+Many requests may be in flight on a connection (`penstock.gates.in_flight.Pipeline`). The gate sends each answer when it
+is ready, and all answers of one turn of the loop in one write.
 """
 
 from functools import partial
-from typing import Final
 
 from penstock.engine import Engine
-from penstock.engine.budget import FIELD_BYTES
-from penstock.gates.addresses import bound_socket, shown_address
-from penstock.gates.carrying import Pipeline
+from penstock.engine.engine import FIELD_BYTES
+from penstock.gates.contract import bound_socket, shown_address
+from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo
 from penstock.settings import Settings
 from penstock.wire.res01 import Frames
 from penstock.wire.res01.messages import Framed, decode_framed
-
-UNREAD_MS_MAX: Final = 1000
-"""How long a peer may take nothing while more waits for it than it should. Long polls of many may end at once: who
-takes the answers, if slowly, gets them all."""
 
 
 class MqGate:
@@ -42,30 +37,27 @@ class MqGate:
         self._accepting = True
 
     async def start(self) -> None:
-        """Listen."""
         bound = await bound_socket(self.name, self.address, insecure=self._engine.settings.insecure)
         self.address = shown_address(bound)
         await self._server.listen(bound)
 
     def refuse(self) -> None:
-        """Take no more connections and no more messages."""
+        """Accept no more connections and no more messages."""
         self._accepting = False
         self._server.refuse()
 
     async def stop(self) -> None:
-        """Send what is left to send, say that the server is shut down, and close."""
+        """Send the last answers and the reason of the shutdown, and close."""
         self.refuse()
         await self._server.stop()
 
     def sessions(self) -> list[SessionInfo]:
-        """All connections."""
         return self._server.sessions()
 
     def kick(self, session: str) -> bool:
-        """Cut a connection off; whether there was one of this id."""
         return self._server.kick(session)
 
-    # -- told by the server of connections
+    # -- called by the server of connections
 
     def _connected(self, session: MqSession) -> None:
         self._metrics.gate_sessions[self.name] += 1
@@ -74,12 +66,13 @@ class MqGate:
     def _received(self, session: MqSession, message: Message) -> None:
         if self._accepting:
             self._metrics.gate_received[self.name] += 1
-            framed = decode_framed(message, session.frame_bytes_max)
-            size = sum(map(len, message)) + FIELD_BYTES * framed.fields
+            size = sum(map(len, message))
+            framed = decode_framed(message, session.frame_bytes_max, size)
+            size += FIELD_BYTES * framed.fields
             session.data.take(framed.exchange, size, framed.present, partial(self._send, session, framed))
 
     def _send(self, session: MqSession, framed: Framed, answers: list[Frames]) -> None:
-        """Send answers; one that does not fit is replaced by an error that says so."""
+        """Send answers; DoesNotFit instead of one that does not fit."""
         self._metrics.gate_sent[self.name] += len(answers)
         for answer in answers:
             try:
@@ -95,7 +88,7 @@ class MqGate:
 
 
 def limits_of(settings: Settings) -> MqLimits:
-    """What the settings allow a connection."""
+    """The limits of a connection, from the settings."""
     return MqLimits(
         connections_max=settings.mq_connections_max,
         connections_per_address_max=settings.mq_connections_per_address_max,

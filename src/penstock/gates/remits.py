@@ -1,8 +1,8 @@
 """The Remits gate: logs and iterators over TCP, in CBOR.
 
 Answers have no numbers: they come in the order of the requests. So a request begins when all before it on its
-connection are answered, except that messages are added, and things read, while others like them are under way. What is
-pipelined behind something slow waits, and when there is too much of it the connection is not read from.
+connection are answered, except that several adds, or several reads, may be in flight together. Requests behind a slow
+one wait, and when there are too many of them the gate stops reading from the connection.
 """
 
 import logging
@@ -11,34 +11,28 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.engine import Engine
-from penstock.engine.budget import FIELD_BYTES, Budget, drop_traceback
-from penstock.errors import PenstockError, Unexpected
-from penstock.gates.addresses import bound_socket, shown_address
-from penstock.model import (
-    ANONYMOUS,
-    AddMessages,
-    ListIterators,
-    ListLogs,
-    NextItems,
-    Reply,
-    Request,
-    ShowLog,
-)
+from penstock.engine.engine import FIELD_BYTES, Budget
+from penstock.errors import PenstockError, Unexpected, drop_traceback
+from penstock.gates.contract import bound_socket, shown_address
+from penstock.model import ANONYMOUS, AddMessages, ListIterators, ListLogs, NextItems, Reply, Request, ShowLog
 from penstock.settings import Settings
 from penstock.tcp import Hold, SessionInfo, TcpLimits, TcpServer, TcpSession, Why
+from penstock.wire.codes import RemitsCode
 from penstock.wire.remits import Exchange, Frame, Parser, decode, error_frame, item_payload, refusal_frame
-from penstock.wire.remits.codes import BUSY, LIMIT, UNREADABLE_BYTES
 
 log = logging.getLogger(__name__)
 
 OUTSTANDING_MAX: Final = 1024
-"""Requests of one connection that are not answered; when there are more, it is not read from."""
+"""Unanswered requests of one connection; when there are more, the gate stops reading from it."""
 READS_MAX: Final = 4
-"""Reads that are under way for one connection."""
+"""Reads in flight for one connection."""
 
-LOST: Final = {LIMIT: "a frame was too long", UNREADABLE_BYTES: "a frame was too short"}
-"""Why a connection ends whose frames cannot be told apart any more, by the code that its peer is told. They are counted
-by these words, so they say nothing that a peer can choose."""
+LOST: Final[dict[int, str]] = {
+    RemitsCode.LimitExceeded: "a frame was too long",
+    RemitsCode.FailedToReadBytes: "a frame was too short",
+}
+"""Why a connection ends after a frame with a wrong length, by the code that its peer gets. Metrics use these words, so
+they contain nothing that a peer can choose."""
 
 READS: Final = (ListIterators, ListLogs, NextItems, ShowLog)
 
@@ -54,30 +48,25 @@ class RemitsGate:
         self._server = _Server(engine)
 
     async def start(self) -> None:
-        """Listen."""
         bound = await bound_socket(self.name, self.address, insecure=self._engine.settings.insecure)
         self.address = shown_address(bound)
         await self._server.listen(bound)
 
     def refuse(self) -> None:
-        """Take no more connections and no more requests."""
         self._server.refuse()
 
     async def stop(self) -> None:
-        """Send what is left to send, and close."""
         await self._server.stop()
 
     def sessions(self) -> list[SessionInfo]:
-        """All connections."""
         return self._server.sessions()
 
     def kick(self, session: str) -> bool:
-        """Cut a connection off; whether there was one of this id."""
         return self._server.kick(session)
 
 
 def limits_of(settings: Settings) -> TcpLimits:
-    """What the settings allow a connection."""
+    """The limits of a connection, from the settings."""
     usual, idle_ms_max = TcpLimits(), settings.remits_idle_ms_max
     return TcpLimits(
         connections_max=settings.remits_connections_max,
@@ -96,29 +85,21 @@ class _Server(TcpServer["_Session"]):
         super().__init__(RemitsGate.name, limits_of(engine.settings))
         self._engine = engine
 
-    @property
-    def is_accepting(self) -> bool:
-        """Whether requests are still taken."""
-        return not self._stopping
-
     def new_session(self) -> "_Session":
-        """A session on the engine."""
         return _Session(self._engine, self)
 
     def opened(self, session: "_Session") -> None:
-        """Keep it, or refuse it."""
         super().opened(session)
         self._engine.metrics.gate_sessions[self.name] = len(self._sessions)
 
     def closed(self, session: "_Session") -> None:
-        """Forget it."""
         super().closed(session)
         self._engine.metrics.gate_sessions[self.name] = len(self._sessions)
         self._engine.metrics.gate_closed[self.name, session.ended or Why.LOST] += 1
 
 
-class _Asked:
-    """A request that is not answered yet, and its answer once it is there."""
+class _InFlightRequest:
+    """A request in flight, and its answer once it is ready."""
 
     __slots__ = ("_abandon", "_budget", "_exchange", "_kept", "_session", "answer", "size")
 
@@ -136,7 +117,7 @@ class _Asked:
 
     @property
     def group(self) -> type[Request] | None:
-        """Those of one group may be under way together; without a group it is alone."""
+        """Requests of one group may be in flight together; one without a group is alone."""
         request = self._exchange.request
         if isinstance(request, AddMessages):
             return AddMessages
@@ -150,7 +131,6 @@ class _Asked:
             self._exchange = Exchange(None, lambda _reply: busy)
 
     def begin(self, engine: Engine) -> None:
-        """Have it carried out."""
         request = self._exchange.request
         if request is None:
             self.answer = self._exchange.answer()
@@ -163,8 +143,8 @@ class _Asked:
         try:
             self.answer = self._exchange.answer(reply)
         except Exception as error:
-            # Others wait behind this one: it has an answer, whatever happens.
-            log.exception("an answer could not be composed")
+            # Others wait behind this one, so it needs an answer.
+            log.exception("an answer could not be encoded")
             self.answer = error_frame(Unexpected(repr(error)))
         if self.group is NextItems and not self._session.is_next(self):
             self._keep(self.answer)
@@ -187,8 +167,8 @@ class _Asked:
         self.size = self._kept = 0
 
     def abandon(self) -> None:
-        """Nobody is there for the answer."""
-        # The engine still writes what cannot be given up, and answers then.
+        """The connection is gone."""
+        # The engine still writes what cannot be given up, and replies then.
         if self._abandon is None or self.answer is not None or self._abandon():
             self.leave()
         self._abandon = None
@@ -202,8 +182,8 @@ class _Session(TcpSession):
         self._engine = engine
         self._server = keeper
         self._parser = Parser(engine.settings.remits_frame_bytes_max)
-        self._waiting: deque[_Asked] = deque()
-        self._under_way: deque[_Asked] = deque()
+        self._waiting: deque[_InFlightRequest] = deque()
+        self._in_flight: deque[_InFlightRequest] = deque()
         self._size = 0
         self.is_gone = False
         """Whether the connection is closed."""
@@ -219,7 +199,7 @@ class _Session(TcpSession):
     # -- requests
 
     def received(self, data: bytes) -> int:
-        """Take requests, as long as the server takes any."""
+        """Read requests, until the server stops."""
         frames = self._parser.receive(data)
         if self._server.is_accepting:
             self.messages_received += len(frames)
@@ -232,16 +212,16 @@ class _Session(TcpSession):
     def _take(self, frame: Frame) -> None:
         exchange = decode(frame, self._engine.settings.commit_events_max)
         messages = exchange.request.messages if isinstance(exchange.request, AddMessages) else ()
-        asked = _Asked(self, exchange, len(frame.payload) + FIELD_BYTES * (1 + len(messages)))
-        self._waiting.append(asked)
-        self._size += asked.size
+        request = _InFlightRequest(self, exchange, len(frame.payload) + FIELD_BYTES * (1 + len(messages)))
+        self._waiting.append(request)
+        self._size += request.size
         if self._is_crowded:
             self.hold(Hold.BUSY)
 
     @property
     def _is_crowded(self) -> bool:
         return (
-            len(self._waiting) + len(self._under_way) >= OUTSTANDING_MAX
+            len(self._waiting) + len(self._in_flight) >= OUTSTANDING_MAX
             or self._size > self.budget.connection_bytes_max
         )
 
@@ -260,47 +240,47 @@ class _Session(TcpSession):
             self._is_going_on = False
         if not self._is_crowded:
             self.release(Hold.BUSY)
-        if not self._under_way and not self._waiting:
+        if not self._in_flight and not self._waiting:
             self._end_if_done()
 
     def _answer_next(self) -> bool:
         """Send the next answer if it is there; whether it was."""
-        if not self._under_way or (answer := self._under_way[0].answer) is None:
+        if not self._in_flight or (answer := self._in_flight[0].answer) is None:
             return False
-        asked = self._under_way.popleft()
-        self._size -= asked.size
-        asked.leave()
+        request = self._in_flight.popleft()
+        self._size -= request.size
+        request.leave()
         self.messages_sent += 1
         self._engine.metrics.gate_sent[RemitsGate.name] += 1
         self.write(answer)
         return True
 
-    def is_next(self, asked: _Asked) -> bool:
+    def is_next(self, request: _InFlightRequest) -> bool:
         """Whether this is the next request to answer."""
-        return not self._under_way or self._under_way[0] is asked
+        return not self._in_flight or self._in_flight[0] is request
 
     def _begin_next(self) -> bool:
         """Begin the next request if it may begin; whether it did."""
         if not self._waiting or not self._may_begin(self._waiting[0].group):
             return False
-        asked = self._waiting.popleft()
-        self._under_way.append(asked)
-        asked.begin(self._engine)
+        request = self._waiting.popleft()
+        self._in_flight.append(request)
+        request.begin(self._engine)
         return True
 
     def _may_begin(self, group: type[Request] | None) -> bool:
-        if group is NextItems and (self.holds & Hold.UNSENT or len(self._under_way) >= READS_MAX):
+        if group is NextItems and (self.holds & Hold.UNSENT or len(self._in_flight) >= READS_MAX):
             return False
-        return not self._under_way or (group is not None and group is self._under_way[-1].group)
+        return not self._in_flight or (group is not None and group is self._in_flight[-1].group)
 
     # -- the end
 
     def farewell(self, why: str) -> bytes:
-        """What a refused peer gets as the answer to its first request. Later it would be taken for another answer."""
-        return refusal_frame(BUSY) if why in (Why.REFUSED, Why.CROWDED) else b""
+        """A refused peer gets this as the answer to its first request. Later it would look like another answer."""
+        return refusal_frame(RemitsCode.ServerBusy) if why in (Why.REFUSED, Why.CROWDED) else b""
 
     def _end_if_done(self) -> None:
-        """Everything is answered: close if the peer has nothing more to say, or cannot be understood."""
+        """All requests are answered: close if the peer sends no more, or sent a wrong length."""
         if self._is_leaving:
             return
         if self._parser.lost is not None:
@@ -312,24 +292,21 @@ class _Session(TcpSession):
             self.leave(Why.DONE)
 
     def has_due(self) -> bool:
-        """The peer sends nothing more. It gets the answers that it has asked for."""
+        """The peer sends nothing more. It still gets its answers."""
         self._peer_is_done = True
-        return bool(self._under_way or self._waiting)
+        return bool(self._in_flight or self._waiting)
 
     def resume_writing(self) -> None:
-        """The peer has taken most of what waited for it."""
         super().resume_writing()
         self.go_on()
 
     def forget(self) -> None:
-        """Drop an unfinished request."""
         self._parser.forget()
 
     def lost(self) -> None:
-        """Give up what only reads or waits."""
         self.is_gone = True
-        for asked in [*self._waiting, *self._under_way]:
-            asked.abandon()
-        # They refer to this session: a cycle, which would keep large requests in memory.
+        for request in [*self._waiting, *self._in_flight]:
+            request.abandon()
+        # They refer to this session: a cycle that would keep large requests in memory.
         self._waiting.clear()
-        self._under_way.clear()
+        self._in_flight.clear()

@@ -1,7 +1,7 @@
 """Where a history is read from: a store itself, or a server.
 
-A store is read in steps, each in a short snapshot of its own, so that reading never holds up whoever writes. Records
-come as they are stored; whoever reads them takes out what is wanted.
+A store is read in steps, each in a short snapshot, so that a long read never delays writers. Records
+come as they are stored; the reader filters them.
 """
 
 import time
@@ -33,7 +33,7 @@ PAUSE_S: Final = 0.5
 
 
 class Now(NamedTuple):
-    """What a history is at a moment."""
+    """A history's identity and last position at a moment."""
 
     identity: StoreIdentity
     head: int
@@ -43,10 +43,9 @@ class History(Protocol):
     """A history that is open for reading."""
 
     def now(self) -> Now:
-        """What it is at this moment. It is asked for often, and costs little."""
+        """Cheap, as readers ask often."""
 
-    def all_bytes(self) -> int:
-        """The bytes of all its events."""
+    def all_bytes(self) -> int: ...
 
     def event_bytes(self, position: int) -> int:
         """About how many bytes each event takes from a position on."""
@@ -63,12 +62,10 @@ class History(Protocol):
         All that begin before `end`; there may be more. No position comes twice, also if records are merged meanwhile.
         """
 
-    def close(self) -> None:
-        """Release everything."""
+    def close(self) -> None: ...
 
 
 def open_history(url: str) -> History:
-    """Open what a URL names."""
     if not url.startswith(SERVED):
         return StoredHistory(url)
     # A client takes a while to import, and most reads need none.
@@ -88,8 +85,6 @@ def _shown(identity: StoreIdentity) -> str:
 
 
 class StoredHistory:
-    """A store, read by this process itself."""
-
     def __init__(self, url: str) -> None:
         self._is_local = url.startswith(LOCAL)
         self._store = self._patiently(partial(open_reader, url), OPENING_S_MAX)

@@ -14,7 +14,7 @@ from penstock.history.columns import COLUMNS
 from penstock.model import EventFilter
 from penstock.model.events import check_context, check_stream, check_type
 from penstock.model.times import ticks_of_text
-from penstock.settings.parsers import size, switch, whole_number
+from penstock.settings.table import size, switch, whole_number
 
 POSITION_MAX: Final = (1 << 63) - 1
 SCHEMES: Final = ("sqlite:///", "postgresql://", "postgres://", "penstock://", "zmq+tcp://")
@@ -22,7 +22,7 @@ SCHEMES: Final = ("sqlite:///", "postgresql://", "postgres://", "penstock://", "
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is to be read. Positions are inclusive; `until` is the first time, in ticks, that is not wanted any more."""
+    """What to read. Positions are inclusive; `until` is the first time, in ticks, that is not wanted."""
 
     url: str
     context: str | None = None
@@ -39,12 +39,11 @@ class ReadOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "ReadOptions":
-        """The options of a read, from what Spark has."""
         return cls(**parsed(given, _OPTIONS))
 
     @property
     def wanted(self) -> EventFilter:
-        """Which events, but for positions and times."""
+        """The filter, without positions and times."""
         return EventFilter(self.context, self.filter, self.types)
 
 
@@ -53,7 +52,7 @@ Options = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 
 def parsed(given: Mapping[str, str], options: Options, ignored: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of these options. What is unknown, unless it is ignored, or cannot be read is InvalidRequest."""
+    """The fields of these options. Raises InvalidRequest for an unknown option and for a bad value."""
     names = {name.lower(): name for name in options}
     fields = {}
     for key, value in given.items():
@@ -84,7 +83,6 @@ def _suggestion(key: str, names: Mapping[str, str]) -> str:
 
 
 def url(value: str) -> str:
-    """Where a history is."""
     # Its value is not repeated in errors: it may hold a password.
     if not any(value.startswith(scheme) and value != scheme for scheme in SCHEMES):
         raise ValueError("must be sqlite:///DIR, postgresql://… or penstock://HOST:PORT")
@@ -163,4 +161,3 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "pushFilters": ("push_filters", switch),
 }
 NAMES: Final = tuple(_OPTIONS)
-"""The names of all options."""

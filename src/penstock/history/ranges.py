@@ -28,11 +28,11 @@ from penstock.store.record import Record
 from penstock.store.sealing import SEALED_EVENTS
 
 RANGES_MAX: Final = 10_000
-"""Tasks of one read; in a larger history their ranges are wider than was asked for."""
+"""Tasks of one read; in a larger history their ranges are wider than requested."""
 RANGES_USUAL: Final = 16
 RANGE_BYTES_MIN: Final = 32 << 20
 RANGE_BYTES_MAX: Final = 128 << 20
-"""Unless somebody says how many bytes a task reads, there are so many tasks, neither too small nor too large: Spark and
+"""Without the option `partitionBytes` a read has this many tasks, neither too small nor too large: Spark and
 Python take tens of milliseconds for each, whatever it reads."""
 SAMPLES_PER_RANGE: Final = 4
 SAMPLES_MAX: Final = 1024
@@ -93,7 +93,7 @@ def _event_bytes(history: History, position: int) -> int:
     try:
         return max(1, history.event_bytes(position))
     except DamagedRecord:
-        # Whoever reads it is told.
+        # The read itself reports it.
         return 1
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.client.aio import TIMEOUT_S
-from penstock.client.blocking import Portal, iterate
 from penstock.client.calls import Calls
-from penstock.client.reading import Range, record_pages
-from penstock.client.urls import transport_to
+from penstock.client.reader import HistoryRange, record_pages
+from penstock.client.sync import Portal, iterate
+from penstock.client.transport import transport_to
 from penstock.history.histories import Now
 from penstock.model import (
     ContextPage,
@@ -72,7 +72,7 @@ class ServedHistory:
     def records(self, wanted: EventFilter, position: int, end: int) -> Iterator[list[Record]]:
         """See History."""
         if position < end:
-            wanted_range = Range(position, context=wanted.context, filter=wanted.prefix, until=end - 1)
+            wanted_range = HistoryRange(position, context=wanted.context, filter=wanted.prefix, until=end - 1)
             yield from iterate(self._portal, record_pages(self._calls, wanted_range))
 
     def close(self) -> None:

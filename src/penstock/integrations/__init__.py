@@ -1,1 +1,1 @@
-"""Penstock under other people's libraries. Each has an extra of its own name: `pip install penstock[eventsourcing]`."""
+"""Penstock under other libraries. Each has an extra of its name: `pip install penstock[eventsourcing]`."""

@@ -1,20 +1,20 @@
-"""Where a replay goes: streams of a store, or once more through a queue.
+"""Batches of a replay, and where they go: streams of a store, or a queue.
 
-Both take pieces under producer marks whose numbers are positions of the source, so that the store that takes them
-knows exactly how far the replay is, whatever becomes of whoever sends them.
+Both targets take batches under producer marks whose numbers are positions of the source. So the store that takes them
+knows exactly how far the replay is, even if the sender is killed. Where a batch ends depends on the events alone, so
+that a second run makes the same batches.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
-from penstock.errors import MarkSuperseded
-from penstock.interchange.reading import BATCH_EVENTS_MAX
-from penstock.interchange.replay_notes import ReplayRefused
-from penstock.interchange.replay_reading import Piece
-from penstock.interchange.sending import Sender
+from penstock.errors import MarkSuperseded, PenstockError
+from penstock.history.histories import History
+from penstock.interchange.exporter import Selection
+from penstock.interchange.sender import BATCH_EVENTS_MAX, Sender
 from penstock.model import (
     ANY,
     Append,
@@ -34,146 +34,262 @@ from penstock.model import (
     check_stream,
 )
 from penstock.store.contract import LOG_CONTEXT, StoreIdentity
+from penstock.store.record import Record
 
 QUEUE_EVENTS_MAX: Final = 100
-"""Events that are put back into a queue together: what its consumers get as one batch."""
+"""Events of a batch for a queue, which its consumers get together."""
 FULL_S_MIN: Final = 0.05
 FULL_S_MAX: Final = 1.0
-"""How long one waits for consumers before one asks again whether there is room in a queue."""
+"""How long a replay waits before it asks again whether a full queue has room."""
 
 Wait = Callable[[float], bool]
-"""Waits so many seconds; answers False, at once, if nobody wants to wait any more."""
+"""Waits so many seconds. Returns False at once when the replay is to stop."""
 
 
-class Target(ABC):
-    """Where events go, a piece at a time."""
+class ReplayRefused(PenstockError):
+    """A replay that is not possible as things are."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+# --- batches --------------------------------------------------------------------------------------------------
+
+
+class HistoryPage(NamedTuple):
+    """Events of a history, the number of erased events among them, and the next position."""
+
+    events: list[Event]
+    erased: int
+    next: int
+
+
+class Batch(NamedTuple):
+    """Events to send together, perhaps none. After it, the replay is done up to `last`."""
+
+    events: list[Event]
+    last: int
+    erased: int
+
+
+def history_pages(history: History, passing: EventFilter, begin: int, last: int) -> Iterator[HistoryPage]:
+    """The events between two positions, in order. Raises DamagedRecord, which names its position."""
+    if begin > last:
+        return
+    for records in history.records(passing, begin, last + 1):
+        events = [event for record in records for event in record.events(passing, begin, last)]
+        erased = sum(_count_erased(record, passing, begin, last) for record in records)
+        begin = min(records[-1].last, last) + 1
+        yield HistoryPage(events, erased, begin)
+
+
+def _count_erased(record: Record, passing: EventFilter, begin: int, last: int) -> int:
+    """The number of erased events of these streams. Their types are not known any more."""
+    with record.sound():
+        if b"" not in record.texts()[record.name_count :]:
+            return 0
+    places, position = 0, record.position
+    for run in record.runs():
+        if passing.wants_stream(run.context, run.stream):
+            places += max(0, min(position + run.length - 1, last) - max(position, begin) + 1)
+        position += run.length
+    return places - len(record.events(EventFilter(passing.context, passing.prefix), begin, last))
+
+
+def size_of(event: Event) -> int:
+    """About how many bytes an event takes."""
+    return len(event.body) + len(event.headers or "") + len(event.type) + len(event.stream)
+
+
+class Batcher:
+    """Makes batches of at most so many events and bytes; a larger event goes alone.
+
+    A batch that was in flight when a replay ended goes out again as it was, up to `first_end`. If batches must be
+    `unbroken`, a batch ends before an event that is not selected.
+    """
+
+    def __init__(self, events_max: int, bytes_max: int, first_end: int = 0, *, unbroken: bool = False) -> None:
+        self._events_max = events_max
+        self._bytes_max = bytes_max
+        self._first_end = first_end
+        self._unbroken = unbroken
+        self._events: list[Event] = []
+        self._bytes = 0
+        self._erased = 0
+
+    def batches(self, found: Iterator[HistoryPage], is_selected: Callable[[Event], bool], last: int) -> Iterator[Batch]:
+        """Batches of the selected events; the last one ends at `last`. Batches may be empty."""
+        for page in found:
+            for event in page.events:
+                selected = is_selected(event)
+                if self._events and self._ends_before(event, selected):
+                    yield self._batch()
+                if selected:
+                    self._events.append(event)
+                    self._bytes += size_of(event)
+            self._erased += page.erased
+            if not self._events:
+                yield Batch([], page.next - 1, self._take_erased())
+        if self._events:
+            yield self._batch()
+        yield Batch([], last, self._take_erased())
+
+    def _ends_before(self, event: Event, selected: bool) -> bool:
+        if event.position <= self._first_end:
+            return False
+        if self._first_end or not selected:
+            return bool(self._first_end) or self._unbroken
+        return len(self._events) >= self._events_max or self._bytes + size_of(event) > self._bytes_max
+
+    def _batch(self) -> Batch:
+        last = max(self._first_end, self._events[-1].position)
+        batch = Batch(self._events, last, self._take_erased())
+        self._events, self._bytes, self._first_end = [], 0, 0
+        return batch
+
+    def _take_erased(self) -> int:
+        erased, self._erased = self._erased, 0
+        return erased
+
+
+# --- targets --------------------------------------------------------------------------------------------------
+
+
+class ReplayTarget(ABC):
+    """Takes one batch at a time."""
 
     events_max: ClassVar[int]
-    """Events of a piece."""
+    """Events of a batch."""
     unbroken: ClassVar[bool]
-    """Whether a piece has all events of the history, that the target could have, between its first and its last."""
+    """Whether a batch has all events for this target between its first and its last."""
     waiting: int | None = None
-    """Events that wait there for somebody, if that is known."""
+    """Events that wait in the target for consumers, if known."""
+
+    key: tuple[str | None, ...]
+    """Identifies the target within its store."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self._left_out = 0
 
     def take_left_out(self) -> int:
-        """How many events were not taken since this was asked, because they are on their way anyway."""
+        """The number of events since the last call that the target left out because consumers get them anyway."""
         left_out, self._left_out = self._left_out, 0
         return left_out
 
     def identity(self) -> StoreIdentity:
-        """What store it is."""
         stats = self._sender.ask(GetStats(), StoreStats)
         return StoreIdentity(stats.store_id, stats.timeline)
 
     def highest(self, producer: str) -> int | None:
-        """Up to which position a producer's events are there, if it is known here."""
+        """The position up to which the target has a producer's events, if it knows the producer."""
         return self._sender.highest(producer)
 
+    def passing(self, selection: Selection) -> EventFilter:
+        """The events that a batch looks at."""
+        return EventFilter(selection.context, selection.filter, selection.types)
+
     @abstractmethod
-    def start(self, piece: Piece, producer: str, wait: Wait) -> bool:
-        """Send a piece; the one before must be settled. False if nobody wanted to wait any more: it was not sent."""
+    def start(self, batch: Batch, producer: str, wait: Wait) -> bool:
+        """Send a batch. Settle the one before first. False, without sending, if `wait` says to stop."""
 
     @abstractmethod
     def settle(self) -> int | None:
-        """Wait until what was sent is done. If somebody else was further already: up to which position."""
-
-
-# --- streams of a store ---------------------------------------------------------------------------------------
+        """Wait for the batch in flight. Returns a position if another process has replayed up to it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """How streams are called where they go."""
+class IntoStreams:
+    """Streams of a store, and how they are named."""
 
+    url: str
     context: str | None = None
-    """None: the context that they have."""
+    """None keeps the context."""
     prefix: str = ""
     new: bool = False
-    """Whether there may be none of them when the replay begins."""
+    """Whether the replay begins only if none of them exists."""
 
-    def of(self, event: Event) -> tuple[str, str]:
-        """The context and stream that an event goes to. Raises ReplayRefused."""
+    def place_of(self, event: Event) -> tuple[str, str]:
+        """The context and stream for an event. Raises ReplayRefused."""
         stream = self.prefix + event.stream
         if self.prefix and (reason := check_stream(stream)):
             raise ReplayRefused(f"the event at position {event.position} has no place: its stream {reason}")
         return self.context or event.context, stream
 
 
-class StreamsTarget(Target):
-    """Streams of a store: events are appended with the ids, times, types, headers and bodies that they have."""
+class StreamsTarget(ReplayTarget):
+    """Streams of a store. Events keep their ids, times, types, headers and bodies."""
 
     events_max = BATCH_EVENTS_MAX
     unbroken = False
 
-    def __init__(self, sender: Sender, places: Places) -> None:
+    def __init__(self, sender: Sender, into: IntoStreams) -> None:
         super().__init__(sender)
-        self._places = places
+        self._into = into
+        self.key = ("streams", into.context, into.prefix)
         self._logs: set[str] = set()
 
     def check_new(self, context: str | None) -> None:
-        """Raise ReplayRefused if the streams must be new, and there are some where those of a context would go."""
-        context = self._places.context or context
-        if not self._places.new:
+        """Raise ReplayRefused if streams must be new and some exist where those of a context would go."""
+        context = self._into.context or context
+        if not self._into.new:
             return
         if context is None and self._sender.ask(GetStats(), StoreStats).head:
             raise ReplayRefused("there are events in the target already, which must be new: nothing was sent")
         if context is not None:
-            page = self._sender.ask(ListStreams(context, self._places.prefix, "", 1), StreamPage)
+            page = self._sender.ask(ListStreams(context, self._into.prefix, "", 1), StreamPage)
             for found in page.streams:
                 where = f"stream {found.name} of context {context} is there already"
                 raise ReplayRefused(f"{where}, and streams must be new: nothing was sent")
 
-    def start(self, piece: Piece, producer: str, wait: Wait) -> bool:  # noqa: ARG002 - a store has room
-        """See Target."""
-        grouped = [(place, list(events)) for place, events in groupby(piece.events, key=self._places.of)]
-        self._make_logs({stream for (context, stream), _ in grouped if context == LOG_CONTEXT})
-        commits = tuple(Append(context, stream, tuple(map(_new, events)), ANY) for (context, stream), events in grouped)
-        self._sender.start(commits, len(piece.events), ProducerMark(producer, piece.last))
+    def start(self, batch: Batch, producer: str, wait: Wait) -> bool:  # noqa: ARG002 - a store has room
+        commits, logs = [], set()
+        for (context, stream), events in groupby(batch.events, key=self._into.place_of):
+            new = tuple(NewEvent(event.id, event.stamp, event.type, event.headers, event.body) for event in events)
+            commits.append(Append(context, stream, new, ANY))
+            if context == LOG_CONTEXT:
+                logs.add(stream)
+        self._sender.create_logs(tuple(sorted(logs - self._logs)))
+        self._logs |= logs
+        self._sender.start(tuple(commits), len(batch.events), ProducerMark(producer, batch.last))
         return True
 
-    def _make_logs(self, names: set[str]) -> None:
-        self._sender.create_logs(tuple(sorted(names - self._logs)))
-        self._logs |= names
-
     def settle(self) -> int | None:
-        """See Target."""
-        is_under_way = self._sender.is_under_way
-        if self._sender.settle() is None and is_under_way:
+        has_in_flight = self._sender.has_in_flight
+        if self._sender.settle() is None and has_in_flight:
             return self._sender.passed
         return None
 
 
-def _new(event: Event) -> NewEvent:
-    return NewEvent(event.id, event.stamp, event.type, event.headers, event.body)
+@dataclass(frozen=True, slots=True)
+class ThroughQueue:
+    """A queue of the source."""
+
+    queue: str
+    context: str | None = None
 
 
-# --- through a queue ------------------------------------------------------------------------------------------
-
-
-class QueueTarget(Target):
-    """A queue of the source: its consumers get events of it once more, while it stays where it is."""
+class QueueTarget(ReplayTarget):
+    """A queue of the source. Its consumers get events again, while its own position stays."""
 
     events_max = QUEUE_EVENTS_MAX
     unbroken = True
 
-    def __init__(self, sender: Sender, name: str, context: str | None) -> None:
+    def __init__(self, sender: Sender, through: ThroughQueue) -> None:
         super().__init__(sender)
-        self.queue = find_queue(sender, name, context)
+        self.queue = _find_queue(sender, through.queue, through.context)
+        self.key = ("queue", self.queue.context, self.queue.name)
         self._passed: int | None = None
 
-    @property
-    def passing(self) -> EventFilter:
-        """Which events are the queue's."""
+    def passing(self, selection: Selection) -> EventFilter:  # noqa: ARG002 - unbroken: of all events of the queue
         return EventFilter(self.queue.context, self.queue.filter)
 
-    def start(self, piece: Piece, producer: str, wait: Wait) -> bool:
-        """See Target. Done at once, unless there is no room: then consumers are waited for."""
-        mark = ProducerMark(producer, piece.last)
-        place = self.queue.context, self.queue.name, piece.events[0].position, piece.last
+    def start(self, batch: Batch, producer: str, wait: Wait) -> bool:
+        """Replay a batch before this returns. If the queue is full, wait for its consumers."""
+        mark = ProducerMark(producer, batch.last)
+        place = self.queue.context, self.queue.name, batch.events[0].position, batch.last
         pause = FULL_S_MIN
         while True:
             try:
@@ -190,14 +306,19 @@ class QueueTarget(Target):
             pause = min(2 * pause, FULL_S_MAX)
 
     def settle(self) -> int | None:
-        """See Target."""
         passed, self._passed = self._passed, None
         return passed
 
 
-def find_queue(sender: Sender, name: str, context: str | None) -> QueueInfo:
-    """The queue of a name. Raises ReplayRefused."""
-    found = [info for info in _queues(sender) if info.name == name and context in (None, info.context)]
+def _find_queue(sender: Sender, name: str, context: str | None) -> QueueInfo:
+    """Raises ReplayRefused if there is no such queue, or more than one."""
+    queues: list[QueueInfo] = []
+    is_end = False
+    while not is_end:
+        page = sender.ask(ListQueues(queues[-1].id if queues else 0), QueuePage)
+        queues += page.queues
+        is_end = page.end
+    found = [info for info in queues if info.name == name and context in (None, info.context)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -205,12 +326,3 @@ def find_queue(sender: Sender, name: str, context: str | None) -> QueueInfo:
         raise ReplayRefused(f"there are queues {name} in the contexts {contexts}: say --queue-context")
     where = "" if context is None else f" in context {context}"
     raise ReplayRefused(f"no queue {name}{where}; see penstock queue list")
-
-
-def _queues(sender: Sender) -> list[QueueInfo]:
-    found: list[QueueInfo] = []
-    while True:
-        page = sender.ask(ListQueues(found[-1].id if found else 0), QueuePage)
-        found += page.queues
-        if page.end:
-            return found

@@ -38,7 +38,7 @@ from penstock.lake.reading import read_pieces, read_rows
 from penstock.lake.sources import Source, check_source, look, timelines
 from penstock.model import PositionRange
 from penstock.model.times import now_text
-from penstock.spark.spreading import Session, shares, spread
+from penstock.spark.parallel import Session, event_progress, parallel_map
 from penstock.store.contract import Progressed, StoreIdentity
 from penstock.store.sealing import SEALED_EVENTS
 
@@ -195,8 +195,8 @@ class _Turn:
         record(self.place, Plan(ARCHIVE, tuple(spans)))
         tasks = [_Task(self.lake, self.url, self.source.identity, span) for span in spans]
         events = spans[-1].last - self.manifest.head
-        told = shares(progressed, self.manifest.head, events, self.source.head)
-        written = [each for result in spread(self.spark, tasks, _write, told) for each in result]
+        told = event_progress(progressed, self.manifest.head, events, self.source.head)
+        written = [each for result in parallel_map(self.spark, tasks, _write, told) for each in result]
         self._commit(ARCHIVE, written, spans[-1].last, self.manifest.erasures)
         progressed(self.manifest.head, self.source.head)
 
@@ -225,8 +225,8 @@ class _Turn:
         pairs = zip(files, spans, strict=True)
         tasks = [_Task(self.lake, self.url, self.source.identity, span, file, gone) for file, span in pairs]
         first, last = files[0].first, files[-1].last
-        told = shares(progressed, first - 1, last - first + 1, self.source.head)
-        written = [each for each in spread(self.spark, tasks, _rewrite, told) if each is not None]
+        told = event_progress(progressed, first - 1, last - first + 1, self.source.head)
+        written = [each for each in parallel_map(self.spark, tasks, _rewrite, told) if each is not None]
         self.rewritten += len(written)
         self._commit(REWRITE, written, self.manifest.head, self.manifest.erasures)
         progressed(last, self.source.head)

@@ -30,7 +30,7 @@ from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen
 from penstock.lake.reading import PIECE_BYTES_MAX, ROW_BYTES
 from penstock.lake.verifying import read_whole
 from penstock.model import PositionRange
-from penstock.spark.spreading import Session, spread
+from penstock.spark.parallel import Session, parallel_map
 from penstock.store.contract import Progressed
 
 FILE_BYTES: Final = 128 << 20
@@ -123,7 +123,7 @@ def _round(
     done, total = groups[0][0].first - 1, manifest.head
     events = groups[-1][-1].last - done
     tasks = [_Task(absolute(lake), group) for group in groups]
-    written = spread(spark, tasks, _merge, lambda share: progressed(done + int(share * events), total))
+    written = parallel_map(spark, tasks, _merge, lambda share: progressed(done + int(share * events), total))
     manifest = replace_files(place, manifest, groups, written, followed)
     finish(place)
     return manifest

@@ -29,9 +29,8 @@ from penstock.lake.places import LakePlace, open_lake_place
 from penstock.lake.sources import check_source, look
 from penstock.sql import Answer, Limits, Session
 from penstock.sql.dataset import Failures
-from penstock.sql.extents import Extent, extent_of
-from penstock.sql.sessions import EVENTS, quoted
-from penstock.sql.substrait import columns_of, tree
+from penstock.sql.pushdown import Constraints, Filter, parse_filter
+from penstock.sql.session import EVENTS, quoted
 
 ATTEMPTS_MAX: Final = 7
 """How often a question is asked whose files went in the middle of it."""
@@ -180,11 +179,10 @@ class _FileScan:
         passing: pc.Expression | None,
     ) -> None:
         self._place, self._failures, self._names, self._passing = place, failures, names, passing
-        node = None if passing is None else tree(passing, TABLE)
-        extent = Extent() if node is None else extent_of(node)
-        looked_at = frozenset[str]() if node is None else columns_of(node)
-        self._files = [file for file in files if _may_hold(file, extent)]
-        self._needed = [name for name in TABLE.names if looked_at is None or name in names or name in looked_at]
+        parsed = Filter(frozenset()) if passing is None else parse_filter(passing, TABLE)
+        self._files = [file for file in files if _may_hold(file, parsed.constraints)]
+        read = parsed.columns
+        self._needed = [name for name in TABLE.names if read is None or name in names or name in read]
 
     def to_reader(self) -> pa.RecordBatchReader:
         schema = pa.schema([TABLE.field(name) for name in self._names])
@@ -202,14 +200,14 @@ class _FileScan:
                 raise LakeDamaged(self._place.shown, file.path, f"cannot be read: {error}") from error
 
 
-def _may_hold(file: LakeFile, extent: Extent) -> bool:
-    """Whether rows of an extent can be in a file, by what the manifest says of it."""
+def _may_hold(file: LakeFile, constraints: Constraints) -> bool:
+    """Whether a file can have rows within constraints, by its entry in the manifest."""
     known = (
         ("position", file.position_min, file.position_max),
         ("recorded_at", file.recorded_min, file.recorded_max),
     )
     for column, least, greatest in known:
-        low, high = extent.span(column)
+        low, high = constraints.range(column)
         if least is None or greatest is None or (low is not None and low > greatest):
             return False
         if high is not None and high < least:

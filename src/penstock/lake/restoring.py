@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from penstock.backup.exporting import records_between
-from penstock.backup.places import told
-from penstock.backup.restoring import FINDINGS_TOLD_MAX, Stage, findings
+from penstock.backup.places import system_errors
+from penstock.backup.restoration import FINDINGS_SHOWN_MAX, Stage, first_findings
+from penstock.backup.writer import records_between
 from penstock.errors import LakeDamaged, StoreError
 from penstock.lake.changes import check_links, read_manifest, recover
 from penstock.lake.digests import digest
@@ -52,7 +52,7 @@ def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
     place = open_lake_place(lake)
     target = open_replacement(url, replace=False)
     target.advice = "a lake is restored to where there is none: name another place"
-    with told(target.shown), ExitStack() as held:
+    with system_errors(target.shown), ExitStack() as held:
         target.look()
         manifest = _held(place, held)
         check_links(place, manifest)
@@ -189,10 +189,10 @@ def _state(manifest: Manifest, counts: _Counts) -> StoreState:
 
 def _check(built: Store, manifest: Manifest, stage: Stage) -> None:
     with stage("verifying") as progressed:
-        found = list(islice(findings(built, progressed), FINDINGS_TOLD_MAX))
+        found = first_findings(built, progressed)
     if not found:
         with stage("comparing") as progressed:
-            found = list(islice(_differences(built, manifest, progressed), FINDINGS_TOLD_MAX))
+            found = list(islice(_differences(built, manifest, progressed), FINDINGS_SHOWN_MAX))
     if found:
         raise StoreError(f"what was restored is not what the lake has, and was not put in place: {'; '.join(found)}")
 

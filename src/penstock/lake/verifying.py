@@ -17,7 +17,7 @@ from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen
 from penstock.lake.reading import read_rows
 from penstock.lake.sources import check_source, look
 from penstock.model import PositionRange
-from penstock.spark.spreading import Session, shares, spread
+from penstock.spark.parallel import Session, event_progress, parallel_map
 from penstock.store.contract import Progressed, StoreIdentity
 
 ROUND_FILES: Final = 64
@@ -112,8 +112,8 @@ def _compared(
         part = files[number : number + ROUND_FILES]
         tasks = [_Task(absolute(lake), absolute(url), manifest.identity, file) for file in part]
         first, last = part[0].first, part[-1].last
-        told = shares(progressed, first - 1, last - first + 1, manifest.head)
-        for file, found in zip(part, spread(spark, tasks, _check, told), strict=True):
+        told = event_progress(progressed, first - 1, last - first + 1, manifest.head)
+        for file, found in zip(part, parallel_map(spark, tasks, _check, told), strict=True):
             yield from (Difference(file.first, file.last, file.path, what) for what in found)
             if not found:
                 good.add(file)

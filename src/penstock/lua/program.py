@@ -1,31 +1,295 @@
-"""An iterator's function, compiled once and run on many messages.
+"""An iterator's function, compiled once and run on many messages, in a sandbox.
 
-What `run` itself stops, by an instruction hook that cannot be caught: endless loops in the function, inside pcall,
-xpcall and its handler, coroutines (also very many short ones), metamethods, __close, comparators of table.sort,
-callbacks of string.gsub; whatever outgrows the memory cap, deep recursion, results that are too large, too deep or not
+`Program.run` stops these, with an instruction hook that Lua cannot catch: endless loops in the function, inside
+pcall, xpcall and its handler, coroutines (also very many short ones), metamethods, __close, comparators of table.sort,
+callbacks of string.gsub; whatever outgrows the memory limit, deep recursion, results that are too large, deep or not
 CBOR. After each of them the program can be used again.
 
-What it cannot stop: time inside one C function, where no Lua instruction runs. Patterns that backtrack without end
-(string.find, match, gmatch, gsub), and loops of string.rep or table.move over nothing. For these `run` takes `stuck`:
-it is called from another thread, with what was done so far and FunctionTimedOut for the message that hangs, when that
-message has taken `call_ms_max` and `grace_ms_max`. It is expected to pass that on and to end the process: the
-thread inside Lua cannot be stopped otherwise. `run` does not return while `stuck` runs.
+It cannot stop time inside one C function, where no Lua instruction runs: patterns that backtrack without end
+(string.find, match, gmatch, gsub), and loops of string.rep or table.move over nothing. For these `run` takes `stuck`.
+The watchdog's thread calls it when a message has taken `call_ms_max` and `grace_ms_max`, with the results so far and
+FunctionTimedOut for that message. `stuck` passes that on and ends the process: nothing else stops the thread inside
+Lua. `run` does not return while `stuck` runs.
 
 Times are CPU time of the whole process. Run one program at a time in a process, or they pay for each other.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Final
+import ctypes
+import locale
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from threading import Condition, Lock, Thread
+from typing import Any, Final, NamedTuple, NoReturn
 
-from lupa.lua54 import LuaError  # type: ignore[import-untyped]
+from lupa.lua54 import LuaError, LuaRuntime  # type: ignore[import-untyped]
 
-from penstock.errors import FunctionFailed
-from penstock.lua.limits import LuaLimits
-from penstock.lua.locales import plain_locale
-from penstock.lua.ran import Ran, Work
-from penstock.lua.sandbox import Sandbox, Step
-from penstock.lua.watchdog import WATCHDOG, Watch
+from penstock.errors import FunctionFailed, FunctionTimedOut, ResultUnreadable
 from penstock.model import IteratorKind
+
+MIB: Final = 1 << 20
+
+#: What Lua and the library take for themselves, with room to work.
+MEMORY_BYTES_MIN: Final = MIB
+
+
+@dataclass(frozen=True, slots=True)
+class LuaLimits:
+    """Limits of one program. Times are CPU time of the process, so they do not depend on other load."""
+
+    #: The function itself, for one message.
+    call_ms_max: int = 1000
+    #: What one message may take beyond that before it counts as stuck: its decoding and encoding are in it.
+    grace_ms_max: int = 1000
+    #: One program's Lua state. A message and an accumulator may take up to a quarter of it each.
+    memory_bytes_max: int = 64 * MIB
+    #: The text of a function.
+    function_bytes_max: int = MIB
+    #: One result, as CBOR.
+    result_bytes_max: int = 8 * MIB
+    #: The values in one result: array items, map keys and map values.
+    result_items_max: int = 1_000_000
+    #: All results of one call of `Program.run`: it stops early where they would grow larger.
+    outputs_bytes_max: int = 32 * MIB
+    #: How deep arrays, maps and tags may be nested, in messages and in results.
+    depth_max: int = 64
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes_max < MEMORY_BYTES_MIN:
+            raise ValueError(f"memory_bytes_max is {self.memory_bytes_max}, and Lua needs {MEMORY_BYTES_MIN}")
+
+    @property
+    def input_bytes_max(self) -> int:
+        """One message or accumulator: handing Lua more than it has room for would end the process."""
+        return self.memory_bytes_max // 4
+
+    @property
+    def encoded_bytes_max(self) -> int:
+        """One result: it must also be small enough to be handed back as an accumulator."""
+        return min(self.result_bytes_max, self.input_bytes_max)
+
+
+class Ran(NamedTuple):
+    """The results of messages, up to the first that failed."""
+
+    #: One per message that was run: its output as CBOR. None: the filter dropped it.
+    outputs: list[bytes | None]
+    #: Of a reduce: the accumulator after the last of them, as CBOR; None while it is nil.
+    state: bytes | None
+    #: Why message number `len(outputs)` failed; its `message` is that number.
+    error: FunctionFailed | None
+
+
+@dataclass(slots=True)
+class Work:
+    """A call that is under way. Outputs are added first, then the state is set: the watchdog reads both."""
+
+    state: bytes | None
+    outputs: list[bytes | None] = field(default_factory=list)
+
+
+_CATEGORIES: Final = (locale.LC_CTYPE, locale.LC_NUMERIC, locale.LC_COLLATE)
+_ALL_ON_MACOS: Final = 0x3F
+
+
+@contextmanager
+def plain_locale() -> Iterator[None]:
+    """The locale "C" for this thread."""
+    use, plain = _locale_functions()
+    before = use(plain)
+    try:
+        yield
+    finally:
+        use(before)
+
+
+@cache
+def _locale_functions() -> tuple[Any, int]:
+    # They take less time than it takes to give Python's lock away.
+    library = ctypes.PyDLL(None)
+    make, use = library.newlocale, library.uselocale
+    make.argtypes, make.restype = (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p), ctypes.c_void_p
+    use.argtypes, use.restype = (ctypes.c_void_p,), ctypes.c_void_p
+    mask = _ALL_ON_MACOS if sys.platform == "darwin" else sum(1 << category for category in _CATEGORIES)
+    made = make(mask, b"C", None)
+    if not made:
+        raise RuntimeError("the C library has no locale C")
+    return use, made
+
+
+#: Gives a result as CBOR, a filter's decision, None, or the number of a failure.
+Step = Callable[[bytes, bytes | None], bytes | bool | int | None]
+
+# The same numbers are in driver.lua.
+_UNREADABLE: Final = 2
+_TIMED_OUT: Final = 3
+_NO_MEMORY: Final = 4
+
+
+class Sandbox:
+    """One function in its own Lua state. Raises FunctionFailed if it does not compile."""
+
+    def __init__(self, kind: IteratorKind, source: bytes, limits: LuaLimits) -> None:
+        self._limits = limits
+        #: Whether the state can run another message.
+        self.usable = True
+        self._lua = LuaRuntime(
+            encoding=None,
+            source_encoding="utf-8",
+            register_eval=False,
+            register_builtins=False,
+            attribute_filter=_no_attributes,
+            max_memory=limits.memory_bytes_max,
+        )
+        driver = self._load()
+        self._last_reason = driver[b"last_reason"]
+        #: Runs the function on one message and an accumulator.
+        self.step = self._compile(driver, kind, source)
+
+    def _compile(self, driver: Any, kind: IteratorKind, source: bytes) -> Step:
+        try:
+            step: Step | None = driver[b"compile"](kind.value.encode(), source)
+        except LuaError:
+            raise self.exhausted() from None
+        if step is None:
+            raise FunctionFailed(self._reason())
+        return step
+
+    def failure(self, code: object) -> FunctionFailed:
+        """The error that a step's answer stands for, as yet without the message's number."""
+        if code == _TIMED_OUT:
+            return timed_out(self._limits)
+        if code == _NO_MEMORY:
+            return self.exhausted()
+        return (ResultUnreadable if code == _UNREADABLE else FunctionFailed)(self._reason())
+
+    def exhausted(self) -> FunctionFailed:
+        """Give the state up: it has no memory left."""
+        self.usable = False
+        return FunctionFailed(f"needs more than {self._limits.memory_bytes_max} bytes of memory")
+
+    def _reason(self) -> str:
+        return bytes(self._last_reason()).decode(errors="replace")
+
+    def _load(self) -> Any:
+        limits, depth = self._limits, self._limits.depth_max
+        values = self._run("values")
+        decoding = self._run("decoding", values, depth)
+        decode, skip = decoding[b"decode"], decoding[b"skip"]
+        encode = self._run("encoding", values, skip, depth, limits.encoded_bytes_max, limits.result_items_max)
+        deadline = self._run("deadline", limits.call_ms_max / 1000)
+        library = self._run("library", values, deadline)
+        idle_kib_max = limits.input_bytes_max // 1024
+        return self._run("driver", values, decode, encode, deadline, library, depth, idle_kib_max)
+
+    def _run(self, name: str, *arguments: Any) -> Any:
+        return self._lua.execute(_text(name), *arguments, name="=penstock", mode="t")
+
+
+def timed_out(limits: LuaLimits) -> FunctionTimedOut:
+    """A function took longer than it may."""
+    return FunctionTimedOut(f"ran for more than {limits.call_ms_max} ms")
+
+
+@cache
+def _text(name: str) -> str:
+    return files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+
+
+def _no_attributes(_value: object, name: object, _setting: object) -> NoReturn:
+    raise AttributeError(name)
+
+
+#: How often the thread looks, in parts of the time that a message may take.
+LOOKS: Final = 8
+
+
+class Watch:
+    """One call that is watched. `stuck` is called at most once."""
+
+    def __init__(self, work: Work, limits: LuaLimits, stuck: Callable[[Ran], object]) -> None:
+        self._work = work
+        self._limits = limits
+        self._stuck: Callable[[Ran], object] | None = stuck
+        self._done = 0
+        self._since = time.process_time()
+        self._lock = Lock()
+        #: How long one message may take before it counts as stuck.
+        self.seconds_max = (limits.call_ms_max + limits.grace_ms_max) / 1000
+
+    def look(self) -> None:
+        """See whether another message is done; call `stuck` if none is for too long."""
+        with self._lock:
+            now = time.process_time()
+            if len(self._work.outputs) != self._done:
+                self._done, self._since = len(self._work.outputs), now
+            elif now - self._since > self.seconds_max:
+                self._report()
+
+    def end(self) -> None:
+        """Stop looking. Waits while `stuck` runs: the caller would answer twice otherwise."""
+        with self._lock:
+            self._stuck = None
+
+    def _report(self) -> None:
+        # The accumulator is set after the output is added: while no output has come, it belongs to the others.
+        state = self._work.state
+        if self._stuck is None or len(self._work.outputs) != self._done:
+            return
+        stuck, self._stuck = self._stuck, None
+        error = timed_out(self._limits)
+        error.message = self._done
+        stuck(Ran(self._work.outputs[: self._done], state, error))
+
+
+class Watchdog:
+    """The thread, and what it watches."""
+
+    def __init__(self) -> None:
+        self._watches: list[Watch] = []
+        self._changed = Condition()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, where there can be none later."""
+        with self._changed:
+            self._start()
+
+    @contextmanager
+    def watching(self, watch: Watch) -> Iterator[None]:
+        """Watch a call for as long as a `with` block lasts."""
+        with self._changed:
+            self._watches.append(watch)
+            self._start()
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._watches.remove(watch)
+            watch.end()
+
+    def _start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = Thread(target=self._loop, name="lua-watchdog", daemon=True)
+            self._thread.start()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._watches)
+                watches = list(self._watches)
+            time.sleep(min(watch.seconds_max for watch in watches) / LOOKS)
+            for watch in watches:
+                watch.look()
+
+
+WATCHDOG: Final = Watchdog()
+
 
 DEFAULT_LIMITS: Final = LuaLimits()
 NULL: Final = b"\xf6"
@@ -35,7 +299,7 @@ Failure = object
 
 
 class Program:
-    """A function in a Lua state of its own, for one thread. Raises FunctionFailed where it does not compile."""
+    """A function in its own Lua state, for one thread. Raises FunctionFailed if it does not compile."""
 
     def __init__(self, kind: IteratorKind, function: str, limits: LuaLimits = DEFAULT_LIMITS) -> None:
         self._kind = kind

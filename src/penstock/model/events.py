@@ -1,7 +1,7 @@
 """Events, before and after they are history, and the rules for names.
 
 Both kinds of events are tuples: a server handles millions of them, so they are as light as Python lets them be.
-Ids are 16 bytes in RFC 4122 order (`uuid.UUID.bytes`); `event.uuid` makes the object when somebody wants one.
+Ids are 16 bytes in RFC 4122 order (`uuid.UUID.bytes`); `event.uuid` makes the object.
 
 A name is non-empty UTF-8 without NUL, with a limit in bytes.
 """
@@ -41,27 +41,25 @@ def _reason(name: str, limit: int) -> str | None:
 
 
 def check_context(name: str) -> str | None:
-    """Why this cannot be a context's name, or None if it can."""
+    """Why this is not a valid name of a context, or None."""
     return _reason(name, CONTEXT_BYTES_MAX)
 
 
 def check_stream(name: str) -> str | None:
-    """Why this cannot be a stream's name, or None if it can."""
     return _reason(name, STREAM_BYTES_MAX)
 
 
 def check_type(name: str) -> str | None:
-    """Why this cannot be an event's type, or None if it can."""
     return _reason(name, TYPE_BYTES_MAX)
 
 
 def check_name(name: str) -> str | None:
-    """Why this cannot name a subscriber, queue, producer, log or iterator, or None if it can."""
+    """For a subscriber, queue, producer, log or iterator."""
     return _reason(name, NAME_BYTES_MAX)
 
 
 def check_job(name: str) -> str | None:
-    """Why this cannot name a job that stages events, or None if it can."""
+    """For a job that stages events."""
     if name.startswith(RESERVED_JOBS):
         return f"begins with {RESERVED_JOBS}, as only jobs of the server itself do"
     return _reason(name, NAME_BYTES_MAX)
@@ -102,7 +100,6 @@ class Event(NamedTuple):
 
     @property
     def ticks(self) -> int:
-        """The client's event time."""
         return ticks_of(self.stamp)
 
     @property
@@ -112,7 +109,6 @@ class Event(NamedTuple):
 
     @property
     def uuid(self) -> UUID:
-        """The event's id as an object."""
         return UUID(bytes=self.id)
 
     def json(self) -> Any:
@@ -197,7 +193,7 @@ class PositionRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events somebody wants: one context, streams that begin with a prefix, some types; or all of them."""
+    """Selects events: of one context, of streams that begin with a prefix, of some types; or all of them."""
 
     context: str | None = None
     prefix: str = ""

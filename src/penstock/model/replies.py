@@ -1,14 +1,13 @@
-"""What the engine answers. Only a codec knows how a reply looks on its wire."""
+"""Replies: what the engine answers. Only a codec knows how a reply looks on its wire."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.model.events import Event
+from penstock.model.requests import IteratorKind, Over
 
 
 class Reply:
-    """The base of all replies."""
-
     __slots__ = ()
 
 
@@ -22,7 +21,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Done(Reply):
-    """It was done; there is nothing to add."""
+    """The request was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class EventPage(Reply):
 class RecordPage(Reply):
     """Stored records in position order, unchanged; `next` and `end` as in an EventPage.
 
-    The first may begin before the position that was asked for, and a record may hold events of other
+    The first may begin before the requested position, and a record may hold events of other
     streams: the reader checks, decodes and filters.
     """
 
@@ -70,7 +69,7 @@ class RecordPage(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Found(Reply):
-    """The position that was looked for, if there is one."""
+    """The position of the first match, if there is one."""
 
     position: int | None
 
@@ -112,7 +111,7 @@ class StreamPage(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Registered(Reply):
-    """Ids of subscriptions, in the order they were asked for."""
+    """Ids of subscriptions, in the order of the request."""
 
     ids: tuple[int, ...]
 
@@ -150,7 +149,7 @@ class SubscriptionPage(Reply):
 class Allocation:
     """Events of a queue that one subscriber holds until `expires` (ticks).
 
-    `deliveries` counts the holders so far, without those who gave it back in a way that does not count.
+    `deliveries` counts the holders so far, except releases that do not count.
     """
 
     first: int
@@ -163,7 +162,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Delivery(Reply):
-    """What a queue gave: an allocation with its events, or neither. `now` is the server's time in ticks."""
+    """An allocation of a queue with its events, or neither. `now` is the server's time in ticks."""
 
     context: str
     queue: str
@@ -216,10 +215,10 @@ class DeadLetterPage(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Replayed(Reply):
-    """What came of handing events of a queue out once more: how many were put back, and how many were left out.
+    """The result of a replay: how many events were put back into the queue, and how many were left out.
 
     `waiting` counts the events that the next consumers get before anything new. `is_full`: too much waits already, so
-    nothing was put back. `repeated`: it was done before, under the same mark.
+    nothing was put back. `repeated`: an earlier request did it, under the same mark.
     """
 
     events: int
@@ -252,3 +251,139 @@ class StoreStats(Reply):
     body_bytes: int
     file_bytes: int
     sealed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Names(Reply):
+    names: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSummary(Reply):
+    """A log, when it was made (ticks), and what is in it."""
+
+    log: str
+    created: int
+    messages: int
+    size_bytes: int
+    iterators: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorSummary(Reply):
+    """An iterator: what it reads, what it does, and when it was made (ticks).
+
+    `log` is the name of a log or an iterator, or a stream as `context/stream`; `over` says which. One that is indexed
+    has `items` in its output so far, and is so many messages `behind`; of a plain one both are None.
+    """
+
+    name: str
+    log: str
+    over: Over
+    kind: IteratorKind
+    function: str
+    indexed: bool
+    created: int
+    items: int | None
+    behind: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPage(Reply):
+    """Items in order, each as CBOR. None: there are no more now."""
+
+    items: list[bytes]
+    encoded: Encoded | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildStart(Reply):
+    """An indexed iterator as it is now, and what its function may use.
+
+    Of `head` messages that there are, its index has read `source`, which gave `items`; a reduce has its accumulator
+    then (`state`). An iterator that restarts, because an event that it had read was erased, gets another `id`.
+    """
+
+    iterator: str
+    id: int
+    log: str
+    over: Over
+    kind: IteratorKind
+    function: str
+    source: int
+    items: int
+    state: bytes | None
+    head: int
+    call_ms_max: int
+    memory_bytes_max: int
+    result_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage(Reply):
+    """Messages in order, each as CBOR. None was erased; an empty one is what the iterator above failed at."""
+
+    messages: list[bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Installed(Reply):
+    """The output of an iterator: how many items it has now, how many were added, and how many messages are read."""
+
+    items: int
+    added: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagesTaken(Reply):
+    """Units are staged. `event_bytes_max`: bytes of type, headers and body that one event may have."""
+
+    event_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Reply):
+    """A job that is history: its first position (0 if it has no events), how many commits and events it has.
+
+    `repeated`: it was published before, and nothing was written now.
+    """
+
+    position: int
+    commits: int
+    events: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Erased(Reply):
+    """How many events were hidden; where to search on, and whether the end was reached."""
+
+    events: int
+    next: int
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureInfo:
+    """An entry of the ledger. Context and stream are None if events were erased one by one, or an iterator's output.
+
+    It is finished (ticks) when no file of the store holds any of it. `damaged` counts unreadable records
+    that could not be rewritten.
+    """
+
+    id: int
+    context: str | None
+    stream: str | None
+    events: int
+    requested: int
+    finished: int | None
+    damaged: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErasurePage(Reply):
+    """Entries of the ledger by id; `end`: no more."""
+
+    erasures: list[ErasureInfo]
+    end: bool

@@ -1,7 +1,7 @@
-"""What can be asked of the engine. Every gate speaks these; none of them knows a protocol.
+"""Requests: what clients can ask of the engine. Every gate speaks these; none of them knows a protocol.
 
-Times are ticks. A `filter` is a stream prefix; `*` and the empty string mean every stream.
-`wait_ms` above zero makes a read that finds nothing wait that long for new events.
+Times are ticks. A `filter` is a stream prefix; `*` and the empty string mean every stream. `wait_ms` above zero makes a
+read that finds nothing wait that long for new events.
 """
 
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from penstock.model.events import ANY, NewEvent
 
 
 class Right(Flag):
-    """What a request needs its principal to be allowed."""
+    """The rights of a principal."""
 
     READ = auto()
     APPEND = auto()
@@ -24,19 +24,16 @@ class Right(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A name with rights."""
-
     name: str
     rights: Right
 
     def may(self, right: Right) -> bool:
-        """Whether all of these rights are given."""
         # Asked of every request; `in` would build a flag each time, and `value` is looked up the long way.
         return not right._value_ & ~self.rights._value_
 
 
 ANONYMOUS: Final = Principal("anonymous", Right.ALL)
-"""Everyone, as long as nobody has to say who they are."""
+"""The principal of all clients, as long as the server does not authenticate them."""
 
 
 class Repeat(StrEnum):
@@ -60,7 +57,6 @@ class Request:
     repeat: ClassVar[Repeat] = Repeat.NEVER
 
     def needs(self) -> Right:
-        """The right that carrying this out needs."""
         return self.right
 
     def is_marked(self) -> bool:
@@ -99,7 +95,7 @@ class Append(Request):
 
 @dataclass(frozen=True, slots=True)
 class QueueReceipt:
-    """An allocation to acknowledge inside a transaction. It fails if somebody else owns it by then."""
+    """An allocation to acknowledge inside a transaction, which fails if another consumer holds it by then."""
 
     context: str
     queue: str
@@ -132,7 +128,6 @@ class Transact(Request):
         return Right.APPEND | Right.CONSUME if self.acknowledge or self.progress else Right.APPEND
 
     def is_marked(self) -> bool:
-        """By its mark."""
         return self.mark is not None
 
 
@@ -151,8 +146,6 @@ class ReadStream(Request):
 
 @dataclass(frozen=True, slots=True)
 class ReadEvent(Request):
-    """One event of one stream."""
-
     repeat = Repeat.READS
     context: str
     stream: str
@@ -195,8 +188,6 @@ class FindPosition(Request):
 
 @dataclass(frozen=True, slots=True)
 class ListContexts(Request):
-    """Contexts by name, after one."""
-
     repeat = Repeat.READS
     after: str = ""
     limit: int | None = None
@@ -369,7 +360,7 @@ class ListDeadLetters(Request):
 
 @dataclass(frozen=True, slots=True)
 class PutBack(Request):
-    """Give an allocation that was set aside to the queue's next consumer, its deliveries counted anew.
+    """Give a dead letter to the queue's next consumer, with its deliveries counted from 0.
 
     One that is back already, also in a consumer's hands, stays as it is.
     """
@@ -383,7 +374,7 @@ class PutBack(Request):
 
 @dataclass(frozen=True, slots=True)
 class ReplayQueue(Request):
-    """Hand a queue's events between two positions out once more, all of them or none; what is below its marker.
+    """Deliver a queue's events between two positions, below its marker, again: all of them or none.
 
     Those that a consumer holds, that come again anyway or that were set aside are left out. With a mark that was used
     before, nothing is done.
@@ -413,6 +404,326 @@ class ListQueues(Request):
 
 @dataclass(frozen=True, slots=True)
 class GetStats(Request):
-    """Counts of the whole store."""
+    repeat = Repeat.READS
+
+
+# --- logs and iterators --------------------------------------------------------------------------------------
+
+
+class IteratorKind(StrEnum):
+    """How an iterator treats a message."""
+
+    MAP = "map"
+    FILTER = "filter"
+    REDUCE = "reduce"
+
+
+class Over(StrEnum):
+    """What an iterator reads."""
+
+    LOG = "log"
+    ITERATOR = "iterator"
+    STREAM = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLog(Request):
+    """Make a log unless it is there. Answered with Done."""
+
+    right = Right.APPEND
+    repeat = Repeat.HARMLESS
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropLog(Request):
+    """Delete a log, its contents and its iterators, if it is there. Answered with Done.
+
+    With `created` (ticks, as its LogSummary has them) only the log that was made then is deleted, and no later one of
+    the same name.
+    """
+
+    right = Right.APPEND
+    repeat = Repeat.MARKED
+    log: str
+    created: int | None = None
+
+    def is_marked(self) -> bool:
+        return self.created is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowLog(Request):
+    """Describe a log: a LogSummary."""
 
     repeat = Repeat.READS
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListLogs(Request):
+    """The names of all logs, in order: Names."""
+
+    repeat = Repeat.READS
+
+
+@dataclass(frozen=True, slots=True)
+class AddMessages(Request):
+    """Append messages to a log, each one CBOR item: all of them or none. Answered with Done."""
+
+    right = Right.APPEND
+    repeat = Repeat.NEVER
+    log: str
+    messages: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateIterator(Request):
+    """Make an iterator unless the same is there. Answered with Done."""
+
+    right = Right.APPEND
+    repeat = Repeat.HARMLESS
+    name: str
+    log: str
+    kind: IteratorKind
+    function: str
+    indexed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DropIterator(Request):
+    """Delete an iterator of a log, with its output. Answered with Done."""
+
+    right = Right.APPEND
+    repeat = Repeat.NEVER
+    log: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListIterators(Request):
+    """The names of the iterators of a log, or of all, in order: Names."""
+
+    repeat = Repeat.READS
+    log: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowIterator(Request):
+    """Describe an iterator: an IteratorSummary."""
+
+    repeat = Repeat.READS
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextItems(Request):
+    """Up to `count` items of an iterator's output from an ordinal on; -1 is the last one. An ItemPage."""
+
+    repeat = Repeat.READS
+    iterator: str
+    ordinal: int
+    count: int
+
+
+# --- staging -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StagedUnit:
+    """Some events of one stream, in order: a record as `penstock.store.staging` makes it.
+
+    `expected` is the sequence that the first event of the whole job in this stream must get, or ANY. `keys` are those
+    by which the events of a stream are put in order, or empty: then parts follow one another as they are numbered.
+    """
+
+    context: str
+    stream: str
+    expected: int
+    data: bytes
+    keys: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The attempt of a part that counts, and how many units it has staged."""
+
+    part: int
+    attempt: str
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageEvents(Request):
+    """Stage units of one attempt, the first of which is its unit `number` (from 0). Answered with StagesTaken.
+
+    A repeat does nothing. A request without units only asks for the limit. Readers see published units only.
+    """
+
+    right = Right.APPEND
+    repeat = Repeat.HARMLESS
+    job: str
+    part: int
+    attempt: str
+    number: int
+    units: tuple[StagedUnit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishStages(Request):
+    """Make history of what the winners have staged, all or nothing, and drop the job. Answered with Published.
+
+    `origin` says who it is that gives the mark its number, such as a query, or is empty: of two that say different ones
+    under the same mark the second is refused, because it is no repetition of the first.
+    """
+
+    right = Right.APPEND
+    repeat = Repeat.MARKED
+    job: str
+    winners: tuple[Winner, ...]
+    mark: ProducerMark
+    origin: str = ""
+
+    def is_marked(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class DropStages(Request):
+    """Drop what a job has staged. Answered with Done."""
+
+    right = Right.APPEND
+    repeat = Repeat.HARMLESS
+    job: str
+
+
+# --- builds of indexed iterators elsewhere -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BeginBuild(Request):
+    """Where the build of an indexed iterator begins, and what it needs: a BuildStart."""
+
+    repeat = Repeat.READS
+    iterator: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMessages(Request):
+    """Up to `count` messages that an iterator reads, from an ordinal on: a MessagePage. Empty: there are no more now.
+
+    Fails with IteratorNotFound if the iterator of that name has another id by now.
+    """
+
+    repeat = Repeat.READS
+    iterator: str
+    id: int
+    ordinal: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindMessage(Request):
+    """Where in the history the event of a message is that an iterator reads: Found, None if it has none, or is erased.
+
+    Fails as ReadMessages does.
+    """
+
+    repeat = Repeat.READS
+    iterator: str
+    id: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutput(Request):
+    """Stage chunks of output of one attempt, the first of which is its chunk `number` (from 0). Answered with Done.
+
+    A chunk is some items in order, as `penstock.store.outputs.pack_items` makes it. The same again does nothing. Fails
+    with IteratorNotFound if no iterator has this id.
+    """
+
+    right = Right.APPEND
+    repeat = Repeat.HARMLESS
+    id: int
+    part: int
+    attempt: str
+    number: int
+    chunks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InstallOutput(Request):
+    """Make what the winners have staged the output of an iterator, all or nothing, and drop the rest: Installed.
+
+    `source` and `items` are where the build began, as in its BuildStart, and `messages` how many are read at its end.
+    A winner's units are its chunks. Output that the server has built meanwhile stays; the rest is added after it.
+    `state` is the accumulator of a reduce at the end.
+    """
+
+    right = Right.APPEND
+    repeat = Repeat.HARMLESS
+    iterator: str
+    id: int
+    source: int
+    items: int
+    messages: int
+    winners: tuple[Winner, ...]
+    state: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropOutput(Request):
+    """Drop what is staged as the output of an iterator. Answered with Done."""
+
+    right = Right.APPEND
+    repeat = Repeat.HARMLESS
+    id: int
+
+
+# --- erasing -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EraseStream(Request):
+    """Erase all events that a stream has now: they keep id, sequence, position and time. Answered with Erased.
+
+    With `last`, a sequence, what comes after it stays.
+    """
+
+    right = Right.ADMIN
+    repeat = Repeat.MARKED
+    context: str
+    stream: str
+    last: int | None = None
+
+    def is_marked(self) -> bool:
+        return self.last is not None
+
+
+@dataclass(frozen=True, slots=True)
+class EraseSubject(Request):
+    """Erase events whose headers name a subject, in one context or all, from a position on, as far as one step goes.
+
+    Answered with Erased, which says where to go on. With `last`, a position, what comes after it stays.
+    """
+
+    right = Right.ADMIN
+    repeat = Repeat.MARKED
+    subject: str
+    context: str | None = None
+    position: int = 1
+    last: int | None = None
+
+    def is_marked(self) -> bool:
+        return self.last is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ListErasures(Request):
+    """A page of the ledger of erasures, by id, after one: ErasurePage."""
+
+    right = Right.ADMIN
+    repeat = Repeat.READS
+    after: int = 0
+    limit: int | None = None

@@ -1,4 +1,4 @@
-"""MqFrames over TCP: a message transport with control over its connections, as a server and as a client.
+"""MqFrames over TCP: a message transport that limits its connections, as a server and as a client.
 
 ```python
 async def main() -> None:
@@ -8,9 +8,7 @@ async def main() -> None:
 ```
 """
 
-from penstock.mq.client import MqClient
-from penstock.mq.server import MqServer
-from penstock.mq.session import Ending, MqLimits, MqSession
+from penstock.mq.session import Ending, MqClient, MqLimits, MqServer, MqSession
 from penstock.tcp import SessionInfo
 from penstock.wire.mqframe import EmptyMessage, FrameTooLong, Message, Reason
 

@@ -14,7 +14,7 @@ from penstock.errors import InvalidRequest
 from penstock.pipelines.declaring import FILE, EventTable
 from penstock.pipelines.projects import Project
 from penstock.pipelines.state import read_state
-from penstock.spark.ddl import schema_of
+from penstock.spark.body_schema import schema_of
 
 BRONZE: Final = "bronze"
 JUDGED: Final = "judged"

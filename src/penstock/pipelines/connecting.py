@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from penstock.files import is_shared, make_folder
 from penstock.pipelines.projects import Project
-from penstock.spark.sessions import OWNER_ALONE, UMASK, apart, late_session
+from penstock.spark.sessions import OWNER_ALONE, UMASK, late_session, run_in_thread
 
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
 IS_CONNECTED: Final = "SPARK_CONNECT_MODE_ENABLED"
@@ -54,7 +54,7 @@ def _session(address: str) -> Iterator[Any]:
     """A session. The server keeps everything that was ever defined in one, until it is released."""
     from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
 
-    spark = apart(SparkSession.builder.remote(address).create)
+    spark = run_in_thread(SparkSession.builder.remote(address).create)
     # The server is ours: if it does not answer it is gone, and to ask again would only keep us from ending.
     spark.client.set_retry_policies([])
     try:
@@ -70,7 +70,7 @@ def _session(address: str) -> Iterator[Any]:
 
 def _leave(spark: Any) -> None:
     with suppress(Exception):
-        apart(spark.stop)
+        run_in_thread(spark.stop)
 
 
 def _settings(project: Project, conf: Mapping[str, str]) -> dict[str, str]:

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from penstock.errors import InvalidRequest
 from penstock.pipelines.naming import TAKEN, is_table_name
-from penstock.spark.bodies import body_check, column_name
-from penstock.spark.ddl import schema_of
+from penstock.spark.body_schema import body_check, column_name, schema_of
 
 FILE: Final = "penstock.yml"
 SOURCE: Final = ("url", "context", "filter", "type", "startPosition", "endPosition", "startTime", "endTime")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.spark.bodies import column_name
+from penstock.spark.body_schema import column_name
 
 LONG_MAX: Final = (1 << 63) - 1
 DECIMAL_MAX: Final = 10**38 - 1

@@ -18,7 +18,7 @@ from penstock.pipelines.projects import Project, read_project
 from penstock.pipelines.registering import Defined, defined
 from penstock.pipelines.state import alone, read_state, write_state
 from penstock.pipelines.telling import Failure, mistake, reason, told
-from penstock.spark.sessions import apart
+from penstock.spark.sessions import run_in_thread
 
 Say = Callable[[str, str], None]
 """Is told a flow and its state whenever that changes."""
@@ -55,13 +55,13 @@ class Runner:
         refreshed = with_judged(project, refreshed_with(project, full_refresh))
         check_changes(project, refreshed)
         with self._connect() as spark:
-            found = apart(lambda: self._define(spark, full_refresh))
+            found = run_in_thread(lambda: self._define(spark, full_refresh))
             refreshed = [table for table in refreshed if table in found.outputs]
             check_integrity(project, refreshed, found.outputs)
             # Before it begins: if it is cut off, tables have rows of it all the same.
             write_state(project, {**read_state(project), "made": before_run(project)})
             states: dict[str, str] = {}
-            failures = apart(lambda: self._follow(found, refreshed, states, say or _ignore, dry=False))
+            failures = run_in_thread(lambda: self._follow(found, refreshed, states, say or _ignore, dry=False))
             # Here, and not in the other thread: if this one is interrupted, nothing is to be said of how it went.
             _note(project, found, states, failures, refreshed)
         return Outcome(found.flows, states, failures, tuple(refreshed))
@@ -71,10 +71,10 @@ class Runner:
         self._project = read_project(self._project.folder)
         check_changes(self._project, ())
         with self._connect() as spark:
-            found = apart(lambda: self._define(spark, ()))
+            found = run_in_thread(lambda: self._define(spark, ()))
             check_integrity(self._project, (), found.outputs)
             states: dict[str, str] = {}
-            failures = apart(lambda: self._follow(found, (), states, _ignore, dry=True))
+            failures = run_in_thread(lambda: self._follow(found, (), states, _ignore, dry=True))
         return Outcome(found.flows, states, failures, ())
 
     def _define(self, spark: Any, full_refresh: Collection[str]) -> Defined:

@@ -19,8 +19,7 @@ from penstock.settings.loading import (
     load,
     resolve,
 )
-from penstock.settings.parsers import host_and_port
-from penstock.settings.table import TABLE, Setting, Settings, shown
+from penstock.settings.table import TABLE, Setting, Settings, host_and_port, shown
 
 __all__ = [
     "CONFIG_ENVIRONMENT",

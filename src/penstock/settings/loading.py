@@ -11,7 +11,7 @@ from typing import Any, Final
 from penstock.settings.table import TABLE, Settings
 
 DEFAULT = "default"
-"""The source of a value that nobody set."""
+"""The source of a value that is not set."""
 
 CONFIG_ENVIRONMENT = "PENSTOCK_CONFIG"
 """The environment variable that names the TOML file, as `--config` does."""
@@ -48,8 +48,6 @@ class ResolvedSettings:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedSetting:
-    """One row for `penstock settings`."""
-
     name: str
     value: object
     source: str
@@ -60,7 +58,6 @@ class ExplainedSetting:
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str], toml_path: Path | None = None) -> Settings:
-    """Parse all settings; see `resolve`."""
     return resolve(flags, environ, toml_path).settings
 
 
@@ -85,7 +82,6 @@ def explain(resolved: ResolvedSettings) -> Iterator[ExplainedSetting]:
 
 
 def read_flags(flags: Mapping[str, object]) -> Raw:
-    """The flags that were given, each with its source."""
     given = {name: value for name, value in flags.items() if value is not None}
     for name, value in given.items():
         refuse_unknown(name, value, "--" + name.replace("_", "-"))
@@ -103,7 +99,7 @@ def read_environment(environ: Mapping[str, str]) -> Raw:
 
 
 def read_file(toml_path: Path | None, environ: Mapping[str, str]) -> Raw:
-    """What the TOML file says, if there is one; an unknown key in it is an error."""
+    """The values in the TOML file, if there is one; an unknown key is an error."""
     source = "--config"
     if toml_path is None and (named := environ.get(CONFIG_ENVIRONMENT)):
         toml_path, source = Path(named), CONFIG_ENVIRONMENT
@@ -116,7 +112,6 @@ def read_file(toml_path: Path | None, environ: Mapping[str, str]) -> Raw:
 
 
 def read_toml(path: Path, source: str) -> dict[str, object]:
-    """Parse a TOML file."""
     try:
         # Not only files: a shell may hand over a pipe.
         with path.open("rb") as file:

@@ -1,7 +1,6 @@
-"""The history as a Spark table: the data source `penstock`, and what notebooks need. docs/spark.md is the guide.
+"""The history as a Spark table: the data source `penstock`, and functions for notebooks. docs/spark.md is the guide.
 
-This needs `penstock[spark]` and Java 17. What is named here is loaded when it is first used: processes that work for
-Spark's tasks need no Spark themselves.
+This needs `penstock[spark]` and Java 17. Names load on first use, because child processes of tasks need no Spark.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,70 +1,138 @@
-"""Where a build of an iterator reads, stages and installs: with a server, in a store that several write, or in files.
+"""Building an iterator's index on Spark: tasks run its function over all messages, and one step installs the results.
 
-As for events (`penstock.spark.stages`): a server does all of it, PostgreSQL is opened by every task, and beside an
-embedded store tasks write files that the driver, when it installs, brings into the store.
+Tasks of a map or a filter run at the same time, each over a range of messages. Their items follow one another in the
+order of the tasks, so the ordinals of a task's items are known when all tasks are done. A reduce needs the accumulator
+of the messages before: its tasks run one after the other.
+
+The driver installs the attempts that it names, so an attempt that was lost, or a second one of the same task, adds
+nothing. The server continues with messages that come meanwhile.
+
+A store limits what one job may stage. A build that is larger runs in rounds of fewer messages, each installed
+separately. What was staged of the first messages when the build met the limit is the first round.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Final, NamedTuple, Protocol
+from uuid import uuid4
 
-from penstock.engine import sources
-from penstock.engine.running import find
-from penstock.errors import BadUrl, InvalidRequest, StoreInUse
+from penstock.engine import iterator_jobs
+from penstock.engine.iterator_jobs import find_iterator
+from penstock.errors import (
+    BadUrl,
+    FunctionFailed,
+    InvalidRequest,
+    IteratorNotFound,
+    LimitExceeded,
+    PenstockError,
+    StoreInUse,
+)
 from penstock.history.histories import SERVED
 from penstock.lua import LuaLimits
-from penstock.model import BuildStart, Installed, Winner
+from penstock.model import BuildStart, Installed, IteratorKind, Winner
+from penstock.spark.build_tasks import STAGE_LIMITS, BuildTask, TaskResult, messages_that_fit, run_task
+from penstock.spark.parallel import Session, cores, parallel_map
 from penstock.spark.stages import FileStages, StoreStages
 from penstock.store import Store, open_reader
-from penstock.store.contract import Install, ReadLimits
+from penstock.store.contract import Install, Progressed, ReadLimits
 from penstock.store.outputs import make_output_unit, output_job
-from penstock.store.urls import POSTGRES, SQLITE
+from penstock.store.urls import POSTGRES, SQLITE, absolute_url
 
-USUAL: Final = LuaLimits()
+TASK_MESSAGES_MAX: Final = 100_000
+"""Messages of one task; fewer if there would be fewer tasks than cores."""
+TASK_MESSAGES_MIN: Final = 1000
+"""Fewer messages are not worth a process, unless their items are known to be large."""
+TASKS_MAX: Final = 10_000
+"""Tasks of one round; those of a longer log are larger."""
+TASK_S: Final = 5.0
+"""Seconds after which a task returns, so that users see the progress of a slow function."""
+NUMBERS_MAX: Final = 50_000
+"""Numbers of tasks in one round: one step can install as many."""
+ROOM_SHARE: Final = 3, 4
+"""The share of the limit that a round is planned for once the limit is known: not all messages are alike."""
+REQUEST_S_MAX: Final = 60.0
+"""Timeout of one request to a server, reconnects included: other tasks may keep it busy."""
+DEFAULT_LIMITS: Final = LuaLimits()
 
 
-class Builds(Protocol):
-    """Builds of one iterator."""
+# -- where a build reads, stages and installs
+
+
+class BuildStore(Protocol):
+    """Access to one iterator: a server does the work, every task opens PostgreSQL, or tasks write files.
+
+    The same places as for events; see `penstock.spark.stages`.
+    """
 
     def begin(self) -> BuildStart:
-        """Where its index is now, and what is needed to go on from there."""
+        """The state of the index now, and what is needed to continue from it."""
 
     def read(self, start: BuildStart, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-        """Messages from an ordinal on, as `penstock.engine.sources` has them."""
+        """Messages from an ordinal on, in the form of `penstock.engine.iterator_jobs`."""
 
     def stage(self, start: BuildStart, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
-        """Stage chunks of an attempt, the first of which has a number."""
+        """Stage chunks of an attempt; the first of them has this number."""
 
     def install(self, start: BuildStart, messages: int, winners: Sequence[Winner], state: bytes | None) -> Installed:
-        """Make what has won the index, up to so many messages."""
+        """Add the chunks of the winning attempts to the index, up to so many messages."""
 
     def drop(self, start: BuildStart) -> None:
         """Drop what was staged."""
 
     def position(self, start: BuildStart, ordinal: int) -> int | None:
-        """Where in the history the event of a message is, if that can be seen."""
+        """The position of a message's event, if that is known."""
 
     def close(self) -> None:
         """Release everything."""
 
 
-def open_builds(url: str, name: str, lua: LuaLimits = USUAL) -> Builds:
-    """Builds of an iterator, where a URL says. A server has limits for functions of its own; otherwise these count."""
+def open_build_store(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> BuildStore:
+    """Access to an iterator in the store that a URL names. A server has its own limits for functions."""
     if url.startswith(SERVED):
-        # A client takes a while to import, and is not always needed.
-        from penstock.spark.builds_served import ServedBuilds  # noqa: PLC0415
-
-        return ServedBuilds(url, name)
+        return ServedBuildStore(url, name)
     if not url.startswith((SQLITE, *POSTGRES)) or url == SQLITE:
-        from penstock.client.urls import WAYS  # noqa: PLC0415
+        from penstock.client.transport import WAYS  # noqa: PLC0415 - slow to import
 
         raise BadUrl(url, WAYS)
-    return StoredBuilds(url, name, lua)
+    return DirectBuildStore(url, name, lua)
 
 
-class StoredBuilds:
-    """Builds in a store that is opened here. What is not needed is not opened."""
+class ServedBuildStore:
+    """A build with a server, through a client."""
+
+    def __init__(self, url: str, name: str) -> None:
+        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import, and seldom used
+
+        self._client = connect(url, timeout=REQUEST_S_MAX)
+        self._build = self._client.build(name)
+
+    def begin(self) -> BuildStart:
+        return self._build.begin()
+
+    def read(self, start: BuildStart, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
+        """See BuildStore. The server limits the bytes of one answer."""
+        return self._build.messages(start.id, ordinal, limits.events_max)
+
+    def stage(self, start: BuildStart, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
+        self._build.stage(start.id, part, attempt, number, chunks)
+
+    def install(self, start: BuildStart, messages: int, winners: Sequence[Winner], state: bytes | None) -> Installed:
+        return self._build.install(start, messages, winners, state)
+
+    def drop(self, start: BuildStart) -> None:
+        self._build.drop(start.id)
+
+    def position(self, start: BuildStart, ordinal: int) -> int | None:
+        return self._build.position(start.id, ordinal)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class DirectBuildStore:
+    """A build in a store that this process opens when it is needed."""
 
     def __init__(self, url: str, name: str, lua: LuaLimits) -> None:
         self._url = url
@@ -78,47 +146,43 @@ class StoredBuilds:
         return open_reader(self._url)
 
     def begin(self) -> BuildStart:
-        """See Builds."""
-        # The engine takes a while to import, and tasks do not begin.
-        from penstock.engine.builds import start_of  # noqa: PLC0415
+        from penstock.engine.staging import start_of  # noqa: PLC0415 - slow to import, and tasks do not begin
 
         start = start_of(self._store, self._name, self._lua)
         stages = self._staging(start)
         if isinstance(stages, FileStages):
-            with _in_use():
+            with _store_in_use():
                 stages.check_owner()
         return start
 
     def read(self, start: BuildStart, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-        """See Builds."""
-        return sources.read(self._store, find(self._store, start.iterator, start.id), ordinal, limits)
+        return iterator_jobs.read_source(
+            self._store, find_iterator(self._store, start.iterator, start.id), ordinal, limits
+        )
 
     def stage(self, start: BuildStart, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
-        """See Builds."""
         self._staging(start).stage(part, attempt, number, list(map(make_output_unit, chunks)))
 
     def install(self, start: BuildStart, messages: int, winners: Sequence[Winner], state: bytes | None) -> Installed:
-        """See Builds."""
         op = Install(start.id, start.source, start.items, messages, tuple(winners), state)
-        with _in_use():
+        with _store_in_use():
             return self._staging(start).install(op)
 
     def drop(self, start: BuildStart) -> None:
-        """See Builds."""
         self._staging(start).drop()
 
     def position(self, start: BuildStart, ordinal: int) -> int | None:
-        """See Builds."""
-        return sources.position(self._store, find(self._store, start.iterator, start.id), ordinal)
+        return iterator_jobs.message_position(
+            self._store, find_iterator(self._store, start.iterator, start.id), ordinal
+        )
 
     def close(self) -> None:
-        """See Builds."""
         self._close_stages()
         if "_store" in self.__dict__:
             self._store.close()
 
     def _staging(self, start: BuildStart) -> StoreStages | FileStages:
-        """Where it is staged; another iterator of the same name has other stages."""
+        """The stages of this iterator; a new iterator of the same name has others."""
         if self._stages is None or self._id != start.id:
             self._close_stages()
             kind = FileStages if self._url.startswith(SQLITE) else StoreStages
@@ -132,9 +196,236 @@ class StoredBuilds:
 
 
 @contextmanager
-def _in_use() -> Iterator[None]:
-    """Whoever stages events names an option of Spark's where somebody else owns the store. Here it is the store."""
+def _store_in_use() -> Iterator[None]:
+    """Stages name Spark's option `url` when another process owns the store. A build has no such option."""
     try:
         yield
     except InvalidRequest as error:
         raise error.__cause__ if isinstance(error.__cause__, StoreInUse) else error from None
+
+
+# -- the build
+
+
+class Outcome(NamedTuple):
+    """The result of a build: it read the messages from `start` to before `end` and installed their items.
+
+    In a map, `failed` messages failed, the first of them with `failure`. In a filter or a reduce, `error` stopped the
+    build at the message `end`. `position` is that of the event that failed first, if it is known. `added` is less than
+    `items` if the server had built some of them meanwhile.
+    """
+
+    start: BuildStart
+    end: int
+    items: int
+    installed: Installed
+    failed: int = 0
+    failure: FunctionFailed | None = None
+    error: FunctionFailed | None = None
+    position: int | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many messages the build read."""
+        return self.end - self.start.source
+
+    def then(self, following: "Outcome") -> "Outcome":
+        """Both rounds as one."""
+        added = self.installed.added + following.installed.added
+        first = following if self.failure is None or following.error is not None else self
+        return following._replace(
+            start=self.start,
+            items=self.items + following.items,
+            installed=replace(following.installed, added=added),
+            failed=self.failed + following.failed if following.error is None else 0,
+            failure=first.failure,
+            position=first.position,
+        )
+
+
+def build(
+    spark: Session,
+    url: str,
+    name: str,
+    progressed: Progressed,
+    lua: LuaLimits = DEFAULT_LIMITS,
+    task_messages: int = TASK_MESSAGES_MAX,
+) -> Outcome:
+    """Build an indexed iterator up to the messages that there are now.
+
+    Raises IteratorNotFound, and installs nothing, if it does not exist or was deleted or recreated meanwhile.
+    """
+    with begin_build(url, name, lua) as begun:
+        return begun.run(spark, progressed, task_messages)
+
+
+@contextmanager
+def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterator["Build"]:
+    """A build of the messages that there are now. If the block raises, what was staged is dropped.
+
+    Start and end the Spark session inside the block, so that its tasks stage nothing after the drop.
+    """
+    url = absolute_url(url)
+    with closing(open_build_store(url, name, lua)) as store:
+        start = store.begin()
+        try:
+            yield Build(store, url, start)
+        except BaseException:
+            # What cannot be dropped now expires later.
+            with suppress(PenstockError):
+                store.drop(start)
+            raise
+
+
+class RoundSize:
+    """How many messages one round builds: all of them, until a round meets the limit of a job."""
+
+    def __init__(self, messages: int) -> None:
+        self.messages = messages
+        self._limit: LimitExceeded | None = None
+
+    @property
+    def task_messages_min(self) -> int:
+        """How many messages a task has at least."""
+        return TASK_MESSAGES_MIN if self._limit is None else 1
+
+    def shrink(self, start: BuildStart, results: Sequence[TaskResult], limit: LimitExceeded) -> None:
+        """A round met a limit: the next one is at most half as large."""
+        half, last = (start.head - start.source) // 2, results[-1].progress
+        fit = last.fit if last.full is not None else _messages_that_fit(limit, results)
+        self._limit, self.messages = limit, max(1, min(half, _room(fit) or half))
+
+    def grow(self, start: BuildStart, results: Sequence[TaskResult]) -> None:
+        """All of a round was staged: the next one may be larger, if there was room left."""
+        if self._limit is not None and results:
+            fit = _room(_messages_that_fit(self._limit, results))
+            self.messages = max(1, min(2 * (start.head - start.source), fit))
+
+
+def _messages_that_fit(limit: LimitExceeded, results: Sequence[TaskResult]) -> int:
+    messages = sum(one.progress.source - one.first for one in results)
+    units, size = sum(one.progress.units for one in results), sum(one.progress.size for one in results)
+    return messages_that_fit(limit, messages, units, size)
+
+
+def _room(messages: int) -> int:
+    share, whole = ROOM_SHARE
+    return messages * share // whole
+
+
+class Build:
+    """A build that has begun. `failed` counts the messages that failed so far."""
+
+    def __init__(self, store: BuildStore, url: str, start: BuildStart) -> None:
+        self._store = store
+        self._url = url
+        self._start = start
+        self._read = 0
+        self.failed = 0
+
+    def run(self, spark: Session, progressed: Progressed, task_messages: int = TASK_MESSAGES_MAX) -> Outcome:
+        """Run the function over all messages, and install the items."""
+        head, start, done = self._start.head, self._start, None
+        size = RoundSize(head - start.source)
+
+        def on_result(result: TaskResult) -> None:
+            self._read += result.progress.source - result.first
+            self.failed += result.progress.failed
+            progressed(self._read, head - self._start.source)
+
+        while done is None or (done.error is None and done.end < head):
+            self._read, self.failed = start.source - self._start.source, done.failed if done else 0
+            part = replace(start, head=min(head, start.source + size.messages))
+            plan = partial(plan_tasks, self._url, part, task_messages, messages_min=size.task_messages_min)
+            outcome = self._install_round(part, _run_round(spark, part, plan, on_result), size)
+            if outcome is not None:
+                done = outcome if done is None else done.then(outcome)
+                if done.end < head:
+                    start = self._store.begin()
+                    if start.id != self._start.id:
+                        raise IteratorNotFound(start.iterator)
+        return done
+
+    def _install_round(self, start: BuildStart, results: Sequence[TaskResult], size: RoundSize) -> Outcome | None:
+        """Install a round. Returns None, and installs nothing, if the round was too large."""
+        full = results[-1].progress.full if results else None
+        try:
+            if full is not None and results[-1].progress.source == start.source:
+                raise full
+            outcome = _install(self._store, start, results)
+        except LimitExceeded as error:
+            if error.limit not in STAGE_LIMITS or start.head - start.source <= 1:
+                raise
+            self._store.drop(start)
+            size.shrink(start, results, error)
+            return None
+        if full is not None:
+            size.shrink(start, results, full)
+        else:
+            size.grow(start, results)
+        return outcome
+
+
+def plan_tasks(
+    url: str, start: BuildStart, task_messages: int, cores: int = 1, messages_min: int = TASK_MESSAGES_MIN
+) -> list[BuildTask]:
+    """Tasks for the messages of a round: as many as there are cores, unless they would be very small."""
+    total = start.head - start.source
+    size = max(1, min(task_messages, max(messages_min, -(-total // cores))), -(-total // TASKS_MAX))
+    firsts = range(start.source, start.head, size)
+    numbers = NUMBERS_MAX // max(1, len(firsts))
+    task = BuildTask(url, start, 0, 0, 0, seconds_max=TASK_S, round=uuid4().hex)
+    return [
+        task._replace(number=at * numbers, last=(at + 1) * numbers - 1, first=first, end=min(first + size, start.head))
+        for at, first in enumerate(firsts)
+    ]
+
+
+def _run_round(
+    spark: Session,
+    start: BuildStart,
+    plan: Callable[[int], list[BuildTask]],
+    on_result: Callable[[TaskResult], None],
+) -> list[TaskResult]:
+    """Run the tasks of a round; their results up to the first task that stopped, because the rest depends on it."""
+    if start.head <= start.source:
+        return []
+    is_chain = start.kind == IteratorKind.REDUCE
+    left, results = plan(1 if is_chain else cores(spark)), list[TaskResult]()
+    if is_chain:
+        left[0] = left[0]._replace(state=start.state)
+    while left:
+        tasks = left[:1] if is_chain else left
+        found = parallel_map(spark, tasks, run_task, None, on_result)
+        rests = [rest for task, one in zip(tasks, found, strict=True) if (rest := task.rest(one.progress)) is not None]
+        results = sorted([*results, *found], key=lambda one: one.number)
+        stops = (number for number, one in enumerate(results, 1) if one.progress.has_stopped)
+        results = results[: next(stops, len(results))]
+        last = results[-1]
+        left = [*rests, *left[len(tasks) :]]
+        left = [task for task in left if not (last.progress.has_stopped and task.number > last.number)]
+        if is_chain and left:
+            left[0] = left[0]._replace(state=last.progress.state)
+    return results
+
+
+def _install(store: BuildStore, start: BuildStart, results: Sequence[TaskResult]) -> Outcome:
+    if not results:
+        return Outcome(start, start.source, 0, Installed(start.items, 0, start.source))
+    last = results[-1].progress
+    winners = [Winner(one.number, one.attempt, one.progress.units) for one in results if one.progress.units]
+    is_reduce = start.kind == IteratorKind.REDUCE
+    installed = store.install(start, last.source, winners, last.state if is_reduce else None)
+    outcome = Outcome(start, last.source, sum(one.progress.items for one in results), installed)
+    failure = next((one.progress.failure for one in results if one.progress.failure is not None), None)
+    first = last.error or failure
+    if first is None or first.message is None:
+        return outcome
+    position = None
+    # The build is done. A detail for its report is no reason to fail.
+    with suppress(PenstockError):
+        position = store.position(start, first.message)
+    if last.error is not None:
+        return outcome._replace(error=last.error, position=position)
+    failed = sum(one.progress.failed for one in results)
+    return outcome._replace(failed=failed, failure=failure, position=position)

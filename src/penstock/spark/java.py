@@ -1,4 +1,4 @@
-"""Which Java Spark would start, and whether it will do. This starts no JVM for long and needs no PySpark."""
+"""The Java that Spark would start, and its version. This needs no PySpark."""
 
 import re
 import shutil
@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 JAVA_MIN: Final = 17
 """The oldest Java that Spark runs on."""
 ANSWER_S_MAX: Final = 20.0
-"""How long a program may take to say what it is."""
+"""Timeout of `java -version`."""
 GET_JAVA: Final = f"install it (Debian: apt-get install openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
 
 _VERSION: Final = re.compile(r'version "((\d+)[^"]*)"')
 
 
 class Java(NamedTuple):
-    """A Java: which, and how new."""
+    """A Java and its version."""
 
     path: str
     version: str
@@ -25,23 +25,23 @@ class Java(NamedTuple):
 
 
 def found_java(environ: Mapping[str, str]) -> Java | None:
-    """The Java that Spark would start: that of JAVA_HOME, or the one on the path."""
+    """The Java in JAVA_HOME, or else on the path."""
     home = environ.get("JAVA_HOME")
     return asked_java(str(Path(home) / "bin" / "java") if home else "java", environ)
 
 
 def asked_java(command: str, environ: Mapping[str, str]) -> Java | None:
-    """A Java, as it speaks of itself; None if there is none."""
+    """The Java that a command starts, or None."""
     path = shutil.which(command, path=environ.get("PATH", ""))
-    if path is None or (said := output_of([path, "-version"])) is None:
+    if path is None or (output := output_of([path, "-version"])) is None:
         return None
-    found = _VERSION.search(said)
-    # Up to 8, versions began with a 1 that meant nothing.
+    found = _VERSION.search(output)
+    # Versions up to 8 begin with "1.".
     return Java(path, found[1], 8 if found[2] == "1" else int(found[2])) if found else None
 
 
 def output_of(command: list[str]) -> str | None:
-    """What a command prints, on whichever output; None if it cannot be run or fails."""
+    """Standard output and error of a command; None if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S_MAX, check=False)  # noqa: S603
     except (OSError, ValueError, subprocess.TimeoutExpired):

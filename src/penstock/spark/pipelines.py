@@ -1,8 +1,8 @@
-"""What the transformations of a pipeline need: events of one type as typed columns, and those that do not fit.
+"""Functions for the transformations of a pipeline: events of one type as typed columns, and events that do not fit.
 
-Each event is judged once: `judged` adds the reason why it fits no table. `accepted` has the events of a type without
-one, `rejected` those with one; neither judges again, so that an event is in the one or in the other, whatever happens
-to columns in between. `fitting` and `misfits` do both steps at once. docs/pipelines.md is the guide.
+Each event is checked once: `judged` adds the reason why it fits no table. `accepted` returns the events of a type
+without a reason, `rejected` those with one. Neither checks again, so an event is in exactly one of them even if columns
+change in between. `fitting` and `misfits` do both steps. docs/pipelines.md is the guide.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,13 +14,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.spark.bodies import KEPT, body_check, column_name
-from penstock.spark.ddl import schema_of
+from penstock.spark.body_schema import KEPT, body_check, column_name, schema_of
 
 __all__ = ["accepted", "fitting", "judged", "misfits", "rejected"]
 
 QUARANTINED: Final = ("position", "context", "stream", "type", "event_id", "timestamp", "recorded_at", "body", "text")
-"""Columns of events that the quarantine has; the reason comes after them."""
+"""Columns of events in the quarantine, before the reason."""
 REASON: Final = "reason"
 UNREADABLE: Final = "Spark's JSON reader does not take the body"
 _CORRUPT: Final = "__corrupt"
@@ -28,10 +27,10 @@ _DATA: Final = "__data"
 
 
 def judged(df: DataFrame, tables: Mapping[str, str | StructType], ignored: Collection[str] = ()) -> DataFrame:
-    """The events with the reason why each fits no table, or null. Tables are given as columns by type.
+    """The events with the reason why each fits no table, or null. `tables` has the columns of each type.
 
-    Events of other types have a reason too, but for those that are ignored: they are left out. `body` is there if there
-    is a reason: `text` is enough for the others.
+    Events of other types have a reason too, and ignored types are left out. `body` is null unless there is a reason:
+    `text` is enough for the others.
     """
     schemas = {type: _schema(columns) for type, columns in tables.items()}
     rows = df.where(~f.col("type").isin(list(ignored))) if ignored else df
@@ -41,41 +40,42 @@ def judged(df: DataFrame, tables: Mapping[str, str | StructType], ignored: Colle
 
 
 def accepted(df: DataFrame, type: str, columns: str | StructType) -> DataFrame:
-    """Of events that are judged, those of a type that fit, with their fields as columns instead of `body` and `text`.
+    """Of judged events, those of a type that fit, with their fields as columns instead of `body` and `text`.
 
-    `columns` is a schema or its DDL; a field that is NOT NULL must be there. A field that is named like a column of the
-    table gets the name `body_NAME`.
+    `columns` is a schema or its DDL; a NOT NULL field must be there. A field whose name is a column of the table
+    becomes `body_NAME`.
     """
-    # While a pipeline is defined its tables have no columns yet: nothing may be asked of the DataFrame.
+    # While a program defines a pipeline, its tables have no columns yet, so this must not query the DataFrame.
     schema = _schema(columns)
     chosen = df.where((f.col("type") == type) & f.col(REASON).isNull())
-    return chosen.select(*KEPT, _data(schema).alias(_DATA)).select(*KEPT, *_fields(schema))
+    fields = (f.col(_DATA).getField(name).alias(column_name(name)) for name in schema.fieldNames())
+    return chosen.select(*KEPT, _data(schema).alias(_DATA)).select(*KEPT, *fields)
 
 
 def rejected(df: DataFrame) -> DataFrame:
-    """Of events that are judged, those that fit no table, each with the reason."""
+    """Of judged events, those that fit no table, each with the reason."""
     return df.where(f.col(REASON).isNotNull()).select(*QUARANTINED, REASON)
 
 
 def fitting(df: DataFrame, type: str, columns: str | StructType) -> DataFrame:
-    """The events of a type whose bodies fit, as `accepted` has them."""
+    """The events of a type whose bodies fit, as `accepted` returns them."""
     return accepted(judged(df.where(f.col("type") == type), {type: columns}), type, columns)
 
 
 def misfits(df: DataFrame, tables: Mapping[str, str | StructType], ignored: Collection[str] = ()) -> DataFrame:
-    """The events that are in none of the tables, which are given as columns by type, each with the reason."""
+    """The events that fit none of the tables, each with the reason. `tables` has the columns of each type."""
     return rejected(judged(df, tables, ignored))
 
 
 def _schema(columns: str | StructType) -> StructType:
-    # Spark would have to be asked to read DDL, which it may not be while a pipeline is defined.
+    # `StructType.fromDDL` asks Spark, which a program that defines a pipeline must not do.
     schema = columns if isinstance(columns, StructType) else StructType.fromJson(schema_of(columns))
     body_check(schema.jsonValue())
     return schema
 
 
 def _reason(schemas: Mapping[str, StructType]) -> Column:
-    """Why an event is in no table; null if it is in one."""
+    """Why an event fits no table, or null."""
     unread = f.lit(None).cast("string")
     for type, schema in schemas.items():
         corrupt = _data(schema).getField(_CORRUPT).isNotNull()
@@ -91,7 +91,7 @@ def _data(schema: StructType) -> Column:
 
 
 def _problem(schemas: Mapping[str, Mapping[str, Any]]) -> Any:
-    """The check of bodies, as a function for columns."""
+    """The check of bodies as a function of columns."""
 
     def problems(types: pa.Array, texts: pa.Array) -> pa.Array:
         checks = {type: body_check(schema) for type, schema in schemas.items()}
@@ -102,7 +102,3 @@ def _problem(schemas: Mapping[str, Mapping[str, Any]]) -> Any:
         return pa.array(found, pa.string())
 
     return arrow_udf(problems, StringType())
-
-
-def _fields(schema: StructType) -> list[Column]:
-    return [f.col(_DATA).getField(name).alias(column_name(name)) for name in schema.fieldNames()]

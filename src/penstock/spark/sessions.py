@@ -1,8 +1,8 @@
-"""A Spark session for commands: quiet, on this machine unless another master is named.
+"""A Spark session for commands: quiet, and on this machine unless the user names another master.
 
-Whatever has to do with the JVM runs in threads of its own. Ctrl-C interrupts the main thread: in the middle of a call
-it would break Py4J's connection, and in the middle of a start it would leave a JVM that nobody ends. And Spark takes
-Ctrl-C for itself when it is started in the main thread.
+All calls into the JVM run in other threads. Ctrl-C interrupts the main thread: inside a call it would break Py4J's
+connection, and during a start it would leave a JVM that no process ends. Spark also installs its own handler for Ctrl-C
+if it starts in the main thread.
 """
 
 import logging
@@ -31,28 +31,26 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Start = Callable[[], "SparkSession"]
-"""Gives a session, which is started the first time."""
+"""Returns the session, and starts it the first time."""
 
 MASTER: Final = "local[*,4]"
-"""All cores of this machine; a task that dies is tried again, up to four times in all."""
-ANSWER_S: Final = 5.0
-"""Seconds that a standalone master has to take a connection."""
+"""All cores of this machine. Spark runs a task that dies up to four times."""
+CONNECT_S: Final = 5.0
+"""Seconds for a standalone master to accept a connection."""
 EXECUTORS_S: Final = 20.0
-"""Seconds after which it is said that there are no executors."""
+"""Seconds without an executor after which the command logs a warning."""
 PYTHON: Final = "spark.pyspark.python"
-"""Spark's name for the Python that executors run; spark-submit alone makes a variable of it."""
-ENDING_S: Final = 10.0
-"""Seconds that a JVM has to end by itself, and a thread that is to end."""
-STARTING_LOOK_S: Final = 0.05
-"""Seconds between two looks whether a JVM has started."""
-LOOK_S: Final = 0.2
-"""Seconds between two attempts to make a thread end."""
+"""Spark's option for the executors' Python. Only spark-submit turns it into an environment variable."""
+END_S: Final = 10.0
+"""Seconds for a JVM, or a thread, to end when asked to."""
+START_POLL_S: Final = 0.05
+END_POLL_S: Final = 0.2
 STDERR: Final = 2
 GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"
 GATEWAY_SECRET: Final = "PYSPARK_GATEWAY_SECRET"  # noqa: S105 - the name of a variable
 WAITING: Final = (
-    "Spark has given no executor for %.0f seconds, and is waited for; perhaps others have them all, they cannot reach "
-    "this machine (spark.driver.host), or are asked for more than a worker has (spark.executor.memory)"
+    "Spark has given no executor for %.0f seconds; waiting. Perhaps other jobs use them all, they cannot reach this "
+    "machine (set spark.driver.host), or they ask for more memory than a worker has (set spark.executor.memory)"
 )
 _log: Final = logging.getLogger(__name__)
 _LOCAL: Final = "local"
@@ -71,53 +69,52 @@ QUIET: Final = {
     "spark.sql.session.timeZone": "UTC",
 }
 UMASK: Final = "spark.hadoop.fs.permissions.umask-mode"
-"""Spark's name for the permissions that its files do not get. The JVM gets it as its umask, too: not all files are
-Hadoop's."""
+"""Hadoop's umask. The JVM gets the same umask, because Hadoop does not write all of Spark's files."""
 OWNER_ALONE: Final = "077"
 _OCTAL: Final = re.compile(r"[0-7]{3,4}")
 
 
 @contextmanager
 def session(name: str, master: str = MASTER, conf: Mapping[str, str] | None = None) -> Iterator["SparkSession"]:
-    """A session that is stopped at the end. Raises InvalidRequest if there is no PySpark, or no Java for it."""
+    """A session that stops at the end. Raises InvalidRequest if there is no PySpark, or no Java for it."""
     with late_session(name, master, conf) as start:
         yield start()
 
 
 @contextmanager
 def late_session(name: str, master: str = MASTER, conf: Mapping[str, str] | None = None) -> Iterator["Start"]:
-    """The same, but it is started when somebody asks for it: it takes seconds, and perhaps nothing is to be done."""
+    """A session that starts on first use: a start takes seconds, and a command may have nothing to do."""
     jvm, started = _Jvm(), list["SparkSession"]()
     check_conf(conf or {})
     check_form((conf or {}).get(_MASTER, master))
 
     def start() -> "SparkSession":
         if not started:
-            started.append(_started(name, master, conf or {}, jvm))
+            started.append(_start(name, master, conf or {}, jvm))
         return started[0]
 
     try:
         yield start
     except KeyboardInterrupt:
-        # Nobody wants to wait until all is put away in order.
+        # Do not make the user wait for an orderly stop.
         jvm.end()
         raise
     finally:
         if started and not jvm.has_ended:
-            apart(started[0].stop, jvm.end)
+            run_in_thread(started[0].stop, jvm.end)
 
 
-def apart(work: Callable[[], Result], end: Callable[[], object] | None = None) -> Result:
-    """Do something in a thread of its own, so that Ctrl-C interrupts this one at once.
+def run_in_thread(work: Callable[[], Result], cancel: Callable[[], object] | None = None) -> Result:
+    """Run something in another thread, so that Ctrl-C interrupts this one at once.
 
-    Then `end` is to end the other one, again and again. Without it, whoever started Spark ends it.
+    After Ctrl-C, `cancel` is called repeatedly until the other thread ends. Without `cancel` the thread goes on.
     """
     outcome: Future[Result] = Future()
 
     def run() -> None:
         try:
             outcome.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised in the other thread
+        except BaseException as error:  # noqa: BLE001 - raised in the other thread
             outcome.set_exception(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -125,24 +122,20 @@ def apart(work: Callable[[], Result], end: Callable[[], object] | None = None) -
     try:
         return awaited(outcome)
     except BaseException:
-        if end is not None and not outcome.done():
-            _make_end(thread, end)
+        if cancel is not None and not outcome.done():
+            deadline = time.monotonic() + END_S
+            while thread.is_alive() and time.monotonic() < deadline:
+                with suppress(Exception):
+                    cancel()
+                thread.join(END_POLL_S)
         raise
 
 
-def _make_end(thread: threading.Thread, end: Callable[[], object]) -> None:
-    deadline = time.monotonic() + ENDING_S
-    while thread.is_alive() and time.monotonic() < deadline:
-        with suppress(Exception):
-            end()
-        thread.join(LOOK_S)
-
-
 class _Jvm:
-    """The process that Spark runs in. We start it, so that we can end it from its first moment on.
+    """The process of Spark's JVM. We start it ourselves, so that we can end it at any moment.
 
-    PySpark would start the same process with the same variables, and say nothing of it until it has answered. It uses
-    one that runs already if `PYSPARK_GATEWAY_PORT` and `PYSPARK_GATEWAY_SECRET` say where.
+    PySpark would start the same process with the same variables, but reveals it only after it has answered. If
+    `PYSPARK_GATEWAY_PORT` and `PYSPARK_GATEWAY_SECRET` are set, PySpark uses the JVM that listens there.
     """
 
     def __init__(self) -> None:
@@ -152,20 +145,20 @@ class _Jvm:
 
     @contextmanager
     def offered(self, conf: Mapping[str, str]) -> Iterator[None]:
-        """Start the process, and have PySpark use it; unless PySpark has one already."""
+        """Start the process and make PySpark use it, unless PySpark has one already."""
         from pyspark import SparkContext  # noqa: PLC0415
 
         if SparkContext._gateway is not None or GATEWAY_PORT in os.environ:
             yield
             return
-        os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET] = apart(lambda: self._start(conf), self.end)
+        os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET] = run_in_thread(lambda: self._start(conf), self.end)
         try:
             yield
         finally:
             del os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET]
 
     def _start(self, conf: Mapping[str, str]) -> tuple[str, str]:
-        """The port that the process listens on, and the secret that it wants to hear."""
+        """The port that the process listens on, and its secret."""
         import pyspark  # noqa: PLC0415
 
         home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -176,13 +169,13 @@ class _Jvm:
             process = subprocess.Popen(  # noqa: S603 - Spark's own command
                 [str(home / "bin" / "spark-submit"), *options, *arguments],
                 env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)},
-                # It ends when nobody holds the other end any more.
+                # It ends when the other end of this pipe closes.
                 stdin=subprocess.PIPE,
-                # What a JVM has to say is nobody's result: it goes where its complaints go.
+                # Output of the JVM is no result of a command.
                 stdout=STDERR,
                 # Ctrl-C is for us: we end it in order.
                 process_group=0,
-                # What it shuffles and spills has events in it.
+                # Shuffled and spilled files contain events.
                 umask=int(conf[UMASK], 8),
             )
             with self._lock:
@@ -190,82 +183,47 @@ class _Jvm:
                 if self._is_over:
                     process.terminate()
             while process.poll() is None and not answer.exists():
-                time.sleep(STARTING_LOOK_S)
+                time.sleep(START_POLL_S)
             if not answer.exists():
                 raise RuntimeError("the JVM ended while it started")
-            port, length = struct.unpack_from("!ii", told := answer.read_bytes())
-            return str(port), told[8 : 8 + length].decode()
+            data = answer.read_bytes()
+            port, length = struct.unpack_from("!ii", data)
+            return str(port), data[8 : 8 + length].decode()
 
     @property
     def is_ours(self) -> bool:
-        """Whether it was started here, and not by somebody else before."""
+        """Whether this object started it."""
         return self._process is not None
 
     @property
     def has_ended(self) -> bool:
-        """Whether there was one, and is no more."""
         return self._process is not None and self._process.poll() is not None
 
     def end(self) -> None:
-        """End it, also while it starts. One that was there before is left alone."""
+        """End the process, even during its start, if this object started it."""
         with self._lock:
             self._is_over, process = True, self._process
         if process is None:
             return
         process.terminate()
         try:
-            process.wait(ENDING_S)
+            process.wait(END_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
         if process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
-        _forget()
+        from pyspark import SparkContext  # noqa: PLC0415
+        from pyspark.sql import SparkSession  # noqa: PLC0415
 
-
-def _forget() -> None:
-    """Let PySpark start another JVM: it keeps the one that it knows for good."""
-    from pyspark import SparkContext  # noqa: PLC0415
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
-    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-    SparkSession._instantiatedSession = None
-
-
-def _configured(name: str, master: str, conf: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
-    """What builds the session, and the options that its JVM is started with."""
-    _check()
-    master = conf.get(_MASTER, master)
-    check_master(master)
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - a command that needs none does without
-
-    _name_python(conf)
-    options = {_MASTER: master, "spark.app.name": name, UMASK: OWNER_ALONE, **QUIET, **_local(master), **conf}
-    builder = SparkSession.builder
-    for key, value in options.items():
-        builder = builder.config(key, value)
-    return builder, options
-
-
-def _name_python(conf: Mapping[str, str]) -> None:
-    """Which Python executors run: ours, unless another is named. PySpark looks at the variable alone."""
-    if python := conf.get(PYTHON):
-        os.environ["PYSPARK_PYTHON"] = python
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Sources are looked for on this machine, where a path inside an archive leads nowhere.
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-
-
-def _local(master: str) -> dict[str, str]:
-    """On this machine alone, nobody else is to be let in."""
-    if not master.startswith(_LOCAL):
-        return {}
-    return {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
+        # PySpark keeps the first JVM that it knows. Forget it, so that it can start another.
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
 
 
 def check_conf(conf: Mapping[str, str]) -> None:
-    """Spark ignores options that it does not know. Raises InvalidRequest for those that can be none of its own."""
+    """Raise InvalidRequest for options that cannot be Spark's: Spark itself ignores what it does not know."""
     for key in conf:
         if not key.startswith(_PREFIX) or key != key.strip():
             raise InvalidRequest("Spark", f"has no option {key!r}: its options begin with {_PREFIX!r}")
@@ -274,7 +232,7 @@ def check_conf(conf: Mapping[str, str]) -> None:
 
 
 def check_form(master: str) -> None:
-    """Whether that can be a master, which can be told without Spark. Raises InvalidRequest."""
+    """Raise InvalidRequest if that cannot be a master. This needs no Spark."""
     if not _MASTERS.fullmatch(master):
         raise InvalidRequest(
             "Spark", f"has no master {master!r}: local[N], spark://HOST:PORT, yarn and k8s://… are some"
@@ -282,75 +240,96 @@ def check_form(master: str) -> None:
 
 
 def check_master(master: str) -> None:
-    """See whether a standalone master answers, before a JVM is started that tries it for a minute and says little."""
+    """Raise InvalidRequest if no standalone master answers. A JVM would try for a minute and give no clear reason."""
     scheme, _, rest = master.partition("://")
     if scheme != "spark":
         return
-    troubles = [trouble for trouble in map(_trouble_with, rest.split(",")) if trouble]
-    if len(troubles) == len(rest.split(",")):
-        raise InvalidRequest("Spark", f"does not start: no master answers at {master}: {troubles[0]}")
+    problems = [problem for problem in map(_problem_with, rest.split(",")) if problem]
+    if len(problems) == len(rest.split(",")):
+        raise InvalidRequest("Spark", f"does not start: no master answers at {master}: {problems[0]}")
 
 
-def _trouble_with(address: str) -> str | None:
-    """Why nobody is at an address, if that is so."""
+def _problem_with(address: str) -> str | None:
+    """Why a connection to an address fails, or None."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return f"{address!r} is not HOST:PORT"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError) as error:
         return getattr(error, "strerror", None) or str(error)
     return None
 
 
-def _hush(context: Any) -> None:
-    """Spark's server of accumulators prints a traceback when the JVM is gone, of which others are told by an error."""
+def _start(name: str, master: str, conf: Mapping[str, str], jvm: _Jvm) -> "SparkSession":
+    _check_installation()
+    master = conf.get(_MASTER, master)
+    check_master(master)
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - not every command needs it
+
+    _name_python(conf)
+    # With a local master, no other machine may connect.
+    local = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
+    options = {_MASTER: master, "spark.app.name": name, UMASK: OWNER_ALONE, **QUIET}
+    options |= {**(local if master.startswith(_LOCAL) else {}), **conf}
+    builder = SparkSession.builder
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    with tempfile.TemporaryFile() as log:
+        try:
+            with _stderr_to(log), jvm.offered(options):
+                spark: SparkSession = run_in_thread(builder.getOrCreate, jvm.end)
+                if jvm.is_ours:
+                    _silence_accumulators(spark.sparkContext)
+                run_in_thread(lambda: _check_sql_options(spark, conf), jvm.end)
+        except Exception as error:  # noqa: BLE001 - see below
+            # Py4J has no better class for a JVM's error, and asks the JVM for its text.
+            reason = _reason(log, error)
+            jvm.end()
+            raise InvalidRequest("Spark", f"does not start: {reason}") from None
+    if not str(spark.sparkContext.master).startswith(_LOCAL):
+        _warn_without_executors(spark)
+    return spark
+
+
+def _name_python(conf: Mapping[str, str]) -> None:
+    """Make executors run our Python, unless the user names another. PySpark looks at the variables only."""
+    if python := conf.get(PYTHON):
+        os.environ["PYSPARK_PYTHON"] = python
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Spark looks for data sources on this machine, where a path inside a shipped archive does not exist.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def _silence_accumulators(context: Any) -> None:
+    """Keep Spark's accumulator server from printing a traceback when the JVM is gone: an error reports that already."""
     server = context._accumulatorServer
-    told = server.handle_error
+    handle = server.handle_error
 
     def handle_error(*request: Any) -> None:
         if not isinstance(sys.exception(), EOFError | ConnectionError):
-            told(*request)
+            handle(*request)
 
     server.handle_error = handle_error
 
 
-def _started(name: str, master: str, conf: Mapping[str, str], jvm: _Jvm) -> "SparkSession":
-    builder, options = _configured(name, master, conf)
-    with tempfile.TemporaryFile() as said:
-        try:
-            with _to(said), jvm.offered(options):
-                spark: SparkSession = apart(builder.getOrCreate, jvm.end)
-                if jvm.is_ours:
-                    _hush(spark.sparkContext)
-                apart(lambda: _try_settings(spark, conf), jvm.end)
-        except Exception as error:  # noqa: BLE001 - see below
-            # Py4J has no better name for what the JVM says of a master or an option; and it asks the JVM for it.
-            told = _reason(said, error)
-            jvm.end()
-            raise InvalidRequest("Spark", f"does not start: {told}") from None
-    if not str(spark.sparkContext.master).startswith(_LOCAL):
-        _watch(spark)
-    return spark
-
-
-def _try_settings(spark: "SparkSession", conf: Mapping[str, str]) -> None:
-    """Spark looks at these when it needs them, and then some of its threads die without a word."""
+def _check_sql_options(spark: "SparkSession", conf: Mapping[str, str]) -> None:
+    """Read the options now: Spark reads them late, and a bad value then kills some of its threads silently."""
     for name in conf:
         if name.startswith(_SQL):
             spark.conf.get(name)
 
 
-def _watch(spark: "SparkSession") -> None:
-    """Tell if no executor comes: Spark would wait for ever, and the JVM's own warnings are heard by nobody."""
+def _warn_without_executors(spark: "SparkSession") -> None:
+    """Log a warning if no executor comes. Spark would wait for ever, and we hide the JVM's own warnings."""
 
     def has_executors() -> bool:
-        # The driver is one of those that are listed.
+        # Spark lists the driver too.
         return int(cast("Any", spark.sparkContext)._jsc.sc().getExecutorMemoryStatus().size()) > 1
 
-    def look() -> None:
+    def watch() -> None:
         deadline = time.monotonic() + EXECUTORS_S
-        # Nobody is left to be told if the JVM is gone.
+        # Without a JVM there is nothing to warn about.
         with suppress(Exception):
             while not has_executors():
                 if time.monotonic() > deadline:
@@ -358,12 +337,12 @@ def _watch(spark: "SparkSession") -> None:
                     return
                 time.sleep(1)
 
-    threading.Thread(target=look, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
-def _to(file: IO[bytes]) -> Iterator[None]:
-    """Standard error of what is started meanwhile: a JVM has much to say that nobody has asked for."""
+def _stderr_to(file: IO[bytes]) -> Iterator[None]:
+    """Send standard error to a file, also that of processes started meanwhile: a JVM logs a lot."""
     kept = os.dup(STDERR)
     os.dup2(file.fileno(), STDERR)
     try:
@@ -373,16 +352,16 @@ def _to(file: IO[bytes]) -> Iterator[None]:
         os.close(kept)
 
 
-def _reason(said: IO[bytes], error: Exception) -> str:
-    """The line that tells why, as far as that can be seen, without what belongs to Java and to logs."""
-    said.seek(0)
-    logged, lines = said.read().decode(errors="replace").splitlines(), str(error).splitlines()
-    # A master that does not register us ends the session, and what fails then is something else.
-    told = [line for line in logged if _KILLED in line] or [line for line in [*lines, *logged] if _RAISED.search(line)]
-    return _BEFORE.sub("", (told or lines)[0].strip())
+def _reason(log: IO[bytes], error: Exception) -> str:
+    """The line that gives the reason, without the prefixes of Java and of its log."""
+    log.seek(0)
+    logged, lines = log.read().decode(errors="replace").splitlines(), str(error).splitlines()
+    # A master that rejects the application ends the session, and then something else fails.
+    found = [line for line in logged if _KILLED in line] or [line for line in [*lines, *logged] if _RAISED.search(line)]
+    return _BEFORE.sub("", (found or lines)[0].strip())
 
 
-def _check() -> None:
+def _check_installation() -> None:
     try:
         import pyspark  # noqa: F401, PLC0415
     except ImportError:

@@ -1,22 +1,26 @@
-"""Writing: tasks stage what they have, and the driver publishes it in one transaction when all have succeeded.
+"""Writing a table or a stream to a history: tasks stage events, and the driver publishes them in one transaction.
 
-- A job that fails shows nothing. Each attempt of a task has a name of its own, and the driver publishes the attempts
-  whose messages it got: one that failed, or a speculative one that lost, adds nothing.
-- A batch of a streaming query is known by the query's id, which its checkpoint keeps, and the batch's number; a batch
-  that is replayed adds nothing. A batch write that shall be known again says `producer` and `batch`.
-- The numbers of a producer are those of one query, or of tables. Whoever else comes with the same number brings other
-  rows, which must not pass for a repetition: so publications say their origin.
+- A job that fails shows nothing. Each attempt at a task has its own name, and the driver publishes the attempts whose
+  messages Spark accepted. An attempt that failed, or a speculative one that lost, adds nothing.
+- A batch of a streaming query has the query's id, which its checkpoint keeps, and a number. A replayed batch adds
+  nothing. To make the write of a table idempotent, users give it `producer` and `batch`.
+- The numbers of a producer belong to one query, or to tables. Another writer with the same number brings other rows,
+  which must not pass for a repeat. So each publication names its origin.
+
+Every row is checked. Errors are InvalidRequest and name the option or the column. docs/spark.md has the tables.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from hashlib import blake2b
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -26,30 +30,370 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from penstock.errors import InvalidRequest
+from penstock.event_json import BadEvent, id_of
 from penstock.files import created, make_folder, release
-from penstock.model import ProducerMark, Winner
-from penstock.spark.rows import BadRow, Units, shown, utc_now
-from penstock.spark.stages import open_stages, portions
-from penstock.spark.writing import DIVERT, WriteOptions
-from penstock.store.staging import size_of
+from penstock.history.options import parsed, url
+from penstock.model import ANY, NewEvent, ProducerMark, StagedUnit, Winner, now_ticks, stamp_of
+from penstock.model.events import check_context, check_name, check_stream, check_type, random_id
+from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
+from penstock.settings.table import choice, whole_number
+from penstock.spark.stages import open_stages, requests_of
+from penstock.store.contract import LOG_CONTEXT
+from penstock.store.staging import UNIT_BYTES_MAX, UNIT_EVENTS_MAX, make_unit, size_of
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""Where a task finds the query and the batch that it works for."""
+"""Local properties in which Spark tells a task its query and batch."""
 TABLE: Final = "table"
 """The origin of tables."""
-NAME_LETTERS_MAX: Final = 100
-"""Letters of a job's name in that of a file."""
-_NO_LETTER: Final = re.compile(r"[^\w.-]")
+FILE_NAME_CHARS_MAX: Final = 100
+"""Characters of a job's name in the name of a file."""
+_NOT_IN_FILE_NAMES: Final = re.compile(r"[^\w.-]")
+
+# -- options
+
+
+FAIL: Final = "fail"
+DIVERT: Final = "divert"
+NUMBER_MAX: Final = (1 << 63) - 1
+PRODUCER_BYTES_MAX: Final = 400
+"""Bytes of a producer's name. Its jobs' names consist of it, a query and a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where and how to write."""
+
+    url: str
+    order_by: str | None = None
+    bad_rows: str = FAIL
+    bad_rows_path: str | None = None
+    producer: str | None = None
+    batch: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> "WriteOptions":
+        """The options of a write, from what Spark has."""
+        options = cls(**parsed(given, _OPTIONS, _SPARK_OPTIONS))
+        if (options.bad_rows == DIVERT) != (options.bad_rows_path is not None):
+            raise InvalidRequest("option badRowsPath", "belongs to badRows=divert; set both, or neither")
+        if options.batch is not None and options.producer is None:
+            raise InvalidRequest("option batch", "is the number of a producer's table; set producer too")
+        return options
+
+
+def _producer(value: str) -> str:
+    if reason := check_name(value):
+        raise ValueError(reason)
+    if (size := len(value.encode())) > PRODUCER_BYTES_MAX:
+        raise ValueError(f"has {size} bytes; at most {PRODUCER_BYTES_MAX} are allowed")
+    return value
+
+
+def _column(value: str) -> str:
+    if not value:
+        raise ValueError("must be the name of a column")
+    return value
+
+
+def _folder(value: str) -> str:
+    path = value.removeprefix("file://")
+    if not path or "://" in path:
+        raise ValueError("must be a directory that the driver and all executors see under this name")
+    return path
+
+
+def _number(value: str) -> int:
+    number = whole_number(value)
+    if not 0 <= number <= NUMBER_MAX:
+        raise ValueError(f"must be a whole number from 0 to {NUMBER_MAX}")
+    return number
+
+
+_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "url": ("url", url),
+    "orderBy": ("order_by", _column),
+    "badRows": ("bad_rows", choice(FAIL, DIVERT)),
+    "badRowsPath": ("bad_rows_path", _folder),
+    "producer": ("producer", _producer),
+    "batch": ("batch", _number),
+}
+_SPARK_OPTIONS: Final = ("checkpointlocation", "path", "queryname")
+"""Options that Spark itself adds to a write."""
+
+# -- columns
+
+
+_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
+ORDERED: Final = (*_WHOLE, FloatType, DoubleType, DateType, TimestampType, TimestampNTZType, StringType, BinaryType)
+"""Types that a column named by `orderBy` may have."""
+TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "context": (StringType,),
+    "stream": (StringType,),
+    "type": (StringType,),
+    "body": (BinaryType,),
+    "text": (StringType,),
+    "headers": (StringType,),
+    "event_id": (StringType, BinaryType),
+    "timestamp": (TimestampType,),
+    "ticks": (LongType,),
+    "expected_version": _WHOLE,
+}
+"""The columns that a write takes, and their types."""
+REQUIRED: Final = ("context", "stream", "type")
+ASSIGNED: Final = ("position", "sequence", "recorded_at")
+"""Columns of a table that was read which a write ignores, because the store assigns them."""
+
+
+def check_table(schema: StructType, options: WriteOptions) -> None:
+    """Raise InvalidRequest unless a table of this schema can be written."""
+    names = schema.fieldNames()
+    for name in REQUIRED:
+        if name not in names:
+            raise InvalidRequest(f"column {name}", f"is missing; the table has {', '.join(names)}")
+    if "body" not in names and "text" not in names:
+        raise InvalidRequest("column body", f"is missing, and so is text; the table has {', '.join(names)}")
+    if options.order_by is not None and options.order_by not in names:
+        raise InvalidRequest("option orderBy", f"names {options.order_by!r}, which is no column of the table")
+    for field in schema:
+        name, kind = field.name, field.dataType
+        if name == options.order_by and not isinstance(kind, ORDERED):
+            raise InvalidRequest("option orderBy", f"names {name}, and {kind.simpleString()} is no type to order by")
+        if name in TYPES and not isinstance(kind, TYPES[name]):
+            wanted = " or ".join(one().simpleString() for one in TYPES[name])
+            raise InvalidRequest(f"column {name}", f"is of type {kind.simpleString()}; it must be {wanted}")
+        if name not in TYPES and name not in ASSIGNED and name != options.order_by:
+            raise InvalidRequest(f"column {name}", f"is unknown; a table to write has {', '.join(TYPES)}")
+
+
+# -- rows become units
+
+
+BUFFERED_BYTES_MAX: Final = 64 << 20
+"""Memory for the events of all streams that a task buffers. When they take more, it hands all of them on."""
+BUFFERED_EVENT_BYTES: Final = 224
+BUFFERED_STREAM_BYTES: Final = 416
+"""Memory of an event without its body, headers and sort key, and of a stream without its events."""
+UNIT_EVENT_BYTES: Final = 64
+"""Bytes of an event in a unit, without body, headers and sort key."""
+_SIGN: Final = 1 << 63
+
+
+class BadRow(NamedTuple):
+    """A row that cannot be an event: its number in its partition (from 0), the column at fault and the reason."""
+
+    row: int
+    column: str
+    reason: str
+    values: dict[str, Any]
+
+
+class _Buffer:
+    """The events of one stream that will become a unit."""
+
+    __slots__ = ("events", "expected", "keys", "memory", "size")
+
+    def __init__(self) -> None:
+        self.events: list[NewEvent] = []
+        self.keys: list[bytes] = []
+        self.expected = ANY
+        self.size = 0
+        self.memory = BUFFERED_STREAM_BYTES
+
+
+class UnitBuilder:
+    """Groups the rows of one task by stream and gives units when they are full. Calls `on_bad_row`, which may raise.
+
+    An event has at most `event_bytes_max` bytes of type, headers and body.
+    """
+
+    def __init__(self, order_by: str | None, on_bad_row: Callable[[BadRow], None], event_bytes_max: int) -> None:
+        self._order_by = order_by
+        self._on_bad_row = on_bad_row
+        self._event_bytes_max = event_bytes_max
+        self._row = 0
+        self._buffers: dict[tuple[str, str], _Buffer] = {}
+        self._expected: dict[tuple[str, str], int] = {}
+        self._memory = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[StagedUnit]:
+        """Add rows; the units that are full after them."""
+        names = [name for name in batch.schema.names if name not in ASSIGNED or name == self._order_by]
+        columns, undecodable = [], []
+        for name in names:
+            try:
+                columns.append(_values(batch.column(name)))
+            except UnicodeDecodeError:
+                undecodable.append(name)
+                columns.append([_decoded(value) for value in batch.column(name).cast(pa.binary()).to_pylist()])
+        for values in zip(*columns, strict=True):
+            row = dict(zip(names, values, strict=True))
+            try:
+                full = self._add_row(row, undecodable)
+            except BadEvent as bad:
+                self._on_bad_row(BadRow(self._row, bad.member, bad.reason, row))
+                full = None
+            self._row += 1
+            if full is not None:
+                yield self._unit(full)
+            if self._memory >= BUFFERED_BYTES_MAX:
+                yield from self.flush()
+
+    def flush(self) -> Iterator[StagedUnit]:
+        """Units of all buffered events."""
+        for key in list(self._buffers):
+            yield self._unit(key)
+
+    def _add_row(self, row: dict[str, Any], undecodable: Sequence[str]) -> tuple[str, str] | None:
+        """Buffer a row; its stream, if that has enough events for a unit."""
+        for column in undecodable:
+            if isinstance(row[column], _NotUtf8):
+                raise BadEvent(column, "is not UTF-8")
+        key, event = _stream_of(row), _event(row, self._event_bytes_max)
+        order = b"" if self._order_by is None else _sort_key(self._order_by, row[self._order_by])
+        expected = self._expected_version(key, row.get("expected_version"))
+        buffer = self._buffers.get(key)
+        if buffer is None:
+            buffer = self._buffers[key] = _Buffer()
+            self._memory += buffer.memory
+        buffer.events.append(event)
+        buffer.expected = expected
+        if self._order_by is not None:
+            buffer.keys.append(order)
+        size = len(event.body) + len(event.headers or "") + len(order)
+        buffer.size += size + UNIT_EVENT_BYTES
+        buffer.memory += size + BUFFERED_EVENT_BYTES
+        self._memory += size + BUFFERED_EVENT_BYTES
+        return key if len(buffer.events) >= UNIT_EVENTS_MAX or buffer.size >= UNIT_BYTES_MAX else None
+
+    def _expected_version(self, key: tuple[str, str], given: int | None) -> int:
+        """What a write expects of a stream. All rows that give a number must give the same."""
+        before = self._expected.get(key, ANY)
+        if given is None or given == ANY:
+            return before
+        if given < 1:
+            raise BadEvent("expected_version", f"is {given}; it must be -1, null or at least 1")
+        if before not in (ANY, given):
+            raise BadEvent("expected_version", f"is {given}, and an earlier row of stream {key[1]} says {before}")
+        self._expected[key] = given
+        return int(given)
+
+    def _unit(self, key: tuple[str, str]) -> StagedUnit:
+        buffer = self._buffers.pop(key)
+        self._memory -= buffer.memory
+        events, keys = buffer.events, buffer.keys
+        if keys:
+            order = sorted(range(len(keys)), key=keys.__getitem__)
+            events, keys = [events[at] for at in order], [keys[at] for at in order]
+        return make_unit(*key, events, buffer.expected, keys)
+
+
+class _NotUtf8(bytes):
+    """A value of a text column that is no UTF-8. Spark does not check."""
+
+
+def _values(column: pa.Array) -> list[Any]:
+    # Microseconds, because Python's own times have the executor's time zone.
+    if pa.types.is_timestamp(column.type):
+        return list(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist())
+    return list(column.to_pylist())
+
+
+def _decoded(value: bytes | None) -> str | bytes | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return _NotUtf8(value or b"")
+
+
+def _stream_of(row: dict[str, Any]) -> tuple[str, str]:
+    context, stream = _text(row, "context"), _text(row, "stream")
+    if context == LOG_CONTEXT:
+        raise BadEvent("context", f"is {LOG_CONTEXT}, the context of logs; append messages to a log instead")
+    for column, reason in (("context", check_context(context)), ("stream", check_stream(stream))):
+        if reason:
+            raise BadEvent(column, reason)
+    return context, stream
+
+
+def _event(row: dict[str, Any], bytes_max: int) -> NewEvent:
+    kind = _text(row, "type")
+    if reason := check_type(kind):
+        raise BadEvent("type", reason)
+    headers, body = row.get("headers") or None, row.get("body")
+    column = "text" if body is None else "body"
+    if body is None and (body := row.get("text")) is None:
+        raise BadEvent("body" if "body" in row else "text", "is null")
+    body = str(body).encode() if column == "text" else bytes(body)
+    size = len(body) + len(kind.encode()) + len((headers or "").encode())
+    if size > bytes_max:
+        raise BadEvent(column, f"makes an event of {size} bytes; {bytes_max} are the most")
+    stamp = stamp_of(_ticks(row.get("timestamp"), row.get("ticks")))
+    given = row.get("event_id")
+    return NewEvent(random_id() if given is None else id_of("event_id", given), stamp, kind, headers, body)
+
+
+def _text(row: dict[str, Any], column: str) -> str:
+    if row[column] is None:
+        raise BadEvent(column, "is null")
+    return str(row[column])
+
+
+def _ticks(micros: int | None, exact: int | None) -> int:
+    """The event time. A row that was read has the exact ticks too; they count unless the timestamp was changed."""
+    if micros is None and exact is None:
+        return now_ticks()
+    column, ticks = ("ticks", exact or 0) if micros is None else ("timestamp", UNIX_EPOCH_TICKS + TICKS_PER_US * micros)
+    if exact is not None and exact // TICKS_PER_US * TICKS_PER_US == ticks:
+        ticks = exact
+    if not 0 <= ticks <= TICKS_MAX:
+        raise BadEvent(column, "is not within the years 1 to 9999")
+    return int(ticks)
+
+
+def _sort_key(column: str, value: Any) -> bytes:
+    """Bytes that sort as the values do."""
+    if value is None:
+        raise BadEvent(column, "is null, and events are ordered by it")
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, float):
+        if value != value:
+            raise BadEvent(column, "is not a number, and events are ordered by it")
+        (bits,) = struct.unpack(">Q", struct.pack(">d", value + 0.0))
+        return struct.pack(">Q", bits ^ (_SIGN * 2 - 1) if bits & _SIGN else bits | _SIGN)
+    if isinstance(value, date):
+        value = value.toordinal()
+    return struct.pack(">Q", int(value) + _SIGN)
+
+
+# -- jobs
 
 
 @dataclass(frozen=True)
 class _Job:
-    """The job that a task works for: its name, whose number it is published under, and whose that is in turn.
+    """The job of a task: its name, the producer it publishes as, and the origin of that producer's numbers.
 
-    `label` is in the names of files with bad rows. It is the same for a job that comes again.
+    The names of files with bad rows contain `label`, which a repeated job keeps.
     """
 
     name: str
@@ -60,7 +404,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class TaskStaged(WriterCommitMessage):
-    """What a task that has succeeded tells the driver."""
+    """What a task that succeeded sends to the driver."""
 
     job: _Job
     part: int
@@ -74,41 +418,40 @@ def _stage(options: WriteOptions, job: _Job, batches: Iterator[pa.RecordBatch]) 
     context = TaskContext.get()
     part = context.partitionId() if context is not None else 0
     attempt, number = uuid4().hex, 0
-    bad = _Diverted(options, job.name, part, attempt)
-    with closing(bad), closing(open_stages(options.url, job.name)) as stages:
-        units = Units(options.order_by, bad, stages.event_bytes_max())
-        for portion in portions(_units(units, batches), size_of):
-            stages.stage(part, attempt, number, portion)
-            number += len(portion)
-    return TaskStaged(job, part, attempt, number, bad.count)
+    bad_rows = _BadRows(options, job.name, part, attempt)
+    with closing(bad_rows), closing(open_stages(options.url, job.name)) as stages:
+        builder = UnitBuilder(options.order_by, bad_rows, stages.event_bytes_max())
+
+        def units() -> Iterator[StagedUnit]:
+            for batch in batches:
+                yield from builder.add(batch)
+            yield from builder.flush()
+
+        for request in requests_of(units(), size_of):
+            stages.stage(part, attempt, number, request)
+            number += len(request)
+    return TaskStaged(job, part, attempt, number, bad_rows.count)
 
 
-def _units(units: Units, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
-    for batch in batches:
-        yield from units.add(batch)
-    yield from units.rest()
-
-
-class _Diverted:
-    """What becomes of bad rows: the first fails the task, or they go to a file of the attempt, a line each."""
+class _BadRows:
+    """Fails the task at its first bad row, or writes bad rows to a file of the attempt, one line of JSON each."""
 
     def __init__(self, options: WriteOptions, job: str, part: int, attempt: str) -> None:
         self._options = options
-        self._job = job
+        self._path = _hidden_folder(options, job) / _hidden_name(part, attempt)
         self._part = part
-        self._name = _aside_name(part, attempt)
         self._lines: Any = None
         self.count = 0
 
     def __call__(self, bad: BadRow) -> None:
         if self._options.bad_rows != DIVERT:
-            raise shown(bad, self._part)
+            raise InvalidRequest(f"row {bad.row} of partition {self._part}: column {bad.column}", bad.reason)
         if self._lines is None:
-            folder = _aside(self._options, self._job)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            make_folder(folder)
-            self._lines = TextIOWrapper(created(folder / self._name, "wb"), encoding="utf-8")
-        line = {"partition": self._part, "row": bad.row, "column": bad.column, "reason": bad.reason, "at": utc_now()}
+            self._path.parent.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
+            self._lines = TextIOWrapper(created(self._path, "wb"), encoding="utf-8")
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = {"partition": self._part, "row": bad.row, "column": bad.column, "reason": bad.reason, "at": now}
         self._lines.write(json.dumps({**line, "values": bad.values}, default=_plain, ensure_ascii=False) + "\n")
         self.count += 1
 
@@ -121,19 +464,19 @@ def _plain(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _aside(options: WriteOptions, job: str) -> Path:
-    """Where bad rows of a job wait until it is published; readers of folders leave out what begins with a dot."""
+def _hidden_folder(options: WriteOptions, job: str) -> Path:
+    """Where the bad rows of a job wait until it is published. Readers of a folder skip names that begin with a dot."""
     return Path(str(options.bad_rows_path)) / f".{_file_name(job)}"
 
 
-def _aside_name(part: int, attempt: str) -> str:
+def _hidden_name(part: int, attempt: str) -> str:
     return f"{part:05}-{attempt}.json"
 
 
 def _file_name(text: str) -> str:
-    """A name for a file, of which no two texts have the same."""
-    # A name that begins so is hidden from those who read the folder.
-    letters = _NO_LETTER.sub("_", text)[:NAME_LETTERS_MAX].lstrip("._")
+    """A name for a file that no other text has."""
+    # Readers of a folder do not see names that begin with a dot or an underscore.
+    letters = _NOT_IN_FILE_NAMES.sub("_", text)[:FILE_NAME_CHARS_MAX].lstrip("._")
     return f"{letters}-{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
@@ -143,30 +486,30 @@ def _publish(options: WriteOptions, messages: Sequence[WriterCommitMessage | Non
     if not staged:
         return
     job = staged[0].job
-    # Afterwards would be too late: a job that has failed is believed to have added nothing.
+    # Check first: if a job fails after it was published, users believe that it added nothing.
     diverted = _diverted(options, staged)
     winners = [Winner(message.part, message.attempt, message.units) for message in staged]
     with closing(open_stages(options.url, job.name)) as stages:
         stages.publish(winners, ProducerMark(job.producer, number), job.origin)
     if options.bad_rows == DIVERT:
-        _show(options, job, diverted)
+        _show_bad_rows(options, job, diverted)
 
 
 def _diverted(options: WriteOptions, staged: Sequence[TaskStaged]) -> dict[int, Path]:
-    """The files with bad rows, by part. InvalidRequest if the driver does not see one."""
+    """The files with bad rows, by part. Raises InvalidRequest if the driver does not see one."""
     found = {}
     for message in staged:
         if message.diverted:
-            path = _aside(options, message.job.name) / _aside_name(message.part, message.attempt)
+            path = _hidden_folder(options, message.job.name) / _hidden_name(message.part, message.attempt)
             if not path.is_file():
                 reason = f"is {options.bad_rows_path}, and the driver does not see the bad rows of a task there"
-                raise InvalidRequest("option badRowsPath", f"{reason}: it must be one directory for all")
+                raise InvalidRequest("option badRowsPath", f"{reason}; name a directory that all machines share")
             found[message.part] = path
     return found
 
 
-def _show(options: WriteOptions, job: _Job, diverted: Mapping[int, Path]) -> None:
-    """Show bad rows. Those of a job that comes again take the place of the first ones."""
+def _show_bad_rows(options: WriteOptions, job: _Job, diverted: Mapping[int, Path]) -> None:
+    """Give the files with bad rows their names. Those of a repeated job replace the first ones."""
     folder, name = Path(str(options.bad_rows_path)), _file_name(job.label)
     places = {folder / f"{name}-{part:05}.json": path for part, path in diverted.items()}
     for place, path in places.items():
@@ -174,11 +517,11 @@ def _show(options: WriteOptions, job: _Job, diverted: Mapping[int, Path]) -> Non
         path.replace(place)
     for place in {*folder.glob(f"{name}-*.json")} - {*places}:
         place.unlink()
-    _drop_aside(options, job.name)
+    _drop_hidden(options, job.name)
 
 
-def _drop_aside(options: WriteOptions, job: str) -> None:
-    folder = _aside(options, job)
+def _drop_hidden(options: WriteOptions, job: str) -> None:
+    folder = _hidden_folder(options, job)
     if folder.is_dir():
         for path in folder.iterdir():
             path.unlink()
@@ -189,30 +532,27 @@ def _drop(options: WriteOptions, job: str) -> None:
     with closing(open_stages(options.url, job)) as stages:
         stages.drop()
     if options.bad_rows == DIVERT:
-        _drop_aside(options, job)
+        _drop_hidden(options, job)
 
 
 class PenstockWriter(DataSourceArrowWriter):
-    """Writes a table. It is pickled once, and so its job has one name in all processes."""
+    """Writes a table. Spark pickles it once, so its job has one name in all processes."""
 
     def __init__(self, options: WriteOptions) -> None:
         if options.producer is not None and options.batch is None:
-            # All writes would have one number, and all but the first would pass for repetitions of it.
-            raise InvalidRequest("option producer", "is for tables with a number: say batch too, a new one for each")
+            # All writes would have one number, and all but the first would pass for repeats.
+            raise InvalidRequest("option producer", "needs a number for each table; set batch too")
         self._options = options
         label = f"spark/{uuid4().hex}" if options.producer is None else f"{options.producer}/{options.batch}"
         self._job = _Job(f"{label}/{uuid4().hex}", options.producer or label, TABLE, label)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task."""
         return _stage(self._options, self._job, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks have succeeded."""
         _publish(self._options, messages, self._options.batch or 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - the job has one name
-        """The job has failed."""
         _drop(self._options, self._job.name)
 
 
@@ -221,24 +561,22 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions) -> None:
         if options.batch is not None:
-            raise InvalidRequest("option batch", "is for tables; the batches of a stream have numbers of their own")
+            raise InvalidRequest("option batch", "is for tables; Spark numbers the batches of a stream")
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task."""
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
         if query is None or batch is None:
-            raise InvalidRequest("query", "has told its task neither its id nor its batch; this Spark is not known")
+            raise InvalidRequest("query", "gave its task no id and no batch; use Spark 4.3")
         return _stage(self._options, _job_of(self._options, query, batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All tasks of a batch have succeeded."""
         _publish(self._options, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """A batch has failed. What the driver has not heard of goes when the batch is replayed, or expires."""
+        # Attempts that the driver does not know go when Spark replays the batch, or expire.
         for job in {message.job.name for message in messages if isinstance(message, TaskStaged)}:
             _drop(self._options, job)
 

@@ -1,119 +1,305 @@
-"""The data source `penstock`, as Spark knows it. docs/spark.md is its guide.
+"""The data source `penstock`: what Spark calls to read a history, as table or stream. docs/spark.md is the guide.
 
-Sources, readers and ranges are pickled on their way to other processes, so they hold options and nothing that is open;
-a store is opened where it is read.
+Spark pickles sources, readers and partitions to send them to other processes. So they hold options and nothing that is
+open; each process opens the store itself.
+
+The offset of a stream is a store, a timeline and the last position read. Positions have no gaps and history does not
+change, so two offsets always mean the same events, and a batch that Spark repeats has the same rows. An offset of
+another store or timeline raises StoreChanged.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidRequest
-from penstock.history.histories import History, open_history
+from penstock.files import made_of
+from penstock.history import columns
+from penstock.history.histories import History, Now, check_identity, open_history
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import plan, read_range
-from penstock.spark.columns import arrow_schema, table_with
-from penstock.spark.pushing import push
-from penstock.spark.sink import PenstockStreamWriter, PenstockWriter
-from penstock.spark.streaming import PenstockStreamReader
-from penstock.spark.writing import WriteOptions, check_table
+from penstock.model.events import check_context, check_stream
+from penstock.spark.sink import PenstockStreamWriter, PenstockWriter, WriteOptions, check_table
+from penstock.store.contract import StoreIdentity
 
 NAME: Final = "penstock"
-PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+TABLE: Final = from_arrow_schema(columns.TABLE, prefer_timestamp_ntz=False)
+"""All columns, in order, with Spark's types."""
+PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+ALL: Final = "*"
+"""The option `filter` that means every stream. In a query it is an ordinary text, which no option can express."""
+
+Offset = dict[str, Any]
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of a read. Raises InvalidRequest if a column is not one of the table, with the table's type."""
+    for field in schema:
+        if field.name not in columns.COLUMNS or TABLE[field.name].dataType != field.dataType:
+            raise InvalidRequest(f"column {field.name}", f"of type {field.dataType.simpleString()} is not in the table")
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 class PenstockSource(DataSource):
-    """The history of a Penstock as a table."""
+    """A history as a table that Spark reads and appends to."""
 
     options: MutableMapping[str, str]
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
         return NAME
 
     def schema(self) -> StructType:
-        """The columns that are asked for, or all."""
-        return table_with(ReadOptions.of(self.options).columns)
+        return StructType([TABLE[name] for name in ReadOptions.of(self.options).columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of what there is now."""
         options = ReadOptions.of(self.options)
-        kind = PushingReader if options.push_filters and _filters_are_pushed() else PenstockReader
+        kind = PushdownReader if options.push_filters and _is_pushdown_worker() else PenstockReader
         return kind(options, arrow_schema(schema))
 
-    def streamReader(self, schema: StructType) -> PenstockStreamReader:  # noqa: N802 - Spark's name
-        """A reader of what there is and what comes."""
+    def streamReader(self, schema: StructType) -> "PenstockStreamReader":  # noqa: N802 - Spark's name
         return PenstockStreamReader(ReadOptions.of(self.options), arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> PenstockWriter:
-        """A writer of a table. A history is only added to: the mode must be `append`."""
-        return PenstockWriter(self._writing(schema, overwrite))
+        return PenstockWriter(self._write_options(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PenstockStreamWriter:  # noqa: N802 - Spark's name
-        """A writer of a stream. Its output mode must be `append`."""
-        return PenstockStreamWriter(self._writing(schema, overwrite))
+        return PenstockStreamWriter(self._write_options(schema, overwrite))
 
-    def _writing(self, schema: StructType, overwrite: bool) -> WriteOptions:
+    def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
         if overwrite:
-            raise InvalidRequest("mode", "is overwrite or complete; a history is only added to: say append")
+            raise InvalidRequest("mode", "is overwrite or complete, but a history only grows; use append")
         options = WriteOptions.of(self.options)
         check_table(schema, options)
         return options
 
 
-def _filters_are_pushed() -> bool:
-    """Whether this process is the one that a session with spark.sql.python.filterPushdown.enabled pushes filters with.
+def _is_pushdown_worker() -> bool:
+    """Whether Spark runs this process to push filters down (spark.sql.python.filterPushdown.enabled).
 
-    Any other would fail because of a reader that takes filters.
+    In any other process Spark fails when a reader accepts filters.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return PUSHING_WORKER in sys.modules or getattr(main, "name", "") == PUSHING_WORKER
+    return PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == PUSHDOWN_WORKER
 
 
 class PenstockReader(DataSourceReader):
-    """Reads what was there when it was planned."""
+    """Reads the history up to the head that it had when Spark planned the read."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Ranges of positions, up to the head of the history."""
-        with closing(open_history(self._options.url)) as history:
+        options = self._options
+        with closing(open_history(options.url)) as history:
             now = history.now()
-            first, last = max(self._options.first, 1), min(self._options.last, now.head)
-            ranges = plan(history, now, self._options, self._start(history, first, last), last)
-            return [InputPartition(each) for each in ranges]
-
-    def _start(self, history: History, first: int, last: int) -> int:
-        """Where to begin: the events of a context before the first one that is late enough need not be read."""
-        since, context = self._options.since, self._options.context
-        if since is None or context is None:
-            return first
-        found = history.position_of(context, since)
-        return last + 1 if found is None else max(first, found)
+            first, last = max(options.first, 1), min(options.last, now.head)
+            if options.since is not None and options.context is not None:
+                # No event of the context before this position is late enough.
+                found = history.position_of(options.context, options.since)
+                first = last + 1 if found is None else max(first, found)
+            return [InputPartition(each) for each in plan(history, now, options, first, last)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one range."""
-        # Spark makes a partition of its own, without a value, if there is none.
+        # Spark makes one partition without a value when there is none.
         if partition.value is not None:
             yield from read_range(self._options, self._schema, partition.value)
 
 
-class PushingReader(PenstockReader):
-    """Reads only what filters let through.
+class PushdownReader(PenstockReader):
+    """Reads only the rows that pass the query's filters.
 
-    Spark 4.3 plans a table's read once, and has every scan of the same DataFrame use the plan that was made last, also
-    scans with other filters or none. So this is only for those who ask for it with an option.
+    Spark 4.3 plans the read of a table once. Every scan of the same DataFrame then uses the last plan, even a scan with
+    other filters or none. So users must ask for this reader with an option.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take what can be taken; the filters that Spark has to apply itself."""
-        self._options, left = push(self._options, filters)
+        """Take what options can express; returns the filters that Spark must still apply."""
+        self._options, left = push_filters(self._options, filters)
         return left
+
+
+# -- filters of a query that become options of its read
+
+
+def push_filters(options: ReadOptions, filters: Sequence[Filter]) -> tuple[ReadOptions, list[Filter]]:
+    """Options narrowed by filters, and the filters that the options do not fully cover."""
+    left = []
+    for each in filters:
+        options, is_covered = _narrow(options, each)
+        if not is_covered:
+            left.append(each)
+    return options, left
+
+
+def _narrow(options: ReadOptions, given: Filter) -> tuple[ReadOptions, bool]:
+    """Options narrowed by one filter, and whether they cover all of it."""
+    match given:
+        case EqualTo((column,), value) | EqualNullSafe((column,), value):
+            return _one_of(options, column, (value,))
+        case In((column,), values):
+            return _one_of(options, column, values)
+        case StringStartsWith(("stream",), str(prefix)):
+            return _with_prefix(options, prefix), prefix != ALL
+        case GreaterThan(("position",), int(value)):
+            return replace(options, first=max(options.first, value + 1)), True
+        case GreaterThanOrEqual(("position",), int(value)):
+            return replace(options, first=max(options.first, value)), True
+        case LessThan(("position",), int(value)):
+            return replace(options, last=min(options.last, value - 1)), True
+        case LessThanOrEqual(("position",), int(value)):
+            return replace(options, last=min(options.last, value)), True
+        case IsNotNull((column,)):
+            return options, column not in columns.NULLABLE
+        case _:
+            return options, False
+
+
+def _one_of(options: ReadOptions, column: str, values: Sequence[Any]) -> tuple[ReadOptions, bool]:
+    known = [value for value in values if value is not None]
+    match column, known:
+        case "type", _:
+            types = known if options.types is None else [value for value in known if value in options.types]
+            return replace(options, types=tuple(types)), True
+        case "context", [context]:
+            if options.context not in (None, context) or check_context(context):
+                return _nothing(options), True
+            return replace(options, context=context), True
+        case "stream", [stream]:
+            # Other streams may begin with the same text.
+            return _with_prefix(options, stream), False
+        case "position", [position]:
+            first, last = max(options.first, position), min(options.last, position)
+            return replace(options, first=first, last=last), True
+        case _:
+            return options, False
+
+
+def _with_prefix(options: ReadOptions, prefix: str) -> ReadOptions:
+    given = "" if options.filter == ALL else options.filter
+    if prefix == ALL or given.startswith(prefix):
+        return options
+    if not prefix.startswith(given) or check_stream(prefix):
+        return _nothing(options)
+    return replace(options, filter=prefix)
+
+
+def _nothing(options: ReadOptions) -> ReadOptions:
+    """Options that no event passes."""
+    return replace(options, last=0)
+
+
+# -- streams
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches in one process of the driver; executors read their ranges."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        # Only the planning process opens it, and keeps it: Spark asks for the latest offset many times a second.
+        self._history: History | None = None
+        self._target: int | None = None
+        self._planned = 0
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        now, options = self._now(), self._options
+        position = max(options.first, 1) - 1
+        if options.since is not None and options.context is not None:
+            found = self._open().position_of(options.context, options.since)
+            position = max(position, now.head if found is None else found - 1)
+        return _offset(now, position)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+        now = self._now()
+        after = _position(start, now)
+        end = min(now.head, self._options.last)
+        if self._target is not None:
+            end = min(end, self._target)
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, after + limit.max_rows)
+        self._planned = max(after, end)
+        return _offset(now, self._planned)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        events = self._options.trigger_events_max
+        return ReadAllAvailable() if events is None else ReadMaxRows(events)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = self._now().head
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        """The head of the history, and how many positions are not in a batch yet; for progress reports."""
+        now = self._now()
+        head = min(now.head, self._options.last)
+        return {**_offset(now, head), "behind": max(0, head - self._planned)}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        now = self._now()
+        first, last = _position(start, now) + 1, _position(end, now)
+        return [InputPartition(each) for each in plan(self._open(), now, self._options, first, last)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if partition.value is not None:
+            yield from read_range(self._options, self._schema, partition.value)
+
+    def stop(self) -> None:
+        history, self._history = self._history, None
+        if history is not None:
+            history.close()
+
+    def _open(self) -> History:
+        if self._history is None:
+            self._history = open_history(self._options.url)
+        return self._history
+
+    def _now(self) -> Now:
+        return self._open().now()
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamPosition:
+    """The fields of an offset."""
+
+    store: str
+    timeline: int
+    position: int
+
+
+def _offset(now: Now, position: int) -> Offset:
+    return {"store": now.identity.id, "timeline": now.identity.timeline, "position": position}
+
+
+def _position(offset: Offset, now: Now) -> int:
+    """The position of an offset, if it is one of this history. Spark keeps offsets in files, which can be damaged."""
+    try:
+        found = made_of(_StreamPosition, offset)
+    except TypeError as error:
+        raise InvalidRequest("the checkpoint", f"is damaged ({error}); start the query with a new one") from None
+    check_identity(StoreIdentity(found.store, found.timeline), now.identity, "the checkpoint")
+    return found.position

@@ -1,9 +1,9 @@
-"""Where a task stages, and where the driver publishes: with a server, in a store that several write, or in files.
+"""Where a task stages units, and where the driver publishes them: a server, a shared store, or files.
 
-- A server takes units and publishes them.
-- PostgreSQL is opened by every task.
-- An embedded store has one owner. So tasks write files beside it, under `staging/`, and the driver, when it publishes,
-  owns the store, brings the files into it, and publishes from there.
+- A server stages and publishes for everyone.
+- Every task opens PostgreSQL itself.
+- An embedded store has one owner. So tasks write files next to it, under `staging/`. When the driver publishes, it owns
+  the store, loads the files into it and publishes from there.
 """
 
 import os
@@ -30,37 +30,37 @@ from penstock.store.urls import SQLITE
 
 REQUEST_BYTES: Final = 4 << 20
 REQUEST_UNITS: Final = 1000
-"""Units that are staged in one go."""
+"""Size of one request to stage units."""
 EVENT_BYTES_MAX: Final = 8 << 20
-"""Bytes of one event's type, headers and body, where no server says it: as much as one takes if it is told nothing."""
+"""Bytes of one event's type, headers and body where no server sets the limit: a server's default."""
 SHARED: Final = (256 << 20, 100_000)
-"""Bytes and units that one job may stage in a store that others write: they wait while it is published, and give up
-after `LOCK_MS_MAX` (`penstock.store.postgres.connecting`). A server that is told nothing has the same limits."""
+"""Bytes and units that one job may stage in a store with other writers. They wait while the job is published, and give
+up after `LOCK_MS_MAX` (`penstock.store.postgres.connecting`). These are a server's defaults too."""
 OWNED: Final = (16 << 30, 4_000_000)
-"""The same in a store that nobody else has open."""
+"""The same in a store that no other process has open."""
 OWNER_S_MAX: Final = 10.0
-"""How long the driver tries to own a store: another job may be publishing there."""
+"""How long the driver tries to own a store while another job publishes there."""
 OWNER_PAUSE_S: Final = 0.05
 STREAM_CACHE_MAX: Final = 100_000
 WAL_BYTES_MAX: Final = 32 << 20
 IDLE_S_MAX: Final = 24 * 3600.0
-"""How long files stay staged to which nothing is added."""
+"""Age at which staged files expire if no task adds to them."""
 _LENGTH: Final = struct.Struct("<I")
 
 Unit = TypeVar("Unit")
 
 
 class Stages(Protocol):
-    """What one job stages, and what becomes of it."""
+    """The staged units of one job."""
 
     def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
-        """Stage units of an attempt."""
+        """Stage units of an attempt; the first of them has this number."""
 
     def event_bytes_max(self) -> int:
         """How many bytes the type, headers and body of an event may have."""
 
     def publish(self, winners: Sequence[Winner], mark: ProducerMark, origin: str) -> Published:
-        """Make history of what has won."""
+        """Append the units of the winning attempts to the history, in one transaction."""
 
     def drop(self) -> None:
         """Drop what was staged."""
@@ -70,31 +70,53 @@ class Stages(Protocol):
 
 
 def open_stages(url: str, job: str) -> Stages:
-    """The stages of a job, where a URL says."""
+    """The stages of a job in the store that a URL names."""
     if url.startswith(SERVED):
-        # A client takes a while to import, and is not always needed.
-        from penstock.spark.served_stages import ServedStages  # noqa: PLC0415
-
         return ServedStages(url, job)
     return FileStages(url, job) if url.startswith(SQLITE) else StoreStages(url, job)
 
 
-def portions(units: Iterable[Unit], measured: Callable[[Unit], int]) -> Iterator[list[Unit]]:
-    """Units, as many at a time as are staged in one go; `measured` says how large one is."""
-    held: list[Unit] = []
+def requests_of(units: Iterable[Unit], size_of: Callable[[Unit], int]) -> Iterator[list[Unit]]:
+    """Units in lists of the size of one request."""
+    request: list[Unit] = []
     size = 0
     for unit in units:
-        held.append(unit)
-        size += measured(unit)
-        if size >= REQUEST_BYTES or len(held) >= REQUEST_UNITS:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
+        request.append(unit)
+        size += size_of(unit)
+        if size >= REQUEST_BYTES or len(request) >= REQUEST_UNITS:
+            yield request
+            request, size = [], 0
+    if request:
+        yield request
+
+
+class ServedStages:
+    """Stages with a server, through a client."""
+
+    def __init__(self, url: str, job: str) -> None:
+        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import, and seldom used
+
+        self._client = connect(url)
+        self._staging = self._client.staging(job)
+
+    def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
+        self._staging.stage(part, attempt, number, units)
+
+    def event_bytes_max(self) -> int:
+        return self._staging.stage(0, "asks", 0, ()).event_bytes_max
+
+    def publish(self, winners: Sequence[Winner], mark: ProducerMark, origin: str) -> Published:
+        return self._staging.publish(winners, mark.producer, mark.number, origin=origin)
+
+    def drop(self) -> None:
+        self._staging.drop()
+
+    def close(self) -> None:
+        self._client.close()
 
 
 class StoreStages:
-    """Stages in a store that is opened here. What a job may stage is said in bytes and units."""
+    """Stages in a store that this process opens. `limits` are the bytes and units of one job."""
 
     def __init__(self, url: str, job: str, limits: tuple[int, int] = SHARED) -> None:
         self._job = job
@@ -102,15 +124,12 @@ class StoreStages:
         self._store: Store = open_store(url, stream_cache_max=STREAM_CACHE_MAX, wal_bytes_max=WAL_BYTES_MAX)
 
     def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
-        """See Stages."""
         self._write(Stage(self._job, part, attempt, number, tuple(units), *self._limits))
 
     def event_bytes_max(self) -> int:
-        """See Stages."""
         return EVENT_BYTES_MAX
 
     def publish(self, winners: Sequence[Winner], mark: ProducerMark, origin: str) -> Published:
-        """See Stages."""
         placed = self._write(Publish(self._job, tuple(winners), origin), mark)
         assert isinstance(placed, Placed)
         if placed.published.repeated:
@@ -118,17 +137,15 @@ class StoreStages:
         return placed.published
 
     def install(self, op: Install) -> Installed:
-        """Make chunks that are staged here the output of an iterator."""
+        """Make the chunks staged here the output of an iterator."""
         installed = self._write(op)
         assert isinstance(installed, Installed)
         return installed
 
     def drop(self) -> None:
-        """See Stages."""
         self._write(Unstage(self._job))
 
     def close(self) -> None:
-        """See Stages."""
         self._store.close()
 
     def _write(self, op: Operation, mark: ProducerMark | None = None) -> Result:
@@ -139,17 +156,17 @@ class StoreStages:
 
 
 class FileStages:
-    """Stages in files beside an embedded store."""
+    """Stages in files next to an embedded store."""
 
     def __init__(self, url: str, job: str) -> None:
         self._url = url
         self._job = job
         self._store = Path(url.removeprefix(SQLITE))
-        # A job's name may be no name for a folder.
+        # A job's name may not be valid as the name of a folder.
         self._folder = self._store / STAGING / blake2b(job.encode(), digest_size=16).hexdigest()
 
     def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
-        """See Stages. A file has all units of an attempt, each after its length; it is synced every time."""
+        """See Stages. A file has all units of an attempt, each after its length, and is synced every time."""
         make_folder(self._folder, shared=is_shared(self._store))
         path = self._file(part, attempt)
         try:
@@ -168,32 +185,34 @@ class FileStages:
         return self._folder / f"{part}-{attempt}"
 
     def event_bytes_max(self) -> int:
-        """See Stages."""
         return EVENT_BYTES_MAX
 
     def publish(self, winners: Sequence[Winner], mark: ProducerMark, origin: str) -> Published:
-        """See Stages."""
-        with self._brought_in(winners) as stages:
+        with self._loaded(winners) as stages:
             return stages.publish(winners, mark, origin)
 
     def install(self, op: Install) -> Installed:
-        """Make chunks that are staged here the output of an iterator."""
-        with self._brought_in(op.winners) as stages:
+        """Make the chunks staged here the output of an iterator."""
+        with self._loaded(op.winners) as stages:
             return stages.install(op)
 
     def check_owner(self) -> None:
-        """Raise InvalidRequest if somebody else owns the store now, so that nobody works in vain."""
+        """Raise InvalidRequest if another process owns the store now, so that no task works in vain."""
         self._own(0.0).close()
 
     @contextmanager
-    def _brought_in(self, winners: Sequence[Winner]) -> Iterator[StoreStages]:
-        """Own the store, with what has won in it; it is not left there. The files go if all goes well."""
+    def _loaded(self, winners: Sequence[Winner]) -> Iterator[StoreStages]:
+        """Own the store, with the winning attempts loaded into it. Afterwards the files go, unless something failed."""
         self._expire()
         with closing(self._own(OWNER_S_MAX)) as stages:
-            # A driver that was killed here may have left something of the same attempts.
+            # A driver that was killed here may have left units of the same attempts.
             stages.drop()
             try:
-                self._bring_in(winners, stages)
+                for winner in winners:
+                    number = 0
+                    for units in requests_of(self._units(winner), size_of):
+                        stages.stage(winner.part, winner.attempt, number, units)
+                        number += len(units)
                 yield stages
             except BaseException:
                 with suppress(PenstockError):
@@ -201,15 +220,8 @@ class FileStages:
                 raise
         self.drop()
 
-    def _bring_in(self, winners: Sequence[Winner], stages: StoreStages) -> None:
-        for winner in winners:
-            number = 0
-            for units in portions(self._units(winner), size_of):
-                stages.stage(winner.part, winner.attempt, number, units)
-                number += len(units)
-
     def _expire(self) -> None:
-        """Drop what jobs have left behind whose driver was killed."""
+        """Delete idle files of jobs whose driver was killed."""
         before = time.time() - IDLE_S_MAX
         with suppress(OSError):
             for folder in (self._store / STAGING).iterdir():
@@ -224,7 +236,8 @@ class FileStages:
                 return StoreStages(self._url, self._job, OWNED)
             except StoreInUse as error:
                 if time.monotonic() >= deadline:
-                    raise _in_use(error) from error
+                    advice = "if that is a server, write with its penstock://HOST:PORT; if it is a job, wait for it"
+                    raise InvalidRequest("option url", f"is of a store in use: {error}; {advice}") from error
             time.sleep(OWNER_PAUSE_S)
 
     def _units(self, winner: Winner) -> Iterator[StagedUnit]:
@@ -232,27 +245,21 @@ class FileStages:
             return
         path = self._file(winner.part, winner.attempt)
         if not path.exists():
-            # Perhaps its executor has another file system than the driver.
+            # Its executor may have another file system than the driver.
             raise StageLost(self._job, winner.part, winner.units, 0)
         with path.open("rb") as file:
-            while data := _piece(file):
+            while data := _unit_data(file):
                 yield StagedUnit(*cbor2.loads(data))
 
     def drop(self) -> None:
-        """See Stages."""
         shutil.rmtree(self._folder, ignore_errors=True)
         with suppress(OSError):
             self._folder.parent.rmdir()
 
     def close(self) -> None:
-        """See Stages."""
+        pass
 
 
-def _in_use(error: StoreInUse) -> InvalidRequest:
-    advice = "if that is a server, write with its penstock://HOST:PORT; if it is another job, write after it"
-    return InvalidRequest("option url", f"is of a store in use: {error}; {advice}")
-
-
-def _piece(file: IO[bytes]) -> bytes:
+def _unit_data(file: IO[bytes]) -> bytes:
     head = file.read(_LENGTH.size)
     return file.read(*_LENGTH.unpack(head)) if len(head) == _LENGTH.size else b""

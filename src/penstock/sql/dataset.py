@@ -1,42 +1,44 @@
 """The table `events` as DuckDB scans it.
 
-DuckDB scans any dataset of Arrow through its `scanner`, and hands it the columns and as much of the filter as Arrow can
-say. Here both become a read of the history: a stream of batches, with nothing but what the query needs. A scan begins
-anew each time, and a query may have several under way; all of them end at the same head.
+DuckDB scans any dataset of Arrow through its `scanner`, with the columns that it needs and as much of the filter as
+Arrow can express. Here both become a read of the history, as a stream of batches. Each scan starts from the beginning,
+a query may run several at once, and all of them end at the same head.
 """
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from penstock.errors import DamagedRecord
 from penstock.history.columns import TABLE
-from penstock.history.histories import Now, check_identity, open_history
+from penstock.history.histories import History, Now, check_identity, open_history
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import ReadPartition, read_range
-from penstock.sql.extents import Extent, extent_of, narrowed, recorded_times
-from penstock.sql.recorded import recorded_between
-from penstock.sql.substrait import columns_of, tree
+from penstock.model import EventFilter
+from penstock.sql.pushdown import Filter, ValueRange, narrowed, parse_filter, recorded_ticks
+from penstock.store.record import Record
 
 
 class Failures:
-    """What kept a scan from going on. DuckDB passes on what it was as text only."""
+    """The first error of a scan. DuckDB passes on its text only."""
 
     def __init__(self) -> None:
         self.first: BaseException | None = None
         self.stopped = threading.Event()
 
     def begin(self) -> None:
-        """A query begins, which what became of others is no part of."""
+        """Forget the errors of earlier queries."""
         self.first = None
         self.stopped.clear()
 
     def watched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, until somebody wants no more of them; what is raised between them is kept."""
+        """Pass batches on until the query is stopped, and keep the first error."""
         try:
             for batch in batches:
                 if self.stopped.is_set():
@@ -54,44 +56,37 @@ class EventsDataset(ds.Dataset):  # type: ignore[misc]
     """The history of a store up to a head, from a position on."""
 
     def __init__(self, url: str, now: Now, failures: Failures, first: int = 1) -> None:
-        # Nothing of the class above is set up: all that DuckDB asks for is here.
+        # The base class stays uninitialised: DuckDB uses only what is defined here.
         self._options = ReadOptions(url, first=first, last=now.head)
         self._now = now
         self._failures = failures
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the table."""
         return TABLE
 
     def scanner(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> "Scan":
-        """One scan of some columns, of the rows that pass a filter."""
         names = TABLE.names if columns is None else list(columns)
         return Scan(self._options, self._now, self._failures, names, filter)
 
 
 class Scan:
-    """A scan that has not begun."""
+    """One scan of some columns, of the rows that pass a filter."""
 
     def __init__(
-        self,
-        options: ReadOptions,
-        now: Now,
-        failures: Failures,
-        names: list[str],
-        passing: pc.Expression | None,
+        self, options: ReadOptions, now: Now, failures: Failures, names: list[str], passing: pc.Expression | None
     ) -> None:
         self._now = now
         self._failures = failures
         self._names = names
         self._passing = passing
-        self._extent, looked_at = _understood(passing)
-        self._options = narrowed(options, self._extent)
-        needed = [name for name in TABLE.names if looked_at is None or name in names or name in looked_at]
+        parsed = Filter(frozenset()) if passing is None else parse_filter(passing, TABLE)
+        self._constraints = parsed.constraints
+        self._options = narrowed(options, parsed.constraints)
+        needed = [name for name in TABLE.names if parsed.columns is None or name in names or name in parsed.columns]
         self._needed = pa.schema([TABLE.field(name) for name in needed])
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Begin."""
         schema = pa.schema([TABLE.field(name) for name in self._names])
         return pa.RecordBatchReader.from_batches(schema, self._failures.watched(self._batches()))
 
@@ -99,16 +94,17 @@ class Scan:
         first, last = self._positions()
         if first > last:
             return
-        part = ReadPartition(self._now.identity, first, last, 0, last + 1)
-        for batch in read_range(self._options, self._needed, part):
+        for batch in read_range(
+            self._options, self._needed, ReadPartition(self._now.identity, first, last, 0, last + 1)
+        ):
             passed = batch if self._passing is None else batch.filter(self._passing)
             if passed.num_rows:
                 yield passed.select(self._names)
 
     def _positions(self) -> tuple[int, int]:
-        """The first and the last position that can be wanted."""
+        """The first and the last position to read."""
         options = self._options
-        first, last, times = options.first, options.last, recorded_times(self._extent)
+        first, last, times = options.first, options.last, recorded_ticks(self._constraints)
         if first > last or (times == (None, None) and (options.since is None or options.context is None)):
             return first, last
         with closing(open_history(options.url)) as history:
@@ -120,9 +116,41 @@ class Scan:
         return first, last
 
 
-def _understood(passing: pc.Expression | None) -> tuple[Extent, frozenset[str] | None]:
-    """Where the rows lie that pass a filter, and which columns it looks at; None if that is not known."""
-    if passing is None:
-        return Extent(), frozenset()
-    node = tree(passing, TABLE)
-    return extent_of(node), columns_of(node)
+# --- positions of recorded times ------------------------------------------------------------------------------
+
+
+def recorded_between(history: History, times: ValueRange, first: int, last: int) -> tuple[int, int]:
+    """The first and the last position in a range whose events were recorded between two ticks, by binary search.
+
+    If the search meets a damaged record, it returns the whole range: the scan finds out whether it needs that record.
+    """
+    try:
+        low = first if times.low is None else _first_at(history, times.low, first, last)
+        return low, last if times.high is None else _first_at(history, times.high + 1, low, last) - 1
+    except (DamagedRecord, LookupError):
+        return first, last
+
+
+def _first_at(history: History, ticks: int, first: int, last: int) -> int:
+    """The first position that was recorded at or after a time, or the one after the last."""
+    low, high = first, last
+    while low <= high:
+        record = _record_at(history, (low + high) // 2)
+        runs = record.runs()
+        if runs[-1].recorded < ticks:
+            low = record.last + 1
+        elif runs[0].recorded >= ticks:
+            high = record.position - 1
+        else:
+            begins = accumulate((run.length for run in runs), initial=record.position)
+            found = next(begin for begin, run in zip(begins, runs, strict=False) if run.recorded >= ticks)
+            return min(max(first, found), last + 1)
+    return min(low, last + 1)
+
+
+def _record_at(history: History, position: int) -> Record:
+    for records in history.records(EventFilter(), position, position + 1):
+        for record in records:
+            if record.position <= position <= record.last:
+                return record
+    raise LookupError(position)

@@ -1,12 +1,10 @@
-"""Connections over TCP under control: counted, bounded, timed, listed, and cut off when they misbehave.
+"""TCP connections: counted, bounded, timed, listed, and cut off when they misbehave.
 
-What is said on them is up to whoever builds on this: `penstock.mq` and the gates.
+`penstock.mq` and the gates build their protocols on it.
 """
 
-from penstock.tcp.loops import new_loop
-from penstock.tcp.peers import PeerLog, network_of, shown_peer
-from penstock.tcp.server import TcpServer
-from penstock.tcp.session import Hold, SessionInfo, TcpLimits, TcpSession, Why
+from penstock.tcp.server import PeerLog, TcpServer, new_loop
+from penstock.tcp.session import Hold, SessionInfo, TcpLimits, TcpSession, Why, network_of, shown_peer
 
 __all__ = [
     "Hold",

@@ -1,9 +1,11 @@
-"""The listening side: takes connections up to a limit, looks after them all, and lets go of them in the end."""
+"""The listening side: accepts connections up to a limit, checks them all, and ends them when the server stops."""
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -12,21 +14,27 @@ from contextlib import suppress
 from itertools import count
 from typing import Final, Generic, TypeVar
 
-from penstock.tcp.peers import PeerLog
 from penstock.tcp.session import Hold, SessionInfo, TcpLimits, TcpSession, Why
 
 log = logging.getLogger(__name__)
 # A program that uses the library and sets up no logging does not find these lines on its standard error.
 log.addHandler(logging.NullHandler())
 
+LINES_MAX: Final = 100
+"""Lines about all peers in one window."""
+LINES_PER_ADDRESS_MAX: Final = 10
+"""Lines about the peers of one address in one window."""
+WINDOW_S: Final = 60.0
 BACKLOG_MAX: Final = 1024
 REFUSED_MAX: Final = 100
-"""Refused connections that are told so at once; when there are more, they are closed without a word."""
+"""Refused connections that get the reason at once; when there are more, the server closes them silently."""
+SPARE_FILES_MIN: Final = 64
+"""Files that connections leave to the rest of the process: the store, its workers, health and metrics."""
 CHECK_S_MAX: Final = 1.0
-"""How often sessions are looked after, or more often if a limit is short."""
+"""How often the server checks sessions, or more often if a limit is short."""
 
 QUIET: Final = frozenset({Why.PEER, Why.LOST, Why.DONE, Why.SHUTDOWN})
-"""Endings that the log says nothing of: the peer's own, and those of everybody."""
+"""Endings that are not logged: the peer's own, and those of a shutdown."""
 LIMITS: Final[dict[str, str]] = {
     Why.IDLE: "idle_ms_max",
     Why.SLOW: "message_ms_max",
@@ -35,21 +43,103 @@ LIMITS: Final[dict[str, str]] = {
     Why.REFUSED: "connections_max",
     Why.CROWDED: "connections_per_address_max",
 }
-"""The limit behind an ending, for the log."""
+"""The limit that caused an ending, for the log."""
 MILD: Final = frozenset({Why.IDLE, Why.KICKED})
-"""Endings that a healthy system has too: the log has them without a warning."""
+"""Endings of a healthy system: logged without a warning."""
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's event loop, which is much faster, if it is installed; Python's otherwise.
+
+    uvloop aborts the process when it closes a file that has the number of a standard one. So a process whose standard
+    input or output is closed gets Python's loop.
+    """
+    if not has_standard_files():
+        return asyncio.new_event_loop()
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415
+    except ImportError:
+        return asyncio.new_event_loop()
+    return new_event_loop()
+
+
+def has_standard_files() -> bool:
+    """Whether standard input, output and error are open."""
+    try:
+        for number in range(3):
+            os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def open_files_max() -> int:
+    """How many files this process may have open."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource  # noqa: PLC0415
+
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+class PeerLog:
+    """Logs lines about peers, up to a limit a minute: a peer must not be able to fill the log.
+
+    It counts the lines beyond the limits, and logs their number when the minute is over.
+    """
+
+    def __init__(self, log: logging.Logger, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._name = name
+        self._clock = clock
+        self._since = clock()
+        self._lines: Counter[str] = Counter()
+        self._left_out = 0
+        self._last_left_out = ""
+
+    def write(self, level: int, network: str, message: str, *arguments: object) -> None:
+        """Log a line about a peer of this network, or count it."""
+        self.tick()
+        if self._lines[network] < LINES_PER_ADDRESS_MAX and self._lines.total() < LINES_MAX:
+            self._lines[network] += 1
+            self._log.log(level, message, *arguments)
+        else:
+            self._left_out += 1
+            self._last_left_out = network
+
+    def tick(self) -> None:
+        """Begin another minute if one is over. Servers call this periodically."""
+        if self._clock() - self._since >= WINDOW_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Log how many lines were left out, and begin another minute."""
+        if self._left_out:
+            self._log.warning(
+                "%s ended %s more connections, the last one from %s; the log names %d a minute, and %d of one address",
+                self._name,
+                f"{self._left_out:,}",
+                self._last_left_out,
+                LINES_MAX,
+                LINES_PER_ADDRESS_MAX,
+            )
+        self._since = self._clock()
+        self._lines.clear()
+        self._left_out = 0
+
 
 S = TypeVar("S", bound=TcpSession)
 
 
 class TcpServer(ABC, Generic[S]):
-    """Everything about connections but what is said on them. `name` begins the ids of its sessions."""
+    """Everything about connections except their protocol. `name` begins the ids of its sessions."""
 
     def __init__(self, name: str, limits: TcpLimits) -> None:
         self.name = name
         self.limits = limits
         self.endings: Counter[str] = Counter()
-        """How many sessions have ended, by why."""
+        """How many sessions have ended, by reason."""
         self._numbers = count(1)
         self._sessions: dict[str, S] = {}
         self._addresses: Counter[str] = Counter()
@@ -62,28 +152,36 @@ class TcpServer(ABC, Generic[S]):
 
     @abstractmethod
     def new_session(self) -> S:
-        """A session for a connection that is being made, with this server as its keeper."""
+        """A session for a new connection, with this server as its keeper."""
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the server still accepts connections and messages."""
+        return not self._stopping
 
     # -- listening
 
     async def listen(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Take connections from a bound socket, which is closed in the end."""
+        """Accept connections from a bound socket. `stop` closes it."""
         loop = asyncio.get_running_loop()
         self._clock = loop.time
-        patience_s = self.limits.idle_ms_max / 1000 if tls else None
-        self._server = await loop.create_server(
-            self.new_session, sock=bound, backlog=BACKLOG_MAX, ssl=tls, ssl_handshake_timeout=patience_s
-        )
-        self._watch = loop.create_task(self._look_after())
+        if bound.family == socket.AF_UNIX:
+            self._server = await loop.create_unix_server(self.new_session, sock=bound, backlog=BACKLOG_MAX)
+        else:
+            timeout_s = self.limits.idle_ms_max / 1000 if tls else None
+            self._server = await loop.create_server(
+                self.new_session, sock=bound, backlog=BACKLOG_MAX, ssl=tls, ssl_handshake_timeout=timeout_s
+            )
+        self._watch = loop.create_task(self._check_sessions())
 
     def refuse(self) -> None:
-        """Take no more connections. Those that are there go on."""
+        """Accept no more connections. Open ones stay."""
         self._stopping = True
         if self._server is not None:
             self._server.close()
 
     async def stop(self) -> None:
-        """Take no more connections, end those that are there, and wait until they are gone."""
+        """Accept no more connections, end the open ones, and wait until they are gone."""
         self.refuse()
         for session in self._sessions.values():
             session.end(Why.SHUTDOWN)
@@ -103,48 +201,50 @@ class TcpServer(ABC, Generic[S]):
         return [session.info(now) for session in self._sessions.values()]
 
     def session(self, number: str) -> S | None:
-        """A session by its id."""
         return self._sessions.get(number)
 
     def kick(self, number: str) -> bool:
-        """Cut a session off; whether there was one of this id."""
+        """End a session; whether there was one of this id."""
         session = self._sessions.get(number)
         if session is None:
             return False
         session.end(Why.KICKED)
         return True
 
-    # -- told by sessions
+    # -- called by sessions
 
     def opened(self, session: S) -> None:
-        """Keep it, or refuse it."""
-        refusal = self._refusal(session.network)
+        """Accept or refuse a session."""
+        refusal = self._refusal(session)
         if refusal is None:
             session.id = f"{self.name}-{next(self._numbers)}"
             self._sessions[session.id] = session
             self._addresses[session.network] += 1
             return
         self._refused.add(session)
-        if self._stopping or len(self._refused) > REFUSED_MAX:
+        if self._stopping or refusal is Why.FILES or len(self._refused) > REFUSED_MAX:
             session.cut(refusal)
         else:
             session.end(refusal)
 
-    def _refusal(self, network: str) -> Why | None:
+    def _refusal(self, session: S) -> Why | None:
         if self._stopping:
             return Why.SHUTDOWN
         if len(self._sessions) >= self.limits.connections_max:
             return Why.REFUSED
-        return Why.CROWDED if self._addresses[network] >= self.limits.connections_per_address_max else None
+        if self._addresses[session.network] >= self.limits.connections_per_address_max:
+            return Why.CROWDED
+        # The system gives out the lowest free number, so the number of a new file tells how many are open.
+        return Why.FILES if session.file_number >= open_files_max() - SPARE_FILES_MIN else None
 
     def grew(self, _session: S, pending_bytes: int) -> None:
-        """Cut off who holds the most when unfinished messages have become too many."""
+        """Cut off the session with the most unfinished bytes when all together have too many."""
         self._pending_bytes += pending_bytes
         if self._pending_bytes > self.limits.pending_bytes_total_max:
             self._open_one(lambda each: each.pending_bytes).cut(Why.HOARDED)
 
     def filled(self) -> None:
-        """Cut off who reads the least when too much waits for those who do not."""
+        """Cut off the session with the most unsent bytes when too much waits for peers that do not read."""
         slow = [session.unsent_bytes for session in self._sessions.values() if session.holds & Hold.UNSENT]
         if sum(slow) > self.limits.unsent_bytes_total_max:
             self._open_one(lambda each: each.unsent_bytes).cut(Why.UNREAD)
@@ -154,7 +254,6 @@ class TcpServer(ABC, Generic[S]):
         return max(self._sessions.values(), key=lambda each: weight(each) if each.ended is None else -1)
 
     def closed(self, session: S) -> None:
-        """Forget it."""
         why = session.ended or Why.LOST
         self.endings[why] += 1
         self._refused.discard(session)
@@ -164,10 +263,9 @@ class TcpServer(ABC, Generic[S]):
                 # A counter keeps its zeros, and there are many addresses.
                 del self._addresses[session.network]
         if why not in QUIET and not session.is_closed_by_user:
-            self._tell(session, why)
+            self._log(session, why)
 
-    def _tell(self, session: S, why: str) -> None:
-        """Say in the log whom the server has cut off, and why."""
+    def _log(self, session: S, why: str) -> None:
         limit = LIMITS.get(why)
         about = f"{why} ({limit} is {getattr(self.limits, limit)})" if limit else why
         who = f"{session.id} of {session.peer} was ended" if session.id else f"{self.name} refused {session.peer}"
@@ -178,7 +276,7 @@ class TcpServer(ABC, Generic[S]):
             level = logging.INFO if why in MILD else logging.WARNING
             self._peer_log.write(level, session.network, "%s: %s", who, about)
 
-    async def _look_after(self) -> None:
+    async def _check_sessions(self) -> None:
         limits = self.limits
         shortest_s = min(limits.idle_ms_max, limits.message_ms_max, limits.stall_ms_max) / 1000
         loop = asyncio.get_running_loop()

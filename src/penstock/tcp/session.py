@@ -1,32 +1,37 @@
-"""One connection: what it has sent and received, how long it may be silent, how much may wait for it.
+"""One connection: its counters, its time limits, and how much may wait for it.
 
-A peer that does not read is not read from either; if more waits for it than a limit allows, or it takes nothing for
-too long, it is cut off. Whoever ends a connection says why, and then listens until the peer has had time to read it.
+A session stops reading from a peer that does not read. It ends a peer for which too much waits, or that takes nothing
+for too long. The side that ends a connection sends the reason, and then reads until the peer has had time to get it.
 """
 
 import asyncio
+import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from struct import Struct
 from typing import Any, Final, Protocol, cast
 
-from penstock.tcp.peers import network_of, shown_peer
-
 LEAVE_PAUSE_S: Final = 0.05
-"""How often a connection is looked at that ends when its peer has taken all that waits for it."""
+"""How often a session that is leaving checks whether its peer has taken everything."""
 PIECES_MAX: Final = 256
-"""Pieces that are gathered before they are written, at the latest at the end of the loop's turn."""
+"""Writes that are joined into one, at the latest at the end of the loop's turn."""
+_CREDENTIALS: Final = Struct("3i")
+"""Process, user and group at the other end of a local socket."""
+IPV6_PREFIX: Final = 64
+"""The first bits of an IPv6 address that a network gives to one customer, who chooses the rest at will."""
 
 
 @dataclass(frozen=True, slots=True)
 class TcpLimits:
-    """What a connection may take, and how many there may be."""
+    """Limits of a connection, and of their number."""
 
     connections_max: int = 1000
-    """Connections at once; the next one is refused."""
+    """Connections at once; the server refuses the next one."""
     connections_per_address_max: int = 250
-    """Connections from one IPv4 address, or from the /64 of an IPv6 address; the next one is refused."""
+    """Connections from one IPv4 address, or from the /64 of an IPv6 address; the server refuses the next one."""
     idle_ms_max: int = 60_000
     """How long a peer may be silent."""
     message_ms_max: int = 60_000
@@ -34,32 +39,32 @@ class TcpLimits:
     stall_ms_max: int = 60_000
     """How long a peer may take nothing of what waits for it."""
     unsent_bytes_high: int = 1 << 20
-    """When more than this waits for a peer, it is not read from until it has taken most of it."""
+    """When more than this waits for a peer, the server does not read from it until it has taken most of it."""
     unsent_bytes_max: int = 64 << 20
-    """When more than this waits for a peer that takes nothing of it, it is cut off."""
+    """When more than this waits for a peer that takes nothing, the server ends it."""
     unread_ms_max: int = 0
-    """How long a peer may take nothing while so much waits for it, before it is cut off."""
+    """How long a peer may take nothing while more than `unsent_bytes_max` waits for it."""
     unsent_bytes_total_max: int = 512 << 20
-    """When more than this waits for all peers together, the one with the most is cut off."""
+    """When more than this waits for all peers together, the server cuts off the one with the most."""
     pending_bytes_total_max: int = 256 << 20
-    """When the unfinished messages of all peers have more than this, the peer with the most is cut off."""
+    """When the unfinished messages of all peers have more than this, the server cuts off the one with the most."""
     linger_ms_max: int = 1000
-    """How long a connection that is ended stays for the peer to take the rest."""
+    """How long an ended connection stays open for the peer to take the rest."""
 
 
 class Hold:
-    """Why a connection is not read from at present: the sum of these."""
+    """Why a session does not read from its connection: the sum of these."""
 
-    # Plain numbers: it is asked with every answer, and flags would be slow.
+    # Plain numbers: every answer checks them, and enum flags are slow.
     NOTHING: Final = 0
     UNSENT: Final = 1
     """The peer does not read."""
     BUSY: Final = 2
-    """Whoever handles its messages has enough."""
+    """The handler of its messages is busy."""
 
 
 class Why(StrEnum):
-    """Why a connection ended, as far as the connection itself knows."""
+    """Why a connection ended."""
 
     PEER = "the peer closed the connection"
     LOST = "the connection was lost"
@@ -70,6 +75,7 @@ class Why(StrEnum):
     HOARDED = "all unfinished messages together had too many bytes, and this peer's had the most"
     REFUSED = "there were too many connections"
     CROWDED = "there were too many connections from its address"
+    FILES = "the process has too few open files left"
     DONE = "the peer had sent all that it wanted, and got all that was due to it"
     SHUTDOWN = "the server was shut down"
     KICKED = "an operator cut it off"
@@ -77,7 +83,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What is known of a session at one moment. Times are in seconds."""
+    """A snapshot of a session. Times are in seconds."""
 
     id: str
     peer: str
@@ -92,13 +98,13 @@ class SessionInfo:
 
 
 class Keeper(Protocol):
-    """Who keeps many sessions, and limits what they take together."""
+    """Keeps many sessions, and limits what they take together."""
 
     def opened(self, session: Any) -> None:
-        """A session is there; it may be refused."""
+        """A session has begun; the keeper may refuse it."""
 
     def grew(self, session: Any, pending_bytes: int) -> None:
-        """A session holds so much more of an unfinished message, or less."""
+        """The unfinished message of a session has so many more bytes, or fewer."""
 
     def filled(self) -> None:
         """A session that has much waiting for its peer got more."""
@@ -108,7 +114,7 @@ class Keeper(Protocol):
 
 
 class TcpSession(asyncio.Protocol):
-    """The common part of every connection. What it says is written by whoever derives from it."""
+    """The common part of every connection. Subclasses implement the protocol."""
 
     def __init__(self, limits: TcpLimits, keeper: Keeper | None = None) -> None:
         self.id = ""
@@ -121,9 +127,9 @@ class TcpSession(asyncio.Protocol):
         self.ended: str | None = None
         """Why it ended or is ending; None while it is open."""
         self.is_closed_by_user = False
-        """Whether the program that uses the connection has closed it, and so knows of it."""
+        """Whether the program itself has closed it; such an ending is not logged."""
         self.pending_bytes = 0
-        """How much has come of a message that is not complete."""
+        """Bytes of an unfinished message."""
         self._limits = limits
         self._keeper = keeper
         self._loop = asyncio.get_running_loop()
@@ -139,25 +145,25 @@ class TcpSession(asyncio.Protocol):
         self._gone = asyncio.Event()
         self._linger: asyncio.TimerHandle | None = None
 
-    # -- for those who derive
+    # -- for subclasses
 
     def opened(self) -> None:
-        """The connection is there."""
+        """The connection has begun."""
 
     def received(self, data: bytes) -> int:
-        """Bytes have come; how much there is of a message that is not complete."""
+        """Handle bytes; how many bytes of an unfinished message there are."""
         raise NotImplementedError
 
     def farewell(self, why: str) -> bytes:  # noqa: ARG002
-        """What is said to the peer before the connection is closed."""
+        """The last bytes to the peer before the connection closes."""
         return b""
 
     def has_due(self) -> bool:
-        """The peer sends nothing more; whether it shall still get something. Then it must be ended when it has."""
+        """The peer sends nothing more; whether answers to it are due. The subclass then ends the session afterwards."""
         return False
 
     def forget(self) -> None:
-        """It has ended: what there is of an unfinished message is not needed any more."""
+        """The session has ended: drop the unfinished message."""
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -165,13 +171,13 @@ class TcpSession(asyncio.Protocol):
     # -- sending
 
     def write(self, piece: bytes) -> None:
-        """Send bytes with the others of this turn; nothing is sent once it has ended."""
+        """Send bytes with the others of this turn, unless it has ended."""
         if self.ended is None:
             self._out.append(piece)
             self.flush_soon()
 
     def flush_soon(self) -> None:
-        """Have what was gathered in `_out` sent at the end of this turn, or now if it is much."""
+        """Send `_out` at the end of this turn, or now if it is long."""
         if len(self._out) >= PIECES_MAX:
             self._flush()
         elif not self._flush_is_due:
@@ -193,7 +199,7 @@ class TcpSession(asyncio.Protocol):
             self._weigh()
 
     def _weigh(self) -> None:
-        """More waits for a peer that does not read, or reads slowly."""
+        """More waits for a slow peer: check the limits."""
         self._check_unsent(self._loop.time())
         if self._keeper is not None and self.ended is None:
             self._keeper.filled()
@@ -204,6 +210,12 @@ class TcpSession(asyncio.Protocol):
         await self._room.wait()
 
     @property
+    def file_number(self) -> int:
+        """The descriptor of its socket."""
+        number: int = self._transport.get_extra_info("socket").fileno()
+        return number
+
+    @property
     def unsent_bytes(self) -> int:
         """How much waits for the peer."""
         return self._transport.get_write_buffer_size()
@@ -212,11 +224,11 @@ class TcpSession(asyncio.Protocol):
 
     @property
     def holds(self) -> int:
-        """Why it is not read from."""
+        """Why it does not read."""
         return self._holds
 
     def hold(self, why: int) -> None:
-        """Read nothing until this is released. What one read gave before that is still handled."""
+        """Stop reading until `release`. Bytes that were read before are still handled."""
         if not self._holds and self.ended is None:
             self._transport.pause_reading()
         self._holds |= why
@@ -227,7 +239,7 @@ class TcpSession(asyncio.Protocol):
             return
         self._holds &= ~why
         if not self._holds and self.ended is None:
-            # It could not be heard meanwhile, nor finish a message.
+            # The peer could send nothing meanwhile.
             self._last_seen = now = self._loop.time()
             self._message_since = self._message_since and now
             self._transport.resume_reading()
@@ -235,7 +247,7 @@ class TcpSession(asyncio.Protocol):
     # -- ending
 
     def end(self, why: str) -> None:
-        """Say why, let the peer take what waits for it for a moment, and close."""
+        """Send the reason, give the peer a moment to read it, and close."""
         if self.ended is not None or self._gone.is_set():
             return
         self.ended = why
@@ -244,10 +256,10 @@ class TcpSession(asyncio.Protocol):
         self.forget()
         self._pend(0)
         if self._holds:
-            # To close with bytes unread would make the system throw away what we have said last.
+            # If unread bytes are left at the close, the system drops our last bytes.
             self._transport.resume_reading()
         if self._transport.can_write_eof():
-            # The peer may be gone already, which plain asyncio says here; then the connection is about to be lost.
+            # Plain asyncio raises here if the peer is gone; `connection_lost` follows.
             with suppress(OSError):
                 self._transport.write_eof()
         else:
@@ -255,7 +267,7 @@ class TcpSession(asyncio.Protocol):
         self._leave_soon()
 
     def leave(self, why: str) -> None:
-        """End once the peer has taken what waits for it, however slow it is. If it takes nothing, it is ended too."""
+        """End once the peer has taken everything, however slow it is. A peer that takes nothing is ended, too."""
         self._flush()
         if self.ended is None and self.unsent_bytes:
             self._linger = self._loop.call_later(LEAVE_PAUSE_S, self.leave, why)
@@ -263,25 +275,24 @@ class TcpSession(asyncio.Protocol):
             self.end(why)
 
     def _leave_soon(self) -> None:
-        """Whatever the peer does, the connection is closed in a moment."""
+        """Close the connection in a moment, whatever the peer does."""
         self._linger = self._loop.call_later(self._limits.linger_ms_max / 1000, self._transport.abort)
 
     def cut(self, why: str) -> None:
-        """Close at once, without a word."""
+        """Close at once and silently."""
         self.ended = self.ended or why
         self._transport.abort()
-        # What it held is as good as gone, and nobody else shall be cut off because of it.
+        # Its bytes count no more: no other session must be cut off because of them.
         self._holds = Hold.NOTHING
         self._pend(0)
 
     async def gone(self) -> None:
-        """Wait until the connection is closed."""
         await self._gone.wait()
 
-    # -- looked after, from time to time
+    # -- periodic checks
 
     def check(self, now: float) -> None:
-        """End it if something takes too long."""
+        """End it if a time limit has passed."""
         limits = self._limits
         if self.ended is not None:
             return
@@ -294,7 +305,7 @@ class TcpSession(asyncio.Protocol):
             self.end(Why.SLOW)
 
     def _check_unsent(self, now: float) -> None:
-        """End it if it takes nothing of what waits for it for too long; the more waits, the shorter that is."""
+        """End it if the peer has taken nothing for too long; the more waits for it, the shorter that is."""
         unsent = self.unsent_bytes
         taken = self._bytes_written - unsent
         # Under TLS what waits is a little longer than what was written, so that less seems taken after each write.
@@ -308,7 +319,6 @@ class TcpSession(asyncio.Protocol):
             self.end(Why.UNREAD)
 
     def info(self, now: float | None = None) -> SessionInfo:
-        """What is known of it now, by the loop's clock."""
         now, unsent = self._loop.time() if now is None else now, self.unsent_bytes
         return SessionInfo(
             id=self.id,
@@ -326,19 +336,17 @@ class TcpSession(asyncio.Protocol):
     # -- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
         self._transport = cast("asyncio.Transport", transport)
         high = self._limits.unsent_bytes_high
         self._transport.set_write_buffer_limits(high=high, low=high // 4)
-        address = transport.get_extra_info("peername")
-        self.peer, self.network = shown_peer(address), network_of(address)
+        self.peer, self.network = peer_of(transport)
         if self._keeper is not None:
             self._keeper.opened(self)
         if self.ended is None:
             self.opened()
 
     def data_received(self, data: bytes) -> None:
-        """Count what came and hand it on. What comes after the end is thrown away."""
+        """Count bytes and pass them on. Bytes after the end are dropped."""
         self.bytes_received += len(data)
         if self.ended is not None:
             return
@@ -358,11 +366,11 @@ class TcpSession(asyncio.Protocol):
             self._keeper.grew(self, change)
 
     def eof_received(self) -> bool:
-        """The peer sends nothing more, which may be all that it means: it gets what is due, and then it is closed."""
+        """The peer sends nothing more. It gets the answers that are due, and then the connection closes."""
         self._flush()
         if self.ended is not None:
             return False
-        # A connection under TLS has no half.
+        # TLS has no half-closed connections.
         if self._transport.can_write_eof():
             if self.has_due():
                 return True
@@ -374,26 +382,60 @@ class TcpSession(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        """Much waits for the peer."""
         self._room.clear()
         self.hold(Hold.UNSENT)
 
     def resume_writing(self) -> None:
-        """The peer has taken most of it."""
         self._room.set()
         self.release(Hold.UNSENT)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """End."""
         self.ended = self.ended or Why.LOST
         self._gone.set()
         self._room.set()
         self._out.clear()
         if self._linger is not None:
             self._linger.cancel()
-        # The session may be part of a cycle, and stay for a while.
+        # The session may be part of a reference cycle, and stay in memory for a while.
         self.forget()
         self._pend(0)
         if self._keeper is not None:
             self._keeper.closed(self)
         self.lost()
+
+
+def peer_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """How the log shows a connection's peer, and the key by which a server counts its connections.
+
+    A peer on a local socket is a process, and counts by its user.
+    """
+    ours, address = transport.get_extra_info("socket"), transport.get_extra_info("peername")
+    if ours is None or ours.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return shown_peer(address), network_of(address)
+    found = ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(found)
+    return f"process {process} of user {user}", f"user {user}"
+
+
+def shown_peer(address: object) -> str:
+    """A peer's address as people write it."""
+    if isinstance(address, tuple) and len(address) >= 2:
+        host, port = address[:2]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return str(address or "unknown")
+
+
+def network_of(address: object) -> str:
+    """The key by which a server counts a peer's connections: its IPv4 address, or the /64 of its IPv6 address.
+
+    An IPv4 address that is written as IPv6 (`::ffff:10.0.0.7`) is the same as the IPv4 address.
+    """
+    if not isinstance(address, tuple) or not address:
+        return str(address or "unknown")
+    try:
+        found = ip_address(str(address[0]).partition("%")[0])
+    except ValueError:
+        return str(address[0])
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    return str(found.ipv4_mapped or IPv6Network((found, IPV6_PREFIX), strict=False))

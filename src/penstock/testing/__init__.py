@@ -1,14 +1,14 @@
-"""A server of one's own for a test, in milliseconds: `with penstock.testing.server() as server`, or a pytest fixture.
+"""A server for a test, in milliseconds: `with penstock.testing.server() as server`, or a pytest fixture.
 
 It is the server that `penstock serve` runs, with its gates on free ports and a store on disk, but in a thread of the
-test's process. The fixtures `penstock_server` and `penstock_client` are in `penstock.testing.plugin`. Nothing is
-imported before it is used: pytest loads the plugin in every run, also in those that need no Penstock.
+test's process. The fixtures `penstock_server` and `penstock_client` are in `penstock.testing.plugin`. Imports are lazy:
+pytest loads the plugin in every run, also in those that do not use Penstock.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.testing.serving import Server, server
+    from penstock.testing.harness import Server, server
 
 __all__ = ["Server", "server"]
 
@@ -16,6 +16,6 @@ __all__ = ["Server", "server"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
-    from penstock.testing import serving  # noqa: PLC0415
+    from penstock.testing import harness  # noqa: PLC0415
 
-    return getattr(serving, name)
+    return getattr(harness, name)

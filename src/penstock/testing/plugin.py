@@ -1,4 +1,4 @@
-"""The fixtures for pytest: a server of the test's own, and a client of it."""
+"""Fixtures for pytest: a server for one test, and a client of it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def penstock_server(tmp_path: Path) -> "Iterator[Server]":
 
 @pytest.fixture
 def penstock_client(penstock_server: "Server") -> "Iterator[Client]":
-    """A client of the test's own server."""
+    """A client of the test's server."""
     from penstock import connect  # noqa: PLC0415
 
     with connect(penstock_server.url) as client:

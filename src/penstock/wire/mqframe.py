@@ -109,7 +109,7 @@ def encode(frames: Sequence[bytes], frame_bytes_max: int = FRAME_BYTES_SENT_MAX)
     return b"".join(out)
 
 
-def cut(content: bytes, frame_bytes_max: int = FRAME_BYTES_SENT_MAX) -> Iterator[bytes]:
+def split_frames(content: bytes, frame_bytes_max: int = FRAME_BYTES_SENT_MAX) -> Iterator[bytes]:
     """Content of any length as frames that fit."""
     return (content[start : start + frame_bytes_max] for start in range(0, len(content), frame_bytes_max))
 

@@ -1,34 +1,60 @@
-"""What recorders ask of a Penstock, through one client. Errors become the library's here, and nowhere else.
+"""A recorder's access to Penstock, through one client. This module alone translates errors into the library's.
 
-The client is opened when it is first needed: the library makes factories that it only takes a mapper from, and never
-closes them. Others it uses and does not close either; so a datastore that nobody holds any more closes itself.
+The client opens when it is first needed: the library makes factories only to take a mapper from them, and never closes
+them. Others it uses and does not close either; so a datastore closes itself when it is collected as garbage.
 
 The library also closes applications when they are collected as garbage. That may happen in any thread at any moment:
-in the client's own, in the middle of opening another one, or when the interpreter ends and no other thread runs. So a
-client is closed in a thread of its own, which is waited for only so long.
+in the client's own, while another client opens, or when the interpreter ends and no other thread runs. So a thread
+closes the client, and `close` waits for it only so long.
+
+An engine in process owns its store alone, and a system of applications has a factory for each of them. So all
+datastores of a process that name the same `sqlite:///` share one client, which the last of them closes.
 """
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock, Thread
 from typing import Final
 from weakref import finalize
 
-from eventsourcing.persistence import InterfaceError
+from eventsourcing.persistence import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    PersistenceError,
+    ProgrammingError,
+)
 
-from penstock.client import Client
-from penstock.errors import BadUrl, EventNotFound
-from penstock.integrations.eventsourcing import sharing
-from penstock.integrations.eventsourcing.translation import translated
+from penstock import errors
+from penstock.client import Client, connect
 from penstock.model import Append, Appended, Event, EventPage
 
 TIMEOUT_S: Final = 30.0
 CLOSE_S_MAX: Final = 15.0
-"""How long the end of a client is waited for."""
+"""How long `close` waits for the client to close."""
+LOCAL: Final = "sqlite:"
+
+ERRORS: Final[dict[type[PersistenceError], tuple[type[errors.PenstockError], ...]]] = {
+    IntegrityError: (errors.VersionConflict,),
+    DataError: (errors.InvalidRequest, errors.LimitExceeded, errors.DoesNotFit),
+    InterfaceError: (errors.BadUrl, errors.ClientClosed),
+    ProgrammingError: (errors.NotAllowed,),
+    InternalError: (errors.Unexpected, errors.DamagedRecord, errors.AnswerMalformed),
+    OperationalError: (
+        *(errors.CannotConnect, errors.ConnectionLost, errors.DeadlinePassed, errors.Busy, errors.TimedOut),
+        *(errors.WorkerDied, errors.Closed, errors.MarkSuperseded),
+        *(errors.StoreError, errors.StoreInUse, errors.StoreChanged, errors.StoreTooNew, errors.NotAStore),
+    ),
+}
+"""The first row that fits decides. Errors without a row do not concern recorders, and become DatabaseError."""
 
 
 class PenstockDatastore:
-    """The client of one factory and its recorders. Threads may share it."""
+    """The client of one factory and its recorders. It is thread-safe."""
 
     def __init__(self, url: str, timeout: float = TIMEOUT_S) -> None:
         self.url = url
@@ -39,58 +65,54 @@ class PenstockDatastore:
 
     @property
     def client(self) -> Client:
-        """The client, connected. Raises OSError if the URL is none, and InterfaceError once this is closed."""
+        """The connected client. Raises OSError if the URL is wrong, and InterfaceError after `close`."""
         with self._lock:
             if self._is_closed:
                 raise InterfaceError("this datastore is closed; make another one")
             if self._client is None:
-                self._client = self._taken()
-                self._last_will = finalize(self, _let_go, self._client)
-                self._last_will.atexit = False
+                with library_errors():
+                    try:
+                        self._client = _take_client(self.url, self.timeout)
+                    except errors.BadUrl as error:
+                        # A wrong setting is an OSError everywhere in the library.
+                        reason = f"Penstock environment value for key 'PENSTOCK_URL' is invalid. {error}"
+                        raise OSError(reason) from None
+                self._finalizer = finalize(self, _let_go, self._client)
+                self._finalizer.atexit = False
             return self._client
 
-    def _taken(self) -> Client:
-        with translated():
-            try:
-                return sharing.take(self.url, self.timeout)
-            except BadUrl as error:
-                # A wrong setting is an OSError everywhere in the library.
-                raise OSError(f"Penstock environment value for key 'PENSTOCK_URL' is invalid. {error}") from None
-
     def close(self) -> None:
-        """Give the client back; if nobody else uses it, it is closed."""
+        """Close the client unless another datastore uses it."""
         if sys.is_finalizing():
             return
         with self._lock:
             client, self._client, self._is_closed = self._client, None, True
-        if client is not None and self._last_will.detach():
+        if client is not None and self._finalizer.detach():
             _let_go(client).join(CLOSE_S_MAX)
 
     # -- writing
 
     def write(self, appends: Sequence[Append]) -> list[Appended]:
-        """Append to one or more streams, all or nothing, once. Raises IntegrityError if a stream is elsewhere."""
-        with translated():
+        """Append to one or more streams, all or nothing. Raises IntegrityError if a stream has another version."""
+        with library_errors():
             if len(appends) == 1:
                 (only,) = appends
                 return [self.client.append(only.context, only.stream, only.events, expected=only.expected)]
             transaction = self.client.transaction()
-            for part in appends:
-                transaction.append(part.context, part.stream, part.events, expected=part.expected)
+            for each in appends:
+                transaction.append(each.context, each.stream, each.events, expected=each.expected)
             return transaction.commit()
 
     # -- reading
 
     def first(self, context: str, stream: str) -> Event | None:
-        """A stream's first event, if it has one."""
-        with translated():
+        with library_errors():
             try:
                 return self.client.read_event(context, stream, 1)
-            except EventNotFound:
+            except errors.EventNotFound:
                 return None
 
     def last(self, context: str, stream: str) -> Event | None:
-        """A stream's last event, if it has one."""
         events = self.stream(context, stream, backward=True, limit=1)
         return events[0] if events else None
 
@@ -105,12 +127,12 @@ class PenstockDatastore:
         limit: int | None = None,
     ) -> list[Event]:
         """Events of a stream from sequence `start` to `end`, or down to it; at most `limit`."""
-        with translated():
+        with library_errors():
             return list(self.client.read_stream(context, stream, start, end, backward=backward, limit=limit))
 
     def streams(self, context: str, prefix: str) -> list[str]:
-        """Names of streams that begin with a prefix, in order."""
-        with translated():
+        """Names with a prefix, in order."""
+        with library_errors():
             return [found.name for found in self.client.streams(context, prefix)]
 
     def page(
@@ -123,9 +145,9 @@ class PenstockDatastore:
         limit: int | None = None,
         wait: float = 0.0,
     ) -> EventPage:
-        """A page of a context from a position on; an empty one may come before the end."""
+        """A page of a context from a position on. It may be empty before the end."""
         types = topics or None
-        with translated():
+        with library_errors():
             return self.client.read_page(position, context=context, filter=filter, types=types, limit=limit, wait=wait)
 
     def exists_from(self, position: int, context: str) -> int | None:
@@ -140,11 +162,58 @@ class PenstockDatastore:
 
     def head(self) -> int:
         """The last position of the whole store."""
-        with translated():
+        with library_errors():
             return self.client.stats().head
 
 
+# --- clients that datastores share ----------------------------------------------------------------------------
+
+_lock = Lock()
+_shared: dict[str, tuple[Client, int]] = {}
+
+
+def _take_client(url: str, timeout: float) -> Client:
+    if not url.startswith(LOCAL):
+        return connect(url, timeout=timeout)
+    with _lock:
+        client, users = _shared.get(url) or (connect(url, timeout=timeout), 0)
+        _shared[url] = client, users + 1
+        return client
+
+
+def _give_back(client: Client) -> None:
+    """The last user closes the client."""
+    with _lock:
+        known, users = _shared.get(client.url, (None, 0))
+        if known is client and users > 1:
+            _shared[client.url] = client, users - 1
+            return
+        if known is client:
+            del _shared[client.url]
+        client.close()
+
+
+def shared_urls() -> list[str]:
+    """The local stores that this process has open."""
+    with _lock:
+        return list(_shared)
+
+
 def _let_go(client: Client) -> Thread:
-    thread = Thread(target=sharing.give_back, args=(client,), name="penstock-let-go", daemon=True)
+    thread = Thread(target=_give_back, args=(client,), name="penstock-let-go", daemon=True)
     thread.start()
     return thread
+
+
+def translation_of(error: errors.PenstockError) -> PersistenceError:
+    kind = next((theirs for theirs, ours in ERRORS.items() if isinstance(error, ours)), DatabaseError)
+    return kind(str(error))
+
+
+@contextmanager
+def library_errors() -> Iterator[None]:
+    """Raise the library's errors in place of ours, with ours as their cause."""
+    try:
+        yield
+    except errors.PenstockError as error:
+        raise translation_of(error) from error

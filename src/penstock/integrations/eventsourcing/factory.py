@@ -1,6 +1,6 @@
-"""What an application's environment says, as recorders.
+"""Makes recorders from an application's environment.
 
-Each setting may be given for one application, as the library does it: `SHOP_PENSTOCK_URL` before `PENSTOCK_URL`.
+A setting may be for one application, as elsewhere in the library: `SHOP_PENSTOCK_URL` before `PENSTOCK_URL`.
 """
 
 from math import isfinite
@@ -9,12 +9,13 @@ from typing import Any, Final, TypeVar
 from eventsourcing.persistence import InfrastructureFactory
 from eventsourcing.utils import Environment, EnvType, resolve_topic
 
-from penstock.integrations.eventsourcing.aggregates import PenstockAggregateRecorder
-from penstock.integrations.eventsourcing.applications import PenstockApplicationRecorder
 from penstock.integrations.eventsourcing.datastore import TIMEOUT_S, PenstockDatastore
-from penstock.integrations.eventsourcing.processes import PenstockProcessRecorder
-from penstock.integrations.eventsourcing.snapshots import PenstockSnapshotRecorder
-from penstock.integrations.eventsourcing.tracking import PenstockTrackingRecorder
+from penstock.integrations.eventsourcing.recorders import (
+    PenstockAggregateRecorder,
+    PenstockApplicationRecorder,
+    PenstockSnapshotRecorder,
+)
+from penstock.integrations.eventsourcing.tracking import PenstockProcessRecorder, PenstockTrackingRecorder
 from penstock.model import check_context
 
 EVENTS: Final = "events"
@@ -22,7 +23,7 @@ TRACKING: Final = "tracking"
 UNNAMED: Final = "eventsourcing"
 """The context of an application without a name."""
 PURPOSE_BYTES_MAX: Final = 32
-"""Room in a context's name for what is kept beside the events."""
+"""Room in a context's name for the suffix of the contexts of snapshots and tracking."""
 
 R = TypeVar("R")
 
@@ -42,74 +43,53 @@ class PenstockFactory(InfrastructureFactory[PenstockTrackingRecorder]):
 
     def __init__(self, env: Environment | EnvType | None) -> None:
         super().__init__(env)
-        self.context = self._context()
-        self.datastore = PenstockDatastore(self._url(), self._timeout())
-
-    # -- settings
-
-    def _url(self) -> str:
-        url = self.env.get(self.PENSTOCK_URL)
-        if not url:
-            raise OSError(
-                f"Penstock URL not found in environment with keys: {', '.join(self.env.create_keys(self.PENSTOCK_URL))}"
-            )
-        return url
-
-    def _context(self) -> str:
-        context = self.env.get(self.PENSTOCK_CONTEXT) or self.env.name or UNNAMED
-        # The contexts beside it have longer names.
+        self.context = context = self.env.get(self.PENSTOCK_CONTEXT) or self.env.name or UNNAMED
+        # The contexts of snapshots and tracking have longer names.
         if reason := check_context(context + "x" * PURPOSE_BYTES_MAX):
             raise self._invalid(self.PENSTOCK_CONTEXT, context, f"the name of a context is expected, but it {reason}")
-        return context
-
-    def _timeout(self) -> float:
-        value = (self.env.get(self.PENSTOCK_TIMEOUT) or "").strip()
+        url = self.env.get(self.PENSTOCK_URL)
+        if not url:
+            keys = ", ".join(self.env.create_keys(self.PENSTOCK_URL))
+            raise OSError(f"Penstock URL not found in environment with keys: {keys}")
+        timeout = (self.env.get(self.PENSTOCK_TIMEOUT) or "").strip()
         try:
-            seconds = float(value or TIMEOUT_S)
+            seconds = float(timeout or TIMEOUT_S)
         except ValueError:
             seconds = 0.0
         if not (isfinite(seconds) and seconds > 0):
-            raise self._invalid(self.PENSTOCK_TIMEOUT, value, "a number of seconds above 0 or empty string is expected")
-        return seconds
+            expected = "a number of seconds above 0 or empty string is expected"
+            raise self._invalid(self.PENSTOCK_TIMEOUT, timeout, expected)
+        self.datastore = PenstockDatastore(url, seconds)
 
     @staticmethod
     def _invalid(key: str, value: str, expected: str) -> OSError:
         return OSError(f"Penstock environment value for key '{key}' is invalid. If set, {expected}: '{value}'")
 
-    # -- recorders
-
     def aggregate_recorder(self, purpose: str = EVENTS) -> PenstockAggregateRecorder | PenstockSnapshotRecorder:
-        """A recorder of aggregates' events, or of snapshots and whatever else has versions with gaps."""
+        """A recorder of aggregates' events, or of snapshots and other events whose versions have gaps."""
         if purpose == EVENTS:
             return self.aggregate_recorder_class(self.datastore, self.context)
-        return self.snapshot_recorder_class(self.datastore, self._beside(purpose))
+        return self.snapshot_recorder_class(self.datastore, f"{self.context}.{purpose}")
 
     def application_recorder(self) -> PenstockApplicationRecorder:
-        """A recorder of an application."""
         kind = self._kind(self.APPLICATION_RECORDER_TOPIC, self.application_recorder_class)
         return kind(self.datastore, self.context)
 
     def tracking_recorder(
         self, tracking_recorder_class: type[PenstockTrackingRecorder] | None = None
     ) -> PenstockTrackingRecorder:
-        """A recorder of tracking alone."""
         kind = tracking_recorder_class or self._kind(self.TRACKING_RECORDER_TOPIC, self.tracking_recorder_class)
-        return kind(self.datastore, self._beside(TRACKING))
+        return kind(self.datastore, f"{self.context}.{TRACKING}")
 
     def process_recorder(self) -> PenstockProcessRecorder:
-        """A recorder of an application that processes others."""
         kind = self._kind(self.PROCESS_RECORDER_TOPIC, self.process_recorder_class)
-        return kind(self.datastore, self.context, self._beside(TRACKING))
+        return kind(self.datastore, self.context, f"{self.context}.{TRACKING}")
 
     def close(self) -> None:
-        """Close the client."""
         self.datastore.close()
 
-    def _beside(self, purpose: str) -> str:
-        return f"{self.context}.{purpose}"
-
     def _kind(self, key: str, usual: type[R]) -> type[R]:
-        """The class that the environment wants in place of the usual one."""
+        """The class that the environment names, or the usual one."""
         topic = self.env.get(key)
         if not topic:
             return usual

@@ -1,7 +1,6 @@
-"""Following an application: a thread waits on the server for the next events, and hands them over.
+"""Following an application: a thread long-polls the server for the next events, and queues them.
 
-It waits a while at most, so that a subscription that was stopped leaves nothing behind for long; whoever iterates is
-told at once.
+A poll is short, so that the thread of a stopped subscription ends soon. The iteration ends at once.
 """
 
 from collections import deque
@@ -14,7 +13,7 @@ from eventsourcing.persistence import ApplicationRecorder, Notification, Subscri
 POLL_S: Final = 1.0
 """How long one long poll waits on the server."""
 PAGES_MAX: Final = 4
-"""Pages that are read ahead."""
+"""Pages that the thread reads ahead."""
 
 
 class NotificationPage(NamedTuple):
@@ -26,11 +25,11 @@ class NotificationPage(NamedTuple):
 
 
 Pull = Callable[[int, float], NotificationPage]
-"""A page from a position on; if it is empty, after so many seconds."""
+"""Reads a page from a position on. If there are no events, it waits so many seconds."""
 
 
 class PenstockSubscription(Subscription[ApplicationRecorder]):
-    """Notifications after an id, without end, until it is stopped. One thread iterates; any may stop it."""
+    """Notifications after an id, without end. One thread iterates; any thread may stop it."""
 
     def __init__(self, recorder: ApplicationRecorder, pull: Pull, gt: int | None, topics: Sequence[str]) -> None:
         super().__init__(recorder, gt, topics)
@@ -42,20 +41,19 @@ class PenstockSubscription(Subscription[ApplicationRecorder]):
         Thread(target=self._run, args=((gt or 0) + 1,), name="penstock-subscription", daemon=True).start()
 
     def stop(self) -> None:
-        """End the iteration, wherever it is."""
         with self._changed:
             super().stop()
             self._changed.notify_all()
 
     def __next__(self) -> Notification:
         if not self._ready and not self._has_been_stopped:
-            self._ready.extend(self._taken())
+            self._ready.extend(self._next_page())
         if self._has_been_stopped or not self._ready:
             raise StopIteration
         return self._ready.popleft()
 
-    def _taken(self) -> list[Notification]:
-        """The next page; empty if the subscription was stopped. Raises what kept it from coming."""
+    def _next_page(self) -> list[Notification]:
+        """The next page; empty if the subscription was stopped. Raises the thread's error."""
         with self._changed:
             self._changed.wait_for(lambda: self._pages or self._error or self._has_been_stopped)
             if self._pages:
@@ -65,27 +63,20 @@ class PenstockSubscription(Subscription[ApplicationRecorder]):
                 raise self._error
             return []
 
-    # -- the thread
-
     def _run(self, position: int) -> None:
         try:
-            while self._has_room():
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: len(self._pages) < PAGES_MAX or self._has_been_stopped)
+                    if self._has_been_stopped:
+                        return
                 page = self._pull(position, POLL_S)
                 position = page.next
-                self._hand_over(page.notifications)
-        except BaseException as error:  # noqa: BLE001 - raised where the notifications are waited for
+                if page.notifications:
+                    with self._changed:
+                        self._pages.append(page.notifications)
+                        self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001 - the iteration raises it
             with self._changed:
                 self._error = error
-                self._changed.notify_all()
-
-    def _has_room(self) -> bool:
-        """Wait until a page is wanted; whether there will be one."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._pages) < PAGES_MAX or self._has_been_stopped)
-            return not self._has_been_stopped
-
-    def _hand_over(self, notifications: list[Notification]) -> None:
-        if notifications:
-            with self._changed:
-                self._pages.append(notifications)
                 self._changed.notify_all()

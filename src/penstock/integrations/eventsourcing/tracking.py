@@ -1,29 +1,36 @@
 """Tracking: how far an application has processed others.
 
-In a context of its own, each application that is followed has a stream of the notification ids that were processed.
-They grow: a record is appended right after the one that was seen last, with a higher id than that one has. Of several
-processes that do the same at once, one succeeds; the others look again, and fail if their id has been reached. Events
-that are recorded with it are in the same transaction. So nothing is processed twice, and nothing is taken for processed
-that is not.
+A separate context has a stream for each upstream application, with the notification ids that were processed. They grow:
+a recorder appends a record right after the last one it has seen, with a higher id. If several processes do that at
+once, one succeeds; the others read again, and fail if their id has been reached. Events that belong to the record are
+in the same transaction. So no notification is processed twice, and none counts as processed that is not.
 """
 
+from collections.abc import Sequence
 from threading import Event as Signal
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from eventsourcing.persistence import IntegrityError, Tracking, TrackingRecorder, WaitInterruptedError
+from eventsourcing.persistence import (
+    IntegrityError,
+    ProcessRecorder,
+    StoredEvent,
+    Tracking,
+    TrackingRecorder,
+    WaitInterruptedError,
+)
 
 from penstock.integrations.eventsourcing.datastore import PenstockDatastore
-from penstock.integrations.eventsourcing.writing import Part, write
+from penstock.integrations.eventsourcing.recorders import PendingWrite, PenstockApplicationRecorder, write
 from penstock.model import Append, Event, event
 
 TYPE: Final = "Tracked"
 WAIT_S_MAX: Final = 0.1
-"""How long one long poll lasts before somebody looks whether the wait was interrupted."""
+"""How long one long poll lasts before `wait` checks for an interrupt."""
 
 
 class Reached(NamedTuple):
-    """How far an application was processed: the sequence of the last record, and the notification id that it has."""
+    """How far an application was processed: the sequence of the last record, and its notification id."""
 
     sequence: int = 0
     notification_id: int | None = None
@@ -34,7 +41,7 @@ class Reached(NamedTuple):
 
 
 class Trackings:
-    """The tracking records of a context, and the last ones that were seen of each application."""
+    """The tracking records of a context, and a cache of the last one of each application."""
 
     def __init__(self, datastore: PenstockDatastore, context: str) -> None:
         self.datastore = datastore
@@ -42,22 +49,20 @@ class Trackings:
         self._seen: dict[str, Reached] = {}
 
     def read(self, application_name: str) -> Reached:
-        """How far an application was processed, as the store has it now."""
         last = self.datastore.last(self.context, application_name)
         reached = Reached() if last is None else Reached(last.sequence, id_in(last))
         self.learn(application_name, reached)
         return reached
 
     def learn(self, application_name: str, reached: Reached) -> None:
-        """So far it was processed; perhaps further by now."""
         self._seen[application_name] = reached
 
     def seen(self, application_name: str) -> Reached:
-        """How far it was processed when somebody looked last."""
+        """How far an application was processed, perhaps out of date."""
         return self._seen.get(application_name) or self.read(application_name)
 
 
-class TrackingPart(Part):
+class TrackingWrite(PendingWrite):
     """One tracking record."""
 
     def __init__(self, trackings: Trackings, tracking: Tracking) -> None:
@@ -66,19 +71,16 @@ class TrackingPart(Part):
         self._reached = self._checked(trackings.seen(tracking.application_name))
 
     def appends(self) -> list[Append]:
-        """The record, right after the last one that was seen."""
         record = event(TYPE, {"notification_id": self._tracking.notification_id})
         stream = self._tracking.application_name
         return [Append(self._trackings.context, stream, (record,), self._reached.sequence + 1)]
 
-    def look_again(self) -> bool:
-        """Whether others have gone on; raises IntegrityError if they have come as far as this."""
+    def refresh(self) -> bool:
         before = self._reached
         self._reached = self._checked(self._trackings.read(self._tracking.application_name))
         return self._reached != before
 
-    def written(self) -> None:
-        """This is the last record now."""
+    def confirm(self) -> None:
         name, number = self._tracking.application_name, self._tracking.notification_id
         self._trackings.learn(name, Reached(self._reached.sequence + 1, number))
 
@@ -99,10 +101,9 @@ class PenstockTrackingRecorder(TrackingRecorder):
 
     def insert_tracking(self, tracking: Tracking) -> None:
         """Record that a notification was processed. Raises IntegrityError if it was, or one after it."""
-        write(self.datastore, [TrackingPart(self._trackings, tracking)])
+        write(self.datastore, [TrackingWrite(self._trackings, tracking)])
 
     def max_tracking_id(self, application_name: str) -> int | None:
-        """The highest notification id of an application that was processed."""
         return self._trackings.read(application_name).notification_id
 
     def wait(
@@ -112,7 +113,7 @@ class PenstockTrackingRecorder(TrackingRecorder):
         timeout: float = 1.0,
         interrupt: Signal | None = None,
     ) -> None:
-        """Wait on the server until a notification was processed.
+        """Wait until a notification was processed.
 
         Raises TimeoutError after `timeout` seconds, and WaitInterruptedError once `interrupt` is set.
         """
@@ -136,6 +137,20 @@ class PenstockTrackingRecorder(TrackingRecorder):
 
 
 def id_in(record: Event) -> int:
-    """The notification id that a tracking record has."""
+    """The notification id of a tracking record."""
     found: int = record.json()["notification_id"]
     return found
+
+
+class PenstockProcessRecorder(PenstockTrackingRecorder, PenstockApplicationRecorder, ProcessRecorder):
+    """Records events together with how far they were processed, in one transaction."""
+
+    def __init__(self, datastore: PenstockDatastore, context: str, tracking_context: str) -> None:
+        PenstockApplicationRecorder.__init__(self, datastore, context)
+        PenstockTrackingRecorder.__init__(self, datastore, tracking_context)
+
+    def _writes(
+        self, stored_events: Sequence[StoredEvent], tracking: Tracking | None = None, **kwargs: Any
+    ) -> list[PendingWrite]:
+        writes = super()._writes(stored_events, **kwargs)
+        return writes if tracking is None else [*writes, TrackingWrite(self._trackings, tracking)]

@@ -1,13 +1,14 @@
-"""Frames: a length, a kind, a code and a payload. The same for servers and for clients.
+"""Frames of Remits: a length, a kind, a code and a payload. The same for servers and for clients.
 
-`Parser` takes what a socket gives, in pieces of any size, and gives whole frames. It holds at most one frame that is
-not whole yet, and copies nothing but payloads.
+`Parser` takes bytes in chunks of any size and returns whole frames. It holds at most one unfinished frame, and copies
+only payloads.
 """
 
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.wire.remits.codes import LIMIT, UNREADABLE_BYTES, Refused
+from penstock.errors import Unexpected
+from penstock.wire.codes import RemitsCode
 
 REQUEST: Final = 0
 INFO: Final = 1
@@ -18,14 +19,23 @@ LENGTH_MIN: Final = 2
 """The length counts the kind and the code."""
 LENGTH_MAX: Final = (1 << 32) - 1
 _PIECE_BYTES: Final = 4096
-"""Shorter pieces of a frame are gathered; a list of them would take far more room than they do."""
+"""Shorter chunks of a frame are joined; a list of them would take far more memory."""
 
 _LENGTH: Final = Struct(">I")
 _HEAD: Final = Struct(">IBB")
 
 
+class Rejected(Exception):
+    """A request that is wrong on its face: the code for the client, and the reason for the log."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+
+
 class Frame(NamedTuple):
-    """One frame, whichever way it goes."""
+    """One frame, in either direction."""
 
     kind: int
     code: int
@@ -37,20 +47,35 @@ def pack(kind: int, code: int, payload: bytes) -> bytes:
     return _HEAD.pack(LENGTH_MIN + len(payload), kind, code) + payload
 
 
+def parse_data(payload: bytes) -> list[bytes]:
+    """The items of a Data frame, each as CBOR."""
+    items: list[bytes] = []
+    at = 0
+    while at < len(payload):
+        start = at + _LENGTH.size
+        if start > len(payload):
+            raise Unexpected(f"an answer is cut short in the length of item {len(items)}")
+        at = start + _LENGTH.unpack_from(payload, at)[0]
+        if at > len(payload):
+            raise Unexpected(f"an answer is cut short in item {len(items)}")
+        items.append(payload[start:at])
+    return items
+
+
 class Parser:
     """Bytes to frames.
 
-    `frame_bytes_max` is the largest length that a frame may say. After one that is too large, or too small, nobody
-    knows where the next frame begins: `lost` says what was wrong, and nothing more is taken. `lost.code` is what a
-    server answers before it closes the connection.
+    `frame_bytes_max` is the largest length of a frame. After a length that is too large or too small, the start of the
+    next frame is unknown: `lost` has the reason, and the parser reads no more. A server answers with `lost.code` and
+    closes the connection.
     """
 
     __slots__ = ("_begun", "_frame_bytes_max", "_head", "_kept", "_missing", "_pieces", "lost")
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self.lost: Refused | None = None
+        self.lost: Rejected | None = None
         self._frame_bytes_max = frame_bytes_max
-        # At most one of these is here: the first bytes of a head, or a head with pieces of its payload.
+        # At most one of these is set: the first bytes of a head, or a head with chunks of its payload.
         self._head = b""
         self._begun: tuple[int, int] | None = None
         self._missing = self._kept = 0
@@ -70,11 +95,10 @@ class Parser:
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes of a frame that is not whole yet are kept."""
+        """Bytes of an unfinished frame."""
         return len(self._head) if self._begun is None else _HEAD.size + self._kept
 
     def forget(self) -> None:
-        """Drop the bytes of a frame that is not whole yet."""
         self._head, self._begun, self._missing, self._kept, self._pieces = b"", None, 0, 0, []
 
     def _finish_head(self, data: bytes) -> int:
@@ -87,7 +111,7 @@ class Parser:
         return at
 
     def _fill(self, begun: tuple[int, int], data: bytes, at: int, frames: list[Frame]) -> int:
-        """Take what belongs to the frame that was begun; where the next one begins."""
+        """Read the rest of the unfinished frame; where the next one begins."""
         end = at + self._missing
         if end > len(data):
             self._keep(data[at:])
@@ -98,7 +122,7 @@ class Parser:
         return end
 
     def _split(self, data: bytes, at: int, frames: list[Frame]) -> None:
-        """Frames from here on, up to one that is not whole or that has a wrong length."""
+        """Read frames up to one that is unfinished or has a wrong length."""
         size = len(data)
         while size - at >= _HEAD.size:
             length, kind, code = _HEAD.unpack_from(data, at)
@@ -125,15 +149,20 @@ class Parser:
             self._pieces.append(bytearray(piece))
 
     def _check_length(self) -> None:
-        """Refuse a length as soon as it is known: the rest of the head may never come."""
+        """Reject a wrong length as soon as it is known: the rest of the head may never come."""
         if len(self._head) < _LENGTH.size:
             return
         (length,) = _LENGTH.unpack_from(self._head)
         if length < LENGTH_MIN:
-            self._lose(UNREADABLE_BYTES, f"a frame's length is {length}; it counts kind and code, {LENGTH_MIN} bytes")
+            self._lose(
+                RemitsCode.FailedToReadBytes,
+                f"a frame's length is {length}; it counts kind and code, {LENGTH_MIN} bytes",
+            )
         elif length > self._frame_bytes_max:
-            self._lose(LIMIT, f"a frame has {length} bytes; at most {self._frame_bytes_max} are allowed")
+            self._lose(
+                RemitsCode.LimitExceeded, f"a frame has {length} bytes; at most {self._frame_bytes_max} are allowed"
+            )
 
     def _lose(self, code: int, reason: str) -> None:
-        self.lost = Refused(code, reason)
+        self.lost = Rejected(code, reason)
         self._head = b""

@@ -1,26 +1,26 @@
-"""Res01, in the original's dialects and one of our own: lists of frames to requests, replies to lists of frames.
+"""Res01, in the original's dialects and our own: lists of frames to requests, replies to lists of frames.
 
-See docs/protocols/res01.md. All commands are in one table, `commands`.
+See docs/protocols/res01.md. `commands` is the table of all commands.
 """
 
-from penstock.wire.res01.answers import Replies
-from penstock.wire.res01.codes import CODES, code_of
-from penstock.wire.res01.commands import BINARY_COMMANDS, OURS, OWN_COMMANDS, TEXT_COMMANDS, Command
-from penstock.wire.res01.dialects import ORIGINAL_TAG, OWN_TAG, TEXT_TAG, Frames, Presenter, error_frame, error_of
-from penstock.wire.res01.events import binary_frames, full_frames, text_frames
-from penstock.wire.res01.messages import (
-    Envelope,
-    Exchange,
-    Unanswerable,
-    decode,
-    fields_of,
-    message_of,
-    reply_of,
+from penstock.wire.res01.commands import BINARY_COMMANDS, OURS, OWN_COMMANDS, TEXT_COMMANDS
+from penstock.wire.res01.dialects import (
+    ORIGINAL_TAG,
+    OWN_TAG,
+    TEXT_TAG,
+    Frames,
+    Presenter,
+    binary_frames,
+    error_frame,
+    error_of,
+    full_frames,
+    text_frames,
 )
+from penstock.wire.res01.messages import Envelope, Exchange, Unanswerable, decode, fields_of, message_of, reply_of
+from penstock.wire.res01.schema import Command, Replies
 
 __all__ = [
     "BINARY_COMMANDS",
-    "CODES",
     "ORIGINAL_TAG",
     "OURS",
     "OWN_COMMANDS",
@@ -35,7 +35,6 @@ __all__ = [
     "Replies",
     "Unanswerable",
     "binary_frames",
-    "code_of",
     "decode",
     "error_frame",
     "error_of",

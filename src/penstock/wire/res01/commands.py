@@ -1,24 +1,20 @@
-"""The commands of Res01, one entry each: from this table come decoding, encoding, limits, metrics, docs and samples.
+"""The commands of Res01, one entry each: decoding, encoding, limits, metrics, docs and samples come from this table.
 
-A new command is an entry here and a handler in the engine; see CONTRIBUTING.md. Whether a repeat is harmless and which
-right is needed is said by the request's class, because it holds on every wire.
+A new command is an entry here and a handler in the engine; see CONTRIBUTING.md. The request's class says whether a
+repeat is harmless and which right the request needs, because that holds on every wire.
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from penstock import __version__, model
-from penstock.errors import InvalidRequest
 from penstock.model import ANY, NEW, AcknowledgeQueue, Allocation, Append, Appended, Delivery, Done, Reply, Request
 from penstock.model.requests import Repeat
-from penstock.wire.res01.answers import Answer, CommitAnswer, Echo, Progressed, WereSet
-from penstock.wire.res01.codes import CONFLICT
-from penstock.wire.res01.dialects import OWN, TEXT, Frames, Presenter, refusal_payload
-from penstock.wire.res01.events import full_frames, item_frames
-from penstock.wire.res01.fields import GUID_BYTES, Fields
-from penstock.wire.res01.kinds import (
+from penstock.wire.codes import Res01Code
+from penstock.wire.res01.dialects import OWN, Frames, full_frames, item_frames, refusal_payload
+from penstock.wire.res01.fields import GUID_BYTES
+from penstock.wire.res01.schema import (
     BYTES,
     BYTES_OR_NULL,
     FLAG,
@@ -32,6 +28,10 @@ from penstock.wire.res01.kinds import (
     TIME,
     TIME_OR_NULL,
     WAIT,
+    Answer,
+    Command,
+    CommitAnswer,
+    Echo,
     Events,
     Field,
     Layout,
@@ -39,25 +39,18 @@ from penstock.wire.res01.kinds import (
     Mark,
     Messages,
     NewEvents,
+    Progressed,
     Rows,
     Stats,
     Types,
     Unmarked,
     Values,
-    WholeEvents,
+    WereSet,
     word,
 )
 
-SMALL_BYTES_MAX: Final = 2 << 20
-"""Bytes of a message that carries names and numbers only, or one function."""
-SUBSCRIPTIONS_MAX: Final = 1000
-"""Subscriptions that one message may fetch, progress or set."""
-QUEUE_FRAMES: Final = 7
-"""Frames of SQ behind the UtcNow that may lead it."""
-
-
 VERSION: Final = 1
-"""Of the dialect. It grows when something changes that those who speak the version before cannot pass over."""
+"""Of our own dialect. It grows with a change that the version before cannot ignore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,111 +65,81 @@ class Hello(Request):
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Reply):
-    """A server's answer: the version that it speaks, and the commands and features that it has."""
+    """A server's answer: its version of the dialect, and its commands and features."""
 
     version: int
     software: str
     supports: tuple[str, ...] = ()
 
 
-class Command:
-    """A command: what a message with it asks for, and what answers it.
-
-    `each` are fields that come once for each of several requests, behind a count; then `fields` belong to all of them.
-    `make` makes a request where the fields are not its attributes. `settled` may answer a request without the engine.
-    """
-
-    def __init__(
-        self,
-        code: str,
-        about: str,
-        request: type[Request],
-        answer: Answer,
-        *fields: Field,
-        each: Iterable[Field] | None = None,
-        each_min: int = 0,
-        make: Callable[..., Request] | None = None,
-        present: Presenter | None = None,
-        settled: Callable[[Any], Frames | None] | None = None,
-        bytes_max: int | None = SMALL_BYTES_MAX,
-    ) -> None:
-        self.name = code
-        self.code = code.encode()
-        self.about = about
-        self.request = request
-        self.answer = answer
-        self.layout = Layout(make or request, fields)
-        self.each = None if each is None else Layout(dict, each)
-        self.each_min = each_min
-        self.present = present
-        self.settled = settled
-        self.bytes_max = bytes_max
-
-    def read(self, fields: Fields) -> tuple[Request, ...]:
-        """The requests that a message makes, from the frames behind its RequestId."""
-        if self.each is None:
-            return (self.layout.read(fields),)
-        shared = self.layout.values(fields)
-        count = fields.count_to_end("Count", self.each.frames, SUBSCRIPTIONS_MAX)
-        if count < self.each_min:
-            # One answer for each subscription would be none at all, and the client would wait for ever.
-            raise InvalidRequest("Count", "is 0; a fetch names at least one subscription")
-        return tuple(self.request(**shared, **self.each.values(fields)) for _ in range(count))
-
-    def write(self, request: Request) -> Frames:
-        """The frames of one request behind the RequestId, in the text dialect."""
-        out: Frames = []
-        self.layout.write(out, request, TEXT)
-        if self.each is not None:
-            out.append(b"1")
-            self.each.write(out, request, TEXT)
-        return out
-
-
-# --- fields that many have ---------------------------------------------------------------------------------------
+# --- fields of several messages ----------------------------------------------------------------------------------
 
 CONTEXT: Final = STRING("Context")
 ANY_CONTEXT: Final = STRING_OR_NULL("Context")
 STREAM: Final = STRING("Stream")
 FILTER: Final = STRING("Filter")
-EXPECTED: Final = LONG("ExpectedVersion", "expected")
 SUBSCRIBER: Final = STRING("SubscriberId", "subscriber")
 SUBSCRIPTION: Final = LONG("SubscriptionId", "subscription")
+START_TIME: Final = TIME("StartTime", "start_ticks")
+LAST_EVENT_TIME: Final = TIME("LastEventTime", "last_ticks")
 QUEUE: Final = STRING("QueueId", "queue")
 FIRST: Final = LONG("StartMarker", "first")
 LAST: Final = LONG("EndMarker", "last")
+LAST_OR_NULL: Final = LONG_OR_NULL("EndMarker", "last")
 COUNT: Final = INT("Count")
 TTL: Final = INT("AllocationTimeInMilliseconds", "ttl_ms")
 WAIT_MS: Final = WAIT("WaitMs")
 POSITION: Final = LONG("Position")
 LIMIT: Final = LONG_OR_NULL("Limit")
-AFTER_NUMBER: Final = LONG_OR_ZERO("After")
+AFTER: Final = LONG_OR_ZERO("After")
+AFTER_NAME: Final = STRING("After")
 MARK: Final = Field("", Mark(), "mark")
 NAME: Final = STRING("Name")
+NAMES: Final = Values(STRING, collect=list)
 LOG: Final = STRING("Log")
 ITERATOR: Final = STRING("Name", "iterator")
 ID: Final = LONG("Id")
 PART: Final = INT("Part")
 ATTEMPT: Final = STRING("Attempt")
 NUMBER: Final = LONG("Number")
+ORDINAL: Final = LONG("Ordinal")
+ITEMS: Final = LONG("Items")
 JOB: Final = STRING("Job")
 END: Final = FLAG("End")
 NEXT: Final = LONG("Next")
 REPEATED: Final = FLAG("Repeated")
-EVENTS: Final = Field("", WholeEvents(), "events", get=lambda reply: reply)
-SHOWN_EVENTS: Final = Field("", Events(), "events", get=lambda reply: reply)
+EVENT_COUNT: Final = LONG("Events")
+EVENTS: Final = Field("", Events(), "events", get=lambda reply: reply)
+WHOLE_EVENTS: Final = Field("", Events(whole=True), "events", get=lambda reply: reply)
 KIND: Final = Field("Kind", word(model.IteratorKind), "kind")
 OVER: Final = Field("Over", word(model.Over), "over")
 FUNCTION: Final = STRING("Function")
-WINNERS: Final = Field("", Rows(Layout(model.Winner, (PART, ATTEMPT, LONG("Units"))), "WinnerCount"), "winners")
 LAST_OR_ALL: Final = LONG_OR_NULL("Last", default=None)
+NOW: Final = TIME("UtcNow", "now")
 UTC_NOW: Final = Field("UtcNow", TIME, get=lambda _request: 0)
+
+
+def rows(make: type, count: str, attribute: str, *fields: Field, to_end: bool = True) -> Field:
+    """A list of rows behind a count."""
+    return Field("", Rows(Layout(make, fields), count, to_end=to_end), attribute)
 
 
 def paged(code: str, page: type[Any], attribute: str, make: type, *fields: Field) -> Answer:
     """A page of a list: whether it is the last one, then its rows."""
     return Answer(code, page, END, Field("", Rows(Layout(make, fields), collect=list), attribute))
 
+
+COMMIT: Final = (CONTEXT, STREAM, LONG("ExpectedVersion", "expected"))
+NEW_EVENTS: Final = Field("", NewEvents(), "events")
+READ_STREAM: Final = (CONTEXT, STREAM, LONG("FromVersion", "from_sequence"), LONG_OR_NULL("MaxVersion", "to_sequence"))
+READ_EVENT: Final = (CONTEXT, STREAM, LONG("Sequence"))
+FETCH: Final = (SUBSCRIPTION, INT("SuggestedCount", "count"))
+WHERE: Final = (QUEUE, SUBSCRIBER)
+HELD: Final = (*WHERE, FIRST, LAST)
+DECLARE: Final = (*WHERE, CONTEXT, FILTER, START_TIME, COUNT, TTL)
+SUBSCRIBE: Final = (Field("UtcNow", LeadingTime(len(DECLARE))), *DECLARE)
+STAGE: Final = (PART, ATTEMPT, NUMBER)
+WINNERS: Final = rows(model.Winner, "WinnerCount", "winners", PART, ATTEMPT, LONG("Units"))
 
 # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -185,7 +148,12 @@ _ALLOCATION: Final = (
     LONG("StartMarker", "first", get=lambda d: d.allocation.first if d.allocation else 0),
     LONG("EndMarker", "last", get=lambda d: d.allocation.last if d.allocation else 0),
 )
-_DEAD: Final = (FIRST, LAST, LONG("Count"), STRING("Subscriber"), LONG("Deliveries"), TIME("Expired", "expires"))
+_ALLOCATION_ID: Final = LONG_OR_NULL("AllocationId", "first", get=lambda d: d.allocation and d.allocation.first)
+_EXPIRES: Final = TIME_OR_NULL("Expires", get=lambda d: d.allocation and d.allocation.expires)
+_DELIVERIES: Final = LONG("Deliveries", get=lambda d: d.allocation.deliveries if d.allocation else 0)
+_ITEMS: Final = Field(
+    "Item", Values(BYTES, collect=list), "items", get=lambda p: p.items if p.encoded is None else p.encoded.content
+)
 
 
 def _delivery(
@@ -199,180 +167,65 @@ def _delivery(
 OK: Final = Answer("OK", Done)
 CR: Final = CommitAnswer("CR", Appended, *APPENDED[:1])
 CF: Final = Answer("CF", Appended, *APPENDED)
-TR: Final = Answer("TR", model.Transacted, Field("", Rows(Layout(Appended, APPENDED)), "commits"))
-QR: Final = Answer("QR", model.EventPage, SHOWN_EVENTS)
+TR: Final = Answer("TR", model.Transacted, rows(Appended, "Count", "commits", *APPENDED))
+QR: Final = Answer("QR", model.EventPage, EVENTS)
 GR: Final = Answer("GR", model.EventPage, Field("", Events(has_count=False), "events", get=lambda reply: reply))
-PF: Final = Answer("PF", model.EventPage, NEXT, END, EVENTS)
-RD: Final = Answer(
-    "RD",
-    model.RecordPage,
-    STRING("StoreId"),
-    LONG("Timeline"),
-    NEXT,
-    END,
-    Field("Record", Values(BYTES, collect=list), "records"),
-)
+PF: Final = Answer("PF", model.EventPage, NEXT, END, WHOLE_EVENTS)
+_RECORDS: Final = Field("Record", Values(BYTES, collect=list), "records")
+RD: Final = Answer("RD", model.RecordPage, STRING("StoreId"), LONG("Timeline"), NEXT, END, _RECORDS)
 PT: Final = Answer("PT", model.Found, LONG_OR_NULL("Position"))
 SR: Final = Answer("SR", model.Registered, Field("SubscriptionId", Values(LONG), "ids"))
-EF: Final = Answer("EF", model.Batch, SUBSCRIPTION, SHOWN_EVENTS, each=True)
-BF: Final = Answer("BF", model.Batch, SUBSCRIPTION, EVENTS, each=True)
+EF: Final = Answer("EF", model.Batch, SUBSCRIPTION, EVENTS, each=True)
+BF: Final = Answer("BF", model.Batch, SUBSCRIPTION, WHOLE_EVENTS, each=True)
 SP: Final = Progressed()
 ST: Final = WereSet()
-QE: Final = Answer("QE", Delivery, QUEUE, SUBSCRIBER, TIME("UtcNow", "now"), *_ALLOCATION, SHOWN_EVENTS)
-QE_BINARY: Final = Answer(
-    "QE",
-    Delivery,
-    CONTEXT,
-    QUEUE,
-    SUBSCRIBER,
-    TIME("UtcNow", "now"),
-    LONG_OR_NULL("AllocationId", "first", get=lambda d: d.allocation and d.allocation.first),
-    SHOWN_EVENTS,
-)
-DF: Final = Answer(
-    "DF",
-    Delivery,
-    CONTEXT,
-    QUEUE,
-    SUBSCRIBER,
-    TIME("UtcNow", "now"),
-    *_ALLOCATION,
-    TIME_OR_NULL("Expires", get=lambda d: d.allocation and d.allocation.expires),
-    LONG("Deliveries", get=lambda d: d.allocation.deliveries if d.allocation else 0),
-    EVENTS,
-    make=_delivery,
-)
+QE: Final = Answer("QE", Delivery, *WHERE, NOW, *_ALLOCATION, EVENTS)
+QE_BINARY: Final = Answer("QE", Delivery, CONTEXT, *WHERE, NOW, _ALLOCATION_ID, EVENTS)
+_WHOLE_DELIVERY: Final = (CONTEXT, *WHERE, NOW, *_ALLOCATION, _EXPIRES, _DELIVERIES, WHOLE_EVENTS)
+DF: Final = Answer("DF", Delivery, *_WHOLE_DELIVERY, make=_delivery)
 QT: Final = Echo("QT", QUEUE)
-PR: Final = Answer(
-    "PR", model.Replayed, LONG("Events"), LONG("LeftOut"), LONG("Waiting"), FLAG("Full", "is_full"), REPEATED
-)
-CL: Final = paged(
-    "CL",
-    model.ContextPage,
-    "contexts",
-    model.ContextInfo,
-    NAME,
-    LONG("Events"),
-    LONG("Commits"),
-    LONG("Streams"),
-    LONG("Bytes"),
-)
-SL: Final = paged("SL", model.StreamPage, "streams", model.StreamInfo, NAME, LONG("Events"))
-QL: Final = paged(
-    "QL",
-    model.QueuePage,
-    "queues",
-    model.QueueInfo,
-    ID,
-    CONTEXT,
-    NAME,
-    FILTER,
-    POSITION,
-    LONG("Behind"),
-    LONG("Allocated"),
-    LONG("Allocations"),
-    LONG("DeliveriesMax"),
-    LONG("Dead"),
-    LONG_OR_NULL("DeadAfter"),
-)
-UL: Final = paged(
-    "UL",
-    model.SubscriptionPage,
-    "subscriptions",
-    model.SubscriptionInfo,
-    ID,
-    STRING("Subscriber"),
-    CONTEXT,
-    FILTER,
-    POSITION,
-    TIME_OR_NULL("LastEventTime", "last_ticks"),
-)
+_FULL: Final = FLAG("Full", "is_full")
+PR: Final = Answer("PR", model.Replayed, EVENT_COUNT, LONG("LeftOut"), LONG("Waiting"), _FULL, REPEATED)
+_CONTEXT_INFO: Final = (NAME, EVENT_COUNT, LONG("Commits"), LONG("Streams"), LONG("Bytes"))
+CL: Final = paged("CL", model.ContextPage, "contexts", model.ContextInfo, *_CONTEXT_INFO)
+SL: Final = paged("SL", model.StreamPage, "streams", model.StreamInfo, NAME, EVENT_COUNT)
+_QUEUE_COUNTS: Final = [LONG(name) for name in ("Behind", "Allocated", "Allocations", "DeliveriesMax", "Dead")]
+_QUEUE_INFO: Final = (ID, CONTEXT, NAME, FILTER, POSITION, *_QUEUE_COUNTS, LONG_OR_NULL("DeadAfter"))
+QL: Final = paged("QL", model.QueuePage, "queues", model.QueueInfo, *_QUEUE_INFO)
+_LAST_TIME: Final = TIME_OR_NULL("LastEventTime", "last_ticks")
+_SUBSCRIPTION_INFO: Final = (ID, STRING("Subscriber"), CONTEXT, FILTER, POSITION, _LAST_TIME)
+UL: Final = paged("UL", model.SubscriptionPage, "subscriptions", model.SubscriptionInfo, *_SUBSCRIPTION_INFO)
+_DEAD: Final = (FIRST, LAST, LONG("Count"), STRING("Subscriber"), LONG("Deliveries"), TIME("Expired", "expires"))
 LD: Final = paged("LD", model.DeadLetterPage, "dead", Allocation, *_DEAD)
-SG: Final = Answer(
-    "SG",
-    model.StoreStats,
-    Field("", Stats(), "stats", get=lambda stats: stats),
-    make=lambda stats: model.StoreStats(**stats),
-)
-LG: Final = Answer(
-    "LG",
-    model.LogSummary,
-    LOG,
-    TIME("Created"),
-    LONG("Messages"),
-    LONG("Bytes", "size_bytes"),
-    Field("Name", Values(STRING, collect=list), "iterators"),
-)
-LN: Final = Answer("LN", model.Names, Field("Name", Values(STRING, collect=list), "names"))
-IG: Final = Answer(
-    "IG",
-    model.IteratorSummary,
-    NAME,
-    LOG,
-    OVER,
-    KIND,
-    FUNCTION,
-    FLAG("Indexed"),
-    TIME("Created"),
-    LONG_OR_NULL("Items"),
-    LONG_OR_NULL("Behind"),
-)
-IP: Final = Answer(
-    "IP",
-    model.ItemPage,
-    Field(
-        "Item",
-        Values(BYTES, collect=list),
-        "items",
-        get=lambda page: page.items if page.encoded is None else page.encoded.content,
-    ),
-)
-SE: Final = Answer("SE", model.Erased, LONG("Events"), NEXT, END)
-LE: Final = paged(
-    "LE",
-    model.ErasurePage,
-    "erasures",
-    model.ErasureInfo,
-    ID,
-    ANY_CONTEXT,
-    STRING_OR_NULL("Stream"),
-    LONG("Events"),
-    TIME("Requested"),
-    TIME_OR_NULL("Finished"),
-    LONG("Damaged"),
-)
+_STATS: Final = Field("", Stats(), "stats", get=lambda stats: stats)
+SG: Final = Answer("SG", model.StoreStats, _STATS, make=lambda stats: model.StoreStats(**stats))
+_LOG_COUNTS: Final = (TIME("Created"), LONG("Messages"), LONG("Bytes", "size_bytes"))
+LG: Final = Answer("LG", model.LogSummary, LOG, *_LOG_COUNTS, Field("Name", NAMES, "iterators"))
+LN: Final = Answer("LN", model.Names, Field("Name", NAMES, "names"))
+_INDEX: Final = (FLAG("Indexed"), TIME("Created"), LONG_OR_NULL("Items"), LONG_OR_NULL("Behind"))
+IG: Final = Answer("IG", model.IteratorSummary, NAME, LOG, OVER, KIND, FUNCTION, *_INDEX)
+IP: Final = Answer("IP", model.ItemPage, _ITEMS)
+SE: Final = Answer("SE", model.Erased, EVENT_COUNT, NEXT, END)
+_ERASED: Final = (ANY_CONTEXT, STRING_OR_NULL("Stream"), EVENT_COUNT, TIME("Requested"), TIME_OR_NULL("Finished"))
+LE: Final = paged("LE", model.ErasurePage, "erasures", model.ErasureInfo, ID, *_ERASED, LONG("Damaged"))
 ZT: Final = Answer("ZT", model.StagesTaken, LONG("EventBytesMax"))
-ZR: Final = Answer("ZR", model.Published, POSITION, LONG("Commits"), LONG("Events"), REPEATED)
-BG: Final = Answer(
-    "BG",
-    model.BuildStart,
-    ITERATOR,
-    ID,
-    LOG,
-    OVER,
-    KIND,
-    FUNCTION,
-    LONG("Source"),
-    LONG("Items"),
-    BYTES_OR_NULL("State"),
-    LONG("Head"),
-    LONG("CallMsMax"),
-    LONG("MemoryBytesMax"),
-    LONG("ResultBytesMax"),
-)
+ZR: Final = Answer("ZR", model.Published, POSITION, LONG("Commits"), EVENT_COUNT, REPEATED)
+_SOURCE: Final = (LONG("Source"), ITEMS, BYTES_OR_NULL("State"), LONG("Head"))
+_LUA_LIMITS: Final = (LONG("CallMsMax"), LONG("MemoryBytesMax"), LONG("ResultBytesMax"))
+BG: Final = Answer("BG", model.BuildStart, ITERATOR, ID, LOG, OVER, KIND, FUNCTION, *_SOURCE, *_LUA_LIMITS)
 MB: Final = Answer("MB", model.MessagePage, Field("", Messages(), "messages"))
-BR: Final = Answer("BR", model.Installed, LONG("Items"), LONG("Added"), LONG("Messages"))
+BR: Final = Answer("BR", model.Installed, ITEMS, LONG("Added"), LONG("Messages"))
 
-# --- what the original does in a way of its own ------------------------------------------------------------------
+# --- exceptions of the original protocol -------------------------------------------------------------------------
 
 
 def _binary_commit(request: Append) -> Frames | None:
-    """In the binary dialect nothing to commit is fine, and a version that cannot be is a conflict."""
+    """In the binary dialect an empty commit succeeds, and an impossible version is a conflict."""
     if not request.events:
         return [b"CR", bytes(GUID_BYTES)]
     if request.expected < NEW and request.expected != ANY:
         known = f"expected version {request.expected} of stream {request.stream} in context {request.context}"
-        return refusal_payload(CONFLICT, f"{known}, which no stream can have; nothing was written")
+        return refusal_payload(Res01Code.CONFLICT, f"{known}, which no stream can have; nothing was written")
     return None
 
 
@@ -383,53 +236,18 @@ def _binary_acknowledge(first: int | None, **rest: Any) -> AcknowledgeQueue:
 
 # --- the table ---------------------------------------------------------------------------------------------------
 
-COMMIT: Final = (CONTEXT, STREAM, EXPECTED)
-LAST_OF_ALLOCATION: Final = LONG_OR_NULL("EndMarker", "last")
-SUBSCRIBE: Final = (
-    Field("UtcNow", LeadingTime(QUEUE_FRAMES)),
-    QUEUE,
-    SUBSCRIBER,
-    CONTEXT,
-    FILTER,
-    TIME("StartTime", "start_ticks"),
-    COUNT,
-    TTL,
-)
-WHERE: Final = (QUEUE, SUBSCRIBER)
-FETCH: Final = (SUBSCRIPTION, INT("SuggestedCount", "count"))
+_APPEND: Final = partial(Command, "AC", "appends a commit", Append, CR, *COMMIT, bytes_max=None)
+_DECLARE: Final = "declares a queue and allocates events of it"
+_ACKNOWLEDGE: Final = "acknowledges an allocation and allocates the next"
+_STARTS: Final = rows(model.SubscriptionStart, "Count", "subscriptions", CONTEXT, FILTER, START_TIME)
+_NO_CONTEXT: Final = partial(AcknowledgeQueue, context=None)
 
 ORIGINAL: Final = (
-    Command("AC", "appends a commit", Append, CR, *COMMIT, Field("", NewEvents(to_end=True), "events"), bytes_max=None),
-    Command(
-        "QS",
-        "reads a stream",
-        model.ReadStream,
-        QR,
-        CONTEXT,
-        STREAM,
-        LONG("FromVersion", "from_sequence"),
-        LONG_OR_NULL("MaxVersion", "to_sequence"),
-    ),
-    Command(
-        "RS",
-        "registers durable subscriptions",
-        model.RegisterSubscriptions,
-        SR,
-        SUBSCRIBER,
-        Field(
-            "",
-            Rows(Layout(model.SubscriptionStart, (CONTEXT, FILTER, TIME("StartTime", "start_ticks")))),
-            "subscriptions",
-        ),
-    ),
+    _APPEND(Field("", NewEvents(to_end=True), "events")),
+    Command("QS", "reads a stream", model.ReadStream, QR, *READ_STREAM),
+    Command("RS", "registers durable subscriptions", model.RegisterSubscriptions, SR, SUBSCRIBER, _STARTS),
     Command("FE", "fetches events of subscriptions", model.FetchSubscription, EF, each=FETCH, each_min=1),
-    Command(
-        "PS",
-        "progresses subscriptions past what was fetched",
-        model.ProgressSubscription,
-        SP,
-        each=(SUBSCRIPTION, TIME("LastEventTime", "last_ticks")),
-    ),
+    Command("PS", "progresses subscriptions", model.ProgressSubscription, SP, each=(SUBSCRIPTION, LAST_EVENT_TIME)),
     Command(
         "SS",
         "sets subscriptions to a time",
@@ -437,334 +255,149 @@ ORIGINAL: Final = (
         ST,
         each=(SUBSCRIBER, CONTEXT, FILTER, TIME("SetTo", "ticks")),
     ),
-    Command("SQ", "declares a queue and allocates events of it", model.SubscribeQueue, QE, *SUBSCRIBE),
-    Command(
-        "AQ",
-        "acknowledges an allocation and allocates the next",
-        AcknowledgeQueue,
-        QE,
-        *WHERE,
-        FIRST,
-        LAST,
-        COUNT,
-        TTL,
-        make=partial(AcknowledgeQueue, context=None),
-    ),
+    Command("SQ", _DECLARE, model.SubscribeQueue, QE, *SUBSCRIBE),
+    Command("AQ", _ACKNOWLEDGE, AcknowledgeQueue, QE, *HELD, COUNT, TTL, make=_NO_CONTEXT),
     Command(
         "RQ",
         "resets a queue to a time",
         model.ResetQueue,
         QT,
-        QUEUE,
-        TIME("ResetTo", "ticks"),
-        UTC_NOW,
+        *(QUEUE, TIME("ResetTo", "ticks"), UTC_NOW),
         make=partial(model.ResetQueue, None),
     ),
 )
 """The commands of the original in the text dialect."""
 
+_ALLOCATED: Final = LONG_OR_NULL("AllocationId", "first")
 ORIGINAL_BINARY: Final = (
-    Command(
-        "AC",
-        "appends a commit",
-        Append,
-        CR,
-        *COMMIT,
-        Field("", NewEvents(to_end=True, least=0), "events"),
-        settled=_binary_commit,
-        bytes_max=None,
-    ),
+    _APPEND(Field("", NewEvents(to_end=True, least=0), "events"), settled=_binary_commit),
     ORIGINAL[1],
-    Command(
-        "SQ",
-        "declares a queue and allocates events of it",
-        model.SubscribeQueue,
-        QE_BINARY,
-        CONTEXT,
-        *WHERE,
-        FILTER,
-        TIME("StartTime", "start_ticks"),
-        COUNT,
-        TTL,
-    ),
+    Command("SQ", _DECLARE, model.SubscribeQueue, QE_BINARY, CONTEXT, *WHERE, FILTER, START_TIME, COUNT, TTL),
     Command(
         "AQ",
-        "acknowledges an allocation and allocates the next",
+        _ACKNOWLEDGE,
         AcknowledgeQueue,
         QE_BINARY,
-        CONTEXT,
-        *WHERE,
-        LONG_OR_NULL("AllocationId", "first"),
-        COUNT,
-        TTL,
+        *(CONTEXT, *WHERE, _ALLOCATED, COUNT, TTL),
         make=_binary_acknowledge,
     ),
 )
 """The commands of the original in the binary dialect."""
 
+_TYPES: Final = Field("", Types(), "types")
+_COMMIT: Final = (*COMMIT, NEW_EVENTS, Field("", Unmarked(), "mark"))
+_COMMITS: Final = rows(Append, "CommitCount", "commits", *_COMMIT, to_end=False)
+_RECEIPTS: Final = rows(model.QueueReceipt, "AckCount", "acknowledge", CONTEXT, *HELD, to_end=False)
+_PROGRESS: Final = rows(model.SubscriptionReceipt, "ProgressCount", "progress", SUBSCRIPTION, LAST_EVENT_TIME)
+_QUEUE: Final = (QUEUE, ANY_CONTEXT)
+_HELD: Final = (ANY_CONTEXT, *WHERE, FIRST)
+_COUNTS: Final = FLAG("Counts", default=True)
+_RESET_TO: Final = (TIME("ResetTo", "ticks"), LONG_OR_NULL("Position", default=None))
+_MESSAGES: Final = Field("Message", Values(BYTES), "messages")
+_UNITS: Final = rows(model.StagedUnit, "UnitCount", "units", *COMMIT, BYTES("Record", "data"), BYTES("Keys"))
+_CHUNKS: Final = Field("Chunk", Values(BYTES, "ChunkCount"), "chunks")
+_BUILT: Final = (ITERATOR, ID, LONG("Source"), ITEMS, LONG("Messages"), BYTES_OR_NULL("State"), WINNERS)
+_PUBLISH: Final = (Field("", Mark(is_required=True), "mark"), JOB, STRING("Origin"), WINNERS)
+_whole: Final = partial(Command, present=full_frames)
+_fetch: Final = partial(Command, each=FETCH, each_min=1)
+_large: Final = partial(Command, bytes_max=None)
+
 EXTENSIONS: Final = (
-    # --- reading
-    Command("GE", "gets one event", model.ReadEvent, GR, CONTEXT, STREAM, LONG("Sequence")),
+    # --- reads
+    Command("GE", "gets one event", model.ReadEvent, GR, *READ_EVENT),
     Command(
         "RA",
         "reads everything from a position on, as stored records",
         model.ReadRecords,
         RD,
-        POSITION,
-        ANY_CONTEXT,
-        FILTER,
-        WAIT_MS,
+        *(POSITION, ANY_CONTEXT, FILTER, WAIT_MS),
     ),
-    Command(
-        "QF",
-        "reads a stream, as whole events",
-        model.ReadStream,
-        PF,
-        CONTEXT,
-        STREAM,
-        LONG("FromVersion", "from_sequence"),
-        LONG_OR_NULL("MaxVersion", "to_sequence"),
-        LIMIT,
-        FLAG("Backward"),
-        present=full_frames,
-    ),
-    Command("GF", "gets one whole event", model.ReadEvent, PF, CONTEXT, STREAM, LONG("Sequence"), present=full_frames),
-    Command(
+    _whole("QF", "reads a stream, as whole events", model.ReadStream, PF, *READ_STREAM, LIMIT, FLAG("Backward")),
+    _whole("GF", "gets one whole event", model.ReadEvent, PF, *READ_EVENT),
+    _whole(
         "RF",
         "reads the whole history, as whole events",
         model.ReadAll,
         PF,
-        POSITION,
-        ANY_CONTEXT,
-        FILTER,
-        LIMIT,
-        WAIT_MS,
-        Field("", Types(), "types"),
-        present=full_frames,
+        *(POSITION, ANY_CONTEXT, FILTER, LIMIT, WAIT_MS, _TYPES),
     ),
     Command("TP", "finds the position of a time", model.FindPosition, PT, CONTEXT, FILTER, TIME("Time", "ticks")),
     # --- commits
-    Command(
-        "AF",
-        "appends a commit, and is told where it lies",
-        Append,
-        CF,
-        MARK,
-        *COMMIT,
-        Field("", NewEvents(), "events"),
-        bytes_max=None,
-    ),
-    Command(
-        "TX",
-        "several commits and acknowledgements, all or nothing",
-        model.Transact,
-        TR,
-        MARK,
-        Field(
-            "",
-            Rows(
-                Layout(Append, (*COMMIT, Field("", NewEvents(), "events"), Field("", Unmarked(), "mark"))),
-                "CommitCount",
-                to_end=False,
-            ),
-            "commits",
-        ),
-        Field(
-            "",
-            Rows(Layout(model.QueueReceipt, (CONTEXT, *WHERE, FIRST, LAST)), "AckCount", to_end=False),
-            "acknowledge",
-        ),
-        Field(
-            "",
-            Rows(
-                Layout(model.SubscriptionReceipt, (SUBSCRIPTION, TIME("LastEventTime", "last_ticks"))), "ProgressCount"
-            ),
-            "progress",
-        ),
-        bytes_max=None,
-    ),
+    _large("AF", "appends a commit, and returns its position", Append, CF, MARK, *COMMIT, NEW_EVENTS),
+    _large("TX", "commits and acknowledges, all or nothing", model.Transact, TR, MARK, _COMMITS, _RECEIPTS, _PROGRESS),
     # --- subscriptions and queues
-    Command("FW", "as FE, waiting for events", model.FetchSubscription, EF, WAIT_MS, each=FETCH, each_min=1),
-    Command(
-        "FF",
-        "as FW, with whole events",
-        model.FetchSubscription,
-        BF,
-        WAIT_MS,
-        each=FETCH,
-        each_min=1,
-        present=full_frames,
-    ),
+    _fetch("FW", "as FE, waiting for events", model.FetchSubscription, EF, WAIT_MS),
+    _fetch("FF", "as FW, with whole events", model.FetchSubscription, BF, WAIT_MS, present=full_frames),
     Command("SW", "as SQ, waiting for events", model.SubscribeQueue, QE, WAIT_MS, *SUBSCRIBE),
-    Command("SF", "as SW, with whole events", model.SubscribeQueue, DF, WAIT_MS, *SUBSCRIBE, present=full_frames),
-    Command(
-        "AW", "as AQ, waiting for events", AcknowledgeQueue, QE, WAIT_MS, ANY_CONTEXT, *WHERE, FIRST, LAST, COUNT, TTL
-    ),
-    Command(
-        "KF",
-        "as AW, with whole events",
-        AcknowledgeQueue,
-        DF,
-        WAIT_MS,
-        ANY_CONTEXT,
-        *WHERE,
-        FIRST,
-        LAST_OF_ALLOCATION,
-        COUNT,
-        TTL,
-        present=full_frames,
-    ),
+    _whole("SF", "as SW, with whole events", model.SubscribeQueue, DF, WAIT_MS, *SUBSCRIBE),
+    Command("AW", "as AQ, waiting for events", AcknowledgeQueue, QE, WAIT_MS, *_HELD, LAST, COUNT, TTL),
+    _whole("KF", "as AW, with whole events", AcknowledgeQueue, DF, WAIT_MS, *_HELD, LAST_OR_NULL, COUNT, TTL),
     Command(
         "RK",
-        "gives an allocation up, for the queue's next consumer",
+        "releases an allocation, for the queue's next consumer",
         model.ReleaseQueue,
         QT,
-        QUEUE,
-        ANY_CONTEXT,
-        SUBSCRIBER,
-        FIRST,
-        LAST,
-        FLAG("Counts", default=True),
+        *(*_QUEUE, SUBSCRIBER, FIRST, LAST, _COUNTS),
     ),
-    Command(
-        "RT",
-        "resets a queue of a context to a time or a position",
-        model.ResetQueue,
-        QT,
-        QUEUE,
-        ANY_CONTEXT,
-        TIME("ResetTo", "ticks"),
-        LONG_OR_NULL("Position", default=None),
-    ),
-    Command(
-        "DR", "sets a dead-letter rule", model.SetDeadLetterRule, QT, QUEUE, ANY_CONTEXT, LONG_OR_NULL("DeadAfter")
-    ),
-    Command("DL", "lists dead letters", model.ListDeadLetters, LD, QUEUE, ANY_CONTEXT, AFTER_NUMBER, LIMIT),
-    Command("DP", "puts a dead letter back", model.PutBack, QT, QUEUE, ANY_CONTEXT, FIRST),
-    Command(
-        "RP", "hands events of a queue out once more", model.ReplayQueue, PR, QUEUE, ANY_CONTEXT, FIRST, LAST, MARK
-    ),
+    Command("RT", "resets a queue of a context to a time or a position", model.ResetQueue, QT, *_QUEUE, *_RESET_TO),
+    Command("DR", "sets a dead-letter rule", model.SetDeadLetterRule, QT, *_QUEUE, LONG_OR_NULL("DeadAfter")),
+    Command("DL", "lists dead letters", model.ListDeadLetters, LD, *_QUEUE, AFTER, LIMIT),
+    Command("DP", "puts a dead letter back", model.PutBack, QT, *_QUEUE, FIRST),
+    Command("RP", "delivers events of a queue again", model.ReplayQueue, PR, *_QUEUE, FIRST, LAST, MARK),
     # --- lists and counts
-    Command("LC", "lists contexts", model.ListContexts, CL, STRING("After"), LIMIT),
-    Command("LS", "lists streams", model.ListStreams, SL, CONTEXT, FILTER, STRING("After"), LIMIT),
-    Command("LQ", "lists queues", model.ListQueues, QL, AFTER_NUMBER, LIMIT),
-    Command("LU", "lists subscriptions", model.ListSubscriptions, UL, AFTER_NUMBER, LIMIT),
+    Command("LC", "lists contexts", model.ListContexts, CL, AFTER_NAME, LIMIT),
+    Command("LS", "lists streams", model.ListStreams, SL, CONTEXT, FILTER, AFTER_NAME, LIMIT),
+    Command("LQ", "lists queues", model.ListQueues, QL, AFTER, LIMIT),
+    Command("LU", "lists subscriptions", model.ListSubscriptions, UL, AFTER, LIMIT),
     Command("GS", "gets counts", model.GetStats, SG),
     # --- logs and iterators
-    Command("NL", "makes a log", model.CreateLog, OK, LOG),
+    Command("NL", "creates a log", model.CreateLog, OK, LOG),
     Command("XL", "deletes a log", model.DropLog, OK, LOG, TIME_OR_NULL("Created", default=None)),
     Command("GL", "shows a log", model.ShowLog, LG, LOG),
     Command("LL", "lists logs", model.ListLogs, LN),
-    Command(
-        "ML",
-        "adds messages to a log",
-        model.AddMessages,
-        OK,
-        LOG,
-        Field("Message", Values(BYTES), "messages"),
-        bytes_max=None,
-    ),
-    Command("NI", "makes an iterator", model.CreateIterator, OK, NAME, LOG, KIND, FUNCTION, FLAG("Indexed")),
+    _large("ML", "adds messages to a log", model.AddMessages, OK, LOG, _MESSAGES),
+    Command("NI", "creates an iterator", model.CreateIterator, OK, NAME, LOG, KIND, FUNCTION, FLAG("Indexed")),
     Command("XI", "deletes an iterator", model.DropIterator, OK, LOG, NAME),
     Command("GI", "shows an iterator", model.ShowIterator, IG, NAME),
     Command("LI", "lists iterators", model.ListIterators, LN, STRING_OR_NULL("Log")),
-    Command(
-        "NX", "reads an iterator's output", model.NextItems, IP, ITERATOR, LONG("Ordinal"), COUNT, present=item_frames
-    ),
-    # --- erasing
+    Command("NX", "reads an iterator's output", model.NextItems, IP, ITERATOR, ORDINAL, COUNT, present=item_frames),
+    # --- erasures
     Command("ES", "erases a stream", model.EraseStream, SE, CONTEXT, STREAM, LAST_OR_ALL),
     Command(
         "EJ",
-        "erases what names a subject",
+        "erases events that name a subject",
         model.EraseSubject,
         SE,
-        STRING("Subject"),
-        ANY_CONTEXT,
-        POSITION,
-        LAST_OR_ALL,
+        *(STRING("Subject"), ANY_CONTEXT, POSITION, LAST_OR_ALL),
     ),
-    Command("EL", "lists what was erased", model.ListErasures, LE, AFTER_NUMBER, LIMIT),
+    Command("EL", "lists erasures", model.ListErasures, LE, AFTER, LIMIT),
     # --- staging
-    Command(
-        "ZS",
-        "stages events of a job",
-        model.StageEvents,
-        ZT,
-        JOB,
-        PART,
-        ATTEMPT,
-        NUMBER,
-        Field(
-            "", Rows(Layout(model.StagedUnit, (*COMMIT, BYTES("Record", "data"), BYTES("Keys"))), "UnitCount"), "units"
-        ),
-        bytes_max=None,
-    ),
-    Command(
-        "ZP",
-        "publishes what a job has staged",
-        model.PublishStages,
-        ZR,
-        Field("", Mark(is_required=True), "mark"),
-        JOB,
-        STRING("Origin"),
-        WINNERS,
-        bytes_max=None,
-    ),
+    _large("ZS", "stages events of a job", model.StageEvents, ZT, JOB, *STAGE, _UNITS),
+    _large("ZP", "publishes what a job has staged", model.PublishStages, ZR, *_PUBLISH),
     Command("ZD", "drops what a job has staged", model.DropStages, OK, JOB),
     # --- builds
     Command("BB", "begins to build an iterator's output elsewhere", model.BeginBuild, BG, ITERATOR),
-    Command("BM", "reads the messages of a build", model.ReadMessages, MB, ITERATOR, ID, LONG("Ordinal"), COUNT),
-    Command("BP", "finds the position of a message", model.FindMessage, PT, ITERATOR, ID, LONG("Ordinal")),
-    Command(
-        "BO",
-        "stages output",
-        model.StageOutput,
-        OK,
-        ID,
-        PART,
-        ATTEMPT,
-        NUMBER,
-        Field("Chunk", Values(BYTES, "ChunkCount"), "chunks"),
-        bytes_max=None,
-    ),
-    Command(
-        "BI",
-        "installs what was staged",
-        model.InstallOutput,
-        BR,
-        ITERATOR,
-        ID,
-        LONG("Source"),
-        LONG("Items"),
-        LONG("Messages"),
-        BYTES_OR_NULL("State"),
-        WINNERS,
-        bytes_max=None,
-    ),
+    Command("BM", "reads the messages of a build", model.ReadMessages, MB, ITERATOR, ID, ORDINAL, COUNT),
+    Command("BP", "finds the position of a message", model.FindMessage, PT, ITERATOR, ID, ORDINAL),
+    _large("BO", "stages output", model.StageOutput, OK, ID, *STAGE, _CHUNKS),
+    _large("BI", "installs what was staged", model.InstallOutput, BR, *_BUILT),
     Command("BD", "drops what was staged", model.DropOutput, OK, ID),
 )
-"""The commands that clients need beyond the original's: in the text dialect and in our own."""
+"""The commands beyond the original's: in the text dialect and in our own."""
 
 _HELLO: Final = (INT("Version"), STRING("Software"), Field("Feature", Values(STRING), "supports"))
-HELLO: Final = Command(
-    "HI",
-    "says hello",
-    Hello,
-    Answer("HO", Welcome, *_HELLO),
-    *_HELLO,
-    settled=lambda _hello: _welcome(),
-)
+HO: Final = Answer("HO", Welcome, *_HELLO)
+HELLO: Final = Command("HI", "says hello", Hello, HO, *_HELLO, settled=lambda _hello: _welcome())
 """The first command on a connection of our own clients."""
 
 TEXT_COMMANDS: Final = {command.code: command for command in (*ORIGINAL, *EXTENSIONS)}
 BINARY_COMMANDS: Final = {command.code: command for command in ORIGINAL_BINARY}
 OWN_COMMANDS: Final = {**TEXT_COMMANDS, HELLO.code: HELLO}
 OURS: Final = {command.request: command for command in OWN_COMMANDS.values()}
-"""What our own client asks a request with: the last of its commands, which tells the most."""
+"""The command that our own client sends for a request: the last in the table, whose answer has the most fields."""
 
 
 def _welcome() -> Frames:
-    """What this server answers to a hello."""
     welcome = Welcome(VERSION, f"penstock {__version__}", tuple(sorted(code.decode() for code in OWN_COMMANDS)))
-    (payload,) = HELLO.answer.payloads([Hello(VERSION, "")], [welcome], OWN)
+    (payload,) = HO.payloads([Hello(VERSION, "")], [welcome], OWN)
     return payload

@@ -1,48 +1,71 @@
-"""The dialects of Res01: how numbers, times, events and errors are written in each."""
+"""The dialects of Res01: how numbers, times, events and errors are written in each.
+
+Workers call the presenters: an answer's events leave the worker ready to send. All are hot loops, a column at a time;
+`bench/` has their figures with those of the gate.
+"""
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
+from struct import Struct
 from typing import Any, Final, cast
 
 from penstock.errors import InvalidRequest, PenstockError, Refused, Retry
-from penstock.model import Event
-from penstock.wire.res01.codes import CODES, WRITER_BUSY, code_of
-from penstock.wire.res01.events import binary_frames, text_frames
-from penstock.wire.res01.fields import BINARY_SCALARS, GUID_BYTES, TEXT_SCALARS, Scalars
+from penstock.model import Event, stamp_of, ticks_of
+from penstock.wire.codes import ERROR_CODES, Res01Code, codes_of
+from penstock.wire.res01.fields import (
+    BINARY_SCALARS,
+    GUID_BYTES,
+    TEXT_SCALARS,
+    Scalars,
+    read_guids,
+    read_text,
+    read_text_numbers,
+    read_texts,
+    swap_guids,
+)
 
 TEXT_TAG: Final = b"Res01"
 ORIGINAL_TAG: Final = b"RC0.1"
-"""The tag of all original clients, text and binary. The length of the RequestId tells the dialect."""
+"""The tag of all original clients. The length of the RequestId tells the dialect."""
 TEXT_ID_BYTES: Final = 36
 """Original text clients write the RequestId as 36 characters of guid, original binary clients as 16 bytes."""
 OWN_TAG: Final = b"PEN1"
-"""The tag of our own clients: the text dialect, but for errors, which come with class and fields."""
+"""The tag of our own clients: the text dialect, with errors as class and fields."""
 LEGACY_WRITER_BUSY: Final = b"0x1"
 CLIENTS_OWN: Final = {"AnswerMalformed", "CannotConnect", "ClientClosed", "ConnectionLost", "DeadlinePassed"}
-"""Errors that say what became of a client's own attempt."""
+"""Errors about a client's own attempt, which no server sends."""
 
 Frames = list[bytes]
 Presenter = Callable[[list[Event]], Frames]
-"""Turns events into frames; a function of a module, so that workers can be told to call it."""
+"""Turns events into frames; a module-level function, so that it can be pickled for workers."""
+SHOWN_FRAMES: Final = 8
+"""Frames of an event in an answer: id, stream, context, sequence, timestamp, type, headers, body."""
+FULL_FRAMES: Final = 11
+"""Frames of a whole event: the same, then position, recorded time and commit id."""
+
+_LONG: Final = Struct("<q")
+_BITS: Final = Struct("<Q")
+_SIGN: Final = 1 << 63
+_WRAP: Final = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A way of writing messages. `legacy`: commits are answered with the older results."""
+    """How messages are encoded. `legacy`: commits get the older results."""
 
     scalars: Scalars
     present: Presenter
     failed: Callable[[PenstockError], Frames]
-    """The answer in place of one that an error prevents."""
+    """The answer to a request that failed."""
     reason: Callable[[PenstockError], bytes]
     """An error in one frame, where an answer has a place for it."""
     legacy: bool = False
     is_binary: bool = False
 
     def refused(self, code: int, sentence: str) -> Frames:
-        """The answer to a message that no class of errors is about."""
+        """The answer to a message that has no error class."""
         return self.failed(Refused(code, sentence, Retry.NEVER))
 
 
@@ -50,17 +73,15 @@ class Dialect:
 
 
 def refusal_payload(code: int, sentence: str) -> Frames:
-    """ER with a code and a sentence."""
     return [b"ER", b"%d" % code, sentence.encode(errors="replace")]
 
 
 def error_payload(error: PenstockError) -> Frames:
-    """ER with the code and the sentence of an error."""
-    return refusal_payload(code_of(error), sentence_of(error))
+    return refusal_payload(codes_of(error)[0], sentence_of(error))
 
 
 def sentence_of(error: PenstockError) -> str:
-    """What happened. Never empty: in some answers an empty reason means success."""
+    """Never empty: in some answers an empty reason means success."""
     return str(error) or type(error).__name__
 
 
@@ -69,9 +90,9 @@ def _sentence(error: PenstockError) -> bytes:
 
 
 def legacy_commit_error(error: PenstockError) -> Frames:
-    """CR as it was, of a commit that failed. Its reader makes a guid of CommitId before it looks at Result."""
-    code = code_of(error)
-    result = LEGACY_WRITER_BUSY if code == WRITER_BUSY else b"%d" % code
+    """The older CR of a failed commit. Its reader parses CommitId as a guid before it looks at Result."""
+    code = codes_of(error)[0]
+    result = LEGACY_WRITER_BUSY if code == Res01Code.WRITER_BUSY else b"%d" % code
     return [b"CR", result, _sentence(error), bytes(GUID_BYTES)]
 
 
@@ -79,15 +100,15 @@ def legacy_commit_error(error: PenstockError) -> Frames:
 
 
 def error_frame(error: PenstockError) -> bytes:
-    """An error as a JSON object: its class and fields, and what is left of it for whoever does not know the class."""
-    told = {
+    """An error as a JSON object: its class and fields; code and message are for clients that do not know the class."""
+    document = {
         "class": type(error).__name__,
         "fields": {field.name: getattr(error, field.name) for field in fields(error)},
-        "code": code_of(error),
+        "code": codes_of(error)[0],
         "retry": error.retry,
         "message": sentence_of(error),
     }
-    return json.dumps(told, separators=(",", ":")).encode()
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _own_payload(error: PenstockError) -> Frames:
@@ -95,49 +116,116 @@ def _own_payload(error: PenstockError) -> Frames:
 
 
 def error_of(frame: bytes) -> PenstockError:
-    """The error that a server had. One whose class this client does not know is Refused, with the same message.
+    """The error that a server sent. A class that this client does not know becomes Refused, with the same message.
 
-    So is one that only a client can have: it would say something about this client's connection, which is not so.
+    So does a class that only a client can raise: it would claim something about this client's connection.
     """
     try:
-        told = json.loads(frame)
-        kind, given = told["class"], told["fields"]
-        if (known := _errors().get(kind)) is not None and known.takes(given):
-            return known.make(given)
-        retry = Retry.UNKNOWN if kind in CLIENTS_OWN else Retry(told["retry"])
-        return Refused(int(told["code"]), str(told["message"]), retry)
+        document = json.loads(frame)
+        name, given = document["class"], document["fields"]
+        found = _errors().get(name)
+        if found is not None and isinstance(given, dict):
+            kind, types = found
+            # Another version may have other fields.
+            if given.keys() == types.keys() and all(
+                isinstance(given[field], _IN_JSON.get(type_, type_)) for field, type_ in types.items()
+            ):
+                values = {field: Retry(v) if types[field] is Retry else v for field, v in given.items()}
+                return cast("Callable[..., PenstockError]", kind)(**values)
+        retry = Retry.UNKNOWN if name in CLIENTS_OWN else Retry(document["retry"])
+        return Refused(int(document["code"]), str(document["message"]), retry)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest("Error", f"is not an error of this protocol: {error!r}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A class of errors, and the types of its fields."""
-
-    kind: type[PenstockError]
-    types: dict[str, Any]
-
-    def takes(self, given: object) -> bool:
-        """Whether these are its fields: another version may have others."""
-        if not isinstance(given, dict) or given.keys() != self.types.keys():
-            return False
-        return all(isinstance(given[name], _IN_JSON.get(kind, kind)) for name, kind in self.types.items())
-
-    def make(self, given: dict[str, Any]) -> PenstockError:
-        """The error."""
-        values = {name: Retry(value) if self.types[name] is Retry else value for name, value in given.items()}
-        return cast("Callable[..., PenstockError]", self.kind)(**values)
-
-
 _IN_JSON: Final[dict[Any, Any]] = {Retry: str, float: int | float}
-"""What JSON makes of the types of fields, where that is something else."""
+"""The types of fields that JSON represents by another type."""
 
 
 @cache
-def _errors() -> dict[str, _Known]:
-    """The classes of errors by name."""
-    told = (kind for kind in CODES if kind.__name__ not in CLIENTS_OWN)
-    return {kind.__name__: _Known(kind, {field.name: field.type for field in fields(kind)}) for kind in told}
+def _errors() -> dict[str, tuple[type[PenstockError], dict[str, Any]]]:
+    """The error classes that a server may send, by name, with the types of their fields."""
+    kinds = (kind for kind in ERROR_CODES if kind.__name__ not in CLIENTS_OWN)
+    return {kind.__name__: (kind, {field.name: field.type for field in fields(kind)}) for kind in kinds}
+
+
+# --- events -------------------------------------------------------------------------------------------------------
+
+# The constructor of a named tuple takes its fields one by one; this takes the row that `zip` has made.
+_event = partial(tuple.__new__, Event)
+
+
+def text_frames(events: list[Event]) -> list[bytes]:
+    """Eight frames for each event, in the text dialect."""
+    return _frames(events, [b"%d" % event.sequence for event in events], _text_times(events))
+
+
+def binary_frames(events: list[Event]) -> list[bytes]:
+    """Eight frames for each event, in the binary dialect."""
+    sequences = [_LONG.pack(event.sequence) for event in events]
+    # The bits of a stamp are those of its signed number.
+    times = [_BITS.pack(event.stamp) for event in events]
+    return _frames(events, sequences, times)
+
+
+def full_frames(events: list[Event]) -> list[bytes]:
+    """Eleven frames for each event, in the text dialect: whole events."""
+    frames = _frames(events, [b"%d" % event.sequence for event in events], _text_times(events), FULL_FRAMES)
+    frames[8::FULL_FRAMES] = [b"%d" % event.position for event in events]
+    frames[9::FULL_FRAMES] = [b"%d" % stamp_of(event.recorded) for event in events]
+    frames[10::FULL_FRAMES] = swap_guids([event.commit for event in events])
+    return frames
+
+
+def item_frames(items: list[Any]) -> list[bytes]:
+    """Items of an iterator, one frame each: they are bytes already."""
+    return items
+
+
+def _text_times(events: list[Event]) -> list[bytes]:
+    return [b"%d" % (stamp if (stamp := event.stamp) < _SIGN else stamp - _WRAP) for event in events]
+
+
+def _frames(
+    events: list[Event], sequences: list[bytes], times: list[bytes], frames_each: int = SHOWN_FRAMES
+) -> list[bytes]:
+    frames = [b""] * (frames_each * len(events))
+    frames[0::frames_each] = swap_guids([event.id for event in events])
+    frames[1::frames_each] = [event.stream.encode() for event in events]
+    frames[2::frames_each] = [event.context.encode() for event in events]
+    frames[3::frames_each] = sequences
+    frames[4::frames_each] = times
+    frames[5::frames_each] = [event.type.encode() for event in events]
+    frames[6::frames_each] = [event.headers.encode() if event.headers else b"" for event in events]
+    frames[7::frames_each] = [event.body for event in events]
+    return frames
+
+
+def full_events(frames: list[bytes]) -> list[Event]:
+    """Events from eleven frames each: the inverse of `full_frames`."""
+    each = FULL_FRAMES
+    rows = zip(
+        read_text_numbers(frames[8::each], "Position"),
+        _names(frames[2::each], "Context"),
+        _names(frames[1::each], "StreamId"),
+        read_text_numbers(frames[3::each], "Sequence"),
+        read_guids(frames[0::each], "EventId"),
+        TEXT_SCALARS.read_stamps(frames[4::each], "Timestamp"),
+        _names(frames[5::each], "Type tag"),
+        [text or None for text in read_texts(frames[6::each], "Headers")],
+        frames[7::each],
+        map(ticks_of, TEXT_SCALARS.read_stamps(frames[9::each], "Recorded")),
+        read_guids(frames[10::each], "CommitId"),
+        strict=True,
+    )
+    return cast("list[Event]", list(map(_event, rows)))
+
+
+def _names(column: list[bytes], field: str) -> list[str]:
+    """A column of names. Often all are the same: then it decodes, and keeps, one."""
+    if column and column.count(column[0]) == len(column):
+        return [read_text(column[0], f"{field} of event 1")] * len(column)
+    return read_texts(column, field)
 
 
 # --- the dialects ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Single fields, in the text dialect and in the binary one, and the frames of a message from first to last.
+"""Single fields, in the text dialect and in the binary one, and a cursor over the frames of a message.
 
-Every reader takes the frame and what the field is called, so that an error can name it. Readers of many frames are
-for the columns of a commit: they check a whole column at once, and look at single frames only where that fails.
+Every reader takes the frame and the name of the field, so that an error can name it. Readers of many frames are for the
+columns of a commit: they check a whole column at once, and look at single frames only if that fails.
 """
 
 import re
@@ -19,9 +19,9 @@ from penstock.model.times import TICKS_MASK, TICKS_PER_SECOND
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
 NUMBER_BYTES_MAX: Final = 32
-"""Longer than any number that means something; what is longer is not parsed."""
+"""Longer than any valid number; anything longer is not parsed."""
 TIME_BYTES_MAX: Final = 64
-"""Longer than any ISO 8601 time; what is longer is not parsed."""
+"""Longer than any ISO 8601 time; anything longer is not parsed."""
 SHOWN_BYTES_MAX: Final = 40
 """How much of a wrong frame an error message shows."""
 GUID_BYTES: Final = 16
@@ -35,7 +35,7 @@ _INT: Final = Struct("<i")
 _LONG: Final = Struct("<q")
 _SWAPS: Final = ((0, 3), (1, 2), (2, 1), (3, 0), (4, 5), (5, 4), (6, 7), (7, 6))
 _FEW: Final = 12
-"""Up to so many guids are turned round faster one by one."""
+"""Up to this many guids are converted faster one by one."""
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ def read_guids(frames: list[bytes], field: str) -> list[bytes]:
 
 
 def swap_guid(guid: bytes) -> bytes:
-    """From .NET layout to RFC 4122 order, or back: the first three fields are turned round."""
+    """From .NET layout to RFC 4122 order, or back: the bytes of the first three fields are reversed."""
     return guid[3::-1] + guid[5:3:-1] + guid[7:5:-1] + guid[8:]
 
 
@@ -122,13 +122,13 @@ def binary_of_stamp(stamp: int) -> int:
 
 
 def _iso_stamp(frame: bytes) -> int:
-    """Python keeps microseconds; the seventh digit of .NET's times is kept beside them."""
+    """The stamp of an ISO 8601 time. Python parses microseconds; this adds the seventh digit of .NET's times."""
     if len(frame) > TIME_BYTES_MAX:
         raise ValueError("too long for a time")
     text = frame.decode("ascii")
     seventh = _SEVENTH.search(text)
     rest = int(seventh[1]) if seventh else 0
-    # Python knows no year 0. It is as long as the year 4, and all of it lies before the first tick.
+    # Python has no year 0. It is as long as the year 4, and all of it lies before the first tick.
     moment = datetime.fromisoformat(_YEAR_ZERO.sub("0004", _SEVENTH.sub("", text)))
     if _YEAR_ZERO.match(text):
         return stamp_of(0)
@@ -140,7 +140,7 @@ def _iso_stamp(frame: bytes) -> int:
 
 def _text_number(frame: bytes, field: str) -> int:
     if len(frame) > NUMBER_BYTES_MAX or not _NUMBER.fullmatch(frame):
-        raise InvalidRequest(field, f"is not a number: {shown(frame)}")
+        raise InvalidRequest(field, f"is not a number: {quoted(frame)}")
     number = int(frame)
     if not INT64_MIN <= number <= INT64_MAX:
         raise InvalidRequest(field, f"is {number}, which does not fit 64 bits")
@@ -164,7 +164,7 @@ def _text_stamp(frame: bytes, field: str) -> int:
     try:
         return _iso_stamp(frame)
     except ValueError as error:
-        raise InvalidRequest(field, f"is neither ticks nor ISO 8601: {shown(frame)}") from error
+        raise InvalidRequest(field, f"is neither ticks nor ISO 8601: {quoted(frame)}") from error
 
 
 def _text_stamps(frames: list[bytes], field: str) -> list[int]:
@@ -184,7 +184,7 @@ def _write_text_stamp(stamp: int) -> bytes:
     return b"%d" % binary_of_stamp(stamp)
 
 
-# --- binary: little-endian, 4 bytes an int and 8 a long; either is taken where a number is wanted --------------
+# --- binary: little-endian, an int has 4 bytes and a long 8; both are accepted for a number ---------------------
 
 
 def _binary_number(frame: bytes, field: str) -> int:
@@ -220,13 +220,13 @@ def _write_binary_stamp(stamp: int) -> bytes:
 # --- leaves ---------------------------------------------------------------------------------------------------
 
 
-def shown(frame: bytes) -> str:
-    """A frame for people to read, cut where it is long."""
+def quoted(frame: bytes) -> str:
+    """A frame in an error message, shortened."""
     return repr(frame[:SHOWN_BYTES_MAX])[1:] + ("…" if len(frame) > SHOWN_BYTES_MAX else "")
 
 
 def _one_by_one(read: Callable[[bytes, str], T], frames: list[bytes], field: str) -> list[T]:
-    """A column that is not what the fast way expects: which event it is goes into the error."""
+    """The slow way for a column, with an error that names the event."""
     return [read(frame, f"{field} of event {number}") for number, frame in enumerate(frames, 1)]
 
 
@@ -248,7 +248,7 @@ new_event_of = partial(tuple.__new__, NewEvent)
 
 
 class Fields:
-    """The frames after the RequestId, from first to last."""
+    """A cursor over the frames after the RequestId."""
 
     __slots__ = ("_at", "_frames", "_scalars")
 
@@ -259,11 +259,10 @@ class Fields:
 
     @property
     def left(self) -> int:
-        """How many frames are still to come."""
+        """How many frames follow."""
         return len(self._frames) - self._at
 
     def frame(self, field: str) -> bytes:
-        """The next frame as it is."""
         at = self._at
         if at >= len(self._frames):
             raise InvalidRequest(field, "is missing: the message has too few frames")
@@ -297,22 +296,19 @@ class Fields:
         return ticks_of(self._scalars.read_stamp(frame, field)) if frame else None
 
     def flag(self, field: str) -> bool:
-        """The next frame as 0 or 1."""
         frame = self.frame(field)
         if frame not in (b"0", b"1"):
-            raise InvalidRequest(field, f"is neither 0 nor 1: {shown(frame)}")
+            raise InvalidRequest(field, f"is neither 0 nor 1: {quoted(frame)}")
         return frame == b"1"
 
     def word(self, field: str, words: type[W]) -> W:
-        """The next frame as one of these words."""
         text = self.text(field)
         try:
             return words(text)
         except ValueError:
-            raise InvalidRequest(field, f"is none of {', '.join(words)}: {shown(text.encode())}") from None
+            raise InvalidRequest(field, f"is none of {', '.join(words)}: {quoted(text.encode())}") from None
 
     def guid(self, field: str) -> bytes:
-        """The next frame as a guid."""
         return read_guid(self.frame(field), field)
 
     def wait_ms(self, field: str) -> int:
@@ -323,7 +319,7 @@ class Fields:
         return wait_ms
 
     def count(self, field: str, frames_each: int, most: int | None = None) -> int:
-        """A count of items that each take so many of the frames that are left, or more."""
+        """A count of items that have at least so many frames each."""
         count = self.number(field)
         if count < 0 or count * frames_each > self.left:
             raise InvalidRequest(field, f"is {count}, but {self.left} frames follow ({frames_each} for each)")
@@ -332,20 +328,20 @@ class Fields:
         return count
 
     def count_to_end(self, field: str, frames_each: int, most: int | None = None) -> int:
-        """A count of items that take all the frames that are left."""
+        """A count of items that have exactly so many frames each, up to the end of the message."""
         count = self.count(field, frames_each, most)
         if count * frames_each != self.left:
             raise InvalidRequest(field, f"is {count}, but {self.left} frames follow ({frames_each} for each)")
         return count
 
     def take(self, count: int) -> list[bytes]:
-        """So many frames, which are there, as they are."""
+        """The next frames. The caller has checked that they exist."""
         start = self._at
         self._at = end = start + count
         return self._frames[start:end]
 
     def events(self, count: int) -> tuple[NewEvent, ...]:
-        """So many events, whose frames are there. The hot loop of appends: one pass per column."""
+        """The next events, whose frames exist. The hot loop of appends: one pass per column."""
         if count == 1:
             return (self._event(),)
         frames, start = self._frames, self._at
@@ -373,10 +369,8 @@ class Fields:
         return new_event_of(row)
 
     def no_more_than(self, count: int) -> None:
-        """At most so many frames may follow."""
         if self.left > count:
             raise InvalidRequest("message", f"has too many frames: {self.left - count} more than it should")
 
     def end(self) -> None:
-        """Nothing may follow."""
         self.no_more_than(0)

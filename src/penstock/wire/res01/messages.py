@@ -1,12 +1,12 @@
-"""Messages: on the server, from frames to requests and from replies to answers; in the client, the other way round.
+"""Messages: on the server from frames to requests and from replies to answers; in the client the other way round.
 
-Nothing that arrives makes the server's side raise, but `Unanswerable`: every mistake becomes an answer with its code
-and a sentence that names the field. Nothing that arrives makes the client's side raise at all.
+Nothing that arrives makes the server's side raise, except `Unanswerable`: every mistake becomes an answer with its code
+and a sentence that names the field. Nothing that arrives makes the client's side raise.
 
-In MqFrames, whose frames are short, a message's frames are what a DEALER would send, with the leading empty frame or
-without; the answer does as the message did. A field that is longer than a frame needs the tag `Res01L`, or `PEN1L` in
-the dialect of our own: then all frames behind the tag, joined, are one byte string with the number of fields, their
-lengths and the fields themselves, cut into frames anywhere.
+In MqFrames, whose frames are short, a message's frames are those that a DEALER would send, with or without the leading
+empty frame; the answer does as the message did. A field that is longer than a frame needs the tag `Res01L`, or `PEN1L`
+in our own dialect: then all frames after the tag, joined, are one byte string with the number of fields, their lengths
+and the fields themselves, split into frames anywhere.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,9 @@ from typing import Final, NamedTuple
 from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitExceeded, PenstockError, Refused, Retry
 from penstock.model import TICKS_MAX, Append, Event, ProducerMark, Reply, Request
 from penstock.model.times import TICKS_MASK
-from penstock.wire.mqframe import cut
-from penstock.wire.res01.answers import Replies
-from penstock.wire.res01.codes import MALFORMED, RETRIES, UNSUPPORTED_COMMAND, UNSUPPORTED_PROTOCOL
-from penstock.wire.res01.commands import BINARY_COMMANDS, OURS, OWN_COMMANDS, TEXT_COMMANDS, Command
+from penstock.wire.codes import RETRIES, Res01Code
+from penstock.wire.mqframe import split_frames
+from penstock.wire.res01.commands import BINARY_COMMANDS, OURS, OWN_COMMANDS, TEXT_COMMANDS
 from penstock.wire.res01.dialects import (
     BINARY,
     LEGACY,
@@ -44,13 +43,14 @@ from penstock.wire.res01.fields import (
     TEXT_SCALARS,
     Fields,
     new_event_of,
-    shown,
+    quoted,
     swap_guid,
 )
+from penstock.wire.res01.schema import Command, Replies
 
 
 class Envelope(NamedTuple):
-    """What comes back unchanged: the routing frames, the protocol's tag and the RequestId."""
+    """What the answer repeats: the routing frames, the protocol's tag and the RequestId."""
 
     routing: Frames
     tag: bytes
@@ -64,9 +64,8 @@ class Envelope(NamedTuple):
 class Exchange(NamedTuple):
     """What a message asks for.
 
-    All requests are carried out; `answers` gets their replies, in order: all of them, or with `one_each` each by itself
-    as it comes. A message that asks for nothing, or wrongly, has no requests and is answered at once. Every message has
-    at least one answer.
+    `answers` gets the replies to all requests, in order: all at once, or with `one_each` one at a time. A message that
+    is wrong, or needs no engine, has no requests and is answered at once. Every message has at least one answer.
     """
 
     envelope: Envelope
@@ -78,7 +77,7 @@ class Exchange(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The command, or `other` for one that is not known."""
+        """The command, or `other` for an unknown one."""
         return "other" if self.command is None else self.command.name
 
     @property
@@ -88,69 +87,81 @@ class Exchange(NamedTuple):
 
     @property
     def one_each(self) -> bool:
-        """Whether answers come one for each request, as they are ready."""
+        """Whether each request is answered when its reply is ready."""
         return self.command is not None and self.command.answer.each
 
     def answers(self, replies: Replies) -> list[Frames]:
-        """The finished messages."""
         if self.settled is not None or self.command is None:
             return [self.envelope.around(self.settled or [])]
         payloads = self.command.answer.payloads(self.requests, replies, self.dialect)
         return [self.envelope.around(payload) for payload in payloads]
 
     def failed(self, error: PenstockError) -> Frames:
-        """The finished message that tells an error in place of an answer."""
+        """The finished message with an error instead of an answer."""
         return self.envelope.around(self.dialect.failed(error))
 
 
 MARK_FRAMES: Final = 2
 ONE_EVENT_FRAMES: Final = {b"AC": 13, b"AF": 13 + MARK_FRAMES}
-"""Frames of an append of one event, the empty one that leads it included."""
+"""Frames of an append of one event, with the leading empty one."""
 INTERNAL: Final = b"RR"
-"""Response Ready. The original sends it to itself; from outside it is no command."""
+"""Response Ready. The original sends it to itself; clients must not."""
 
 
 class Unanswerable(Exception):
-    """A message without an empty frame: there is no telling where an answer should go."""
+    """A message without an empty frame: where its answer should go is unknown."""
 
 
-def decode(frames: Frames, *, legacy: bool = False) -> Exchange:
-    """What a message asks for. `legacy`: on an endpoint that answers AC with the older results."""
+def decode(frames: Frames, *, legacy: bool = False, size: int | None = None) -> Exchange:
+    """What a message asks for. `legacy`: AC gets the older results. `size`: the bytes of all frames, if known."""
     try:
         border = frames.index(b"")
     except ValueError:
         raise Unanswerable from None
-    tag, name, request_id = _head(frames, border)
+    tag, name, request_id = (*frames[border + 1 : border + 4], None, None, None)[:3]
     envelope = Envelope(frames[:border], TEXT_TAG if tag is None else tag, request_id or b"")
-    found = _dialect(envelope, legacy=legacy)
-    if found is None:
-        sentence = f"protocol {shown(envelope.tag)} is not spoken here"
-        return Exchange(envelope, TEXT, settled=TEXT.refused(UNSUPPORTED_PROTOCOL, sentence))
-    dialect, known = found
+    if envelope.tag == OWN_TAG:
+        dialect, known = OWN, OWN_COMMANDS
+    elif envelope.tag == TEXT_TAG or (envelope.tag == ORIGINAL_TAG and len(envelope.request_id) == TEXT_ID_BYTES):
+        dialect, known = (LEGACY if legacy else TEXT), TEXT_COMMANDS
+    elif envelope.tag == ORIGINAL_TAG:
+        dialect, known = BINARY, BINARY_COMMANDS
+    else:
+        sentence = f"protocol {quoted(envelope.tag)} is not spoken here"
+        return Exchange(envelope, TEXT, settled=TEXT.refused(Res01Code.UNSUPPORTED_PROTOCOL, sentence))
     if name is None or request_id is None:
         sentence = "RequestId is missing: the message has too few frames"
-        return Exchange(envelope, dialect, settled=dialect.refused(MALFORMED, sentence))
+        return Exchange(envelope, dialect, settled=dialect.refused(Res01Code.MALFORMED, sentence))
     command = known.get(name)
     if command is None:
-        return Exchange(envelope, dialect, settled=dialect.refused(UNSUPPORTED_COMMAND, _unknown(name)))
+        sentence = f"command {quoted(name)} is not known"
+        if name == INTERNAL:
+            sentence = "command 'RR' is internal; clients must not send it"
+        elif name in TEXT_COMMANDS:
+            sentence = f"command {quoted(name)} is not part of the binary dialect; use the text dialect for it"
+        return Exchange(envelope, dialect, settled=dialect.refused(Res01Code.UNSUPPORTED_COMMAND, sentence))
     if len(frames) == border + ONE_EVENT_FRAMES.get(name, 0) and not dialect.is_binary:
         with suppress(UnicodeDecodeError):
             append = _one_event(command, frames, border + 4)
             if append is not None:
                 return Exchange(envelope, dialect, command, (append,))
-    return _asked(envelope, command, dialect, frames, border + 4)
-
-
-def _dialect(envelope: Envelope, *, legacy: bool) -> tuple[Dialect, dict[bytes, Command]] | None:
-    if envelope.tag == OWN_TAG:
-        return OWN, OWN_COMMANDS
-    if envelope.tag == TEXT_TAG or (envelope.tag == ORIGINAL_TAG and len(envelope.request_id) == TEXT_ID_BYTES):
-        return (LEGACY if legacy else TEXT), TEXT_COMMANDS
-    return (BINARY, BINARY_COMMANDS) if envelope.tag == ORIGINAL_TAG else None
+    fields = Fields(frames, border + 4, dialect.scalars)
+    try:
+        if command.bytes_max is not None:
+            size = sum(map(len, frames)) if size is None else size
+            if size > command.bytes_max:
+                raise LimitExceeded("command_bytes_max", size, command.bytes_max)
+        requests = command.read(fields)
+        fields.end()
+    except PenstockError as error:
+        return Exchange(envelope, dialect, command, settled=command.answer.failed(error, dialect))
+    if command.settled is not None and (payload := command.settled(requests[0])) is not None:
+        return Exchange(envelope, dialect, command, settled=payload)
+    return Exchange(envelope, dialect, command, requests)
 
 
 def _one_event(command: Command, frames: Frames, at: int) -> Append | None:
-    """The most common message of all, an append of one event, in half the time; None leaves it to the general way."""
+    """The most common message, an append of one event, in half the time; None leaves it to the general way."""
     mark = None
     if command.code == b"AF":
         producer, mark_number = frames[at : at + MARK_FRAMES]
@@ -171,88 +182,52 @@ def _one_event(command: Command, frames: Frames, at: int) -> Append | None:
     return Append(context.decode(), stream.decode(), (new_event_of(row),), int(version), mark)
 
 
-def _head(frames: Frames, border: int) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """The tag, the command and the RequestId, as far as they are there."""
-    tag, name, request_id = (*frames[border + 1 : border + 4], None, None, None)[:3]
-    return tag, name, request_id
-
-
-def _asked(envelope: Envelope, command: Command, dialect: Dialect, frames: Frames, at: int) -> Exchange:
-    fields = Fields(frames, at, dialect.scalars)
-    try:
-        _weigh(command, frames)
-        requests = command.read(fields)
-        fields.end()
-    except PenstockError as error:
-        return Exchange(envelope, dialect, command, settled=command.answer.failed(error, dialect))
-    if command.settled is not None and (payload := command.settled(requests[0])) is not None:
-        return Exchange(envelope, dialect, command, settled=payload)
-    return Exchange(envelope, dialect, command, requests)
-
-
-def _weigh(command: Command, frames: Frames) -> None:
-    if command.bytes_max is not None and (size := sum(map(len, frames))) > command.bytes_max:
-        raise LimitExceeded("command_bytes_max", size, command.bytes_max)
-
-
-def _unknown(name: bytes) -> str:
-    if name == INTERNAL:
-        return "command 'RR' is internal and not for use from outside"
-    if name in TEXT_COMMANDS:
-        return f"command {shown(name)} is not part of the binary dialect; use the text dialect for it"
-    return f"command {shown(name)} is not known"
-
-
 LARGE_TAG: Final = b"Res01L"
 OWN_LARGE_TAG: Final = b"PEN1L"
 LARGE: Final = {LARGE_TAG: TEXT_TAG, OWN_LARGE_TAG: OWN_TAG}
-"""The tags of messages in one byte string, and the tags that their fields would have in frames."""
+"""The tags of messages in one byte string, and the tags of the same messages in frames."""
 FIELDS_MAX: Final = 250_000
-"""Fields of one Res01L message: empty ones cost little to send, but much to take apart."""
+"""Fields of one Res01L message: empty ones cost little to send, but much to decode."""
 _COUNT: Final = Struct("<I")
 
 
 class Framed(NamedTuple):
-    """A message: what it asks for, and how its answers are put into frames."""
+    """A message in MqFrames: what it asks for, and how its answers become frames."""
 
     exchange: Exchange
     frame_bytes_max: int
     bare: bool
     fields: int
-    """How many there are: each takes memory, also an empty one."""
+    """How many fields it has: each takes memory, even an empty one."""
     large_tag: bytes | None = None
 
     @property
     def present(self) -> Presenter:
-        """How events are turned into frames; what does not fit is said in the worker."""
+        """Turns events into frames; the worker notices what does not fit."""
         present = self.exchange.present
         return present if self.large_tag else partial(fitting, present, self.frame_bytes_max)
 
     def wrap(self, answer: Frames) -> Frames:
         """An answer of the exchange as frames that fit."""
         if self.large_tag:
-            # Behind the empty frame and the tag come the fields.
-            answer = [b"", self.large_tag, *cut(join_fields(answer[2:]), self.frame_bytes_max)]
+            # The fields follow the empty frame and the tag.
+            answer = [b"", self.large_tag, *split_frames(join_fields(answer[2:]), self.frame_bytes_max)]
         return answer[1:] if self.bare else answer
 
     def refusal(self, size: int) -> Frames:
-        """The answer in place of one that does not fit."""
+        """The answer instead of one that does not fit."""
         return self.wrap(self.exchange.failed(DoesNotFit(size, self.frame_bytes_max)))
 
 
-def decode_framed(frames: Frames, frame_bytes_max: int) -> Framed:
-    """What a message asks for. Nothing that arrives makes this raise."""
+def decode_framed(frames: Frames, frame_bytes_max: int, size: int | None = None) -> Framed:
+    """What a message asks for. `size`: the bytes of all frames, if known. Nothing that arrives makes this raise."""
     bare = frames[0] != b""
     if bare:
         frames = [b"", *frames]
-    tag = frames[1] if len(frames) > 1 else b""
-    if tag in LARGE:
-        return _decode_large(frames, tag, frame_bytes_max, bare)
-    return Framed(decode(frames), frame_bytes_max, bare, len(frames))
-
-
-def _decode_large(frames: Frames, large_tag: bytes, frame_bytes_max: int, bare: bool) -> Framed:
-    tag = LARGE[large_tag]
+    large_tag = frames[1] if len(frames) > 1 else b""
+    tag = LARGE.get(large_tag)
+    if tag is None:
+        return Framed(decode(frames, size=size), frame_bytes_max, bare, len(frames))
     try:
         fields = split_fields(b"".join(frames[2:]))
     except PenstockError as error:
@@ -263,7 +238,7 @@ def _decode_large(frames: Frames, large_tag: bytes, frame_bytes_max: int, bare: 
 
 
 def fitting(present: Presenter, frame_bytes_max: int, events: list[Event]) -> Frames:
-    """Events as frames, unless one is too long: said in the worker, before anything is handed out for good."""
+    """Events as frames, or DoesNotFit: raised in the worker, before the engine delivers anything for good."""
     frames = present(events)
     longest = max(map(len, frames), default=0)
     if longest > frame_bytes_max:
@@ -296,10 +271,10 @@ ERROR: Final = b"ER"
 
 
 def fields_of(request: Request) -> Frames:
-    """The Command and the payload of a request. What this wire cannot carry is InvalidRequest."""
+    """The command and the payload of a request. Raises InvalidRequest for what this wire cannot carry."""
     command = OURS.get(type(request))
     if command is None:
-        raise InvalidRequest(type(request).__name__, "cannot be asked over Res01")
+        raise InvalidRequest(type(request).__name__, "cannot be sent over Res01")
     try:
         return [command.code, *command.write(request)]
     except UnicodeEncodeError as error:
@@ -307,38 +282,31 @@ def fields_of(request: Request) -> Frames:
 
 
 def message_of(request: Request, request_id: bytes) -> Frames:
-    """A request as a message, but for routing frames and the empty frame behind them."""
+    """A request as a message, without routing frames and the empty frame."""
     command, *payload = fields_of(request)
     return [OWN_TAG, command, request_id, *payload]
 
 
 def reply_of(request: Request, answer: Frames) -> Reply | PenstockError:
-    """What the frames behind an answer's tag and RequestId say. Nothing that arrives makes this raise.
+    """The reply in the frames after an answer's tag and RequestId. Nothing that arrives makes this raise.
 
-    An ER is the error it tells of; an answer that is not what the protocol says is AnswerMalformed.
+    An ER is the error in it; an answer that violates the protocol is AnswerMalformed.
     """
+    fields, command = Fields(answer, 0, TEXT_SCALARS), OURS[type(request)]
     try:
-        return _read(request, Fields(answer, 0, TEXT_SCALARS))
-    except InvalidRequest as error:
-        return AnswerMalformed(str(error))
-
-
-def _read(request: Request, fields: Fields) -> Reply | PenstockError:
-    command, code = OURS[type(request)], fields.frame("Command")
-    if code == command.answer.code:
-        reply = command.answer.read(fields)
-    elif code == ERROR:
-        reply = _error(fields)
-    else:
-        raise InvalidRequest("Command", f"is {shown(code)} in answer to {shown(command.code)}")
-    fields.end()
+        code = fields.frame("Command")
+        if code == command.answer.code:
+            reply = command.answer.read(fields)
+        elif code != ERROR:
+            raise InvalidRequest("Command", f"is {quoted(code)} in answer to {quoted(command.code)}")
+        else:
+            error = fields.frame("Error")
+            if not fields.left:
+                return error_of(error)
+            # A server that does not know our dialect answers in the original's way: a code and a sentence.
+            number, sentence = TEXT_SCALARS.read_number(error, "Code"), fields.frame("Message").decode(errors="replace")
+            reply = Refused(number, sentence, RETRIES.get(number, Retry.UNKNOWN))
+        fields.end()
+    except InvalidRequest as malformed:
+        return AnswerMalformed(str(malformed))
     return reply
-
-
-def _error(fields: Fields) -> PenstockError:
-    error = fields.frame("Error")
-    if not fields.left:
-        return error_of(error)
-    # A server that does not know our dialect says so in the original's way: a code and a sentence.
-    code, sentence = TEXT_SCALARS.read_number(error, "Code"), fields.frame("Message").decode(errors="replace")
-    return Refused(code, sentence, RETRIES.get(code, Retry.UNKNOWN))

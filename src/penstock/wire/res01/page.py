@@ -1,4 +1,4 @@
-"""The table of commands in docs/protocols/res01.md, made from the table in `commands`.
+"""Generates the table of commands in docs/protocols/res01.md.
 
 `python -m penstock.wire.res01.page docs/protocols/res01.md` writes it; `make docs` does, and a test compares.
 """
@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from penstock.model import Right
-from penstock.wire.res01.answers import Answer
-from penstock.wire.res01.commands import BINARY_COMMANDS, OWN_COMMANDS, TEXT_COMMANDS, Command
-from penstock.wire.res01.kinds import told
+from penstock.wire.res01.commands import BINARY_COMMANDS, OWN_COMMANDS, TEXT_COMMANDS
+from penstock.wire.res01.schema import Answer, Command, described
 
 TABLE: Final = re.compile(r"(?<=<!-- commands: made by `make docs` -->\n).*?(?=<!-- end of commands -->)", re.DOTALL)
 
 
 def commands_table() -> str:
-    """All commands: what each does, its fields, what answers it, the right it needs, whether a repeat is harmless."""
+    """All commands: their fields, answers, rights, limits, and whether a repeat is harmless."""
     lines = [
         "| command | what it does | fields | answer | right | repeat | bytes |",
         "|---|---|---|---|---|---|---|",
@@ -41,16 +40,16 @@ def _row(command: Command) -> str:
 
 
 def _fields(command: Command) -> str:
-    shared = told(command.layout.fields)
+    shared = described(command.layout.fields)
     if command.each is None:
         return shared
-    each = f"int `Count`, then for each: {told(command.each.fields)}"
+    each = f"int `Count`, then for each: {described(command.each.fields)}"
     return f"{shared}, {each}" if shared else each
 
 
 def _answer(answer: Answer) -> str:
     name = f"`{answer.code.decode()}`" + (" for each" if answer.each else "")
-    fields = told(answer.layout.fields)
+    fields = described(answer.layout.fields)
     return f"{name}: {fields}" if fields else name
 
 

@@ -1,0 +1,192 @@
+"""Manifests and states: the two files that a backup adds to the records.
+
+A manifest lists every file of a backup with its size and checksum. The writer adds it last: a backup without a manifest
+does not exist. Each manifest names the checksum of the one before it and carries its own, so no byte of it can change
+unnoticed. But anyone who can write to the place can compute a checksum. So the reader checks every path that a manifest
+names before it uses it.
+
+A state is CBOR with the names of its columns, so that other programs can read it. CBOR can hold more than a store can:
+times, numbers of any length, lists that contain themselves. So the reader checks every value.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from typing import Any, Final
+
+import cbor2
+
+from penstock.errors import BackupDamaged, PlaceRefused
+from penstock.files import flaw_of, made_of, parsed
+from penstock.store.contract import STATE_TABLES, StoreIdentity, StoreState
+
+FORMAT_VERSION: Final = 1
+"""Version of the layout and of all files except the records, which have their own versions."""
+NUMBER_BITS: Final = 64
+
+_HISTORY: Final = re.compile(r"history/\d{20}-\d{20}\.records", re.ASCII)
+_TEXTS: Final = frozenset(("name", "subscriber", "context", "stream", "filter", "log", "over", "kind", "function"))
+_BYTES: Final = frozenset(("result",))
+_NULLABLE: Final = frozenset(
+    (
+        ("subscriptions", "last_ticks"),
+        ("queues", "dead_after"),
+        *(("erasures", name) for name in ("context", "stream", "finished")),
+    )
+)
+"""Tables and columns that allow null. Columns that are neither text, bytes nor `ranges` hold numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file of a backup."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One backup. `history` lists the record files of all backups up to this one; `sealed` is the store's mark."""
+
+    number: int
+    created: str
+    penstock: str
+    store: str
+    timeline: int
+    head: int
+    sealed: int
+    timelines: tuple[tuple[int, int, int], ...]
+    state: Member
+    history: tuple[Member, ...] = field(repr=False)
+    previous: str | None = None
+
+    @property
+    def path(self) -> str:
+        return manifest_path(self.number)
+
+    @property
+    def files(self) -> tuple[Member, ...]:
+        """Every file that a restore reads."""
+        return (*self.history, self.state)
+
+    @property
+    def bytes(self) -> int:
+        return sum(member.bytes for member in self.files)
+
+
+def member_of(path: str, data: bytes) -> Member:
+    return Member(path, len(data), sha256(data).hexdigest())
+
+
+def manifest_path(number: int) -> str:
+    return f"backups/{number:08}.json"
+
+
+def state_path(number: int) -> str:
+    return f"states/{number:08}.cbor"
+
+
+def history_path(first: int, last: int) -> str:
+    return f"history/{first:020}-{last:020}.records"
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    document: dict[str, Any] = {"format": FORMAT_VERSION, **asdict(manifest)}
+    del document["state"], document["history"]
+    document["timelines"] = [list(row) for row in manifest.timelines]
+    document["files"] = [asdict(member) for member in manifest.files]
+    return _json({**document, "checksum": sha256(_json(document)).hexdigest()})
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def decode_manifest(place: str, path: str, data: bytes) -> Manifest:
+    """Raises BackupDamaged, or PlaceRefused if a newer Penstock wrote the manifest."""
+    try:
+        document = parsed(data)
+        version = document["format"]
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            known = f"its backups have format {version}, and this Penstock knows {FORMAT_VERSION}"
+            raise PlaceRefused(place, f"{known}; use a newer Penstock")
+        *history, state = files = document["files"]
+        for file in files:
+            if (flaw := flaw_of(file["path"])) is not None:
+                raise BackupDamaged(place, path, f"names {file['path']!r}, which {flaw}")
+        fields = {name: value for name, value in document.items() if name not in ("format", "files", "checksum")}
+        manifest = made_of(Manifest, {**fields, "state": state, "history": history})
+    except (ValueError, TypeError, KeyError) as error:
+        raise BackupDamaged(place, path, f"cannot be read: {error}") from error
+    if manifest.state.path != state_path(manifest.number):
+        raise BackupDamaged(place, path, f"names {manifest.state.path!r}, which is not the state of this backup")
+    for member in manifest.history:
+        if not _HISTORY.fullmatch(member.path):
+            raise BackupDamaged(place, path, f"names {member.path!r}, which is not a file of records")
+    if not 1 <= manifest.sealed <= manifest.head + 1:
+        raise BackupDamaged(place, path, f"is not sound: it has {manifest.head} events, and {manifest.sealed} sealed")
+    if encode_manifest(manifest) != data:
+        raise BackupDamaged(place, path, "does not match its own checksum")
+    return manifest
+
+
+# --- states ---------------------------------------------------------------------------------------------------
+
+
+def encode_state(state: StoreState) -> bytes:
+    tables = {name: {"columns": STATE_TABLES[name], "rows": rows} for name, rows in state.tables.items()}
+    document = {"store": state.identity.id, "timeline": state.identity.timeline, "head": state.head}
+    return cbor2.dumps({**document, "sealed": state.sealed, "tables": tables})
+
+
+def decode_state(place: str, path: str, data: bytes) -> StoreState:
+    """Raises BackupDamaged."""
+    try:
+        try:
+            document = cbor2.loads(data)
+        except Exception as error:
+            # CBOR tags create values of many types, and each type raises its own errors.
+            raise ValueError(f"it is not CBOR: {error}") from error
+        tables = {name: _rows(name, document["tables"][name]) for name in STATE_TABLES}
+        if not isinstance(document["store"], str) or not document["store"].isprintable():
+            raise ValueError("its store has no name")
+        for name in ("timeline", "head", "sealed"):
+            if not _is_number(document[name]):
+                raise ValueError(f"its {name} is no number")
+        identity = StoreIdentity(document["store"], document["timeline"])
+        return StoreState(identity, document["head"], document["sealed"], tables)
+    except (ValueError, TypeError, KeyError) as error:
+        raise BackupDamaged(place, path, f"cannot be read: {error}") from error
+
+
+def _rows(name: str, table: dict[str, Any]) -> list[tuple[Any, ...]]:
+    columns = tuple(table["columns"])
+    if columns != STATE_TABLES[name]:
+        raise ValueError(f"its table {name} has other columns than this Penstock knows")
+    rows = table["rows"]
+    if any(len(row) != len(columns) for row in rows):
+        raise ValueError(f"a row of its table {name} is not as long as the others")
+    return [tuple(_value(name, column, value) for column, value in zip(columns, row, strict=True)) for row in rows]
+
+
+def _value(table: str, column: str, value: Any) -> Any:
+    """A value as the store holds it. Raises ValueError if its type does not fit the column."""
+    if value is None and (table, column) in _NULLABLE:
+        return None
+    if column == "ranges":
+        ranges = tuple((first, last) for first, last in value)
+        if all(_is_number(each) and each >= 0 for pair in ranges for each in pair):
+            return ranges
+    elif column in _TEXTS or column in _BYTES:
+        if isinstance(value, str if column in _TEXTS else bytes):
+            return value
+    elif _is_number(value):
+        return value
+    raise ValueError(f"the column {column} of its table {table} has a value of another kind")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and -(1 << NUMBER_BITS - 1) <= value < 1 << NUMBER_BITS - 1

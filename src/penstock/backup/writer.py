@@ -1,0 +1,180 @@
+"""Writing a backup while a server uses the store.
+
+The writer takes the state first, at one moment, and then the records up to its head, in short reads: history only
+grows. An erasure in between shows in those reads before the state knows of it. So if the ledger has grown, the writer
+takes the state again and adds the few records since, until both agree: the ledger of a backup names everything that is
+missing from its records.
+
+Every backup but the first writes only the records after the head of the one before it.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from penstock import __version__
+from penstock.backup.manifest import (
+    Manifest,
+    Member,
+    encode_manifest,
+    encode_state,
+    history_path,
+    manifest_path,
+    member_of,
+    state_path,
+)
+from penstock.backup.places import Place
+from penstock.backup.reader import LENGTH, numbers, read_manifest
+from penstock.errors import PenstockError, PlaceRefused
+from penstock.model import EventFilter
+from penstock.model.times import now_text
+from penstock.store.contract import Progressed, ReadLimits, Store, StoreState
+from penstock.store.cutting import cut
+from penstock.store.record import Record
+
+CHUNK_BYTES_MAX: Final = 16 << 20
+"""Bytes of a file of history, which the writer builds in memory. A larger record gets a larger file."""
+ROUNDS_MAX: Final = 8
+"""How often the writer takes the state again because of erasures."""
+READ_LIMITS: Final = ReadLimits(events_max=1 << 20, bytes_max=4 << 20, scan_ms_max=250)
+"""Limits of one read, so that it does not hold a server's WAL for long."""
+
+
+class Written(NamedTuple):
+    """The manifest of a new backup, and how many of its events and bytes are new."""
+
+    manifest: Manifest
+    new_events: int
+    new_bytes: int
+
+
+def back_up(store: Store, place: Place, progressed: Progressed) -> Written:
+    """Write the next backup of a store to a place."""
+    before, checksum = _last_backup(place)
+    state = _take_state(store, place, before)
+    finished: set[str] = set()
+    if before is not None:
+        made = range(1, before.number + 1)
+        finished.update(member.path for member in before.history)
+        finished.update(map(manifest_path, made), map(state_path, made))
+    place.keep_only(finished)
+    try:
+        chunks = _Chunks(place, before.history if before else (), before.head if before else 0)
+        for _ in range(ROUNDS_MAX):
+            chunks.take(store, state.head, progressed)
+            now = _take_state(store, place, before)
+            if [row[0] for row in now.tables["erasures"]] == [row[0] for row in state.tables["erasures"]]:
+                break
+            state = now
+        chunks.take(store, state.head, progressed)
+        return _conclude(place, before, checksum, state, chunks)
+    except BaseException:
+        # Leave no files that look like the remains of a killed backup.
+        with suppress(PenstockError):
+            place.keep_only(finished)
+            place.sync()
+        raise
+
+
+def _last_backup(place: Place) -> tuple[Manifest | None, str | None]:
+    """The last manifest of a place and its checksum. Raises BackupDamaged if a file of it is missing."""
+    found = numbers(place)
+    if not found:
+        return None, None
+    manifest, checksum = read_manifest(place, found[-1])
+    place.check_inside(member.path for member in manifest.files)
+    sizes = place.sizes()
+    for member in manifest.files:
+        if sizes.get(member.path) != member.bytes:
+            raise place.damaged(member.path, "is missing or has another length; begin again in another place")
+    return manifest, checksum
+
+
+def _take_state(store: Store, place: Place, before: Manifest | None) -> StoreState:
+    """The store's state. Raises PlaceRefused if the place has backups of another history."""
+    state = store.state()
+    if before is None:
+        return state
+    what = None
+    if state.identity.id != before.store:
+        what = f"it has backups of another store, {before.store}"
+    elif state.identity.timeline != before.timeline:
+        what = f"it has backups of timeline {before.timeline}, and the store is on timeline {state.identity.timeline}"
+    elif state.head < before.head:
+        what = f"its last backup has {before.head} events, and the store has {state.head}: an older one was put there"
+    if what is not None:
+        raise PlaceRefused(str(place.path), f"{what}; back up to another place")
+    return state
+
+
+def _conclude(
+    place: Place, before: Manifest | None, checksum: str | None, state: StoreState, chunks: "_Chunks"
+) -> Written:
+    number = before.number + 1 if before else 1
+    data = encode_state(state)
+    own = member_of(state_path(number), data)
+    manifest = Manifest(
+        number,
+        now_text(),
+        __version__,
+        *state.identity,
+        state.head,
+        state.sealed,
+        tuple(state.tables["timelines"]),
+        own,
+        tuple(chunks.members),
+        checksum,
+    )
+    place.add(own.path, data)
+    # All files that a manifest names must be on disk before the manifest is.
+    place.sync()
+    place.add(manifest.path, encode_manifest(manifest))
+    place.sync()
+    return Written(manifest, state.head - (before.head if before else 0), chunks.new_bytes + own.bytes)
+
+
+class _Chunks:
+    """The files of history: those of earlier backups, and new ones."""
+
+    def __init__(self, place: Place, members: tuple[Member, ...], head: int) -> None:
+        self._place = place
+        self.members = list(members)
+        self.head = head
+        self.new_bytes = 0
+
+    def take(self, store: Store, head: int, progressed: Progressed) -> None:
+        """Add the records after those in the files, up to a position."""
+        parts: list[bytes] = []
+        size = 0
+        last = self.head
+        for record in records_between(store, self.head + 1, head):
+            length = LENGTH.size + len(record.data)
+            if parts and size + length > CHUNK_BYTES_MAX:
+                self._add(parts, last)
+                progressed(self.head, head)
+                parts, size = [], 0
+            parts += (LENGTH.pack(len(record.data)), record.data)
+            size += length
+            last = record.last
+        if parts:
+            self._add(parts, last)
+        progressed(self.head, head)
+
+    def _add(self, parts: list[bytes], last: int) -> None:
+        data = b"".join(parts)
+        member = member_of(history_path(self.head + 1, last), data)
+        self._place.add(member.path, data)
+        self.members.append(member)
+        self.head = last
+        self.new_bytes += member.bytes
+
+
+def records_between(store: Store, first: int, last: int) -> Iterator[Record]:
+    """The records of a store from one position to another, cut at both ends, without erased events."""
+    while first <= last:
+        page = store.read_records(first, EventFilter(), READ_LIMITS)
+        for record in page.records:
+            if record.position > last:
+                return
+            yield cut(record, first, last)
+        first = page.next

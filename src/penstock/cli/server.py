@@ -1,0 +1,116 @@
+"""`penstock serve`, and the connections of a running server: `penstock sessions` and `penstock kick`."""
+
+import json
+import os
+import re
+import sys
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from penstock.cli.connection import exit_on_error
+from penstock.cli.options import Config
+from penstock.cli.output import AsJson, fail, print_document, print_line, print_table, refuse, size
+from penstock.cli.settings import one_store
+from penstock.settings import TABLE, ResolvedSettings, host_and_port, resolve
+
+ANSWER_S_MAX: Final = 10.0
+COLUMNS: Final = ("session", "peer", "#age", "#last seen", "#received", "#sent", "#unsent")
+ID: Final = re.compile(r"[\w:-]+")
+
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        help=f"the server's HTTP address (default: {TABLE['http'].default})",
+        metavar="HOST:PORT",
+        show_default=False,
+    ),
+]
+
+
+def serve_command(resolved: ResolvedSettings) -> None:
+    """Serve a store until SIGTERM or Ctrl-C.
+
+    When every gate listens, the server prints one line with the addresses: "penstock ready res=… http=…". The log goes
+    to standard error.
+    """
+    # It takes a moment to import, and help does not need it.
+    from penstock.server import run  # noqa: PLC0415
+
+    settings = one_store(resolved)
+    try:
+        str(settings.data).encode()
+    except UnicodeEncodeError:
+        # SQLite cannot open such a file.
+        refuse(f"data = {str(settings.data)!r} (from {resolved.sources['data']}): is not valid Unicode")
+
+    def print_now(line: str) -> None:
+        print_line(line)
+        sys.stdout.flush()
+
+    raise typer.Exit(run(settings, print_now))
+
+
+def sessions_command(http: Http = None, config: Config = None, as_json: AsJson = False) -> None:
+    """List the connections of a running server: peer, age, traffic in both directions, when last seen."""
+    sessions = _request("GET", "/sessions", "sessions", http, config)
+    if as_json:
+        print_document(sessions)
+        return
+    rows = [
+        (
+            info["id"],
+            info["peer"],
+            f"{info['age']:,.0f} s",
+            f"{info['last_seen']:,.0f} s ago",
+            f"{info['messages_received']:,} ({size(info['bytes_received'])})",
+            f"{info['messages_sent']:,} ({size(info['bytes_sent'])})",
+            size(info["unsent_bytes"]),
+        )
+        for info in sessions
+    ]
+    print_table(COLUMNS, rows, empty="no sessions")
+
+
+def kick_command(
+    session: Annotated[str, typer.Argument(metavar="ID", help="the session's id, as `penstock sessions` shows it")],
+    http: Http = None,
+    config: Config = None,
+) -> None:
+    """Close one connection of a running server. The server tells the client that it closes the connection."""
+    if not ID.fullmatch(session):
+        # As part of a path it would request something else.
+        fail(f"there is no session {session}; list them with `penstock sessions`")
+    kicked = _request("DELETE", f"/sessions/{quote(session, safe='')}", "kicked", http, config)
+    print_line(f"kicked {kicked}")
+
+
+def _request(method: str, path: str, member: str, http: str | None, config: Path | None) -> Any:
+    """Ask a running server; returns one member of its answer, or ends the command."""
+    with exit_on_error():
+        address = resolve({"http": http}, os.environ, config).settings.http
+    host, number = host_and_port(address)
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        refuse(f"{address} has no valid host name; name the server with --http HOST:PORT")
+    connection = HTTPConnection(host, number, timeout=ANSWER_S_MAX)
+    stranger = f"the server at {address} is not a Penstock server"
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        fail(f"no server answers at {address}: {reason}; name the server with --http HOST:PORT")
+    except (HTTPException, ValueError):
+        fail(stranger)
+    finally:
+        connection.close()
+    if isinstance(answer, dict) and response.status == 200 and member in answer:
+        return answer[member]
+    return fail(str(answer["error"]) if isinstance(answer, dict) and "error" in answer else stranger)

@@ -1,0 +1,84 @@
+"""Which checks `penstock doctor` makes, in which order, and what a check returns."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from penstock.settings import Settings
+
+INDISPENSABLE: Final = ("libraries", "sqlite")
+"""Checks without which nothing else of Penstock can be imported."""
+
+
+class Status(StrEnum):
+    """How bad a finding is. A warning may be intended, so it is not a failure."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of a check: what it found, and what to do."""
+
+    check: str
+    status: Status
+    message: str
+    advice: str | None = None
+
+
+def ok(check: str, message: str, advice: str | None = None) -> Finding:
+    """A check that passed."""
+    return Finding(check, Status.OK, message, advice)
+
+
+def warning(check: str, message: str, advice: str) -> Finding:
+    """Something that works, but may not be intended."""
+    return Finding(check, Status.WARNING, message, advice)
+
+
+def problem(check: str, message: str, advice: str) -> Finding:
+    """Something that does not work."""
+    return Finding(check, Status.PROBLEM, message, advice)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to check: this machine with these settings, and at most one of a directory, a database and a server."""
+
+    settings: Settings
+    environ: Mapping[str, str]
+    data: Path | None = None
+    database: str | None = None
+    url: str | None = None
+
+
+def examine(target: Target) -> Iterator[Finding]:
+    """All checks. Those that need libraries are skipped if libraries are missing."""
+    from penstock.doctor.machine import installation, machine, spark  # noqa: PLC0415 - they import this module
+
+    installed = list(installation(needs_postgres=target.database is not None))
+    yield from installed
+    yield from spark(target.environ)
+    yield from machine(target.settings)
+    if any(finding.status is Status.PROBLEM and finding.check in INDISPENSABLE for finding in installed):
+        return
+    from penstock.doctor.disk import disk  # noqa: PLC0415
+    from penstock.doctor.ports import ports  # noqa: PLC0415
+    from penstock.doctor.stores import embedded_store, postgres_store, server  # noqa: PLC0415
+
+    if target.url is not None:
+        yield from server(target.url)
+        return
+    yield from ports(target.settings)
+    if target.database is not None:
+        yield from postgres_store(target.database)
+        return
+    yield from disk(target.data or Path(), target.settings)
+    if target.data is not None:
+        yield from embedded_store(target.data, target.settings)
+    else:
+        yield ok("store", "no store was named", "name one to check it: --data DIR, --store URL, or --url of a server")

@@ -1,0 +1,322 @@
+"""Background tasks: they watch the free space of the disk, give space back, erase, and seal.
+
+Each task works in small steps that share group commits with requests. Work that is left when the server stops
+continues after the next start.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from enum import StrEnum
+from importlib import import_module
+from typing import Final
+
+from penstock.engine.context import EngineContext
+from penstock.engine.metrics import Metrics
+from penstock.engine.workers import WorkerPool
+from penstock.errors import PenstockError, StorageFull
+from penstock.settings import Settings, shown
+from penstock.store import Store
+from penstock.store.contract import Erase, GiveBack, Seal, Transaction
+from penstock.store.sealing import BLOCK_BITS, next_seal
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+"""How often the free space is measured."""
+MIB: Final = 1 << 20
+MARGIN_PART: Final = 8
+"""Free space counts as above a limit again when this part of the limit more is free."""
+STEP_BYTES_MAX: Final = 4 << 20
+"""Given back in one step; other writers wait for it."""
+GIVE_BACK_PAUSE_S: Final = 0.05
+ERASE_RECORDS_MAX: Final = 64
+"""Records that one step erases; other writers wait for it."""
+ERASE_PAUSE_S: Final = 0.01
+ERASE_RETRY_S: Final = 1.0
+ELSEWHERE_S: Final = 3.0
+"""How long to wait for another server that erases or seals, before looking again."""
+SEAL_REST_S_MIN: Final = 0.005
+"""The least rest between two seals; it is as long as the seal took to write."""
+SEAL_RETRY_S_MIN: Final = 1.0
+SEAL_RETRY_S_MAX: Final = 60.0
+"""After a seal that failed; twice as long each time."""
+
+
+class BackgroundTask(ABC):
+    """Works whenever it is woken."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def wake(self) -> None:
+        """Tell the task that there is work."""
+        self._event.set()
+
+    async def _work(self) -> None:
+        while await self._event.wait():
+            self._event.clear()
+            await self._turn()
+
+    @abstractmethod
+    async def _turn(self) -> None:
+        """Do all of the work, or a step of it."""
+
+
+# --- free space -----------------------------------------------------------------------------------------------
+
+
+class Space(StrEnum):
+    """How much room there is."""
+
+    ENOUGH = "enough"
+    LOW = "low"
+    NONE = "none"
+
+
+class DiskWatch:
+    """Warns when free space runs low, and refuses appends before the disk is full.
+
+    The space below `disk_refuse_bytes` is for acknowledgements, progress, and erasing, which needs room before it gives
+    any back. Appends succeed again a little above the limit: a disk around it would change its state every second.
+    """
+
+    def __init__(self, store: Store, settings: Settings, metrics: Metrics) -> None:
+        self._store = store
+        self._warn_bytes = settings.disk_warn_bytes
+        self._refuse_bytes = settings.disk_refuse_bytes
+        self._metrics = metrics
+        self._space = Space.ENOUGH
+        self._task: asyncio.Task[None] | None = None
+        self.is_refusing = False
+        """Whether appends are refused."""
+
+    async def start(self) -> None:
+        await self._look()
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def check(self) -> None:
+        """Raise StorageFull if appends are refused."""
+        if (refusal := self.refusal()) is not None:
+            raise refusal
+
+    def refusal(self) -> StorageFull | None:
+        """Why appends are refused, if they are."""
+        if not self.is_refusing or (free := self._metrics.disk_free_bytes) is None:
+            return None
+        least = shown("disk_refuse_bytes", self._refuse_bytes)
+        enough = -(-_with_margin(self._refuse_bytes) // MIB)
+        more = "" if free < self._refuse_bytes else f"; {enough:,} MiB must be free again"
+        return StorageFull(f"{free // MIB:,} MiB are free on its disk, and disk_refuse_bytes is {least}{more}")
+
+    async def _work(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        try:
+            # In a thread: a disk can take long to answer.
+            free = await asyncio.to_thread(self._store.free_bytes)
+        except OSError as error:
+            log.debug("the free space is not known: %s", error)
+            free = None
+        self._metrics.disk_free_bytes = free
+        before, self._space = self._space, Space.ENOUGH if free is None else self._judge(free)
+        self.is_refusing = self._metrics.disk_refusing = self._space is Space.NONE
+        if self._space is before:
+            return
+        mib = "unknown" if free is None else f"{free // MIB:,} MiB"
+        if self._space is Space.NONE:
+            log.error("free space of the disk: %s; appends are refused (disk_refuse_bytes)", mib)
+        elif self._space is Space.LOW:
+            again = "; appends are taken again" if before is Space.NONE else ""
+            log.warning("free space of the disk: %s, which is little (disk_warn_bytes)%s", mib, again)
+        else:
+            log.warning("free space of the disk: %s, which is enough again", mib)
+
+    def _judge(self, free: int) -> Space:
+        is_none, is_low = self._space is Space.NONE, self._space is not Space.ENOUGH
+        if free < (_with_margin(self._refuse_bytes) if is_none else self._refuse_bytes):
+            return Space.NONE
+        return Space.LOW if free < (_with_margin(self._warn_bytes) if is_low else self._warn_bytes) else Space.ENOUGH
+
+
+def _with_margin(limit: int) -> int:
+    return limit + limit // MARGIN_PART
+
+
+class SpaceKeeper(BackgroundTask):
+    """Gives free space back to the file system: after erasures, and from time to time.
+
+    The store decides what is worth giving back; the next appends use most of the free space again.
+    """
+
+    def __init__(self, context: EngineContext) -> None:
+        super().__init__()
+        self._context = context
+
+    async def _turn(self) -> None:
+        try:
+            await self._give_back()
+        except PenstockError as error:
+            log.warning("free space was not given back; the server tries again later: %s", error)
+
+    async def _give_back(self) -> None:
+        before: int | None = None
+        while True:
+            (left,) = await self._context.write(Transaction((GiveBack(STEP_BYTES_MAX),)))
+            assert isinstance(left, int)
+            # Appends may use the space meanwhile, or readers keep the file from shrinking: then stop.
+            if not left or (before is not None and left >= before):
+                return
+            before = left
+            await asyncio.sleep(GIVE_BACK_PAUSE_S)
+
+
+# --- erasing and sealing --------------------------------------------------------------------------------------
+
+
+class Eraser(BackgroundTask):
+    """Removes the bytes of deleted and erased events from the store's files. They are unreadable already."""
+
+    def __init__(self, context: EngineContext, space: SpaceKeeper) -> None:
+        super().__init__()
+        self._context = context
+        self._space = space
+
+    def start(self, open_erasures: int) -> None:
+        """Begin, with what is left from before."""
+        if open_erasures:
+            self.wake()
+        self.begin()
+
+    async def _turn(self) -> None:
+        pause = await self._step()
+        if pause:
+            self.wake()
+            await asyncio.sleep(pause)
+
+    async def _step(self) -> float:
+        """Erase some records; the seconds until the next step, 0 if nothing is left."""
+        if not await self._context.others.may("erase"):
+            return ELSEWHERE_S
+        try:
+            (still_open,) = await self._context.write(Transaction((Erase(ERASE_RECORDS_MAX),)))
+        except PenstockError as error:
+            log.warning("deleted events are not erased yet; trying again: %s", error)
+            return ERASE_RETRY_S
+        if still_open:
+            return ERASE_PAUSE_S
+        self._space.wake()
+        return 0
+
+
+class Sealer(BackgroundTask):
+    """Seals: a separate process merges the small records of a complete block, and the writer replaces them.
+
+    Nothing here is urgent: what is not sealed is only slower to read. So there is one seal at a time, and after each a
+    rest as long as the seal took to write.
+    """
+
+    def __init__(self, context: EngineContext, pool: WorkerPool, metrics: Metrics, disk: DiskWatch) -> None:
+        super().__init__()
+        self._context = context
+        self._wakeups = context.wakeups
+        self._pool = pool
+        self._metrics = metrics
+        self._disk = disk
+        self._loop = asyncio.get_running_loop()
+        self._mark = 1
+        self._rest_until = 0.0
+        self._again_s = 0.0
+        metrics.seal_lag = lambda: max(0, block_start(self._wakeups.head + 1) - self._mark)
+
+    def start(self, head: int, mark: int) -> None:
+        """Begin, with what is left from before: the store's last position, and up to where it is sealed."""
+        self._mark, self._wakeups.head = mark, head
+        if self._context.settings.seal:
+            self._wakeups.wake_sealer = self.wake
+            self.begin()
+            self._await_block(mark)
+
+    def _await_block(self, position: int) -> None:
+        """Have a commit wake this when the block of a position is complete; at once if it is."""
+        self._wakeups.seal_due = block_end(position)
+        self._wakeups.committed((), self._wakeups.head)
+
+    async def _turn(self) -> None:
+        while True:
+            head = self._wakeups.head
+            try:
+                if await self._is_done():
+                    break
+            except PenstockError as error:
+                if not self._again_s:
+                    log.warning("records could not be sealed now; trying again: %s", error)
+                self._again_s = min(max(2 * self._again_s, SEAL_RETRY_S_MIN), SEAL_RETRY_S_MAX)
+                await asyncio.sleep(self._again_s)
+        self._succeeded()
+        self._await_block(head + 1)
+
+    async def _is_done(self) -> bool:
+        """Seal one block, or a part of one; True if there was nothing to seal."""
+        if refusal := self._disk.refusal():
+            # A merged record needs its room before the room of the small ones is free.
+            raise refusal
+        if not await self._context.others.may("seal"):
+            await asyncio.sleep(ELSEWHERE_S)
+            return False
+        head = self._wakeups.head
+        seal: Seal | None = await self._pool.run(next_seal)
+        # The worker makes the next seal while this task rests.
+        await asyncio.sleep(max(self._rest_until - self._loop.time(), 0))
+        if seal is not None:
+            await self._carry_out(seal)
+            return False
+        # Other servers may have sealed the rest.
+        self._mark = max(self._mark, block_start(head + 1))
+        return True
+
+    async def _carry_out(self, seal: Seal) -> None:
+        # The writer compares with NumPy: load it here, so that appends do not wait for that.
+        await asyncio.to_thread(import_module, "penstock.store.joining")
+        began = self._loop.time()
+        (done,) = await self._context.write(Transaction((seal,)), len(seal.data or b""))
+        ended = self._loop.time()
+        self._rest_until = ended + max(ended - began, SEAL_REST_S_MIN)
+        if not done:
+            # An erasure came between: this seal would bring the events back, so the worker makes a new one.
+            return
+        self._succeeded()
+        self._mark = seal.next
+        if seal.data is not None:
+            self._metrics.seals += 1
+            self._metrics.sealed_events += seal.last - seal.first + 1
+
+    def _succeeded(self) -> None:
+        if self._again_s:
+            log.warning("records are sealed again")
+        self._again_s = 0.0
+
+
+def block_start(position: int) -> int:
+    """The first position of the block of a position."""
+    return position >> BLOCK_BITS << BLOCK_BITS
+
+
+def block_end(position: int) -> int:
+    """The last position of the block of a position."""
+    return (((position >> BLOCK_BITS) + 1) << BLOCK_BITS) - 1

@@ -1,0 +1,190 @@
+"""Shared by all handlers of requests: the writer, the workers, long polls, locks, and the rules for names."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from penstock.engine import jobs
+from penstock.engine.coordination import OWN_STORE, OwnStore
+from penstock.engine.wakeups import Waiter, Wakeups
+from penstock.engine.workers import WorkerPool
+from penstock.engine.writer import Writer
+from penstock.errors import InvalidRequest, PenstockError, ReaderBusy, ReaderTimeout
+from penstock.model import EventFilter, ProducerMark, Reply, Request, check_context, check_job, check_name, check_stream
+from penstock.settings import Settings
+from penstock.store.contract import Operation, Outcome, ReadLimits, Result, Search, Transaction
+
+SCANNED_POSITIONS_MAX: Final = 4096
+"""How far a scan that finds nothing goes before a subscription or queue saves its new position on disk."""
+AGAIN_S_MIN: Final = 0.001
+CROWDED_S_MAX: Final = 0.05
+"""How long a long poll backs off when one commit wakes more of them than there is room for."""
+
+R = TypeVar("R")
+Handler = Callable[[Any, Any], Awaitable[Reply]]
+"""Carries out one kind of request, given the request and a presenter if there is one."""
+Handlers = dict[type[Request], Handler]
+
+
+class Attempt(NamedTuple, Generic[R]):
+    """One attempt to read: the reply, whether it found anything, and what to wait for if not.
+
+    `again_in` is after how many seconds another attempt is worthwhile without any commit.
+    """
+
+    reply: R
+    found: bool
+    wanted: EventFilter
+    again_in: float | None = None
+
+
+class EngineContext:
+    def __init__(
+        self, settings: Settings, writer: Writer, pool: WorkerPool, wakeups: Wakeups, others: OwnStore = OWN_STORE
+    ) -> None:
+        self.settings = settings
+        self.writer = writer
+        self.pool = pool
+        self.wakeups = wakeups
+        self.others = others
+        self.limits = ReadLimits(settings.page_events_max, settings.page_bytes_max)
+
+    async def write(
+        self, transaction: Transaction, size: int = 0, written: Callable[[list[Result]], None] | None = None
+    ) -> list[Result]:
+        """Write a transaction; its results once it is on disk.
+
+        `written` gets the results first, even if the caller has given up by then.
+        """
+        answer: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
+
+        def finish(outcome: Outcome) -> None:
+            if written is not None and isinstance(outcome, list):
+                written(outcome)
+            resolve(answer, outcome)
+
+        self.writer.submit(transaction, size, finish)
+        return await answer
+
+    async def refuse(self, refusal: PenstockError, mark: ProducerMark | None, *operations: Operation) -> list[Result]:
+        """Raise a refusal, unless the store has the mark of these operations: then return their first results.
+
+        A refusal says that nothing was written, which would be wrong for a repeat.
+        """
+        if mark is None:
+            raise refusal
+        return await self.write(Transaction(operations, mark, refusal))
+
+    async def long_poll(self, wait_ms: int, attempt: Callable[[], Awaitable[Attempt[R]]]) -> R:
+        """Attempt until something is found or the time is up. Commits of what is wanted start the next attempt."""
+        until = time.monotonic() + min(wait_ms, self.settings.poll_wait_ms_max) / 1000
+        tried = await attempt()
+        if tried.found or wait_ms <= 0:
+            return tried.reply
+        with self.wakeups.watch(tried.wanted) as waiter:
+            # A commit can precede the watch: look again, then wait.
+            waiter.wake()
+            while await self._may_try_again(tried, waiter, until):
+                waiter.clear()
+                try:
+                    tried = await attempt()
+                except ReaderBusy:
+                    await asyncio.sleep(random.uniform(0, CROWDED_S_MAX))  # noqa: S311
+                    waiter.wake()
+                if tried.found:
+                    break
+            return tried.reply
+
+    async def _may_try_again(self, tried: Attempt[R], waiter: Waiter, until: float) -> bool:
+        """Wait for a reason to try again; False when no time is left, or the server stops."""
+        left = until - time.monotonic()
+        if left <= 0 or self.wakeups.closing:
+            return False
+        if tried.again_in is None or tried.again_in > left:
+            return await waiter.wait(left) and not self.wakeups.closing
+        await waiter.wait(max(tried.again_in, AGAIN_S_MIN))
+        return not self.wakeups.closing
+
+    async def find_position(self, wanted: EventFilter, ticks: int) -> Search:
+        """The first event at or after a time, or where the history ends."""
+        start = 1
+        while True:
+            search: Search = await self.pool.run(jobs.find_position, wanted, ticks, start, self.limits)
+            if search.position is not None or search.end:
+                return search
+            start = search.next
+
+    async def position_for(self, wanted: EventFilter, ticks: int) -> int:
+        """Where a reader of everything from a time on begins; after the present end if there is nothing."""
+        search = await self.find_position(wanted, ticks)
+        return search.next if search.position is None else search.position
+
+
+def resolve(answer: asyncio.Future[R], outcome: R | PenstockError) -> None:
+    """Set the result or the error of a future, unless its caller has given up."""
+    if answer.done():
+        return
+    if isinstance(outcome, PenstockError):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
+
+
+def plain(handler: Callable[[Any], Awaitable[Reply]]) -> Handler:
+    """A handler whose reply has no events."""
+    return lambda request, _present: handler(request)
+
+
+def check_names(**names: str) -> None:
+    """Raise InvalidRequest for an invalid name; the keyword says what it names."""
+    for field, name in names.items():
+        if field == "context":
+            reason = check_context(name)
+        elif field == "filter":
+            # The empty filter is every stream; any other is the beginning of a stream's name.
+            reason = check_stream(name) if name else None
+        else:
+            reason = check_job(name) if field == "job" else check_name(name)
+        if reason:
+            raise InvalidRequest(field, reason)
+
+
+class KeyedLocks:
+    """A lock for each subscription, queue or iterator in use: requests about the same one take turns, in order."""
+
+    def __init__(self, wait_ms_max: int) -> None:
+        self._wait_ms_max = wait_ms_max
+        self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def turn(self, *keys: Hashable) -> AsyncIterator[None]:
+        """Hold the locks of these keys. Raises ReaderTimeout when one is not free in time."""
+        async with AsyncExitStack() as held:
+            # Always in one order, so that two requests for the same two keys cannot deadlock.
+            for key in sorted(set(keys), key=repr):
+                await held.enter_async_context(self._one(key))
+            yield
+
+    @asynccontextmanager
+    async def _one(self, key: Hashable) -> AsyncIterator[None]:
+        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
+        self._locks[key] = (lock, users + 1)
+        try:
+            try:
+                async with asyncio.timeout(self._wait_ms_max / 1000):
+                    await lock.acquire()
+            except TimeoutError:
+                raise ReaderTimeout(self._wait_ms_max) from None
+            try:
+                yield
+            finally:
+                lock.release()
+        finally:
+            users = self._locks[key][1] - 1
+            if users:
+                self._locks[key] = (lock, users)
+            else:
+                del self._locks[key]

@@ -1,0 +1,328 @@
+"""Events as JSON objects and rows: commands, files and Spark share the names of members and their rules.
+
+| member | |
+|---|---|
+| `context`, `stream`, `type` | text; `Defaults` fill in missing ones |
+| `id` (`event_id`) | a UUID; by default a random one |
+| `time` (`timestamp`) | see `penstock.model.times`; by default now |
+| `headers` | text; in JSON also an object, which becomes compact JSON |
+| `body`, `text`, `base64` | at most one of them |
+| `position`, `sequence`, `recorded`, `recorded_at`, `commit` | where the event was; readers ignore them |
+
+`json_line` writes a body that comes back byte by byte: `body`, any JSON value, only if compact JSON of that value is
+the same bytes; otherwise `text` if it is UTF-8, otherwise `base64`. Headers follow the same rule. `event_document` is
+for reading: there every JSON body is a `body`, and its spacing and the form of its numbers may change.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from json.encoder import encode_basestring as quoted
+from typing import Any, Final
+from uuid import UUID
+
+from penstock.cloudevents import Incoming
+from penstock.model import Event, NewEvent, check_context, check_stream, check_type, now_ticks
+from penstock.model.events import random_id
+from penstock.model.times import stamp_of, stamp_of_text, text_of_stamp, text_of_ticks
+from penstock.store.contract import LOG_CONTEXT, MESSAGE_TYPE
+from penstock.wire.remits import first_invalid
+
+NAMES_CACHED: Final = 10_000
+ALIASES: Final = {"event_id": "id", "timestamp": "time"}
+PLACES: Final = frozenset(("position", "sequence", "recorded", "recorded_at", "commit"))
+"""Members that readers ignore: an imported event gets a new place."""
+BODIES: Final = ("body", "text", "base64")
+MEMBERS: Final = frozenset(("context", "stream", "type", "id", "time", "headers", *BODIES, *ALIASES, *PLACES))
+
+compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+"""JSON as `penstock.event` writes it."""
+
+
+class BadEvent(ValueError):
+    """A member that cannot be part of an event, and why."""
+
+    def __init__(self, member: str, reason: str) -> None:
+        super().__init__(f"{member} {reason}")
+        self.member = member
+        self.reason = reason
+
+
+# --- strict JSON ----------------------------------------------------------------------------------------------
+#
+# Python's reader takes the last of two members of one name, turns 1e999 into infinity, and accepts NaN. To keep what
+# was sent, these refuse all three.
+
+
+def _refuse_constant(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{text} is too large")
+    return number
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+decoder: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text, if nothing of it is lost. Raises ValueError."""
+    found = decoder.decode(text)
+    if "\\u" in text:
+        # JSON can name half of a surrogate pair, which UTF-8 cannot hold.
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def compact_json(member: str, value: Any) -> str:
+    """Raises BadEvent if a value is not JSON, or not Unicode."""
+    try:
+        text = compact(value)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadEvent(member, f"is not JSON that can be kept: {error}") from None
+    return text
+
+
+# --- out ------------------------------------------------------------------------------------------------------
+
+
+def event_document(event: Event) -> dict[str, Any]:
+    """An event as `penstock read --json` prints it."""
+    headers: Any = event.headers
+    try:
+        found = None if headers is None else parse_json(headers)
+        headers = found if isinstance(found, dict) else headers
+    except (ValueError, RecursionError):
+        pass
+    body: dict[str, Any]
+    try:
+        body = {"text": event.body.decode()}
+        body = {"body": parse_json(body["text"])}
+    except UnicodeDecodeError:
+        body = {"base64": b64encode(event.body).decode()}
+    except (ValueError, RecursionError):
+        pass
+    return {
+        "position": event.position,
+        "sequence": event.sequence,
+        "context": event.context,
+        "stream": event.stream,
+        "type": event.type,
+        "id": text_of_id(event.id),
+        "timestamp": text_of_ticks(event.ticks),
+        "recorded_at": text_of_ticks(event.recorded),
+        "headers": headers,
+        **body,
+    }
+
+
+def json_line(event: Event) -> bytes:
+    """An event as a line of JSON that `event_of` turns into the same event."""
+    headers, body = "null", ""
+    if event.headers is not None:
+        is_object = event.headers[:1] == "{" and _is_compact(event.headers)
+        headers = event.headers if is_object else quoted(event.headers)
+    if event.body:
+        try:
+            text = event.body.decode()
+            body = f',"body":{text}' if _is_compact(text) else f',"text":{quoted(text)}'
+        except UnicodeDecodeError:
+            body = f',"base64":"{b64encode(event.body).decode()}"'
+    # Bodies and headers that are JSON go in as they are, so the object is put together as text.
+    return (
+        f'{{"position":{event.position},"sequence":{event.sequence},"context":{quoted(event.context)},'
+        f'"stream":{quoted(event.stream)},"type":{quoted(event.type)},"id":"{text_of_id(event.id)}",'
+        f'"timestamp":"{text_of_stamp(event.stamp)}","recorded_at":"{text_of_stamp(stamp_of(event.recorded))}",'
+        f'"headers":{headers}{body}}}\n'
+    ).encode()
+
+
+def _is_compact(text: str) -> bool:
+    try:
+        return compact(json.loads(text)) == text
+    except (ValueError, RecursionError):
+        return False
+
+
+def text_of_id(id: bytes) -> str:
+    text = id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+# --- in -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Members for events that lack them."""
+
+    context: str | None = None
+    stream: str | None = None
+    type: str | None = None
+    bytes_max: int | None = None
+    """Refuse larger events, to learn where they are."""
+
+    def check(self) -> str | None:
+        """Why a default cannot be, or None."""
+        for name, check in _CHECKS.items():
+            value = getattr(self, name)
+            if value is not None and (reason := check(value)):
+                return f"--{name} {reason}"
+        return None
+
+
+_CHECKS: Final = {
+    "context": lru_cache(NAMES_CACHED)(check_context),
+    "stream": lru_cache(NAMES_CACHED)(check_stream),
+    "type": lru_cache(NAMES_CACHED)(check_type),
+}
+
+
+def event_of(
+    members: Mapping[str, Any],
+    defaults: Defaults = Defaults(),  # noqa: B008 - it cannot be changed
+    *,
+    body: bytes | None = None,
+    stamp: int | None = None,
+) -> Incoming:
+    """The event of a JSON object or a row. Raises BadEvent.
+
+    Formats with their own rules for bodies and times pass `body` and `stamp`; then they also check for unknown members.
+    """
+    if body is None:
+        if not members.keys() <= MEMBERS:
+            unknown = next(name for name in members if name not in MEMBERS)
+            raise BadEvent(unknown, "is no member of an event; put the event's own data into its body")
+        body = _body(members)
+    context = _name("context", members, defaults.context)
+    stream = _name("stream", members, defaults.stream)
+    kind = _name("type", members, defaults.type)
+    stamp = _stamp(members) if stamp is None else stamp
+    event = NewEvent(_id(members), stamp, kind, _headers(members.get("headers")), body)
+    return checked(Incoming(context, stream, event), defaults.bytes_max)
+
+
+def size_of(row: Incoming) -> int:
+    """About how many bytes an event has."""
+    return len(row.event.body) + len(row.event.headers or "") + len(row.event.type)
+
+
+def checked(row: Incoming, bytes_max: int | None = None) -> Incoming:
+    """An event with valid names that, if it goes into a log, is a message. Raises BadEvent."""
+    event = row.event
+    for name, value in (("context", row.context), ("stream", row.stream), ("type", event.type)):
+        if reason := _CHECKS[name](value):
+            raise BadEvent(name, reason)
+    if row.context == LOG_CONTEXT:
+        # Logs take only CBOR: the engine would refuse everything else.
+        if event.type != MESSAGE_TYPE:
+            raise BadEvent("type", f"is {event.type!r}, and the context {LOG_CONTEXT} has logs: {MESSAGE_TYPE!r} only")
+        if flaw := first_invalid([event.body]):
+            raise BadEvent("body", f"is no message for a log: {flaw[1]}")
+    if bytes_max is not None and size_of(row) > bytes_max:
+        raise BadEvent("body", "is too large")
+    return row
+
+
+def _body(members: Mapping[str, Any]) -> bytes:
+    given = [name for name in BODIES if name in members]
+    if not given:
+        return b""
+    if len(given) > 1:
+        raise BadEvent(given[1], f"is there together with {given[0]}")
+    (name,) = given
+    if name == "body":
+        return compact_json(name, members[name]).encode()
+    text = text_of(name, members[name])
+    return text.encode() if name == "text" else decode_base64(name, text)
+
+
+def decode_base64(member: str, text: str) -> bytes:
+    """Raises BadEvent."""
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as error:
+        raise BadEvent(member, f"is not base64: {str(error).lower()}") from None
+
+
+def _name(member: str, members: Mapping[str, Any], default: str | None) -> str:
+    value = members.get(member)
+    if value is None or value == "":
+        if default is None:
+            raise BadEvent(member, f"is missing; say --{member} for all events that have none")
+        return default
+    return text_of(member, value)
+
+
+def text_of(member: str, value: Any) -> str:
+    """A value that is text and Unicode. Raises BadEvent."""
+    if not isinstance(value, str):
+        kinds = {dict: "an object", list: "an array", bool: "a boolean", type(None): "null"}
+        raise BadEvent(member, f"is {kinds.get(type(value), repr(value))}, where text belongs")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadEvent(member, "has half of a surrogate pair") from None
+    return value
+
+
+def _given(members: Mapping[str, Any], *names: str) -> tuple[str, Any]:
+    """The first of some members that is there and not empty; None if none is."""
+    for name in names:
+        value = members.get(name)
+        if value is not None and value != "":
+            return name, value
+    return names[0], None
+
+
+def _id(members: Mapping[str, Any]) -> bytes:
+    name, value = _given(members, "id", "event_id")
+    return random_id() if value is None else id_of(name, value)
+
+
+def id_of(member: str, value: Any) -> bytes:
+    """The bytes of a UUID, from text or from its 16 bytes. Raises BadEvent."""
+    if isinstance(value, bytes):
+        if len(value) != 16:
+            raise BadEvent(member, f"has {len(value)} bytes; an id has 16")
+        return bytes(value)
+    text = text_of(member, value)
+    try:
+        if len(text) == 36 and text[8] == text[13] == text[18] == text[23] == "-":
+            # Nearly always, and much faster than UUID.
+            found = bytes.fromhex(text.replace("-", ""))
+            if len(found) == 16:
+                return found
+        return UUID(text).bytes
+    except ValueError:
+        raise BadEvent(member, f"is {text[:40]!r}, which is no UUID") from None
+
+
+def _stamp(members: Mapping[str, Any]) -> int:
+    name, value = _given(members, "time", "timestamp")
+    if value is None:
+        return stamp_of(now_ticks())
+    text = text_of(name, value)
+    try:
+        return stamp_of_text(text)
+    except ValueError as error:
+        raise BadEvent(name, str(error)) from None
+
+
+def _headers(value: Any) -> str | None:
+    if value is None or value == "":
+        return None
+    return compact_json("headers", value) if isinstance(value, dict) else text_of("headers", value)

@@ -1,0 +1,318 @@
+"""Res01 messages in flight: `InFlightMessage` is one message, `Pipeline` has those of one connection.
+
+The gate submits a message's requests to the engine, and sends its answers when they are ready. Its bytes count against
+the budget until then, and so do replies that wait for an earlier one; see `penstock.engine.engine`.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from penstock.engine import Engine
+from penstock.engine.engine import Budget
+from penstock.errors import PenstockError, Unexpected, drop_traceback
+from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
+from penstock.model.replies import Encoded
+from penstock.tcp import Hold, TcpSession, Why
+from penstock.wire.res01 import Exchange, Frames, Presenter
+
+log = logging.getLogger(__name__)
+
+OUTSTANDING_MAX: Final = 1024
+"""Unanswered messages of one connection; when there are more, the gate stops reading from it. Long polls do not count:
+the engine limits them for all connections together."""
+PAGES_MAX: Final = 4
+"""Reads of pages in flight for one connection; others wait for their turn."""
+UNREAD_MS_MAX: Final = 1000
+"""How long a peer may take nothing while too much waits for it. Many long polls may end at once: a peer that reads
+slowly still gets all answers."""
+PAGES: Final = (FetchSubscription, ReadAll, ReadRecords, ReadStream)
+
+
+class InFlightMessage:
+    """Collects the replies to a message's requests, in any order. A gate's subclass sends the answers."""
+
+    __slots__ = (
+        *("_abandons", "_budget", "_replies", "_counted", "_engine", "_is_going_on", "_left", "_next", "_present"),
+        *("exchange", "size"),
+    )
+
+    def __init__(self, exchange: Exchange, size: int) -> None:
+        self.exchange = exchange
+        self.size = size
+        """Bytes of the message."""
+        self._counted = False
+        self._left = len(exchange.requests)
+        self._next = 0
+        self._abandons: list[Callable[[], bool]] = []
+
+    # -- implemented by gates
+
+    def deliver(self, answers: list[Frames], done: bool) -> None:
+        """Send answers. `done`: they are the last ones."""
+        raise NotImplementedError
+
+    def may_go_on(self, begun: int) -> bool:  # noqa: ARG002
+        """Whether another of several requests may begin while so many are in flight. If not, call `go_on` later."""
+        return True
+
+    # -- called by gates
+
+    @property
+    def done(self) -> bool:
+        """Whether all requests are answered."""
+        return not self._left
+
+    def enter(self, budget: Budget) -> bool:
+        """Take the message's bytes from the budget. Without room, answer busy to every request and return False."""
+        self._budget = budget
+        if budget.take(self.size):
+            self._counted = True
+            return True
+        refused: list[Reply | PenstockError] = [budget.busy(request) for request in self.exchange.requests]
+        for replies in [[each] for each in refused] if self.exchange.one_each else [refused]:
+            self._left -= len(replies)
+            self._answer(replies)
+        return False
+
+    def begin(self, engine: Engine, present: Presenter) -> None:
+        """Submit all requests; a message without requests is answered at once."""
+        requests = self.exchange.requests
+        engine.metrics.commands[self.exchange.name] += 1
+        if len(requests) == 1:
+            self._abandons.append(engine.submit(ANONYMOUS, requests[0], self._only, present))
+        elif requests:
+            self._engine, self._present = engine, present
+            self._replies: dict[int, tuple[Reply | PenstockError, int]] = {}
+            self._is_going_on = False
+            self.go_on()
+        else:
+            self._answer([])
+
+    def go_on(self) -> None:
+        """Submit those of several requests that may begin."""
+        # A reply may come while its request is submitted: then this runs already.
+        if self._is_going_on:
+            return
+        self._is_going_on = True
+        requests, abandons = self.exchange.requests, self._abandons
+        try:
+            while (begun := len(abandons)) < len(requests) and self.may_go_on(begun - len(requests) + self._left):
+                answer = partial(self._one_of_many, begun)
+                abandons.append(_nothing)
+                abandons[begun] = self._engine.submit(ANONYMOUS, requests[begun], answer, self._present)
+        finally:
+            self._is_going_on = False
+
+    def abandon(self) -> None:
+        """The connection is gone: give up requests that only read or wait."""
+        given_up = [give_up() for give_up in self._abandons]
+        # A cancelled task keeps its frames, which refer to this message. Drop the task, or the cycle stays in memory.
+        self._abandons = [_nothing] * len(given_up)
+        if len(self.exchange.requests) == 1 and given_up == [False]:
+            # The engine still writes it, and replies then.
+            return
+        self._give_bytes_back()
+        if len(self.exchange.requests) > 1 and given_up:
+            for _, size in self._replies.values():
+                if size:
+                    self._budget.give_back(size)
+            self._replies.clear()
+
+    # -- replies
+
+    def _only(self, reply: Reply | PenstockError) -> None:
+        self._left = 0
+        self._answer([reply])
+
+    def _one_of_many(self, index: int, reply: Reply | PenstockError) -> None:
+        """Answer all together at the end, or one after the other in order."""
+        if self.exchange.one_each:
+            # A reply that waits for an earlier one takes memory, and its answer is still due.
+            self._replies[index] = (reply, 0) if index == self._next else self._kept(index, reply)
+            while (ready := self._replies.pop(self._next, None)) is not None:
+                self._next += 1
+                self._left -= 1
+                if ready[1]:
+                    self._budget.give_back(ready[1])
+                self._answer([ready[0]])
+        else:
+            self._replies[index] = (reply, 0)
+            self._left -= 1
+            if not self._left:
+                self._answer([self._replies[place][0] for place in range(len(self._replies))])
+        self.go_on()
+
+    def _kept(self, index: int, reply: Reply | PenstockError) -> tuple[Reply | PenstockError, int]:
+        """A reply that has to wait, and its bytes. Without room for them the answer is busy: such messages only fetch,
+        and the client can fetch again."""
+        encoded: Encoded | None = getattr(reply, "encoded", None)
+        size = 0 if encoded is None else sum(map(len, encoded.content))
+        if not size or self._budget.take(size):
+            return reply, size
+        return self._budget.busy(self.exchange.requests[index]), 0
+
+    def _answer(self, replies: list[Reply | PenstockError]) -> None:
+        for reply in replies:
+            if isinstance(reply, PenstockError):
+                drop_traceback(reply)
+        try:
+            answers = self.exchange.answers(replies)
+        except Exception as error:
+            log.exception("an answer could not be encoded")
+            answers = [self.exchange.failed(Unexpected(repr(error)))]
+        done = not self._left
+        if done:
+            self._give_bytes_back()
+        self.deliver(answers, done)
+
+    def _give_bytes_back(self) -> None:
+        if self._counted:
+            self._counted = False
+            self._budget.give_back(self.size)
+
+
+def _nothing() -> bool:
+    """Stands for the function that gives a request up, while it is being submitted."""
+    return False
+
+
+class Pipeline:
+    """The messages in flight on one connection. It sends each answer when it is ready.
+
+    Reads of pages begin only as fast as the peer takes the answers, so that large reads do not fill the memory. It
+    stops reading from a connection with too many messages, or bytes of them, until some are answered.
+    """
+
+    __slots__ = (
+        *("_engine", "_in_flight", "_is_done", "_is_reading_on", "_outstanding", "_outstanding_bytes"),
+        *("_outstanding_max", "_pages", "_series", "_session", "_waiting"),
+    )
+
+    def __init__(self, engine: Engine, session: TcpSession, outstanding_max: int = OUTSTANDING_MAX) -> None:
+        self._engine = engine
+        self._session = session
+        self._outstanding_max = outstanding_max
+        self._outstanding = self._outstanding_bytes = 0
+        self._pages = 0
+        self._waiting: deque[PipelinedMessage] = deque()
+        self._in_flight: set[PipelinedMessage] = set()
+        self._series: set[PipelinedMessage] = set()
+        self._is_done = False
+        self._is_reading_on = False
+
+    def take(self, exchange: Exchange, size: int, present: Presenter, send: Callable[[list[Frames]], None]) -> None:
+        """Begin a message of so many bytes, or queue it until its turn."""
+        message = PipelinedMessage(self, exchange, size, present, send)
+        self._outstanding_bytes += size
+        if not message.waits:
+            self._outstanding += 1
+        if not message.enter(self._engine.budget):
+            return
+        if message.fills_pages:
+            self._waiting.append(message)
+            self.read_on()
+        else:
+            self._begin(message)
+        if self._is_crowded:
+            self._session.hold(Hold.BUSY)
+
+    @property
+    def _is_crowded(self) -> bool:
+        bytes_max = self._engine.budget.connection_bytes_max
+        return self._outstanding >= self._outstanding_max or self._outstanding_bytes > bytes_max
+
+    def read_on(self) -> None:
+        """Begin reads whose turn has come. Gates call this when the peer has taken answers, too."""
+        # One may be answered while it begins: then this runs already.
+        if self._is_reading_on:
+            return
+        self._is_reading_on = True
+        try:
+            for series in list(self._series):
+                series.go_on()
+            while self._waiting and self._pages < PAGES_MAX and self.may_read:
+                message = self._waiting.popleft()
+                message.has_page = True
+                self._pages += 1
+                self._begin(message)
+        finally:
+            self._is_reading_on = False
+
+    def _begin(self, message: "PipelinedMessage") -> None:
+        message.begin(self._engine, message.present)
+        if not message.done:
+            self._in_flight.add(message)
+            if message.fills_pages and len(message.exchange.requests) > 1:
+                self._series.add(message)
+
+    @property
+    def may_read(self) -> bool:
+        """Whether the peer reads its answers."""
+        return not self._session.holds & Hold.UNSENT
+
+    def finished(self, message: "PipelinedMessage") -> None:
+        """A message has all its answers."""
+        self._in_flight.discard(message)
+        self._series.discard(message)
+        self._outstanding_bytes -= message.size
+        if not message.waits:
+            self._outstanding -= 1
+        if message.has_page:
+            self._pages -= 1
+            self.read_on()
+        if self._session.holds & Hold.BUSY and not self._is_crowded:
+            self._session.release(Hold.BUSY)
+        if self._is_done and not self._outstanding:
+            self._session.leave(Why.DONE)
+
+    def peer_is_done(self) -> bool:
+        """The peer sends nothing more; whether answers are due. Those of long polls are not."""
+        self._is_done = True
+        return bool(self._outstanding)
+
+    def abandon(self) -> None:
+        """The connection is gone: give up requests that only read or wait."""
+        self._series.clear()
+        for message in [*self._waiting, *self._in_flight]:
+            message.abandon()
+        self._waiting.clear()
+        self._in_flight.clear()
+
+
+class PipelinedMessage(InFlightMessage):
+    """A message of a connection."""
+
+    __slots__ = ("_pipeline", "_send", "fills_pages", "has_page", "present", "waits")
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        exchange: Exchange,
+        size: int,
+        present: Presenter,
+        send: Callable[[list[Frames]], None],
+    ) -> None:
+        super().__init__(exchange, size)
+        self._pipeline = pipeline
+        self._send = send
+        self.present = present
+        self.has_page = False
+        requests = exchange.requests
+        if len(requests) == 1 and isinstance(requests[0], Append):
+            self.waits = self.fills_pages = False
+            return
+        # A long poll must not wait for other messages, nor they for it.
+        self.waits = any(getattr(request, "wait_ms", 0) for request in requests)
+        self.fills_pages = not self.waits and any(isinstance(request, PAGES) for request in requests)
+
+    def may_go_on(self, begun: int) -> bool:
+        """Reads pages as fast as the peer takes them."""
+        return not self.fills_pages or (begun < PAGES_MAX and self._pipeline.may_read)
+
+    def deliver(self, answers: list[Frames], done: bool) -> None:
+        self._send(answers)
+        if done:
+            self._pipeline.finished(self)

@@ -1,0 +1,439 @@
+"""Exporting events to a file, whole or not at all. The same command continues an interrupted export.
+
+An export is a snapshot: it ends at the head that the history has when it begins. It writes to `PATH.partial`, and
+renames that when it is whole. From time to time it notes in `PATH.partial.json` how far it is, and how many bytes of
+the file that is. The same command cuts off the bytes after those and continues. A Parquet file is made at the end, of a
+stream of Arrow's (`parquet_format`).
+"""
+
+import errno
+import io
+import json
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
+
+from penstock.files import (
+    atomic_write,
+    is_replaceable,
+    made_of,
+    private,
+    read_file,
+    release,
+    sealed,
+    try_lock,
+    unsealed,
+)
+from penstock.history.histories import History, open_history
+from penstock.interchange.csv_format import csv_header, to_csv
+from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format
+from penstock.interchange.json_format import to_cloud_lines, to_json_lines
+from penstock.model import Event, EventFilter
+from penstock.model.times import ticks_of
+from penstock.terminal import shown_document
+
+if TYPE_CHECKING:
+    # Other formats need no pyarrow.
+    from penstock.interchange.parquet_format import ParquetEvents
+
+Progressed = Callable[[int, int, int], object]
+"""Called with the positions done, all positions, and the events written."""
+POSITION_MAX: Final = (1 << 63) - 1
+STEP_EVENTS: Final = 1024
+"""Events of one write."""
+NOTE_BYTES: Final = 64 << 20
+NOTE_S: Final = 2.0
+"""An export updates its note after so many bytes or seconds."""
+NOTE_BYTES_MAX: Final = 1 << 20
+"""Size of the largest note that an export reads."""
+PARTIAL: Final = ".partial"
+NOTE: Final = ".partial.json"
+FULL: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+Encoder = Callable[[Sequence[Event]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The events to export. Positions and `since` are inclusive, `until` is not; times are in ticks."""
+
+    context: str | None = None
+    filter: str = ""
+    types: tuple[str, ...] | None = None
+    first: int = 1
+    last: int = POSITION_MAX
+    since: int | None = None
+    until: int | None = None
+
+    def begin_in(self, history: History) -> int:
+        """The first position to read. For one context, the store knows where events of a time can begin."""
+        if self.since is None or self.context is None:
+            return self.first
+        found = history.position_of(self.context, self.since)
+        return POSITION_MAX if found is None else max(self.first, found)
+
+    def includes_time(self, event: Event) -> bool:
+        if self.since is None and self.until is None:
+            return True
+        ticks = ticks_of(event.stamp)
+        return (self.since is None or ticks >= self.since) and (self.until is None or ticks < self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Result of an export: the events in the file, those of earlier runs, and the last position."""
+
+    events: int
+    resumed_events: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRange:
+    """The last position and the times, in ticks, that the first run has fixed."""
+
+    last: int
+    since: int | None = None
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """How far an export is: the next position, and the events and bytes that are written."""
+
+    next: int
+    events: int
+    bytes: int
+    bounds: ExportRange
+
+
+def export_events(
+    url: str,
+    path: str,
+    kind: Format,
+    selection: Selection,
+    progressed: Progressed,
+    *,
+    written_times: tuple[str | None, str | None] | None = None,
+    restart: bool = False,
+) -> Exported:
+    """Write selected events of a history into a file. After an error the same call continues, unless told to restart.
+
+    `written_times` are since and until as the user wrote them: `1d` is another time when the export continues.
+    """
+    with closing(open_history(url)) as history:
+        now = history.now()
+        times = {} if written_times is None else dict(zip(("since", "until"), written_times, strict=True))
+        identity = {
+            "store": now.identity.id,
+            "timeline": now.identity.timeline,
+            "format": kind.value,
+            "selection": {**asdict(selection), **times},
+        }
+        bounds = ExportRange(min(selection.last, now.head), selection.since, selection.until)
+        with _open_target(path, kind, identity, bounds, restart) as target:
+            fixed = replace(selection, since=target.bounds.since, until=target.bounds.until)
+            resumed, first, last = target.events, selection.first, target.bounds.last
+            for events, following in pages(history, fixed, max(target.next, fixed.begin_in(history)), last):
+                target.write(events, following)
+                progressed(min(following - 1, last) - first + 1, max(0, last - first + 1), target.events)
+            target.finish()
+            return Exported(target.events, resumed, last)
+
+
+def _open_target(
+    path: str, kind: Format, identity: dict[str, Any], bounds: ExportRange, restart: bool
+) -> "ExportTarget":
+    if path == STANDARD:
+        return PipeTarget(sys.stdout.buffer, None, kind, bounds)
+    if not is_replaceable(Path(path)):
+        with refusing(path):
+            return PipeTarget(open(path, "wb"), path, kind, bounds)  # noqa: PTH123 - a pipe, until we end
+    # To replace a link with a file would be a surprise.
+    return FileTarget(os.path.realpath(path), kind, identity, bounds, restart=restart)
+
+
+def pages(history: History, selection: Selection, begin: int, last: int) -> Iterator[tuple[list[Event], int]]:
+    """Selected events from one position to another, a few at a time, each with the position to continue from."""
+    if begin > last:
+        return
+    passing = EventFilter(selection.context, selection.filter, selection.types)
+    for records in history.records(passing, begin, last + 1):
+        events = [
+            event
+            for record in records
+            for event in record.events(passing, begin, last)
+            if selection.includes_time(event)
+        ]
+        # A page of small events has very many. If the disk is full, one write is lost.
+        for at in range(0, len(events) - STEP_EVENTS, STEP_EVENTS):
+            yield events[at : at + STEP_EVENTS], events[at + STEP_EVENTS].position
+        done = (len(events) - 1) // STEP_EVENTS * STEP_EVENTS if events else 0
+        begin = records[-1].last + 1
+        yield events[done:], begin
+
+
+# --- targets --------------------------------------------------------------------------------------------------
+
+
+class ExportTarget(ABC):
+    """Where events go. Closed without `finish`, it keeps its part of the export for the next run, if it can."""
+
+    next = 0
+    """The position to continue from."""
+    events = 0
+    """The events that are written."""
+    bounds: ExportRange
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def write(self, events: Sequence[Event], following: int) -> None:
+        """Add events; `following` is the position after them."""
+
+    @abstractmethod
+    def finish(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+def _codec(kind: Format) -> tuple[bytes, Encoder]:
+    """The bytes before the first event, and how to write events."""
+    if kind is Format.PARQUET:
+        from penstock.interchange.parquet_format import stream_head, to_stream  # noqa: PLC0415
+
+        return stream_head(), to_stream
+    codecs = {Format.JSONL: (b"", to_json_lines), Format.CLOUDEVENTS: (b"", to_cloud_lines)}
+    return codecs.get(kind) or (csv_header(), to_csv)
+
+
+def _encode(path: str | Path, encode: Encoder, events: Sequence[Event]) -> bytes:
+    """Raises FileRefused, which names the first event that the format cannot hold."""
+    try:
+        return encode(events)
+    except Flaw as flaw:
+        raise FileRefused(str(path), str(flaw)) from None
+
+
+class FileTarget(ExportTarget):
+    """A file. It continues where an earlier run of the same export stopped."""
+
+    def __init__(
+        self, path: str, kind: Format, identity: dict[str, Any], bounds: ExportRange, *, restart: bool
+    ) -> None:
+        self._path = Path(path)
+        self._partial, self._note = Path(path + PARTIAL), Path(path + NOTE)
+        self._kind = kind
+        head, self._encoder = _codec(kind)
+        self._identity = json.loads(json.dumps(identity))
+        self.bounds = bounds
+        self._bytes = 0
+        with refusing(path):
+            self._file = _open_locked(self._partial)
+        try:
+            noted = None if restart else self._read_note()
+            if noted is not None:
+                self.next, self.events, self._bytes, self.bounds = noted.next, noted.events, noted.bytes, noted.bounds
+            with refusing(self._path):
+                if noted is None:
+                    self._note.unlink(missing_ok=True)
+                self._file.truncate(self._bytes)
+                self._file.seek(self._bytes)
+            if noted is None:
+                self._append(head)
+        except BaseException:
+            _close_quietly(self._file)
+            raise
+        self._noted_bytes, self._noted_at = self._bytes, time.monotonic()
+
+    def _read_note(self) -> Noted | None:
+        """The note of an earlier run, if the file has the bytes that it counts."""
+        try:
+            document = unsealed(read_file(self._note, NOTE_BYTES_MAX))
+            export = document.pop("export")
+            noted = made_of(Noted, document)
+            if not 0 <= noted.bytes <= self._partial.stat().st_size or noted.next < 1 or noted.events < 0:
+                return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if export != self._identity:
+            reason = f"{self._partial} is of another export, which was not finished; run that again, or say --anew"
+            raise FileRefused(str(self._path), reason)
+        return noted
+
+    def write(self, events: Sequence[Event], following: int) -> None:
+        self._append(_encode(self._path, self._encoder, events))
+        self.next, self.events = following, self.events + len(events)
+        now = time.monotonic()
+        if self._bytes - self._noted_bytes >= NOTE_BYTES or now - self._noted_at >= NOTE_S:
+            self._write_note()
+            self._noted_bytes, self._noted_at = self._bytes, now
+
+    def _append(self, data: bytes) -> None:
+        rest = memoryview(data)
+        with refusing(self._path):
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        self._bytes += len(data)
+
+    def _write_note(self) -> None:
+        """Note how far the export is, after the bytes that the note counts are on disk."""
+        note = {"export": self._identity, "next": self.next, "events": self.events, "bounds": asdict(self.bounds)}
+        with refusing(self._path):
+            # On a full disk half a page may be there. Without it there is room for the note.
+            self._file.truncate(self._bytes)
+            os.fsync(self._file.fileno())
+            with atomic_write(self._note, sync=False) as file:
+                file.write(sealed({**note, "bytes": self._bytes}).encode())
+
+    def finish(self) -> None:
+        with refusing(self._path):
+            os.fsync(self._file.fileno())
+            if self._kind is Format.PARQUET:
+                from penstock.interchange.parquet_format import parquet_of_stream  # noqa: PLC0415
+
+                self._write_note()
+                try:
+                    aside = Path(f"{self._partial}.new")
+                    with atomic_write(self._path, aside=aside, public=True) as file:
+                        parquet_of_stream(self._partial, file)
+                except Flaw as flaw:
+                    reason = f"{self._partial} {flaw.reason}; say --anew to export it again"
+                    raise FileRefused(str(self._path), reason) from None
+                self._partial.unlink()
+            else:
+                release(self._file.fileno(), self._path)
+                self._partial.replace(self._path)
+            self._file.close()
+        self._note.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        # If there is no room for a note, the one before still holds.
+        with suppress(FileRefused, OSError):
+            if self.next:
+                self._write_note()
+            else:
+                self._partial.unlink(missing_ok=True)
+        _close_quietly(self._file)
+
+
+class PipeTarget(ExportTarget):
+    """Standard output, which has no name and stays open, or another pipe. An export to it cannot continue."""
+
+    def __init__(self, file: IO[bytes], name: str | None, kind: Format, bounds: ExportRange) -> None:
+        self.bounds = bounds
+        self._name = name
+        self._pipe = file
+        self._file = cast("IO[bytes]", _CountedPipe(file, name))
+        self._parquet: ParquetEvents | None = None
+        if kind is Format.PARQUET:
+            from penstock.interchange import parquet_format  # noqa: PLC0415
+
+            self._parquet = parquet_format.ParquetEvents(self._file)
+        head, self._encoder = _codec(kind)
+        if self._parquet is None:
+            self._file.write(head)
+
+    def write(self, events: Sequence[Event], following: int) -> None:
+        if self._parquet is not None:
+            self._parquet.write(events)
+        else:
+            data = _encode(self._name or "standard output", self._encoder, events)
+            self._file.write(for_terminal(data) if self._pipe.isatty() else data)
+        self.next, self.events = following, self.events + len(events)
+
+    def finish(self) -> None:
+        if self._parquet is not None:
+            self._parquet.close()
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._parquet is not None:
+            self._parquet.abandon()
+        if self._name is not None:
+            _close_quietly(self._pipe)
+
+
+def for_terminal(data: bytes) -> bytes:
+    """Events with control characters escaped."""
+    return shown_document(data.decode()).encode()
+
+
+class _CountedPipe(io.BufferedIOBase):
+    """A pipe that counts its bytes, as the Parquet writer wants. Its errors have its name."""
+
+    def __init__(self, file: IO[bytes], name: str | None) -> None:
+        self._inner = file
+        self._name = name
+        self._at = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        with self._named_errors():
+            self._inner.write(data)
+        size = memoryview(data).nbytes
+        self._at += size
+        return size
+
+    def tell(self) -> int:
+        return self._at
+
+    def flush(self) -> None:
+        with self._named_errors():
+            self._inner.flush()
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = self._name
+            raise
+
+    def close(self) -> None:
+        """The pipe is not ours to close."""
+
+
+@contextmanager
+def refusing(path: str | Path) -> Iterator[None]:
+    """Raise FileRefused with the path of the export in place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        rest = "; run the same command again when there is room, and it goes on" if error.errno in FULL else ""
+        # A link or a pipe is in the place of a file next to it.
+        name = str(error.filename) if error.errno in (errno.ELOOP, errno.EINVAL) else str(path)
+        raise FileRefused(name, reason + rest) from None
+
+
+def _open_locked(path: Path) -> io.FileIO:
+    """A file for this process alone, without a buffer, so that written bytes are in it at once."""
+    file = io.FileIO(private(path, os.O_RDWR | os.O_CREAT), "r+")
+    with suppress(FileNotFoundError):
+        # The process that had the lock may have renamed the file: then it is a whole export.
+        if try_lock(file.fileno()) and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+            return file
+    file.close()
+    raise FileRefused(str(path), "another export is writing it")
+
+
+def _close_quietly(file: IO[bytes]) -> None:
+    """Close a file whose last bytes may find no room. They are not in the note."""
+    with suppress(OSError):
+        file.close()

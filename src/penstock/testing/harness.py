@@ -1,0 +1,288 @@
+"""A server in a thread of this process: started, killed, started again and closed, with nothing left behind.
+
+Threads, not worker processes, read from the store: a worker takes a third of a second to start. Its purpose is to keep
+long reads from delaying appends, and a test has no long reads.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Final, Self
+
+from penstock.client.sync import Portal
+from penstock.engine import Engine
+from penstock.engine.context import Handlers
+from penstock.engine.engine import Abandon, Answer, AnyPresenter
+from penstock.engine.metrics import PoolCounts
+from penstock.engine.workers import Job, WorkerPool
+from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
+from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
+from penstock.model import Principal, Reply, Request
+from penstock.settings import Settings, load
+from penstock.store import Store, open_reader, store_url
+from penstock.tcp import TcpServer, Why
+
+ANY_PORT: Final = "127.0.0.1:0"
+
+
+class ThreadPool(WorkerPool):
+    """Runs jobs in threads, each with its own connection to the store."""
+
+    def __init__(self, url: str, settings: Settings, size: int, counts: PoolCounts) -> None:
+        super().__init__(url, settings, size, counts)
+        self._threads = ThreadPoolExecutor(size, thread_name_prefix="penstock-reader")
+        self._readers: SimpleQueue[Store] = SimpleQueue()
+        self._under_way = 0
+
+    async def start(self) -> None:
+        """Start nothing: threads start with the first job."""
+
+    def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
+        """Run a job in a thread; returns a future."""
+        if self._closing:
+            raise Closed
+        if self._under_way >= self._size + self._settings.reader_queue_max:
+            self._counts.refused += 1
+            raise ReaderBusy(self._under_way)
+        self._under_way += 1
+        answer = asyncio.wrap_future(self._threads.submit(self._do, job, arguments))
+        answer.add_done_callback(self._done)
+        return answer
+
+    def _done(self, _answer: asyncio.Future[Any]) -> None:
+        self._under_way -= 1
+        self._counts.jobs += 1
+
+    def _do(self, job: Job, arguments: tuple[Any, ...]) -> Any:
+        reader = self._reader()
+        try:
+            result = job(reader, *arguments)
+        except BaseException as error:
+            # The connection may be in an unknown state; the next job gets a new one.
+            if isinstance(error, PenstockError) and not isinstance(error, StoreError):
+                self._readers.put(reader)
+            else:
+                reader.close()
+            raise
+        self._readers.put(reader)
+        return result
+
+    def _reader(self) -> Store:
+        try:
+            return self._readers.get_nowait()
+        except Empty:
+            return open_reader(self._url)
+
+    async def close(self) -> None:
+        """Finish all jobs and end the threads."""
+        self._closing = True
+        await asyncio.to_thread(self._threads.shutdown)
+        with suppress(Empty):
+            while True:
+                self._readers.get_nowait().close()
+
+
+class ThreadedEngine(Engine):
+    """An engine that starts at once, and that can stop answering like one that was killed."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        super().__init__(url, settings)
+        self._is_silent = False
+
+    def _table(self) -> Handlers:
+        # The engine has created its components and started none of them.
+        pool = ThreadPool(self.url, self.settings, self.settings.workers, self.metrics.readers)
+        self.pool = self._context.pool = pool
+        return super()._table()
+
+    def submit(
+        self, principal: Principal, request: Request, answer: Answer, present: AnyPresenter | None = None
+    ) -> Abandon:
+        """Run a request, and answer it unless the engine was killed."""
+        return super().submit(principal, request, partial(self._answer, answer), present)
+
+    def _answer(self, answer: Callable[[Reply | PenstockError], None], outcome: Reply | PenstockError) -> None:
+        if not self._is_silent:
+            answer(outcome)
+
+    def fall_silent(self) -> None:
+        """Answer no request any more; those in flight finish, or not."""
+        self._is_silent = True
+
+
+class Running:
+    """One run of a server, on its event loop."""
+
+    def __init__(self, data: Path, settings: Settings) -> None:
+        self.engine = ThreadedEngine(store_url(data), settings)
+        self.mq = MqGate(self.engine, settings.mq or ANY_PORT)
+        self.remits = RemitsGate(self.engine, settings.remits or ANY_PORT)
+        self.res = ZeromqGate(self.engine, settings.res or f"tcp://{ANY_PORT}")
+        self.http: HttpGate | None = None
+
+    async def start(self) -> None:
+        """Open the store and listen. If one fails, close all and raise."""
+        async with AsyncExitStack() as undo:
+            for part in (self.engine, self.mq, self.remits, self.res):
+                await part.start()
+                undo.push_async_callback(part.stop)
+            undo.pop_all()
+
+    async def serve_http(self) -> str:
+        """Start serving health and metrics, only when needed: this gate takes longest to stop. Returns its address."""
+        if self.http is None:
+            gate = HttpGate(self.engine, [self.mq, self.remits, self.res])
+            await gate.start()
+            self.http = gate
+        return self.http.address
+
+    async def stop(self) -> None:
+        """Accept no more requests, answer those in flight, close."""
+        for gate in self._gates():
+            gate.refuse()
+        await self.engine.stop()
+        await self._stop_gates()
+
+    async def die(self) -> None:
+        """Close without an answer to any request in flight."""
+        self.engine.fall_silent()
+        for server in (self.mq._server, self.remits._server, self.res):
+            _cut(server)
+        await self._stop_gates()
+        await self.engine.stop()
+
+    def _gates(self) -> list[Gate]:
+        return [self.mq, self.remits, self.res, *([] if self.http is None else [self.http])]
+
+    async def _stop_gates(self) -> None:
+        await asyncio.gather(*(gate.stop() for gate in self._gates()))
+
+
+def _cut(server: TcpServer[Any]) -> None:
+    """Accept no more connections, and cut those that exist, as when a process is killed."""
+    server.refuse()
+    for info in server.sessions():
+        session = server.session(info.id)
+        if session is not None:
+            session.cut(Why.SHUTDOWN)
+
+
+class Server:
+    """A Penstock server for a test, made by `server`. It runs at once; `with` closes it at the end."""
+
+    def __init__(self, data: Path | str | None = None, **settings: Any) -> None:
+        # One worker for iterators is enough, and it starts with the first iterator.
+        usual = {"http": ANY_PORT, "mq": ANY_PORT, "remits": ANY_PORT, "res": f"tcp://{ANY_PORT}", "lua_workers": 1}
+        self._settings = load({**usual, **settings}, environ={})
+        self._is_temporary = data is None
+        self.data = Path(tempfile.mkdtemp(prefix="penstock-") if data is None else data)
+        """The directory of its store."""
+        self._portal = Portal()
+        self._running: Running | None = None
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- where it is
+
+    @property
+    def url(self) -> str:
+        """For `penstock.connect`: over TCP."""
+        return f"penstock://{self._settings.mq}"
+
+    @property
+    def zmq_url(self) -> str:
+        """For `penstock.connect`: over ZeroMQ."""
+        return f"zmq+{self._settings.res}"
+
+    @property
+    def remits(self) -> str:
+        """`HOST:PORT` of the Remits gate."""
+        return str(self._settings.remits)
+
+    @property
+    def http(self) -> str:
+        """`http://HOST:PORT` of health and metrics; the gate starts when this is first read."""
+        if self._running is None:
+            raise Closed("this server")
+        address = self._portal.run(self._running.serve_http())
+        self._settings = replace(self._settings, http=address)
+        return f"http://{address}"
+
+    # -- its life
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it answers."""
+        return self._running is not None
+
+    def kill(self) -> None:
+        """End it as if its process was killed: requests get no answer, and connections are cut.
+
+        Writes in flight may have been stored or not. Everything acknowledged is in the store.
+        """
+        running, self._running = self._running, None
+        if running is not None:
+            self._portal.run(running.die())
+
+    def restart(self) -> None:
+        """Start it again, with the same store and addresses. If it runs, it answers requests in flight and stops."""
+        self._stop()
+        self._start()
+
+    def close(self) -> None:
+        """Stop it. Its store is removed too, unless `data` named the directory."""
+        if self._portal.is_closed:
+            return
+        try:
+            self._stop()
+        finally:
+            self._portal.close()
+            if self._is_temporary:
+                shutil.rmtree(self.data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        self._running = self._portal.run(self._started())
+
+    async def _started(self) -> Running:
+        running = Running(self.data, self._settings)
+        await running.start()
+        # It keeps these addresses when it is started again.
+        self._settings = replace(
+            self._settings, mq=running.mq.address, remits=running.remits.address, res=running.res.address
+        )
+        if self._settings.http != ANY_PORT:
+            await running.serve_http()
+        return running
+
+    def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            self._portal.run(running.stop())
+
+
+def server(data: Path | str | None = None, **settings: Any) -> Server:
+    """Start a server for a test: `with penstock.testing.server() as server`.
+
+    Its store is in a temporary directory, or in `data`, which stays. Settings are those of `penstock serve`, by name:
+    `server(event_bytes_max="1KiB")`. Raises BadSetting.
+    """
+    return Server(data, **settings)

@@ -1,0 +1,417 @@
+"""Remits' operations: one table from request frames to requests, and from replies to answer frames.
+
+Nothing that arrives makes `decode` raise: every mistake becomes an answer with its code. The engine checks names. A
+payload is one CBOR map of simple values, and for Message Add the messages. Unknown keys are skipped with their values,
+and null counts as absent.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from cbor2 import dumps
+
+from penstock import model
+from penstock.errors import FunctionFailed, PenstockError
+from penstock.model import IteratorKind, Reply, Request, unix_ns_of
+from penstock.wire.codes import RemitsCode, codes_of
+from penstock.wire.remits.cbor import BREAK, SHORT, NotAnItem, argument, end_of, simple_value
+from penstock.wire.remits.frames import DATA, ERROR, INFO, LENGTH_MAX, LENGTH_MIN, REQUEST, Frame, Rejected, pack
+
+MESSAGES_MAX: Final = 10_000
+"""Messages in one Message Add, by default."""
+FIELDS_MAX: Final = 100
+"""Keys of a payload, with the unknown ones."""
+FIELD_ITEMS_MAX: Final = 1000
+"""Items in one value of a payload; `messages` has its own limit."""
+MESSAGES: Final = "messages"
+
+_INT64: Final = range(-(1 << 63), 1 << 63)
+_ARRAY: Final = 4
+_BYTES: Final = 2
+_MAP: Final = 5
+_INDEFINITE: Final = 31
+_WHAT: Final = {
+    type(None): "missing",
+    bool: "true or false",
+    int: "a number",
+    str: "a text",
+    bytes: "a byte string",
+    list: "an array",
+}
+DETAIL_CHARACTERS_MAX: Final = 4096
+"""How much of a function's error the client gets; the function chooses its text."""
+
+_ITEM_LENGTH: Final = Struct(">I")
+_OK: Final = pack(INFO, 0, dumps("ok"))
+
+Write = Callable[[Any], bytes]
+"""Makes the answer to a request from a reply of its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a frame asks for.
+
+    A frame that is rejected, or that needs no engine, has no request: `answer()` is its answer at once. `refused` is
+    the reason for logs; the client gets the code's name.
+    """
+
+    request: Request | None
+    write: Write
+    refused: str | None = None
+
+    def answer(self, reply: Reply | PenstockError | None = None) -> bytes:
+        """The finished frame, from the reply to the request or from its error."""
+        return error_frame(reply) if isinstance(reply, PenstockError) else self.write(reply)
+
+
+class Key(NamedTuple):
+    """A field of a payload: its reader, the names that it may have, and the attribute of the request."""
+
+    read: Callable[..., Any]
+    names: tuple[str, ...]
+    attribute: str
+
+
+class Operation(NamedTuple):
+    """An operation: its name, its request, the fields of its payload, and how its reply becomes a frame."""
+
+    name: str
+    request: type[Request] | None
+    """None: no engine is needed for the answer."""
+    keys: tuple[Key, ...]
+    write: Write
+    empty: bool = False
+    """Whether a payload of no bytes is allowed."""
+    ignored: bool = False
+    """Whether the payload is ignored."""
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The keys that its payload may have."""
+        return frozenset(name for key in self.keys for name in key.names)
+
+    def read(self, fields: "Fields") -> Request | None:
+        values = {key.attribute: key.read(fields, *key.names) for key in self.keys}
+        return None if self.request is None else self.request(**values)
+
+
+def decode(frame: Frame, messages_max: int = MESSAGES_MAX) -> Exchange:
+    """What a frame asks for. `messages_max`: how many messages one Message Add may have."""
+    try:
+        operation = _operation(frame)
+        is_empty = operation.ignored or (operation.empty and not frame.payload)
+        fields = Fields({}) if is_empty else read_fields(frame.payload, operation.known, messages_max)
+        request = operation.read(fields)
+    except Rejected as rejected:
+        answer = refusal_frame(rejected.code)
+        return Exchange(None, lambda _reply: answer, rejected.reason)
+    return Exchange(request, operation.write)
+
+
+def _operation(frame: Frame) -> Operation:
+    if frame.kind in (INFO, DATA, ERROR):
+        raise Rejected(
+            RemitsCode.ServerOnlyAcceptsRequests, f"a frame of kind {frame.kind} is an answer; only requests are taken"
+        )
+    if frame.kind != REQUEST:
+        raise Rejected(RemitsCode.UnknownFrameKind, f"there is no frame of kind {frame.kind}")
+    operation = OPERATIONS.get(frame.code)
+    if operation is None:
+        raise Rejected(RemitsCode.UnknownRequestCode, f"there is no request {frame.code}")
+    return operation
+
+
+# --- payloads ---------------------------------------------------------------------------------------------------
+
+
+class Fields:
+    """The values of a payload by their names."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def text(self, *names: str) -> str:
+        """A required text, under one of these names."""
+        value = self._one(names)
+        if not isinstance(value, str):
+            raise Rejected(
+                RemitsCode.CouldNotReadPayload,
+                f"{names[0]} is {_WHAT.get(type(value), 'something else')}; it must be a text",
+            )
+        return value
+
+    def text_or_none(self, name: str) -> str | None:
+        """An optional text."""
+        return None if self._values.get(name) is None else self.text(name)
+
+    def number(self, name: str) -> int:
+        """A required number of 64 bits."""
+        value = self._values.get(name)
+        if type(value) is not int or value not in _INT64:
+            raise Rejected(
+                RemitsCode.CouldNotReadPayload,
+                f"{name} is {_WHAT.get(type(value), 'something else')}; it must be an integer of 64 bits",
+            )
+        return value
+
+    def flag(self, name: str) -> bool:
+        """True or false; false if it is absent."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise Rejected(
+                RemitsCode.CouldNotReadPayload,
+                f"{name} is {_WHAT.get(type(value), 'something else')}; it must be true or false",
+            )
+        return bool(value)
+
+    def messages(self) -> list[bytes]:
+        """The array `messages`, or the single `message`."""
+        value = self._one((MESSAGES, "message"))
+        if isinstance(value, list):
+            return value
+        if value is None or self._values.get(MESSAGES) is not None:
+            raise Rejected(
+                RemitsCode.CouldNotReadPayload,
+                f"messages is {_WHAT.get(type(value), 'something else')}; it must be an array",
+            )
+        if not isinstance(value, bytes):
+            raise Rejected(
+                RemitsCode.MsgFieldNotOfTypeBinary,
+                f"message is {_WHAT.get(type(value), 'something else')}; it must be a byte string",
+            )
+        return [value]
+
+    def _one(self, names: tuple[str, ...]) -> Any:
+        """The value under one of the names, or None."""
+        given = [value for name in names if (value := self._values.get(name)) is not None]
+        if len(given) > 1:
+            raise Rejected(
+                RemitsCode.CouldNotReadPayload, f"{' and '.join(names)} are the same field, and both are given"
+            )
+        return given[0] if given else None
+
+
+def read_fields(payload: bytes, known: frozenset[str], messages_max: int) -> Fields:
+    """The known fields of a request's payload."""
+    try:
+        values, end = _read_map(payload, known, messages_max)
+    except NotAnItem as error:
+        raise Rejected(RemitsCode.CouldNotReadPayload, f"the payload is not CBOR: {error}") from None
+    if end != len(payload):
+        raise Rejected(RemitsCode.CouldNotReadPayload, f"the payload ends at byte {end}, and more follows")
+    return Fields(values)
+
+
+def _read_map(payload: bytes, known: frozenset[str], messages_max: int) -> tuple[dict[str, Any], int]:
+    count, at = _opened(payload, 0, _MAP, "the payload")
+    if count is not None and count > FIELDS_MAX:
+        raise Rejected(RemitsCode.CouldNotReadPayload, f"the payload has {count} keys; at most {FIELDS_MAX} are read")
+    values: dict[str, Any] = {}
+    for _ in range(FIELDS_MAX if count is None else count):
+        if count is None and payload[at : at + 1] == bytes([BREAK]):
+            return values, at + 1
+        at = _read_field(payload, at, known, messages_max, values)
+    return values, at if count is not None else _ended(payload, at)
+
+
+def _read_field(payload: bytes, at: int, known: frozenset[str], messages_max: int, values: dict[str, Any]) -> int:
+    name, at = simple_value(payload, at, FIELD_ITEMS_MAX)
+    if not isinstance(name, str) or name not in known:
+        return end_of(payload, at, FIELD_ITEMS_MAX)
+    if name in values:
+        raise Rejected(RemitsCode.CouldNotReadPayload, f"{name} is there twice")
+    if name == MESSAGES and at < len(payload) and payload[at] >> 5 == _ARRAY:
+        values[name], at = read_messages(payload, at, messages_max)
+    else:
+        values[name], at = simple_value(payload, at, FIELD_ITEMS_MAX)
+    return at
+
+
+def read_messages(data: bytes, at: int, messages_max: int) -> tuple[list[bytes], int]:
+    """An array of byte strings, and where it ends. The hot loop of Message Add: the usual lengths are read in place."""
+    count, at = _opened(data, at, _ARRAY, MESSAGES)
+    if count is not None and count > messages_max:
+        raise Rejected(RemitsCode.LimitExceeded, f"messages has {count} messages; at most {messages_max} are allowed")
+    messages: list[bytes] = []
+    size = len(data)
+    while len(messages) != count:
+        if at >= size:
+            raise NotAnItem(SHORT)
+        head = data[at]
+        if head == 0x58 and at + 1 < size:
+            start = at + 2
+            end = start + data[at + 1]
+            message = data[start:end]
+        elif 0x40 <= head < 0x58:
+            start = at + 1
+            end = start + head - 0x40
+            message = data[start:end]
+        elif head == BREAK and count is None:
+            return messages, at + 1
+        else:
+            message, end = _unusual_message(data, at, len(messages))
+        if end > size:
+            raise NotAnItem(SHORT)
+        if len(messages) == messages_max:
+            raise Rejected(RemitsCode.LimitExceeded, f"messages has more than {messages_max} messages")
+        messages.append(message)
+        at = end
+    return messages, at
+
+
+def _unusual_message(data: bytes, at: int, index: int) -> tuple[bytes, int]:
+    if data[at] >> 5 != _BYTES:
+        raise Rejected(RemitsCode.MsgFieldNotOfTypeBinary, f"message {index} is not a byte string")
+    message, end = simple_value(data, at, FIELD_ITEMS_MAX)
+    assert isinstance(message, bytes)
+    return message, end
+
+
+def _opened(data: bytes, at: int, kind: int, what: str) -> tuple[int | None, int]:
+    """The number of entries of a map or array (None: up to a break), and where the first begins."""
+    if at >= len(data):
+        raise NotAnItem(SHORT)
+    if data[at] >> 5 != kind:
+        raise Rejected(RemitsCode.CouldNotReadPayload, f"{what} is no {'map' if kind == _MAP else 'array'}")
+    return (None, at + 1) if data[at] & 31 == _INDEFINITE else argument(data, at)
+
+
+def _ended(data: bytes, at: int) -> int:
+    """Past the break that must be here."""
+    if data[at : at + 1] != bytes([BREAK]):
+        raise NotAnItem(SHORT if at >= len(data) else "it has too many entries")
+    return at + 1
+
+
+# --- answers ----------------------------------------------------------------------------------------------------
+
+
+def item_payload(items: Iterable[bytes]) -> bytes:
+    """Items, each after its length: the payload of a Data frame. Workers call it."""
+    length = _ITEM_LENGTH.pack
+    return b"".join([part for item in items for part in (length(len(item)), item)])
+
+
+def error_frame(error: PenstockError) -> bytes:
+    """An Error frame: the name of the error's code, and the text of errors in functions."""
+    return refusal_frame(codes_of(error)[1], str(error) if isinstance(error, FunctionFailed) else "")
+
+
+def refusal_frame(code: int, detail: str = "") -> bytes:
+    """An Error frame with a code."""
+    name = RemitsCode(code).name
+    text = f"{name}: {detail[:DETAIL_CHARACTERS_MAX]}" if detail else name
+    # A function's text need not be Unicode.
+    return pack(ERROR, code, dumps(text.encode(errors="replace").decode()))
+
+
+def write_done(_reply: Reply) -> bytes:
+    """Info `ok`."""
+    return _OK
+
+
+def write_summary(reply: model.LogSummary) -> bytes:
+    """Log Show: one map."""
+    shown = {
+        "name": reply.log,
+        "created_at": unix_ns_of(reply.created) // 1_000_000_000,
+        "message_count": reply.messages,
+        "bytes": reply.size_bytes,
+        "iterators": reply.iterators,
+    }
+    return _data(item_payload([dumps(shown)]))
+
+
+def write_array(reply: model.Names) -> bytes:
+    """Log List: one item, an array of names."""
+    return _data(item_payload([dumps(reply.names)]))
+
+
+def write_each(reply: model.Names) -> bytes:
+    """Iterator List: one item per name."""
+    return _data(item_payload(map(dumps, reply.names)))
+
+
+def write_items(reply: model.ItemPage) -> bytes:
+    """Iterator Next: one item per message. A worker may have encoded them."""
+    return _data(item_payload(reply.items) if reply.encoded is None else reply.encoded.content)
+
+
+def _data(payload: bytes) -> bytes:
+    # The length has four bytes. Pages end far below this; a list of millions of names might not.
+    if len(payload) > LENGTH_MAX - LENGTH_MIN:
+        return refusal_frame(RemitsCode.LimitExceeded)
+    return pack(DATA, 0, payload)
+
+
+# --- the table ------------------------------------------------------------------------------------------------
+
+
+def _messages(fields: Fields, *_names: str) -> tuple[bytes, ...]:
+    """The messages as they came. The engine checks that they are CBOR."""
+    return tuple(fields.messages())
+
+
+def _kind(fields: Fields, *names: str) -> IteratorKind:
+    try:
+        return IteratorKind(fields.text(*names))
+    except ValueError:
+        raise Rejected(RemitsCode.CouldNotReadPayload, f"{names[0]} must be one of {', '.join(IteratorKind)}") from None
+
+
+def _count(fields: Fields, name: str) -> int:
+    count = fields.number(name)
+    if count < 0:
+        raise Rejected(RemitsCode.CouldNotReadPayload, f"{name} is {count}; it must be 0 or more")
+    return count
+
+
+LOG: Final = Key(Fields.text, ("log_name",), "log")
+NAME: Final = Key(Fields.text, ("iterator_name",), "name")
+
+OPERATIONS: Final[dict[int, Operation]] = {
+    0: Operation("Log Show", model.ShowLog, (LOG,), write_summary),
+    1: Operation("Log Add", model.CreateLog, (LOG,), write_done),
+    2: Operation("Log Delete", model.DropLog, (LOG,), write_done),
+    3: Operation("Log List", model.ListLogs, (), write_array, ignored=True),
+    4: Operation(
+        "Message Add", model.AddMessages, (LOG, Key(_messages, ("messages", "message"), "messages")), write_done
+    ),
+    5: Operation(
+        "Iterator Add",
+        model.CreateIterator,
+        (
+            NAME,
+            LOG,
+            Key(_kind, ("iterator_type", "iterator_kind"), "kind"),
+            Key(Fields.text, ("iterator_func",), "function"),
+            Key(Fields.flag, ("indexed",), "indexed"),
+        ),
+        write_done,
+    ),
+    6: Operation(
+        "Iterator List",
+        model.ListIterators,
+        (Key(Fields.text_or_none, ("log_name",), "log"),),
+        write_each,
+        empty=True,
+    ),
+    7: Operation(
+        "Iterator Next",
+        model.NextItems,
+        (
+            NAME._replace(attribute="iterator"),
+            Key(Fields.number, ("message_id",), "ordinal"),
+            Key(_count, ("count",), "count"),
+        ),
+        write_items,
+    ),
+    8: Operation("Iterator Delete", model.DropIterator, (LOG, NAME), write_done),
+    # AUTHENTICATION GOES HERE: until there is any, every token is accepted and ignored.
+    32: Operation("Token", None, (Key(Fields.text, ("token",), "token"),), write_done),
+}
