@@ -20,7 +20,7 @@ from bench.report import Report
 from bench.usage import Meter, Used, metered
 from bench.usage import run as used_by
 from penstock.model import NewEvent
-from penstock.store.sealing import SEALED_EVENTS
+from penstock.store.seals import SEALED_EVENTS
 
 EVENTS: Final = 1_000_000
 QUICK_EVENTS: Final = 100_000

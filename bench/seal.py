@@ -8,7 +8,7 @@ from bench import growth, load, reads
 from bench.report import Report
 from penstock.engine import Engine
 from penstock.store.contract import GiveBack, Transaction
-from penstock.store.sealing import next_seal
+from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from penstock.store.sqlite.database import PAGE_BYTES
 

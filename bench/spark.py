@@ -29,7 +29,7 @@ from penstock.model import ANY, NewEvent, new_event
 from penstock.store import store_url
 from penstock.store.contract import Commit, GiveBack, Transaction
 from penstock.store.record import Columns, columns_of
-from penstock.store.sealing import next_seal
+from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from tests.postgres import postgres
 

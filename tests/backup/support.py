@@ -32,7 +32,7 @@ from penstock.store.contract import (
     WriteOutput,
 )
 from penstock.store.postgres import PostgresStore
-from penstock.store.sealing import next_seal
+from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from tests.postgres import Schemas
 from tests.store.contract.queues import declare, given

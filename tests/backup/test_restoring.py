@@ -14,8 +14,8 @@ from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreInUse, Sto
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.sqlite import SqliteReader, SqliteStore
-from penstock.store.sqlite.lock import LOCK_NAME, take_lock
-from penstock.store.sqlite.replacing import REPLACED, Replacement
+from penstock.store.sqlite.directory import LOCK_NAME, take_lock
+from penstock.store.sqlite.replacement import REPLACED, Replacement
 from penstock.testing.harness import ThreadedEngine
 from tests.backup.support import back_up_directory, backed_up, files_of, reading, restored, writing
 from tests.engine.caller import Caller, bodies

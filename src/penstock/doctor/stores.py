@@ -25,10 +25,7 @@ from penstock.settings import Settings
 from penstock.store import Store, open_reader, shown_place, store_url
 from penstock.store.contract import ReadLimits
 from penstock.store.record import Record
-from penstock.store.sqlite.access import exposed
-from penstock.store.sqlite.database import FILE_NAME
-from penstock.store.sqlite.lock import LOCK_NAME, is_served
-from penstock.store.sqlite.unfinished import RESTORING
+from penstock.store.sqlite.directory import FILE_NAME, LOCK_NAME, RESTORING, exposed, is_served
 
 ANSWER_S_MAX: Final = 5.0
 CHECKED_EVENTS: Final = 10_000

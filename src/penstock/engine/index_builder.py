@@ -31,7 +31,8 @@ from penstock.errors import (
     ReaderTimeout,
     WorkerDied,
 )
-from penstock.store.contract import LOG_CONTEXT, IteratorState, Over, Transaction
+from penstock.model import Over
+from penstock.store.contract import LOG_CONTEXT, IteratorState, Transaction
 
 UNKNOWN: Final = -1
 

@@ -13,8 +13,7 @@ from penstock.errors import StorageFailure, StoreChanged
 from penstock.model import EventFilter
 from penstock.store import open_reader
 from penstock.store.contract import ReadLimits, StoreIdentity
-from penstock.store.record import Record
-from penstock.store.unread import Unread
+from penstock.store.record import Dedupe, Record
 
 T = TypeVar("T")
 
@@ -125,11 +124,11 @@ class StoredHistory:
 
     def records(self, wanted: EventFilter, position: int, end: int) -> Iterator[list[Record]]:
         """See History."""
-        unread = Unread()
+        dedupe = Dedupe()
         while position < end:
             limits = ReadLimits(min(STEP_EVENTS_MAX, end - position), STEP_BYTES_MAX, STEP_MS_MAX)
             span = self._patiently(partial(self._store.read_records, position, wanted, limits))
-            if records := unread.of(span.records):
+            if records := dedupe.new(span.records):
                 yield records
             if span.end:
                 return

@@ -40,7 +40,7 @@ from penstock.model import PositionRange
 from penstock.model.times import now_text
 from penstock.spark.parallel import Session, event_progress, parallel_map
 from penstock.store.contract import Progressed, StoreIdentity
-from penstock.store.sealing import SEALED_EVENTS
+from penstock.store.seals import SEALED_EVENTS
 
 RANGE_BYTES: Final = 64 << 20
 """About how many bytes of events one task archives. It takes about seven times that in memory."""

@@ -18,8 +18,8 @@ from penstock.lake.parquet import DAY_US, Erased, Piece, day_of, in_order
 from penstock.model import EventFilter, PositionRange
 from penstock.model.times import TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.store.arrow import record_batch
+from penstock.store.concat import Concat
 from penstock.store.contract import StoreIdentity
-from penstock.store.joining import Joined
 from penstock.store.record import Record
 
 PIECE_BYTES_MAX: Final = 128 << 20
@@ -103,7 +103,7 @@ def _batches(
 
 def _erased(records: Sequence[Record], span: PositionRange) -> list[Erased]:
     """What is erased in records, in rows of the same commit."""
-    joined = Joined(records)
+    joined = Concat(records)
     positions = joined.positions()
     empty = joined.types.index.get(b"", -1)
     (gone,) = np.nonzero((joined.codes == empty) & (positions >= span.first) & (positions <= span.last))

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from penstock.lake.parquet import Erased
 from penstock.model.events import random_ids
 from penstock.model.times import KIND_UTC, TICKS_PER_US, UNIX_EPOCH_TICKS, stamp_of
-from penstock.store.dtypes import RUN_TYPE
-from penstock.store.joining import Parts
+from penstock.store.concat import RecordColumns
 from penstock.store.record import Record
-from penstock.store.sealing import SEALED_BYTES_MAX, SEALED_EVENTS
+from penstock.store.seals import SEALED_BYTES_MAX, SEALED_EVENTS
+from penstock.store.selective_decode import RUN_TYPE
 
 _KIND: Final = np.uint64(stamp_of(0, KIND_UTC))
 _TOMBSTONE: Final = b""
@@ -101,7 +101,7 @@ class File:
             "sizes": lengths["header_lengths"].astype(np.int64) + lengths["body_lengths"],
         }
 
-    def _parts(self, columns: dict[str, Any], starts: Any, commits: Any, low: int, high: int) -> Parts:
+    def _parts(self, columns: dict[str, Any], starts: Any, commits: Any, low: int, high: int) -> RecordColumns:
         """What the record of some places consists of."""
         begins = np.union1d(starts[(starts >= low) & (starts < high)], [low])
         of = np.searchsorted(starts, begins, "right") - 1
@@ -113,7 +113,7 @@ class File:
         runs["context"], runs["stream"] = np.split(inverse, 2)
         codes, kinds = np.unique(columns["codes"][low:high], return_inverse=True)
         first, last = np.searchsorted(self._at, (low, high))
-        return Parts(
+        return RecordColumns(
             *(runs, columns["ids"][low:high], columns["stamps"][low:high], kinds),
             *(columns["header_lengths"][low:high], columns["body_lengths"][low:high]),
             *([self.places.names[name] for name in used], [columns["types"][code] for code in codes]),

@@ -1,12 +1,12 @@
-"""Staging, as far as it is the same for all stores: units, their order, and the commits that are made from them.
+"""Staging: units, their order, and the commits that are made from them.
 
-A unit is a record of one run that has no place in the history yet: position and sequence 1, no commit id, no time.
-Without keys a unit becomes a commit as it is, by part and number. With keys the units of a stream are merged; those
-that overlap are in memory together, and `merge_bytes_max` bounds that.
+A unit is a record of one run without a place in the history: position and sequence 1, no commit id, no time. A unit
+without keys becomes a commit as it is, by part and number. Units with keys are merged for each stream; overlapping
+units are in memory together, up to `merge_bytes_max`.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate, groupby, pairwise
 from typing import Final, NamedTuple, Protocol
@@ -14,14 +14,14 @@ from typing import Final, NamedTuple, Protocol
 from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded, StageLost, VersionConflict
 from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit, Winner
 from penstock.model.times import TICKS_MASK
-from penstock.store.operations import Commit
+from penstock.store.contract import Commit, Placed
 from penstock.store.record import Columns, Record, columns_of, encode_commit
 
 UNIT_EVENTS_MAX: Final = 4096
 UNIT_BYTES_MAX: Final = 1 << 20
-"""About as much goes into one unit, and into one commit of merged events; one event may be larger."""
+"""The size of one unit, and of one commit of merged events; a single event may be larger."""
 FLUSH_BYTES: Final = 8 << 20
-"""How much of a publication is kept in memory before it is written."""
+"""How much of a publication is in memory before it is written."""
 MERGE_BYTES_MAX: Final = 256 << 20
 """Units of one stream whose keys overlap, all together."""
 _AT: Final = 1
@@ -31,7 +31,7 @@ StreamKey = tuple[str, str]
 
 
 class Unit(NamedTuple):
-    """A unit as a store gives it back."""
+    """A unit as it is stored."""
 
     context: str
     stream: str
@@ -40,13 +40,6 @@ class Unit(NamedTuple):
     low: bytes
     keys: bytes
     data: bytes
-
-
-class Placed(NamedTuple):
-    """What publishing gave, and which streams have new events."""
-
-    published: Published
-    streams: frozenset[StreamKey]
 
 
 # --- units ----------------------------------------------------------------------------------------------------
@@ -62,7 +55,7 @@ def make_unit(
 
 
 def check_unit(unit: StagedUnit) -> Columns:
-    """The columns of a unit that came from elsewhere; InvalidRequest if it is not just as `make_unit` makes it."""
+    """The columns of a unit from a client; InvalidRequest if it is not exactly as `make_unit` makes it."""
     try:
         record = Record(unit.data, _AT)
         if record.run_count != 1:
@@ -132,8 +125,8 @@ def size_of(unit: StagedUnit) -> int:
 # --- what is staged -------------------------------------------------------------------------------------------
 
 
-class Staged(NamedTuple):
-    """An attempt as a store has it."""
+class Attempt(NamedTuple):
+    """An attempt as it is stored."""
 
     id: int
     part: int
@@ -150,8 +143,8 @@ def is_repeat(staged: int, number: int, units: int) -> bool:
     return False
 
 
-def losers(job: str, staged: Iterable[Staged], winners: Sequence[Winner]) -> list[int]:
-    """The ids of attempts that do not count; StageLost if one that counts is not whole."""
+def losers(job: str, staged: Iterable[Attempt], winners: Sequence[Winner]) -> list[int]:
+    """The ids of attempts that did not win; StageLost if a winner is incomplete."""
     found = {(one.part, one.attempt): one for one in staged}
     if len({winner.part for winner in winners}) != len(winners):
         raise InvalidRequest("winners", "name a part twice")
@@ -171,7 +164,7 @@ def check_limits(size: int, size_max: int, units: int, units_max: int) -> None:
 
 
 def chunks(sizes: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
-    """Ids of units, in order, as many at a time as may be in memory together."""
+    """Ids of units in order, in chunks that fit into memory."""
     ids: list[int] = []
     total = 0
     for number, size in sizes:
@@ -187,21 +180,21 @@ def chunks(sizes: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
 # --- publishing -----------------------------------------------------------------------------------------------
 
 
-class Placing(Protocol):
-    """What an appender does for a publication."""
+class Appends(Protocol):
+    """The appender of a backend."""
 
     def stream_head(self, context: str, stream: str) -> int:
         """A stream's last sequence."""
 
     def place(self, commit: Commit) -> Appended:
-        """Give a commit its place."""
+        """Append a commit."""
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Write the buffered rows."""
 
 
-def check_expected(rows: Iterable[tuple[str, str, int, int]], appender: Placing) -> None:
-    """Compare what a job expects with what there is: context, stream, and the lowest and highest of what it says."""
+def check_expected(rows: Iterable[tuple[str, str, int, int]], appender: Appends) -> None:
+    """Compare the expected versions of a job with the streams; rows are context, stream, lowest and highest version."""
     for context, stream, low, high in rows:
         if low != high:
             reason = f"of stream {stream} in context {context} is {low} in one row and {high} in another"
@@ -211,8 +204,8 @@ def check_expected(rows: Iterable[tuple[str, str, int, int]], appender: Placing)
             raise VersionConflict(context, stream, low, head)
 
 
-def publish(units: Iterable[Unit], appender: Placing, merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:
-    """Place units, which come by context, stream, lowest key, part and number. Whoever calls takes back what fails."""
+def publish(units: Iterable[Unit], appender: Appends, merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:
+    """Append units, which come by context, stream, lowest key, part and number. The caller rolls back a failure."""
     position = commits = events = unflushed = 0
     streams: set[StreamKey] = set()
     for key, group in groupby(units, lambda unit: (unit.context, unit.stream)):
@@ -251,7 +244,7 @@ class _Open:
 
 
 def _merged(units: Iterator[Unit], bytes_max: int) -> Iterator[NewEvent]:
-    """The events of a stream by key; those of one key by part, unit and place. A unit is opened when its turn comes."""
+    """The events of a stream by key, and within a key by part, unit and place. Units are opened as late as possible."""
     heap: list[tuple[bytes, int, int, int, _Open]] = []
     size = 0
 
@@ -289,11 +282,3 @@ def _cut(events: Iterable[NewEvent]) -> Iterator[Columns]:
             held, size = [], 0
     if held:
         yield columns_of(held)
-
-
-def units_in_order(sizes: Iterable[tuple[int, int]], read: Callable[[list[int]], Mapping[int, Unit]]) -> Iterator[Unit]:
-    """The units of these ids, in this order, read a few at a time."""
-    for ids in chunks(sizes):
-        found = read(ids)
-        for number in ids:
-            yield found[number]

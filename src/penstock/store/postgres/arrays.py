@@ -1,7 +1,7 @@
 """Columns of many rows as arrays in PostgreSQL's binary format: a batch is a few statements, however many rows it has.
 
-psycopg can send lists too, but looks at each item on its own; for the rows of a batch this takes a tenth of the time.
-Text and numbers that PostgreSQL cannot hold are refused before anything is sent.
+psycopg can send lists too, but it inspects each item; for the rows of a batch this takes a tenth of the time. Text and
+numbers that PostgreSQL cannot hold are refused before anything is sent.
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,7 +61,7 @@ def _check_text(value: str) -> None:
 
 
 class _ArrayDumper(Dumper):
-    """What the dumpers of all columns share."""
+    """Common to the dumpers of all columns."""
 
     format = Format.BINARY
     item_oid: ClassVar[int]

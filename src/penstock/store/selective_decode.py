@@ -1,15 +1,15 @@
-"""Reading some events of a record without decoding the rest, and all events of a record of many short runs quickly.
+"""Selective decoding: some events of a record without the rest, and all events of many short runs quickly.
 
-NumPy goes over the table of runs and the columns of lengths, which tell where everything lies. Python objects are made
-only for what is picked. For a handful of events in one run this is slower than plain unpacking: see `Record.events`.
+NumPy scans the table of runs and the columns of lengths, which tell where everything lies. Only picked events become
+Python objects. For a few events in one run this is slower than plain unpacking: see `Record.events`.
 
-A name is listed once in a record of many runs, so the runs of a stream are those with the same two indices.
+A record of many runs lists a name once, so the runs of a stream are those with the same two indices.
 """
 
 from collections.abc import Collection, Iterable
 from functools import partial
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,44 @@ import numpy.typing as npt
 from penstock.errors import DamagedRecord
 from penstock.model import Event, EventFilter
 from penstock.model.times import TICKS_MASK
-from penstock.store.dtypes import RUN_TYPE
-from penstock.store.layout import SEQUENCE_MAX, Bounds
+from penstock.store.record import SEQUENCE_MAX, EventRange, Record
 
-if TYPE_CHECKING:
-    from penstock.store.record import Record
+HEADER_TYPE: Final = np.dtype(
+    [
+        ("checksum", "<u8"),
+        ("version", "u1"),
+        ("flags", "u1"),
+        ("types", "<u2"),
+        ("events", "<u4"),
+        ("position", "<u8"),
+        ("runs", "<u4"),
+        ("names", "<u4"),
+        ("text_bytes", "<u4"),
+        ("header_bytes", "<u4"),
+    ]
+)
+RUN_TYPE: Final = np.dtype(
+    [
+        ("commit", "V16"),
+        ("sequence", "<u8"),
+        ("recorded", "<u8"),
+        ("count", "<u4"),
+        ("context", "<u4"),
+        ("stream", "<u4"),
+    ]
+)
+ONE_TYPE: Final = np.dtype(
+    [
+        ("header", HEADER_TYPE),
+        ("run", RUN_TYPE),
+        ("id", "V16"),
+        ("stamp", "<u8"),
+        ("type", "<u2"),
+        ("header_length", "<u4"),
+        ("body_length", "<u4"),
+    ]
+)
+"""How the record of a single event begins."""
 
 Ints = npt.NDArray[np.int64]
 _make_event = partial(tuple.__new__, Event)
@@ -42,10 +75,10 @@ class Picked(NamedTuple):
 class Picker:
     """A record's table of runs, and where its texts lie; DamagedRecord if totals do not fit.
 
-    Whoever uses it is prepared for an IndexError: see `Record.sound`.
+    It may raise IndexError for a broken record: see `Record.sound`.
     """
 
-    def __init__(self, record: "Record") -> None:
+    def __init__(self, record: Record) -> None:
         data, at = record.data, record.at
         self.record = record
         self.runs = np.frombuffer(data, RUN_TYPE, record.run_count, at.runs)
@@ -76,7 +109,7 @@ class Picker:
 
     # -- which
 
-    def wanted(self, wanted: EventFilter, bounds: Bounds) -> Picked:
+    def wanted(self, wanted: EventFilter, bounds: EventRange) -> Picked:
         """The events that pass, tombstones left out."""
         record = self.record
         low = min(max(bounds.first - record.position, 0), record.count)
@@ -88,7 +121,7 @@ class Picker:
         return self._living(_spread(starts, lengths), wanted.types, bounds.since).cut(bounds.limit)
 
     def _is_wanted(self, wanted: EventFilter) -> npt.NDArray[np.bool_]:
-        """Which runs are of streams that are wanted."""
+        """A mask of the runs of wanted streams."""
         names = self._cut(self.names)
         found = np.ones(len(self.runs), bool)
         if wanted.context is not None:
@@ -188,7 +221,7 @@ class Picker:
 
 
 def _spread(starts: Ints, lengths: Ints) -> Picked:
-    """The offsets of stretches of events, one stretch for each run."""
+    """The offsets of ranges of events, one range for each run."""
     lengths = np.maximum(lengths, 0)
     runs = np.repeat(np.arange(len(lengths)), lengths)
     return Picked(np.arange(len(runs)) + (starts - np.cumsum(lengths) + lengths)[runs], runs)

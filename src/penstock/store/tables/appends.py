@@ -1,22 +1,22 @@
-"""Placing commits in the history: positions, sequences, and the rows that an append writes.
+"""Appends: commits get positions and sequences, and become rows.
 
-What a batch changes is staged and becomes the truth when the database has committed it; a transaction that fails inside
-a batch takes its own part back. Rows are buffered and written together, just before the commit or before somebody must
-read them.
+A batch stages what it changes. The staged state becomes the known state when the database has committed the batch, and
+a transaction that fails inside the batch takes its own changes back. The appender buffers rows and writes them
+together, just before the commit or before a read that needs them.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.errors import InvalidRequest, VersionConflict
 from penstock.model import ANY, Appended, check_context, check_stream
 from penstock.model.events import random_id
 from penstock.store.contract import LOG_CONTEXT, Commit
 from penstock.store.record import encode_commit
-from penstock.store.sealing import BLOCK_BITS
-from penstock.store.tables.queries import AnyQueries
+from penstock.store.seals import BLOCK_BITS
+from penstock.store.tables.queries import Db
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -24,7 +24,7 @@ StreamKey = tuple[str, str]
 
 
 class StreamState(NamedTuple):
-    """A stream's number, its last sequence, and its name as it is written; its number is 0 if it is not there yet."""
+    """A stream's number (0 for a new stream), its last sequence, and its encoded name."""
 
     id: int
     head: int
@@ -32,7 +32,7 @@ class StreamState(NamedTuple):
 
 
 class ContextState(NamedTuple):
-    """A context's number, what it has, its highest event time, and the last block that is entered for it."""
+    """A context's number, its counters, its highest event time, and its last block in the index."""
 
     id: int
     events: int
@@ -43,19 +43,31 @@ class ContextState(NamedTuple):
     block: int
 
 
-class Placing(ABC, Generic[AnyQueries]):
+class Savepoint(NamedTuple):
+    """The state to return to when a transaction fails."""
+
+    head: int
+    stream_id: int
+    context_id: int
+    rows: tuple[int, ...]
+    changed: frozenset[str]
+    log_bytes: dict[str, int]
+
+
+class Appender(ABC, Generic[Db]):
     """The state behind appends. One batch at a time: begin, place commits, flush, settle."""
 
-    def __init__(self, db: AnyQueries, cache_max: int) -> None:
+    def __init__(self, db: Db, cache_max: int) -> None:
         self._db = db
         self._cache_max = cache_max
         self._streams: dict[StreamKey, StreamState] = {}
         self._contexts: dict[str, ContextState] = {}
-        self._head = self._stream_id = self._context_id = 0
+        self.head = self._stream_id = self._context_id = 0
+        """`head` is the last position, with this batch."""
 
-    def _begin(self, now: int) -> None:
-        """Start a batch whose commits are recorded at `now`."""
-        self._now = now
+    def begin(self, recorded: int) -> None:
+        """Start a batch whose commits get this recorded time."""
+        self._recorded = recorded
         self._staged_streams: dict[StreamKey, StreamState] = {}
         self._staged_contexts: dict[str, ContextState] = {}
         self._records: list[tuple[int, int, int, int, bytes]] = []
@@ -66,17 +78,29 @@ class Placing(ABC, Generic[AnyQueries]):
         self._log_bytes: dict[str, int] = {}
         self._undo: list[Callable[[], object]] | None = None
 
-    def _take_back(self) -> None:
-        """Take back what was staged since the point."""
+    def savepoint(self) -> Savepoint:
+        """Start to record what `roll_back` has to undo."""
+        self._undo = []
+        rows = len(self._records), len(self._commits), len(self._new_streams), len(self._blocks)
+        numbers = self.head, self._stream_id, self._context_id
+        return Savepoint(*numbers, rows, frozenset(self._changed), dict(self._log_bytes))
+
+    def roll_back(self, point: Savepoint) -> None:
+        """Undo everything since a savepoint; the caller rolls back the rows that the database already has."""
+        self.head, self._stream_id, self._context_id = point[:3]
         for step in reversed(self._undo or []):
             step()
         self._undo = None
+        rows: tuple[list[Any], ...] = (self._records, self._commits, self._new_streams, self._blocks)
+        for kept, length in zip(rows, point.rows, strict=True):
+            del kept[length:]
+        self._changed, self._log_bytes = set(point.changed), point.log_bytes
 
-    def keep(self) -> None:
-        """What was placed since the point stays."""
+    def release(self) -> None:
+        """Keep everything since the savepoint."""
         self._undo = None
 
-    def _drop_rows(self) -> None:
+    def _clear_rows(self) -> None:
         self._records.clear()
         self._commits.clear()
         self._new_streams.clear()
@@ -84,19 +108,25 @@ class Placing(ABC, Generic[AnyQueries]):
         self._changed.clear()
         self._log_bytes.clear()
 
+    @abstractmethod
+    def flush(self) -> None:
+        """Write the buffered rows."""
+
     def place(self, commit: Commit) -> Appended:
-        """Give a commit its place, or say why it has none. Nothing changes in that case."""
+        """Give a commit its place in the history. If it raises, nothing has changed."""
         key = (commit.context, commit.stream)
-        stream = self._stream(key)
+        stream = self._staged_streams.get(key) or self._streams.get(key) or self._load_stream(key)
         if commit.expected not in (ANY, stream.head + 1):
             return self._repeated(commit, stream)
         columns = commit.columns
         context = self._context(commit.context)
-        position, sequence = self._head + 1, stream.head + 1
+        position, sequence = self.head + 1, stream.head + 1
         last = stream.head + columns.length
         stream_id = stream.id or self._add_stream(context.id, commit.stream)
         commit_id = random_id()
-        data = encode_commit(columns, position, commit.context.encode(), stream.name, sequence, commit_id, self._now)
+        data = encode_commit(
+            columns, position, commit.context.encode(), stream.name, sequence, commit_id, self._recorded
+        )
         self._records.append((position, columns.length, context.id, stream_id, data))
         self._commits.append((stream_id, last, position))
         block = position >> BLOCK_BITS
@@ -116,28 +146,22 @@ class Placing(ABC, Generic[AnyQueries]):
         self._changed.add(commit.context)
         if commit.context == LOG_CONTEXT:
             self._log_bytes[commit.stream] = self._log_bytes.get(commit.stream, 0) + len(columns.bodies)
-        self._head += columns.length
+        self.head += columns.length
         return Appended(commit_id, position, sequence, columns.length)
 
     def is_behind(self, commit: Commit) -> bool:
-        """Whether the stream has gone on from where this commit wants to be: it is a repeat or a conflict."""
+        """Whether the stream is already past the expected version: the commit is a repeat or a conflict."""
         return 1 <= commit.expected <= self.stream_head(commit.context, commit.stream)
 
     def stream_head(self, context: str, stream: str) -> int:
-        """A stream's last sequence, this batch included."""
-        return self._stream((context, stream)).head
-
-    @property
-    def head(self) -> int:
-        """The last position, this batch included."""
-        return self._head
+        """A stream's last sequence, with this batch."""
+        key = (context, stream)
+        return (self._staged_streams.get(key) or self._streams.get(key) or self._load_stream(key)).head
 
     def settle(self) -> None:
-        """The batch is on disk: what was staged is the truth."""
-        self._streams.update(self._staged_streams)
-        self._contexts.update(self._staged_contexts)
-        _shrink(self._streams, self._cache_max)
-        _shrink(self._contexts, self._cache_max)
+        """The database has committed the batch: the staged state is now the known state."""
+        _remember(self._streams, self._staged_streams, self._cache_max)
+        _remember(self._contexts, self._staged_contexts, self._cache_max)
 
     def _stage(self, staged: dict[_Key, _Value], key: _Key, value: _Value) -> None:
         if self._undo is not None:
@@ -145,10 +169,6 @@ class Placing(ABC, Generic[AnyQueries]):
             undo = partial(staged.pop, key) if before is None else partial(staged.__setitem__, key, before)
             self._undo.append(undo)
         staged[key] = value
-
-    def _stream(self, key: StreamKey) -> StreamState:
-        found = self._staged_streams.get(key) or self._streams.get(key)
-        return found or self._load_stream(key)
 
     def _load_stream(self, key: StreamKey) -> StreamState:
         context, stream = key
@@ -160,14 +180,14 @@ class Placing(ABC, Generic[AnyQueries]):
 
     @abstractmethod
     def _find_stream(self, context: str, stream: str) -> StreamState | None:
-        """What the database says of a stream, remembered if there is one."""
+        """Look up a stream in the database, and remember it if it exists."""
 
     def _context(self, name: str) -> ContextState:
         found = self._staged_contexts.get(name) or self._contexts.get(name)
         if found is None:
             row = self._db.row("context_state", {"name": name})
             if row is None:
-                # Staged with its first commit; until then the number is not taken.
+                # The number is taken when the first commit stages the context.
                 return ContextState(self._context_id + 1, 0, 0, 0, 0, -1, -1)
             found = self._contexts[name] = ContextState(*row)
         return found
@@ -179,24 +199,25 @@ class Placing(ABC, Generic[AnyQueries]):
         return self._stream_id
 
     def _repeated(self, commit: Commit, stream: StreamState) -> Appended:
-        """The first result of a commit whose events are there already, else the conflict."""
+        """The first result of a commit that the store already has; raises VersionConflict for any other commit."""
         first, total = commit.expected, commit.columns.length
         conflict = VersionConflict(commit.context, commit.stream, commit.expected, stream.head)
         if first < 1:
             raise InvalidRequest("expected version", f"is {first}; it must be -1 or at least 1")
         if first + total - 1 > stream.head:
             raise conflict
-        ids, number, position = self._place_of(commit, stream)
+        ids, number, position = self._stored_ids(commit, stream)
         if ids != commit.columns.fixed[: 16 * total]:
             raise conflict
         return Appended(number, position, first, total, repeated=True)
 
     @abstractmethod
-    def _place_of(self, commit: Commit, stream: StreamState, /) -> tuple[bytes, bytes, int]:
-        """The ids that a stream has where a commit wants to be, and the commit and position they begin with."""
+    def _stored_ids(self, commit: Commit, stream: StreamState, /) -> tuple[bytes, bytes, int]:
+        """The event ids at the sequences of a commit, and the commit id and position of the first."""
 
 
-def _shrink(cache: dict[_Key, _Value], limit: int) -> None:
-    if len(cache) > limit:
-        for key in list(cache)[: len(cache) - limit * 3 // 4]:
-            del cache[key]
+def _remember(known: dict[_Key, _Value], staged: dict[_Key, _Value], limit: int) -> None:
+    known.update(staged)
+    if len(known) > limit:
+        for key in list(known)[: len(known) - limit * 3 // 4]:
+            del known[key]

@@ -1,7 +1,7 @@
-"""What servers that share a store tell each other: notices of commits, and leases for what only one of them shall do.
+"""Notices and leases between the servers of a store.
 
-A notice travels with the commit that it tells of, and is heard after it (NOTIFY). It is a hint: whoever hears it reads
-what is there. When the connection was lost, notices may have been missed; then there is one that says "everything".
+A commit sends its notice with NOTIFY, and other servers get it after the commit. A notice is a hint: a server then
+reads the store. After a lost connection notices may be missing, so the listener answers "everything".
 """
 
 import json
@@ -15,24 +15,23 @@ import psycopg
 
 from penstock.errors import StoreError
 from penstock.store.contract import EVERYTHING, Listener, Notice
-from penstock.store.postgres.connecting import Target
+from penstock.store.postgres.connection import Target, translate
 from penstock.store.postgres.database import Database
-from penstock.store.postgres.translation import translate
 
 PAYLOAD_BYTES_MAX: Final = 7_900
 """PostgreSQL takes up to 8,000."""
 RECONNECT_PAUSE_S: Final = 0.2
 NOTICES_MAX: Final = 1_000
-"""How many are handed over at once."""
+"""At most so many notices at once."""
 
 
 def payload(
     writer: UUID, head: int, streams: Sequence[tuple[str, str]], has_changed_logs: bool, queues: Iterable[int]
 ) -> str:
-    """What a commit tells others. Too many streams to name are "all of them"."""
-    told: dict[str, Any] = {"by": writer.hex, "head": head, "logs": has_changed_logs, "queues": sorted(queues)}
-    text = _json({**told, "streams": streams})
-    return text if len(text.encode()) <= PAYLOAD_BYTES_MAX else _json({**told, "queues": None, "streams": None})
+    """The notice of a commit. If it has too many streams to name, it says "all of them"."""
+    notice: dict[str, Any] = {"by": writer.hex, "head": head, "logs": has_changed_logs, "queues": sorted(queues)}
+    text = _json({**notice, "streams": streams})
+    return text if len(text.encode()) <= PAYLOAD_BYTES_MAX else _json({**notice, "queues": None, "streams": None})
 
 
 def _json(value: Any) -> str:
@@ -40,15 +39,15 @@ def _json(value: Any) -> str:
 
 
 def notice_of(text: str, listener: UUID) -> Notice:
-    """A notice from what was told; something that cannot be read means everything."""
+    """A notice from its text; a broken text means everything."""
     try:
-        told = json.loads(text)
-        streams, queues = told["streams"], told["queues"]
+        given = json.loads(text)
+        streams, queues = given["streams"], given["queues"]
         return Notice(
-            is_own=UUID(hex=told["by"]) == listener,
-            head=int(told["head"]),
+            is_own=UUID(hex=given["by"]) == listener,
+            head=int(given["head"]),
             streams=None if streams is None else tuple((context, stream) for context, stream in streams),
-            has_changed_logs=bool(told["logs"]),
+            has_changed_logs=bool(given["logs"]),
             queues=None if queues is None else tuple(queues),
         )
     except (ValueError, KeyError, TypeError):
@@ -56,7 +55,7 @@ def notice_of(text: str, listener: UUID) -> Notice:
 
 
 class PostgresListener(Listener):
-    """A connection of its own that listens. It connects again by itself."""
+    """Listens on its own connection, and reconnects."""
 
     def __init__(self, target: Target, listener: UUID) -> None:
         self._target = target
@@ -66,23 +65,23 @@ class PostgresListener(Listener):
         self._listen()
 
     def _listen(self) -> None:
-        """Listen on the connection that there is, or on a new one."""
+        """Listen on the present connection, or on a new one."""
         if self._db is None:
             self._db = Database(self._target, write=True)
-        # Its name is the schema's, which is only of letters, digits and _.
+        # The channel has the name of the schema, which has only letters, digits and _.
         self._db.command(f"LISTEN {self._target.schema}")
         self._listens_on = self._db.connection
 
     def wait(self, seconds: float) -> list[Notice]:
         deadline = time.monotonic() + seconds
-        # Asking for a lease connects again too, and nobody listens on that connection yet.
+        # A lease may have reconnected, and that connection does not listen yet.
         if self._db is None or self._db.connection is not self._listens_on:
             return self._try_again(seconds)
         try:
             found = self._db.connection.notifies(timeout=max(deadline - time.monotonic(), 0), stop_after=1)
             notices = [notice_of(one.payload, self._id) for one in found]
             if notices:
-                # Whatever else is there already comes along.
+                # Take everything else that has arrived.
                 more = self._db.connection.notifies(timeout=0, stop_after=NOTICES_MAX)
                 notices += [notice_of(one.payload, self._id) for one in more]
         except psycopg.Error:
@@ -96,7 +95,7 @@ class PostgresListener(Listener):
         self._db = None
 
     def _try_again(self, seconds: float) -> list[Notice]:
-        """Listen once more, after a while if that fails. What was missed meanwhile nobody knows."""
+        """Listen again, after a pause if that fails. Notices may be missing."""
         try:
             self._listen()
         except StoreError:
@@ -122,6 +121,6 @@ class PostgresListener(Listener):
     def close(self) -> None:
         if self._db is not None and not self._db.is_lost:
             with suppress(StoreError):
-                # They run out by themselves otherwise.
+                # Otherwise they expire.
                 self._db.rows("end_leases", {"holder": self._id})
         self._give_up()

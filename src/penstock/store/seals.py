@@ -1,25 +1,24 @@
-"""Sealing: many small records become one of about 4,096 events, which reads many times faster.
+"""Seals: many small records become one of about 4,096 events, which reads many times faster.
 
-Positions are cut into blocks of 4,096. Records that begin in the same block may be merged, and never records of two
-blocks, because the index of contexts and times goes by blocks. A block is closed when the next record will begin in a
-later one: from then on nothing comes between its records. The mark is the position up to which all is sealed; it
-always lies where a record begins.
+A block is 4,096 positions. Only records that begin in the same block are merged, because the index of contexts and
+times has an entry for each block. A block is closed when the next record will begin in a later block: from then on its
+records do not change. Everything before the mark is sealed; the mark is always the position where a record begins.
 
-- A record that is large already is left as it is, and so is a small one that is alone between large ones.
+- Large records stay as they are, and so does a small record between two large ones.
 - A merged record has all runs of the records that it replaces, in order: events keep position, sequence, id, commit
   and times, and tombstones stay tombstones.
-- A damaged record is never merged, because that would hide the damage, or spread it. It stays as it is, and sealing
-  goes on after it.
-- Before the writer removes small records, it compares them with the merged one, which another process has made.
+- A damaged record is never merged, because that would hide the damage or spread it. Sealing goes on after it.
+- Another process makes the merged record. The writer compares it with the small records before it removes them.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import DamagedRecord, LimitExceeded
 from penstock.store.contract import Seal, Store
 from penstock.store.record import TYPES_MAX, Record
+from penstock.store.tables.queries import Statements
 
 BLOCK_BITS: Final = 12
 """A block is 4,096 positions: the grain of the index of contexts and times, and of seals."""
@@ -36,12 +35,11 @@ Row = tuple[int, int, int]
 
 
 def group(rows: Sequence[Row]) -> tuple[list[int], int]:
-    """Which records to merge next, by position, and where the mark goes then.
+    """The positions of the records to merge next, and where the mark goes then.
 
-    `rows` are all records, in order, from the mark to the end of a closed block, or of several in a row: at least one.
-    The records of the answer are the first group of two or more that may be merged. The mark goes past them, and past
-    all after them that stays as it is, so that each step merges something until the rows are used up; without a group
-    it goes past all rows.
+    `rows` are all records, in order, from the mark to the end of one or more closed blocks. The answer has the first
+    group of two or more records that may be merged. The mark goes past them and past the records after them that stay
+    as they are, so each step merges something until the rows are used up. Without a group the mark goes past all rows.
     """
     groups = _groups(rows)
     merged = next((index for index, members in enumerate(groups) if len(members) > 1), None)
@@ -52,7 +50,7 @@ def group(rows: Sequence[Row]) -> tuple[list[int], int]:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows that go together, end to end; a record that stays as it is is alone."""
+    """Rows to merge, end to end; a record that stays as it is has a group to itself."""
     groups: list[list[Row]] = []
     block, following, size = -1, 0, 0
     for row in rows:
@@ -92,17 +90,17 @@ def merge(records: Sequence[Record]) -> bytes:
 
     Names and types are listed once each. The records must lie end to end.
     """
-    # It needs NumPy, which nobody waits for but who seals.
-    from penstock.store.joining import Joined  # noqa: PLC0415
+    # It needs NumPy, which takes long to import.
+    from penstock.store.concat import Concat  # noqa: PLC0415
 
     for record, following in pairwise(records):
         if record.last + 1 != following.position:
             raise DamagedRecord(following.position, f"the record before it ends at {record.last}")
     for record in records:
-        # Otherwise a small record could have so many that no other fits beside it, and sealing would be stuck.
+        # Otherwise a small record could have so many types that no other fits next to it, and sealing would be stuck.
         if record.type_count > record.count:
             raise DamagedRecord(record.position, f"it has {record.type_count} types and {record.count} events")
-    joined = Joined(records)
+    joined = Concat(records)
     joined.check_text()
     if len(joined.types.index) > TYPES_MAX:
         raise LimitExceeded("types of a record", len(joined.types.index), TYPES_MAX)
@@ -112,10 +110,10 @@ def merge(records: Sequence[Record]) -> bytes:
 def is_merge(merged: Record, rows: Sequence[tuple[int, int, object]]) -> bool:
     """Whether a record has all that others have, whose rows of position, count and data are given, and nothing else.
 
-    The writer asks this while others wait. So records of single events, of which a block may have thousands, are
-    compared column by column and not taken apart one by one, which takes less than half of the time.
+    The writer asks this while other commits wait. A block may have thousands of records of single events, so these are
+    compared column by column, which takes less than half the time.
     """
-    from penstock.store.joining import is_merge_of_ones  # noqa: PLC0415 - as in `merge`
+    from penstock.store.concat import is_merge_of_ones  # noqa: PLC0415 - as in `merge`
 
     datas = [data for _, _, data in rows if isinstance(data, bytes)]
     if len(datas) == merged.count == len(rows) and is_merge_of_ones(merged, datas):
@@ -140,3 +138,23 @@ def next_seal(store: Store) -> Seal | None:
         else:
             return Seal(records[0].position, records[-1].last, data, mark, unsealed.ledger)
     return Seal(mark, mark - 1, None, mark, unsealed.ledger)
+
+
+def is_current(db: Statements, op: Seal) -> bool:
+    """Whether the mark and the ledger of erasures are still as they were when the seal was made."""
+    mark, erasures, rewrites = db.row("ledger")
+    return int(mark) < op.next and op.first >= int(mark) and op.ledger == (erasures, int(rewrites))
+
+
+def seal_row(db: Statements, op: Seal, data: bytes) -> dict[str, Any] | None:
+    """The row of a sealed record, without its data; None if the store has other records than it was made of.
+
+    Raises DamagedRecord if the seal has other events than the records that it replaces.
+    """
+    first, count, context_id, stream_id = db.row("seal_place", {"first": op.first, "last": op.last})
+    sealed = Record(data, op.first)
+    if first != op.first or not count == op.last - op.first + 1 == sealed.count:
+        return None
+    if not is_merge(sealed, db.rows("unsealed_records", {"low": op.first, "high": op.last})):
+        raise DamagedRecord(op.first, "it was to take the place of records that have other events")
+    return {"position": op.first, "count": count, "context_id": context_id, "stream_id": stream_id}

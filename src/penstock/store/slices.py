@@ -1,15 +1,15 @@
-"""Cutting a record at positions.
+"""Slices: the events of a record between two positions, as a record.
 
-Whoever reads a history in steps, for a page or for a backup, ends a step somewhere and goes on right after it. A record
-may lie across that place by then, because small records are merged meanwhile: it is cut, so that nothing is read twice.
-A part has only the names and types of its own events: what is erased later is looked for where its events are.
+A reader of a history ends a step anywhere, for example between two backups, and continues there. The sealer may have
+merged the records around that place meanwhile; a slice drops what the reader already has. A slice lists only the names
+and types of the events in it, because erasures search for names.
 """
 
 from typing import Any
 
 import numpy as np
 
-from penstock.store.joining import Joined, renumbered, starts_of
+from penstock.store.concat import Concat, renumber, starts_of
 from penstock.store.record import Record
 
 
@@ -23,11 +23,11 @@ def cut(record: Record, first: int, last: int) -> Record:
 
 
 def _between(record: Record, low: int, high: int) -> bytes:
-    parts = Joined([record]).parts()
+    parts = Concat([record]).parts()
     runs = _runs(parts.runs, low, high)
-    numbers, names = renumbered(np.concatenate((runs["context"], runs["stream"])).astype(np.int64))
+    numbers, names = renumber(np.concatenate((runs["context"], runs["stream"])).astype(np.int64))
     runs["context"], runs["stream"] = np.split(numbers, 2)
-    codes, types = renumbered(parts.codes[low:high])
+    codes, types = renumber(parts.codes[low:high])
     return parts._replace(
         runs=runs,
         ids=parts.ids[low:high],
@@ -43,7 +43,7 @@ def _between(record: Record, low: int, high: int) -> bytes:
 
 
 def _runs(runs: Any, low: int, high: int) -> Any:
-    """The runs between two places; the first and the last may be parts of their commits."""
+    """The runs between two offsets; the first and the last may be incomplete."""
     counts = runs["count"].astype(np.int64)
     starts = starts_of(counts)
     left, right = (np.clip(place - starts, 0, counts) for place in (low, high))

@@ -1,30 +1,109 @@
-"""From records to the rows that find them: streams, commits, blocks. See `Placing.place` for what each row means.
+"""Imports: the records and the state of another store become a new store.
 
-Records are taken as they are, of one commit or of thousands. Their tables of runs are read with NumPy, because a sealed
-record has a run for each of its commits; the loop here is over records and over the streams in each.
+The index reads the records as they are, of one commit or of thousands, and makes the rows that find them: streams,
+commits and blocks (see `Appender.place`). It reads the tables of runs with NumPy, because a sealed record has a run for
+each of its commits; the loop here is over records and over the streams in each.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 import numpy as np
 
+from penstock.errors import InvalidRequest
 from penstock.model.times import TICKS_MASK
-from penstock.store.dtypes import RUN_TYPE
-from penstock.store.picking import Ints
+from penstock.store.contract import STATE_TABLES, StoreImport, StoreState
+from penstock.store.erasure_filter import pack_ranges
 from penstock.store.record import HEADER, RUN, Record
-from penstock.store.sealing import BLOCK_BITS
-from penstock.store.tables.queries import Rows
+from penstock.store.seals import BLOCK_BITS
+from penstock.store.selective_decode import RUN_TYPE, Ints
+from penstock.store.tables.logs import LAST_LOG
+from penstock.store.tables.queries import BulkRows, Db
+from penstock.store.tables.reader import INDEXED, RANGES, Row
 
+SOURCE: Final = "importing"
+"""The key in `meta` of the note about the source, until the import is finished."""
 STREAMS_KNOWN_MAX: Final = 200_000
-"""Streams whose numbers are kept in memory; others are looked up."""
+"""Streams whose numbers are in memory; the index looks up others."""
 
+_FINISHED: Final = STATE_TABLES["erasures"].index("finished")
 _STAMP: Final = Struct("<Q")
 
 
+class TablesImport(StoreImport, Generic[Db]):
+    """A store that is being filled. Each call of `add` is one durable transaction."""
+
+    _db: Db
+    _index: "Index"
+
+    def head(self) -> int:
+        return self._db.value("head") or 0
+
+    def add(self, records: Sequence[Record]) -> None:
+        try:
+            with self._transaction():
+                expected = self.head() + 1
+                for record in records:
+                    if record.position != expected:
+                        raise InvalidRequest("record", f"begins at {record.position}, and {expected} comes next")
+                    self._index.add(record)
+                    expected = record.last + 1
+                self._index.write()
+                if records:
+                    self._end_add(records[-1])
+        except BaseException:
+            self._load_index()
+            raise
+
+    def finish(self, state: StoreState) -> None:
+        if self.head() != state.head:
+            raise InvalidRequest("state", f"is of position {state.head}, and the records end at {self.head()}")
+        with self._transaction():
+            self._db.later("set_meta", {"key": "store_id", "value": state.identity.id})
+            self._db.later("import_sealed", {"sealed": state.sealed})
+            self._db.later("delete_meta", {"key": SOURCE})
+            self._db.later("delete_meta", {"key": LAST_LOG})
+            self._db.later("forget_timelines")
+            now = self._now()
+            for name in STATE_TABLES:
+                self._import_rows(f"import_{name}", [_stored(name, row, now) for row in state.tables[name]])
+            self._end_finish()
+
+    @abstractmethod
+    def _now(self) -> int: ...
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[object]: ...
+
+    @abstractmethod
+    def _load_index(self) -> None: ...
+
+    @abstractmethod
+    def _import_rows(self, name: str, rows: list[Row]) -> None: ...
+
+    @abstractmethod
+    def _end_finish(self) -> None: ...
+
+    def _end_add(self, last: Record) -> None:
+        """The last statements of an `add`."""
+
+
+def _stored(table: str, row: Row, now: int) -> Row:
+    """A row in its stored form. Erasures are finished, because imported records have no erased contents."""
+    values = list(row)
+    if table == "erasures":
+        values[RANGES] = pack_ranges(row[RANGES]) or None
+        values[_FINISHED] = now if row[_FINISHED] is None else row[_FINISHED]
+    elif table == "iterators":
+        values[INDEXED] = bool(row[INDEXED])
+    return tuple(values)
+
+
 class _Context:
-    """A context on the way: its number, its highest event time so far, and the last block entered for it."""
+    """A context during the import: its number, its highest event time so far, and its last block in the index."""
 
     __slots__ = ("block", "id", "name", "top")
 
@@ -32,10 +111,10 @@ class _Context:
         self.id, self.name, self.top, self.block = number, name, top, block
 
 
-class Indexing:
-    """The rows of records that come in order. What `write` wrote must be committed, or this be made anew."""
+class Index:
+    """The rows of records, which come in order. If `write` is rolled back, make a new index."""
 
-    def __init__(self, db: Rows) -> None:
+    def __init__(self, db: BulkRows) -> None:
         self._db = db
         rows = db.rows("import_tops")
         self._contexts = {name.encode(): _Context(number, name.encode(), *at) for number, name, *at in rows}
@@ -89,14 +168,12 @@ class Indexing:
         numbers: Ints = np.array(ids, np.int64)[inverse]
         self._many.append((numbers, sequences + counts - 1, record.position + starts))
         context_ids = np.array([place.id for place in places], np.int64)
-        self._enter(record, places, context_ids[inverse], np.maximum.reduceat(_ticks(record), starts))
+        tops = np.maximum.reduceat(_ticks(record), starts)
+        for place in {place.id: place for place in places}.values():
+            self._pass(place, record.position, int(tops[context_ids[inverse] == place.id].max()))
         one_context = places[0].id if len({place.id for place in places}) == 1 else None
         one_stream = ids[0] if len(ids) == 1 else None
         self._records.append((record.position, record.count, one_context, one_stream, record.data))
-
-    def _enter(self, record: Record, places: Sequence[_Context], of_runs: Ints, tops: Ints) -> None:
-        for place in {place.id: place for place in places}.values():
-            self._pass(place, record.position, int(tops[of_runs == place.id].max()))
 
     def _pass(self, context: _Context, position: int, top: int) -> None:
         """A context has a record at a position, whose highest event time of that context is `top`."""
@@ -116,19 +193,14 @@ class Indexing:
     def _stream(self, context: _Context, name: bytes, sequence: int) -> int:
         key = context.id, name
         found = self._streams.get(key)
-        if found is None:
-            found = self._streams[key] = self._add_stream(*key) if sequence == 1 else self._find_stream(*key)
-        return found
-
-    def _add_stream(self, context_id: int, name: bytes) -> int:
-        self._last_stream += 1
-        self._new_streams.append((self._last_stream, context_id, name.decode()))
-        return self._last_stream
-
-    def _find_stream(self, context_id: int, name: bytes) -> int:
-        found: int | None = self._db.value("stream_id", {"context_id": context_id, "name": name.decode()})
-        if found is None:
-            raise ValueError(f"it goes on with stream {name.decode()}, which has not begun")
+        if found is None and sequence == 1:
+            found = self._last_stream = self._last_stream + 1
+            self._new_streams.append((found, context.id, name.decode()))
+        elif found is None:
+            found = self._db.value("stream_id", {"context_id": context.id, "name": name.decode()})
+            if found is None:
+                raise ValueError(f"it goes on with stream {name.decode()}, which has not begun")
+        self._streams[key] = found
         return found
 
     def write(self) -> None:
@@ -145,7 +217,7 @@ class Indexing:
             self._streams.clear()
 
     def _sorted(self) -> list[Any]:
-        """The commits of sealed records in the order of their table, in which a database takes them fastest."""
+        """The commits of sealed records in the order of their table, which is the fastest to insert."""
         if not self._many:
             return []
         numbers, lasts, positions = (np.concatenate(column) for column in zip(*self._many, strict=True))

@@ -1,5 +1,6 @@
-"""The columns of several records end to end, checked, as NumPy arrays: what Arrow batches, seals and tombstones are
-made from. The loop here is over records, never over events.
+"""The columns of several records end to end, checked, as NumPy arrays.
+
+Arrow batches, seals, slices and tombstones are made from them. The loop here is over records, never over events.
 """
 
 from collections.abc import Sequence
@@ -9,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import DamagedRecord
-from penstock.store.dtypes import HEADER_TYPE, ONE_TYPE, RUN_TYPE
-from penstock.store.picking import Ints
 from penstock.store.record import CHECKSUM_BYTES, HEADER, VERSION, Record, with_checksum
+from penstock.store.selective_decode import HEADER_TYPE, ONE_TYPE, RUN_TYPE, Ints
 
 _ONE_WITH_LENGTHS: Final = np.dtype([("one", ONE_TYPE), ("lengths", "<u2", (3,))])
 """The record of a commit of one event up to its texts: context, stream and type."""
@@ -21,21 +21,21 @@ _CONTINUED: Final = 0x80
 
 
 class Texts:
-    """The distinct texts of several records, and for each record's own indices where they are among them."""
+    """The distinct texts of several records, and their indices for each record's own indices."""
 
     def __init__(self) -> None:
         self.index: dict[bytes, int] = {}
         self.lookup: list[int] = []
 
     def add(self, texts: list[bytes]) -> int:
-        """Add a record's own; where they begin in `lookup`."""
+        """Add a record's texts; answers where they begin in `lookup`."""
         base = len(self.lookup)
         index = self.index
         self.lookup += [index.setdefault(text, len(index)) for text in texts]
         return base
 
 
-class Joined:
+class Concat:
     """Columns of at least one record. Raises DamagedRecord if the insides of one do not fit together.
 
     `contexts` and `streams` (per run) are indices into `names`, `codes` (per event) into `types`.
@@ -73,7 +73,7 @@ class Joined:
         return bases
 
     def _join_ones(self) -> None:
-        """The records of single events, in one go: most commits are such."""
+        """All records have a single event, as most commits do."""
         datas = [record.data for record in self.records]
         ones = np.frombuffer(b"".join([data[: ONE_TYPE.itemsize] for data in datas]), ONE_TYPE)
         ats = [record.at for record in self.records]
@@ -111,7 +111,7 @@ class Joined:
         self.headers, self.bodies = columns[7:]
 
     def _check(self) -> None:
-        """A checksum tells that a record is as it was written, not that it was written well."""
+        """A checksum proves that a record is unchanged, not that its writer was right."""
         self.counts: Ints = self.heads["events"].astype(np.int64)
         self.run_counts: Ints = self.heads["runs"].astype(np.int64)
         bad = (self.counts < 1) | (self.run_counts < 1)
@@ -153,13 +153,13 @@ class Joined:
             record.events()
         raise DamagedRecord(self.records[0].position, "it or one after it has broken text")
 
-    def parts(self) -> "Parts":
+    def parts(self) -> "RecordColumns":
         """All of it, to be encoded as one record."""
         runs = self.runs.copy()
         runs["context"], runs["stream"] = self.contexts, self.streams
         lists = list(self.names.index), list(self.types.index)
         lengths = self.header_lengths, self.body_lengths
-        return Parts(runs, self.ids, self.stamps, self.codes, *lengths, *lists, self.headers, self.bodies)
+        return RecordColumns(runs, self.ids, self.stamps, self.codes, *lengths, *lists, self.headers, self.bodies)
 
     def per_event(self, values: Any) -> npt.NDArray[Any]:
         """One value per run as one per event."""
@@ -180,8 +180,8 @@ class Joined:
         return found
 
 
-class Parts(NamedTuple):
-    """What a record consists of, column by column; `codes` are indices into `types`."""
+class RecordColumns(NamedTuple):
+    """The columns of a record; `codes` are indices into `types`."""
 
     runs: Any
     ids: Any
@@ -216,7 +216,7 @@ class Parts(NamedTuple):
 
 def is_merge_of_ones(merged: Record, datas: Sequence[bytes]) -> bool:
     """Whether a record has the events of others, one each, as appends write them; False if one of them is otherwise."""
-    whole = Joined([merged])
+    whole = Concat([merged])
     size = _ONE_WITH_LENGTHS.itemsize
     try:
         ones: Any = np.frombuffer(b"".join([data[:size] for data in datas]), _ONE_WITH_LENGTHS)
@@ -259,8 +259,8 @@ def starts_of(lengths: Ints) -> Ints:
     return starts
 
 
-def renumbered(codes: Ints) -> tuple[Ints, list[int]]:
-    """Indices anew in the order in which they are first used, and which those were."""
+def renumber(codes: Ints) -> tuple[Ints, list[int]]:
+    """Number indices in the order of their first use; also the old index of each new one."""
     used, firsts, inverse = np.unique(codes, return_index=True, return_inverse=True)
     order = np.argsort(firsts)
     return np.argsort(order)[inverse], used[order].tolist()
