@@ -23,7 +23,7 @@ Written = Callable[[int, Appended], object]
 WINDOW_BYTES_MAX: Final = 16 << 20
 """Bytes of events in flight at once. A larger commit goes alone."""
 EVENT_BYTES: Final = 100
-"""What an event counts for, without its body."""
+"""Bytes that an event counts for in addition to its body."""
 UNSENT: Final = -1
 """Instead of a number of losses: one of the commits in the window could not be sent."""
 

@@ -266,7 +266,7 @@ class Mark:
 
 
 class Unmarked:
-    """No frame: a commit of a transaction has no mark of its own."""
+    """No frame: a commit of a transaction cannot have a mark."""
 
     name = ""
     frames = 0
