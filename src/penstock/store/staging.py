@@ -8,14 +8,15 @@ units are in memory together, up to `merge_bytes_max`.
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import accumulate, groupby, pairwise
-from typing import Final, NamedTuple, Protocol
+from itertools import accumulate, chain, groupby, pairwise
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded, StageLost, VersionConflict
-from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit, Winner
+from penstock.model import ANY, NewEvent, Published, StagedUnit, Winner
 from penstock.model.times import TICKS_MASK
 from penstock.store.contract import Commit, Placed
 from penstock.store.record import Columns, Record, columns_of, encode_commit
+from penstock.store.tables.appends import Appender
 
 UNIT_EVENTS_MAX: Final = 4096
 UNIT_BYTES_MAX: Final = 1 << 20
@@ -31,8 +32,6 @@ StreamKey = tuple[str, str]
 
 
 class Unit(NamedTuple):
-    """A unit as it is stored."""
-
     context: str
     stream: str
     part: int
@@ -93,7 +92,6 @@ def columns_in(record: Record) -> Columns:
 
 
 def encode_keys(keys: Sequence[bytes]) -> bytes:
-    """Keys one after the other, after their lengths."""
     return struct.pack(f"<{len(keys)}I", *map(len, keys)) + b"".join(keys)
 
 
@@ -118,7 +116,6 @@ def low_of(unit: StagedUnit) -> bytes:
 
 
 def size_of(unit: StagedUnit) -> int:
-    """The bytes of a unit."""
     return len(unit.data) + len(unit.keys)
 
 
@@ -126,8 +123,6 @@ def size_of(unit: StagedUnit) -> int:
 
 
 class Attempt(NamedTuple):
-    """An attempt as it is stored."""
-
     id: int
     part: int
     attempt: str
@@ -180,20 +175,7 @@ def chunks(sizes: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
 # --- publishing -----------------------------------------------------------------------------------------------
 
 
-class Appends(Protocol):
-    """The appender of a backend."""
-
-    def stream_head(self, context: str, stream: str) -> int:
-        """A stream's last sequence."""
-
-    def place(self, commit: Commit) -> Appended:
-        """Append a commit."""
-
-    def flush(self) -> None:
-        """Write the buffered rows."""
-
-
-def check_expected(rows: Iterable[tuple[str, str, int, int]], appender: Appends) -> None:
+def check_expected(rows: Iterable[tuple[str, str, int, int]], appender: Appender[Any]) -> None:
     """Compare the expected versions of a job with the streams; rows are context, stream, lowest and highest version."""
     for context, stream, low, high in rows:
         if low != high:
@@ -204,7 +186,7 @@ def check_expected(rows: Iterable[tuple[str, str, int, int]], appender: Appends)
             raise VersionConflict(context, stream, low, head)
 
 
-def publish(units: Iterable[Unit], appender: Appends, merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:
+def publish(units: Iterable[Unit], appender: Appender[Any], merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:
     """Append units, which come by context, stream, lowest key, part and number. The caller rolls back a failure."""
     position = commits = events = unflushed = 0
     streams: set[StreamKey] = set()
@@ -222,20 +204,13 @@ def publish(units: Iterable[Unit], appender: Appends, merge_bytes_max: int = MER
 
 def _commits(units: Iterator[Unit], merge_bytes_max: int) -> Iterator[Columns]:
     first = next(units)
-    rest = _chained(first, units)
+    rest = chain([first], units)
     if first.keys:
         return _cut(_merged(rest, merge_bytes_max))
     return (columns_in(Record(unit.data, _AT)) for unit in rest)
 
 
-def _chained(first: Unit, rest: Iterator[Unit]) -> Iterator[Unit]:
-    yield first
-    yield from rest
-
-
 class _Open:
-    """A unit that is being merged."""
-
     def __init__(self, unit: Unit) -> None:
         record = Record(unit.data, _AT)
         self.size = len(unit.data)
@@ -271,7 +246,6 @@ def _merged(units: Iterator[Unit], bytes_max: int) -> Iterator[NewEvent]:
 
 
 def _cut(events: Iterable[NewEvent]) -> Iterator[Columns]:
-    """Commits of merged events."""
     held: list[NewEvent] = []
     size = 0
     for event in events:

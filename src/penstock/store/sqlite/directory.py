@@ -133,20 +133,17 @@ class Place(NamedTuple):
     mode: int
 
     def wanted(self, shared: bool) -> int:
-        """The permissions that it should have."""
         if shared:
             return SHARED_FOLDER if self.is_folder else SHARED_FILE
         return self.mode & ~_NOT_THE_OWNER
 
     @classmethod
     def of(cls, path: Path, name: str, status: os.stat_result) -> Self:
-        """From what the system says of it."""
         is_folder = stat.S_ISDIR(status.st_mode)
         return cls(path, name, is_folder, status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
 
     @property
     def shown(self) -> str:
-        """Its permissions in octal."""
         return f"{self.mode & 0o777:04o}"
 
 

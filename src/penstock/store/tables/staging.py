@@ -83,7 +83,6 @@ class Stages(ABC, Generic[Db]):
         return items
 
     def drop_orphans(self) -> None:
-        """Drop the staged output of deleted iterators."""
         self.drop("orphan_stages", {})
 
     def drop(self, query: str, values: dict[str, Any]) -> int:
@@ -108,16 +107,13 @@ class Stages(ABC, Generic[Db]):
         """Load streams into the appender; a backend with slow round trips loads all at once."""
 
     @abstractmethod
-    def _add(self, number: int, op: Stage, /) -> None:
-        """Add units to the stage of a number."""
+    def _add(self, number: int, op: Stage, /) -> None: ...
 
     @abstractmethod
-    def _units(self, ids: list[int], /) -> Mapping[int, Unit]:
-        """Units by their ids."""
+    def _units(self, ids: list[int], /) -> Mapping[int, Unit]: ...
 
     @abstractmethod
-    def _remove(self, ids: Collection[int], /) -> None:
-        """Remove stages with all their units."""
+    def _remove(self, ids: Collection[int], /) -> None: ...
 
     @abstractmethod
     def forget_state(self, iterator: int, /) -> None:
@@ -150,7 +146,6 @@ class _Installation:
             raise InvalidRequest("build", reason)
 
     def add(self, chunks: Iterable[bytes]) -> None:
-        """Add the items that the iterator does not have yet."""
         op, found = self._op, self.iterator
         rows = Rows(self.items - op.items)
         held: Row | None = None
