@@ -33,9 +33,6 @@ _PLACE: Final = ("penstock", "output")
 _COUNT_BYTES: Final = 4
 
 
-# --- chunks ---------------------------------------------------------------------------------------------------
-
-
 def pack_items(items: Sequence[bytes]) -> bytes:
     return pack(f"<{len(items) + 1}I", len(items), *map(len, items)) + b"".join(items)
 
@@ -79,9 +76,6 @@ def chunks_of(items: Iterable[bytes]) -> Iterator[bytes]:
         yield pack_items(held)
 
 
-# --- what is staged -------------------------------------------------------------------------------------------
-
-
 def output_job(iterator: int) -> str:
     return f"{OUTPUT_JOBS}{iterator}"
 
@@ -106,9 +100,6 @@ def chunk_in(data: bytes) -> bytes:
     except (DamagedRecord, ValueError) as error:
         raise InvalidRequest("chunk", f"cannot be read: {error}") from None
     return event.body
-
-
-# --- rows -----------------------------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):

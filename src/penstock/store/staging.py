@@ -11,8 +11,8 @@ from heapq import heappop, heappush
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, Final, NamedTuple
 
-from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded, StageLost, VersionConflict
-from penstock.model import ANY, NewEvent, Published, StagedUnit, Winner
+from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded
+from penstock.model import ANY, NewEvent, Published, StagedUnit
 from penstock.model.times import TICKS_MASK
 from penstock.store.contract import Commit, Placed
 from penstock.store.record import Columns, Record, columns_of, encode_commit
@@ -39,9 +39,6 @@ class Unit(NamedTuple):
     low: bytes
     keys: bytes
     data: bytes
-
-
-# --- units ----------------------------------------------------------------------------------------------------
 
 
 def make_unit(
@@ -117,73 +114,6 @@ def low_of(unit: StagedUnit) -> bytes:
 
 def size_of(unit: StagedUnit) -> int:
     return len(unit.data) + len(unit.keys)
-
-
-# --- what is staged -------------------------------------------------------------------------------------------
-
-
-class Attempt(NamedTuple):
-    id: int
-    part: int
-    attempt: str
-    units: int
-
-
-def is_repeat(staged: int, number: int, units: int) -> bool:
-    """Whether units were staged before; InvalidRequest if some before them are missing."""
-    if number + units <= staged:
-        return True
-    if number != staged:
-        raise InvalidRequest("number", f"is {number}; the next unit of this attempt is number {staged}")
-    return False
-
-
-def losers(job: str, staged: Iterable[Attempt], winners: Sequence[Winner]) -> list[int]:
-    """The ids of attempts that did not win; StageLost if a winner is incomplete."""
-    found = {(one.part, one.attempt): one for one in staged}
-    if len({winner.part for winner in winners}) != len(winners):
-        raise InvalidRequest("winners", "name a part twice")
-    for winner in winners:
-        one = found.pop((winner.part, winner.attempt), None)
-        if (one.units if one else 0) != winner.units:
-            raise StageLost(job, winner.part, winner.units, one.units if one else 0)
-    return [one.id for one in found.values()]
-
-
-def check_limits(size: int, size_max: int, units: int, units_max: int) -> None:
-    """Refuse to stage more for one job than is allowed."""
-    if size > size_max:
-        raise LimitExceeded("stage_bytes_max", size, size_max)
-    if units > units_max:
-        raise LimitExceeded("stage_units_max", units, units_max)
-
-
-def chunks(sizes: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
-    """Ids of units in order, in chunks that fit into memory."""
-    ids: list[int] = []
-    total = 0
-    for number, size in sizes:
-        if ids and total + size > FLUSH_BYTES:
-            yield ids
-            ids, total = [], 0
-        ids.append(number)
-        total += size
-    if ids:
-        yield ids
-
-
-# --- publishing -----------------------------------------------------------------------------------------------
-
-
-def check_expected(rows: Iterable[tuple[str, str, int, int]], appender: Appender[Any]) -> None:
-    """Compare the expected versions of a job with the streams; rows are context, stream, lowest and highest version."""
-    for context, stream, low, high in rows:
-        if low != high:
-            reason = f"of stream {stream} in context {context} is {low} in one row and {high} in another"
-            raise InvalidRequest("expected version", reason)
-        head = appender.stream_head(context, stream)
-        if low != head + 1:
-            raise VersionConflict(context, stream, low, head)
 
 
 def publish(units: Iterable[Unit], appender: Appender[Any], merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:

@@ -58,9 +58,6 @@ def make_directory(directory: Path, *, shared: bool = False) -> None:
         sync_directory(place.parent)
 
 
-# --- the lock -------------------------------------------------------------------------------------------------
-
-
 def is_served(directory: Path) -> bool:
     """Whether a process has the store open for writing."""
     return lock_owner(directory / LOCK_NAME) is not None
@@ -117,9 +114,6 @@ def readers_of(shared_memory: Path) -> list[str]:
             name = "its name is not known"
         names.append(f"process {process} ({name})")
     return names
-
-
-# --- permissions ----------------------------------------------------------------------------------------------
 
 
 class Place(NamedTuple):

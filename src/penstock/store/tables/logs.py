@@ -102,9 +102,6 @@ class KnownLogs:
         self._names.clear()
 
 
-# --- logs -----------------------------------------------------------------------------------------------------
-
-
 def add_log(db: Statements, op: contract.AddLog, heads: Appender[Any], now: int) -> bool:
     """Add a log that begins after the present events of its stream, unless it exists."""
     if db.row("log", {"name": op.name}) is not None:
@@ -139,9 +136,6 @@ def delete_log(db: Statements, op: contract.DeleteLog, heads: Appender[Any], now
     db.later("set_meta", {"key": LAST_LOG, "value": str(_last_log(db, now))})
     db.later("delete_log", {"name": op.name})
     return True
-
-
-# --- iterators ------------------------------------------------------------------------------------------------
 
 
 def iterator_of(row: tuple[Any, ...]) -> IteratorState:
