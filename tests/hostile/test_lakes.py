@@ -20,10 +20,9 @@ from xxhash import xxh3_128_hexdigest
 
 from penstock.lake import changes as lake_changes
 from penstock.lake import parquet
-from penstock.lake.archiving import archiving
+from penstock.lake.archiver import Archiver
 from penstock.lake.iceberg import METADATA
-from penstock.lake.layout import MANIFEST, PENDING, path_of
-from penstock.lake.manifests import sealed
+from penstock.lake.manifests import MANIFEST, PENDING, path_of, sealed
 from penstock.store import store_url
 from penstock.store.contract import HideStream
 from tests.hostile.mutations import CHANGES, EDITS, TOO_DEEP, Change, Cut, Edit, changed, edited, raw, spoilt
@@ -282,8 +281,8 @@ def iced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store, and a lake with Iceberg's metadata that is a little behind; to be copied."""
     iced = tmp_path_factory.mktemp("iced")
     for _ in range(2):
-        with archiving(None, fill(iced / "store", numbers(1, events=2)), str(iced / "lake")) as archiver:
-            archiver.catch_up(quiet)
+        archiver = Archiver(None, fill(iced / "store", numbers(1, events=2)), str(iced / "lake"))
+        archiver.catch_up(quiet)
     fill(iced / "store", numbers(1, events=2))
     return iced
 
