@@ -260,7 +260,7 @@ def _last_said(store: PostgresStore, hold: Hold) -> object:
 
 @contextmanager
 def role(server: Postgres, *statements: str) -> Iterator[str]:
-    """A role that may do little, in a database of its own; the URL of its store."""
+    """A role with few rights, in its own database; the URL of its store."""
     server.execute("CREATE ROLE clerk LOGIN")
     server.execute("CREATE DATABASE office")
     try:

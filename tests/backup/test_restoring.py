@@ -140,7 +140,7 @@ def test_a_directory_that_a_restore_owns_cannot_be_served(data: Path) -> None:
         with pytest.raises(StoreInUse):
             SqliteStore(data)
         assert target.replaced is not None
-        # Whoever only reads, reads the old store.
+        # Readers read the old store.
         assert _head(data) == 3
     assert _head(data) == 3
 

@@ -41,7 +41,7 @@ from penstock.files import is_replaceable
 from penstock.settings.table import size as size_of
 
 if TYPE_CHECKING:
-    from penstock.lake.archiving import Archived, Archiving
+    from penstock.lake.archiver import Archived, Archiver
 
 APP_NAME: Final = "penstock lake"
 """The name of the Spark application."""
@@ -77,23 +77,20 @@ def archive_command(
     as_json: AsJson = False,
 ) -> None:
     """Bring a lake up to its store's head; a lake that does not exist is created. If this is killed, run it again."""
-    from penstock.lake.archiving import archiving  # noqa: PLC0415
+    from penstock.lake.archiver import Archiver  # noqa: PLC0415
 
-    def catch_up(archiver: "Archiving", is_ending: Callable[[], bool] = lambda: False) -> None:
+    def catch_up(archiver: "Archiver", is_ending: Callable[[], bool] = lambda: False) -> None:
         with _progress_bar() as bar:
             archived = archiver.catch_up(bar, is_ending)
         if not follow or archived.events or archived.rewritten:
             _print_archived(archived, as_json, many=follow)
 
     if not follow:
-        with interruptible(AGAIN), session(APP_NAME, master, conf) as spark, archiving(spark, url, lake) as archiver:
-            catch_up(archiver)
+        with interruptible(AGAIN), session(APP_NAME, master, conf) as spark:
+            catch_up(Archiver(spark, url, lake))
         return
-    with (
-        interruptible(AGAIN, interrupt_at=2) as stop,
-        session(APP_NAME, master, conf) as spark,
-        archiving(spark, url, lake) as archiver,
-    ):
+    with interruptible(AGAIN, interrupt_at=2) as stop, session(APP_NAME, master, conf) as spark:
+        archiver = Archiver(spark, url, lake)
         is_blocked = False
         while True:
             try:
@@ -131,7 +128,7 @@ def compact_command(
     as_json: AsJson = False,
 ) -> None:
     """Merge many small files into few large ones. The lake can be read meanwhile."""
-    from penstock.lake.compacting import compact  # noqa: PLC0415
+    from penstock.lake.compaction import compact  # noqa: PLC0415
 
     try:
         target = int(size_of(1)(file_size))
@@ -146,7 +143,7 @@ def compact_command(
 @lake_app.command("verify")
 def verify_command(url: Url, lake: Lake, master: Master = None, conf: Conf = None, as_json: AsJson = False) -> None:
     """Compare a lake with its store: counts and checksums of every range. Exit code 1 if anything differs."""
-    from penstock.lake.verifying import verify  # noqa: PLC0415
+    from penstock.lake.verification import verify  # noqa: PLC0415
 
     with interruptible("interrupted"), session(APP_NAME, master, conf) as spark, _progress_bar() as bar:
         found = verify(spark, url, lake, bar)
@@ -170,7 +167,7 @@ def status_command(
     as_json: AsJson = False,
 ) -> None:
     """Show the lag, files, bytes, last run and lock of a lake. Needs no Spark."""
-    from penstock.lake.reporting import status  # noqa: PLC0415
+    from penstock.lake.status import status  # noqa: PLC0415
 
     found = status(lake, url)
     if as_json:
@@ -199,7 +196,7 @@ def status_command(
 @lake_app.command("restore")
 def restore_command(lake: Lake, data: NewData = None, store: NewStore = None, as_json: AsJson = False) -> None:
     """Create a store from a lake alone, in an empty place. It is on a new timeline. Needs no Spark."""
-    from penstock.lake.restoring import restore_lake  # noqa: PLC0415
+    from penstock.lake.restore import restore_lake  # noqa: PLC0415
 
     restored = restore_lake(lake, new_store_url(data, store), _progress_bar)
     erased = f" ({restored.erased:,} more are erased)" if restored.erased else ""

@@ -16,8 +16,8 @@ from penstock.settings.loading import without_password
 
 if TYPE_CHECKING:
     from penstock.pipelines.projects import Project
-    from penstock.pipelines.reporting import RowCounts
-    from penstock.pipelines.running import Outcome, Runner
+    from penstock.pipelines.runs import Outcome, Runner
+    from penstock.pipelines.status import RowCounts
 
 INTERVAL_S: Final = 10.0
 RESTART: Final = "interrupted: run again without --full-refresh to continue, or with it to rebuild those tables"
@@ -49,7 +49,7 @@ def init_command(
     ] = None,
 ) -> None:
     """Write a project: bronze events, a table for each type, a quarantine, and sums. Needs no Spark."""
-    from penstock.pipelines.generating import make_example, make_project  # noqa: PLC0415
+    from penstock.pipelines.scaffold import make_example, make_project  # noqa: PLC0415
     from penstock.store.urls import absolute_url  # noqa: PLC0415
 
     # A project can be run from any directory.
@@ -90,7 +90,7 @@ def run_command(
     """Run a project once, over the whole history. If this is killed, run it again: no row is written twice."""
     if interval is not None and not follow:
         refuse("--interval is the time between rounds of --follow: use both or none")
-    from penstock.pipelines.reporting import RowCounts  # noqa: PLC0415
+    from penstock.pipelines.status import RowCounts  # noqa: PLC0415
 
     wanted = full_refresh or []
     project = _ready(folder, wanted)
@@ -110,8 +110,13 @@ def run_command(
 
 def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
     """Read a project; mistakes that can be found before Spark starts end the command."""
-    from penstock.pipelines.changing import JUDGED, added_types, check_changes, with_judged  # noqa: PLC0415
-    from penstock.pipelines.integrity import refreshed_with  # noqa: PLC0415
+    from penstock.pipelines.integrity import (  # noqa: PLC0415
+        JUDGED,
+        added_types,
+        check_changes,
+        refreshed_with,
+        with_judged,
+    )
     from penstock.pipelines.projects import read_project  # noqa: PLC0415
 
     project = read_project(folder)
@@ -125,13 +130,13 @@ def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
 def _running(
     project: "Project", master: str | None, conf: list[str] | None, what: str
 ) -> AbstractContextManager["Runner"]:
-    from penstock.pipelines.running import running  # noqa: PLC0415
+    from penstock.pipelines.runs import open_runner  # noqa: PLC0415
     from penstock.spark.sessions import MASTER  # noqa: PLC0415
 
     hide_py4j_log()
     if sys.stderr.isatty():
         remark("starting Spark")
-    return running(project, MASTER, options_of(conf, master), what)
+    return open_runner(project, MASTER, options_of(conf, master), what)
 
 
 def _head(project: "Project") -> int:
@@ -143,7 +148,7 @@ def _head(project: "Project") -> int:
 
 def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -> None:
     before = counts.all()
-    outcome = runner.round(full_refresh, say=_say)
+    outcome = runner.round(full_refresh, on_state=_say)
     for table in outcome.refreshed:
         if table not in full_refresh:
             complain(f"{table} was rebuilt as well: it would not match the others", 0)
@@ -188,7 +193,7 @@ def dry_run_command(folder: Folder, master: Master = None, conf: Conf = None) ->
 def status_command(folder: Folder, as_json: AsJson = False) -> None:
     """Show each flow's rows, position, lag, last run and error. Needs no Spark, and can be used during a run."""
     from penstock.pipelines.projects import read_project  # noqa: PLC0415
-    from penstock.pipelines.reporting import status  # noqa: PLC0415
+    from penstock.pipelines.status import status  # noqa: PLC0415
 
     found = status(read_project(folder))
     if as_json:

@@ -47,7 +47,7 @@ from penstock.store.contract import (
     ReadLimits,
     Search,
 )
-from penstock.wire.remits import first_invalid
+from penstock.wire.remits.cbor import first_invalid
 
 TIES_MAX: Final = 10_000
 """Events that a batch may have beyond its count, so that it does not end between events of the same time."""

@@ -38,8 +38,8 @@ _LENGTH: Final = Struct("<I")
 class BuildTask(NamedTuple):
     """The messages from the ordinal `first` to before `end`. For a reduce, `state` is the accumulator before them.
 
-    A task has about `seconds_max`. What it does not reach becomes the task of the next number, up to the number `last`;
-    that task has no time limit. All tasks that are installed together have the same `round`.
+    A task has about `seconds_max`. The rest becomes the task of the next number, up to the number `last`; that task has
+    no time limit. All tasks that are installed together have the same `round`.
     """
 
     url: str
@@ -86,7 +86,7 @@ class TaskProgress(NamedTuple):
 
 
 class TaskResult(NamedTuple):
-    """What an attempt at a task, which begins at the message `first`, has staged under its name."""
+    """The result of an attempt at a task that begins at the message `first`. It has staged items under its name."""
 
     number: int
     first: int

@@ -94,7 +94,7 @@ class ServedStages:
     """Stages with a server, through a client."""
 
     def __init__(self, url: str, job: str) -> None:
-        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import, and seldom used
+        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import
 
         self._client = connect(url)
         self._staging = self._client.staging(job)

@@ -154,7 +154,7 @@ class Running:
     async def die(self) -> None:
         """Close without an answer to any request in flight."""
         self.engine.fall_silent()
-        for server in (self.mq._server, self.remits._server, self.res):
+        for server in (self.mq, self.remits, self.res):
             _cut(server)
         await self._stop_gates()
         await self.engine.stop()

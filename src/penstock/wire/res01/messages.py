@@ -50,7 +50,7 @@ from penstock.wire.res01.schema import Command, Replies
 
 
 class Envelope(NamedTuple):
-    """What the answer repeats: the routing frames, the protocol's tag and the RequestId."""
+    """The part that the answer repeats: the routing frames, the protocol's tag and the RequestId."""
 
     routing: Frames
     tag: bytes
@@ -62,7 +62,7 @@ class Envelope(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """What a message asks for.
+    """A decoded message: its requests, and how their replies become answers.
 
     `answers` gets the replies to all requests, in order: all at once, or with `one_each` one at a time. A message that
     is wrong, or needs no engine, has no requests and is answered at once. Every message has at least one answer.
@@ -113,7 +113,7 @@ class Unanswerable(Exception):
 
 
 def decode(frames: Frames, *, legacy: bool = False, size: int | None = None) -> Exchange:
-    """What a message asks for. `legacy`: AC gets the older results. `size`: the bytes of all frames, if known."""
+    """Decode a message. `legacy`: AC gets the older results. `size`: the bytes of all frames, if known."""
     try:
         border = frames.index(b"")
     except ValueError:
@@ -220,7 +220,7 @@ class Framed(NamedTuple):
 
 
 def decode_framed(frames: Frames, frame_bytes_max: int, size: int | None = None) -> Framed:
-    """What a message asks for. `size`: the bytes of all frames, if known. Nothing that arrives makes this raise."""
+    """Decode a message in MqFrames. `size`: the bytes of all frames, if known. Nothing that arrives makes it raise."""
     bare = frames[0] != b""
     if bare:
         frames = [b"", *frames]

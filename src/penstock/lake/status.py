@@ -1,4 +1,4 @@
-"""How a lake stands: without Spark, and without reading any of its files."""
+"""The state of a lake, without Spark and without reading its files."""
 
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -9,10 +9,9 @@ from penstock.lake.sources import check_source, look
 
 
 class Status(NamedTuple):
-    """A lake at one moment. `behind` are events that are not archived yet, and `is_erasure_pending` whether some went.
+    """A lake at one moment. `behind` counts events not archived yet; `is_erasure_pending`: some were erased since.
 
-    Both are None if no store was named. `interrupted` is what a run that was killed has left to be done. Times are
-    ISO 8601, in UTC.
+    Both are None if no store was named. `interrupted` is the kind of run that was killed. Times are ISO 8601, in UTC.
     """
 
     lake: str
@@ -32,10 +31,10 @@ class Status(NamedTuple):
 
 
 def status(lake: str, url: str | None = None) -> Status:
-    """How a lake stands, and how far it is behind its store if that is named."""
+    """The state of a lake, and its lag if a store is named."""
     place = open_lake_place(lake)
     manifest, pending, holder = read_manifest(place), pending_of(place), place.holder()
-    # What has ended meanwhile was not interrupted.
+    # A run that has just ended was not interrupted.
     is_left = holder is None and pending is not None and pending_of(place) == pending
     behind, erased = None, None
     if url is not None:

@@ -1,4 +1,4 @@
-"""Whether a lake and its store hold the same events: file by file, in rows and digests, and every byte of each file."""
+"""Compares a lake with its store: file by file, rows and digests, and every byte of each file."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -9,12 +9,10 @@ from xxhash import xxh3_128_hexdigest
 
 from penstock.errors import LakeDamaged, LakeInUse, StoreError
 from penstock.lake.changes import pending_of, read_manifest, recover, strays
-from penstock.lake.digests import digest
-from penstock.lake.layout import named
-from penstock.lake.manifests import LakeFile, Manifest
-from penstock.lake.parquet import Erased, check_positions, decode
+from penstock.lake.manifests import LakeFile, Manifest, named
+from penstock.lake.parquet import Erased, check_positions, decode, digest
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
-from penstock.lake.reading import read_rows
+from penstock.lake.slices import read_rows
 from penstock.lake.sources import check_source, look
 from penstock.model import PositionRange
 from penstock.spark.parallel import Session, event_progress, parallel_map
@@ -22,12 +20,10 @@ from penstock.store.contract import Progressed, StoreIdentity
 
 ROUND_FILES: Final = 64
 LOOKS_MAX: Final = 3
-"""How often it is looked again because somebody changes the lake meanwhile."""
+"""How often to compare again because another process changes the lake."""
 
 
 class Difference(NamedTuple):
-    """What is not the same: the positions, the file, and what is wrong with it."""
-
     first: int
     last: int
     path: str
@@ -35,7 +31,7 @@ class Difference(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What a comparison found. `behind` are events of the store that are not archived yet."""
+    """The result of a comparison. `behind` counts events of the store that are not archived yet."""
 
     files: int
     rows: int
@@ -52,19 +48,19 @@ class _Task(NamedTuple):
 
 
 def verify(spark: Session, url: str, lake: str, progressed: Progressed) -> Verified:
-    """Compare a lake with its store. Anybody may work on both meanwhile."""
+    """Compare a lake with its store. Other processes may work on both meanwhile."""
     place = open_lake_place(lake)
     _finish(place)
     good: set[LakeFile] = set()
     looks = 0
     while True:
         looks += 1
-        # The manifest first: what is archived after that is in the store.
+        # The manifest first: events archived after that are in the store.
         manifest = read_manifest(place)
         source = look(url)
         check_source(place.shown, manifest, source)
         found = list(_compared(spark, url, lake, manifest, good, progressed))
-        # What differs may be what somebody is changing.
+        # A difference may be a change under way.
         if not found or looks == LOOKS_MAX or _is_unmoved(place, manifest):
             break
     found += _listed(place)
@@ -74,7 +70,7 @@ def verify(spark: Session, url: str, lake: str, progressed: Progressed) -> Verif
 
 
 def _finish(place: LakePlace) -> None:
-    """Finish what was interrupted, unless somebody is at work, or the lake may only be read."""
+    """Finish an interrupted run, unless another process has the lock or the lake is read-only."""
     if pending_of(place) is None:
         return
     with ExitStack() as held:
@@ -86,13 +82,13 @@ def _finish(place: LakePlace) -> None:
 
 
 def _is_unmoved(place: LakePlace, manifest: Manifest) -> bool:
-    """Whether nobody is changing a lake, or has changed it since its manifest was read."""
-    # In this order: a change is taken back only after its manifest is there.
+    """Whether no process changes the lake, or has changed it since the manifest was read."""
+    # In this order: a run removes the change only after it has written the manifest.
     return pending_of(place) is None and read_manifest(place).number == manifest.number
 
 
 def _listed(place: LakePlace) -> Iterator[Difference]:
-    """Files that are there and should not be. What somebody who is at work has not listed yet is no such file."""
+    """Files that no manifest names, unless a process is changing the lake now."""
     manifest = read_manifest(place)
     paths = strays(place.files(), manifest)
     if not _is_unmoved(place, manifest):
@@ -106,14 +102,14 @@ def _listed(place: LakePlace) -> Iterator[Difference]:
 def _compared(
     spark: Session, url: str, lake: str, manifest: Manifest, good: set[LakeFile], progressed: Progressed
 ) -> Iterator[Difference]:
-    """What differs in files that are not known to be good; those that are become so."""
+    """Differences in files that are not in `good`; adds equal files to it."""
     files = [file for file in manifest.files if file not in good]
     for number in range(0, len(files), ROUND_FILES):
         part = files[number : number + ROUND_FILES]
         tasks = [_Task(absolute(lake), absolute(url), manifest.identity, file) for file in part]
         first, last = part[0].first, part[-1].last
-        told = event_progress(progressed, first - 1, last - first + 1, manifest.head)
-        for file, found in zip(part, parallel_map(spark, tasks, _check, told), strict=True):
+        report = event_progress(progressed, first - 1, last - first + 1, manifest.head)
+        for file, found in zip(part, parallel_map(spark, tasks, _check, report), strict=True):
             yield from (Difference(file.first, file.last, file.path, what) for what in found)
             if not found:
                 good.add(file)
@@ -124,12 +120,12 @@ def _compared(
 
 
 def _check(task: _Task) -> list[str]:
-    """What is wrong with a file, beside the store and in itself."""
+    """The differences of a file from the store and from the manifest."""
     rows, _ = read_rows(task.url, task.identity, PositionRange(task.file.first, task.file.last))
     store = "the store", rows.num_rows, digest(rows)
     found = list(_disagreements(task.file, *store))
     try:
-        kept = read_file(open_seen_place(task.lake), task.file)
+        kept, _ = read_file(open_seen_place(task.lake), task.file)
     except LakeDamaged as error:
         return [*found, error.reason]
     return [*found, *_disagreements(task.file, "the file", kept.num_rows, digest(kept))]
@@ -142,14 +138,9 @@ def _disagreements(file: LakeFile, who: str, rows: int, found: str) -> Iterable[
         yield f"{who} has other events than the manifest says"
 
 
-def read_file(place: LakePlace, file: LakeFile) -> pa.Table:
-    """The rows of a file, if it is what was written; raises LakeDamaged."""
-    return _decoded(place, file)[0]
-
-
 def read_whole(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]]:
-    """The rows of a file, and what is erased in it: together all of its positions. Raises LakeDamaged."""
-    rows, erased = _decoded(place, file)
+    """The rows and the erased events of a file: together all of its positions. Raises LakeDamaged."""
+    rows, erased = read_file(place, file)
     try:
         check_positions(file.first, file.last, rows, erased)
     except ValueError as error:
@@ -157,7 +148,8 @@ def read_whole(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]
     return rows, erased
 
 
-def _decoded(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]]:
+def read_file(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]]:
+    """The rows and the erased events of a file. Raises LakeDamaged if the file was changed."""
     data = place.read(file.path)
     if data.size != file.bytes or xxh3_128_hexdigest(data) != file.checksum:
         raise LakeDamaged(place.shown, file.path, "does not have the checksum that the manifest says")

@@ -1,6 +1,6 @@
-"""YAML in which no name stands twice: the last one would count, and what the first one says would be gone unnoticed.
+"""YAML without duplicate names, of which the last would silently win.
 
-A few lines with aliases can mean more than fits into any memory. So what a file means is counted before it is made.
+A few lines with aliases can stand for more values than fit into memory. So this counts values before it makes them.
 """
 
 from pathlib import Path
@@ -13,16 +13,16 @@ from penstock.files import read_file
 
 BYTES_MAX: Final = 8 << 20
 NODES_MAX: Final = 1_000_000
-"""Values in a file, those that aliases stand for counted as often as they do."""
+"""Values in a file. Those behind an alias count as often as the alias occurs."""
 
 
 class _Refused(yaml.YAMLError):  # type: ignore[misc]
-    """A name that stands twice in one place, or aliases that stand for too much."""
+    """A duplicate name, or aliases that stand for too much."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     def compose_mapping_node(self, anchor: Any) -> Any:
-        """Look at names as they are written: later on, those that are merged in are among them."""
+        """Check names as they are written. Later, merged names are among them."""
         node = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
@@ -35,7 +35,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def load(path: Path) -> Any:
-    """What is in a file. Raises InvalidRequest, which names the file and the line."""
+    """The contents of a file. Raises InvalidRequest, which names the file and the line."""
     try:
         return loaded(read_file(path, BYTES_MAX).decode())
     except _Refused as error:
@@ -45,12 +45,15 @@ def load(path: Path) -> Any:
     except RecursionError:
         raise InvalidRequest(str(path), "is nested too deeply") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
-        # Values that say their own type, and are none of it, raise what Python raises.
-        raise InvalidRequest(str(path), f"is no YAML: {_told(error)}") from None
+        # Values with a wrong type tag raise Python's errors.
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        reason = f"is no YAML: {getattr(error, 'problem', None) or error}{where}"
+        raise InvalidRequest(str(path), reason) from None
 
 
 def loaded(text: str) -> Any:
-    """What a text says. Raises whatever PyYAML raises."""
+    """The value of a text. Raises whatever PyYAML raises."""
     loader = _Loader(text)
     node = loader.get_single_node()
     if _size(node, {}) > NODES_MAX:
@@ -59,7 +62,7 @@ def loaded(text: str) -> Any:
 
 
 def _size(node: Any, known: dict[int, int]) -> int:
-    """How many values a node means. One that has itself in it has more than any number."""
+    """How many values a node stands for. A node that contains itself has too many."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) not in known:
@@ -67,9 +70,3 @@ def _size(node: Any, known: dict[int, int]) -> int:
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         known[id(node)] = 1 + sum(_size(part, known) for part in parts)
     return known[id(node)]
-
-
-def _told(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = f" in line {mark.line + 1}" if mark is not None else ""
-    return f"{getattr(error, 'problem', None) or error}{where}"

@@ -1,4 +1,4 @@
-"""A new project: its files, from a sample of the history."""
+"""Makes a new project from a sample of the history, or from a worked example."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,18 +9,15 @@ from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from penstock.errors import InvalidRequest
-from penstock.pipelines.declaring import FILE, read_declared
-from penstock.pipelines.inferring import Inferred, infer
-from penstock.pipelines.naming import table_name, table_names
-from penstock.pipelines.projects import CONF, SPECS, read_project
-from penstock.pipelines.sampling import SAMPLE_EVENTS, Sample, sample
+from penstock.pipelines.inference import SAMPLE_EVENTS, Inferred, Sample, infer, sample
+from penstock.pipelines.projects import CONF, FILE, SPECS, read_declared, read_project, table_name, table_names
 
 TYPES_MAX: Final = 100
-"""Tables that a project is made with; each is a flow of its own."""
+"""Tables of a new project; each has a flow."""
 BATCH_EVENTS: Final = 1_000_000
-"""Events of a batch: what a run that is cut off may have to do again."""
+"""Events of a batch, which an interrupted run may have to repeat."""
 PRIVATE: Final = 0o600
-"""The file that has the URL may have a password in it."""
+"""The URL in the file may have a password in it."""
 FILES: Final = {
     SPECS[0]: "spark-pipeline.yml",
     CONF: "spark.conf",
@@ -38,13 +35,13 @@ EXAMPLES: Final = {
         "README.md": "shop/README.md",
     }
 }
-"""Worked examples: which of their files take the place of the usual ones, or come to them."""
+"""Worked examples: their files, which replace or extend the usual ones."""
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_/.-]*")
 _WORDS: Final = frozenset(["true", "false", "yes", "no", "on", "off", "null", "y", "n"])
 
 
 class Made(NamedTuple):
-    """A project that was made: the table of each type, and what somebody should know of it."""
+    """A new project: the table of each type, and notes for its user."""
 
     folder: Path
     tables: dict[str, str]
@@ -60,7 +57,7 @@ def make_project(
     name: str | None = None,
     events: int = SAMPLE_EVENTS,
 ) -> Made:
-    """Write a project into a folder that is empty, or not there. Nothing is written if anything is wrong."""
+    """Write a project into a new or empty folder. Writes nothing if there is an error."""
     folder = folder.resolve()
     _check_folder(folder)
     found = sample(url, context, types, events)
@@ -75,7 +72,7 @@ def make_project(
 
 
 def make_example(folder: Path, url: str, example: str, name: str | None = None) -> Made:
-    """Write a worked example into a folder that is empty, or not there. The history is not looked at."""
+    """Write a worked example into a new or empty folder, without reading the history."""
     if example not in EXAMPLES:
         raise InvalidRequest("example", f"{example} is unknown; what there is: {', '.join(EXAMPLES)}")
     folder = folder.resolve()
@@ -90,7 +87,7 @@ def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InvalidRequest(str(folder), "is no folder")
     if folder.is_dir() and any(folder.iterdir()):
-        raise InvalidRequest(str(folder), "is not empty: a project is made in a folder of its own")
+        raise InvalidRequest(str(folder), "is not empty; name a new folder")
 
 
 def _notes(found: Sample, inferred: dict[str, Inferred], names: dict[str, str], ignored: list[str]) -> list[str]:
@@ -126,7 +123,7 @@ def _template(name: str) -> str:
 
 
 def _write(folder: Path, name: str, declared: str, templates: Mapping[str, str] = FILES) -> None:
-    """Write a project that can be read: one that cannot is never there."""
+    """Write a project, if it is readable."""
     values = {
         "name": _scalar(name),
         "title": name,
@@ -168,7 +165,7 @@ def _declared(
     lines += ["", "types:"] if typed else ["", "types: {}"]
     for type, each in typed.items():
         columns = [f"      {line}" for line in each.columns.split("\n") if each.columns]
-        # An object may have no field at all.
+        # An object may have no fields.
         body = ["    columns: |", *columns] if columns else ['    columns: ""']
         lines += [f"  {_scalar(type)}:", f"    table: {names[type]}", *body]
     lines += ["", f"ignored: [{', '.join(_scalar(type) for type in ignored)}]"]
@@ -176,11 +173,11 @@ def _declared(
 
 
 def _scalar(text: str) -> str:
-    """A text in YAML: as it is, if it cannot be taken for anything else, and in quotes otherwise."""
+    """A text in YAML: plain if it is unambiguous, otherwise in quotes."""
     if (_PLAIN.fullmatch(text) and text.lower() not in _WORDS) or re.fullmatch(
         r"[a-z+]+:/[A-Za-z0-9_/.:-]*[\w/]", text
     ):
         return text
-    # As JSON has it, but for what YAML would take for two letters.
+    # As in JSON, except for what YAML would read as two characters.
     letters = (each if each.isprintable() and each not in '"\\' else f"\\U{ord(each):08x}" for each in text)
     return f'"{"".join(letters)}"'

@@ -1,7 +1,7 @@
-"""The events of a store as a lake has them: ranges of positions, cut into pieces by day, each sorted.
+"""Ranges of a store's events as a lake's files have them: sliced by day, each slice sorted.
 
-What is erased in a store keeps its place there. A lake keeps it too, beside the rows, so that a store can be made of a
-lake alone. So every position is accounted for: a range that has fewer is an error, never a smaller file.
+Erased events keep their positions in a store. A lake keeps them too, so that a store can be restored from it. Every
+position must be accounted for: a range with fewer events is an error, never a smaller file.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.errors import StoreError
 from penstock.history.columns import TABLE, stored_columns, table_batch
 from penstock.history.histories import check_identity, open_history
-from penstock.lake.parquet import DAY_US, Erased, Piece, day_of, in_order
+from penstock.lake.parquet import DAY_US, Erased, FileContents, day_of, in_order
 from penstock.model import EventFilter, PositionRange
 from penstock.model.times import TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.store.arrow import record_batch
@@ -22,26 +22,25 @@ from penstock.store.concat import Concat
 from penstock.store.contract import StoreIdentity
 from penstock.store.record import Record
 
-PIECE_BYTES_MAX: Final = 128 << 20
-"""Bytes of events in one piece, which is made in memory and takes about seven times that; only an event that is larger
-by itself makes it more."""
+EVENTS_BYTES_MAX: Final = 128 << 20
+"""Bytes of events in one file, unless a single event has more. It takes about seven times that in memory."""
 ROW_BYTES: Final = 100
-"""About what an event takes beside its headers and body."""
+"""About the bytes of an event without headers and body."""
 _STORED: Final = stored_columns(TABLE.names)
 
 
-def read_pieces(url: str, identity: StoreIdentity, span: PositionRange) -> Iterator[Piece]:
-    """The events of a range in pieces: of one day each, and not too large. They are cut alike every time."""
+def read_slices(url: str, identity: StoreIdentity, span: PositionRange) -> Iterator[FileContents]:
+    """The events of a range as contents of files: of one day each, and not too large. Slices are always the same."""
     erased: list[Erased] = []
     held: list[pa.RecordBatch] = []
     first = span.first
     for rows, is_cut in _cut(_batches(_records(url, identity, span), span, erased)):
         if is_cut:
-            last = _first_position(rows) - 1
-            yield _piece(held, erased, PositionRange(first, last))
+            last = int(rows["position"][0].as_py()) - 1
+            yield _contents(held, erased, PositionRange(first, last))
             held, first = [], last + 1
         held.append(rows)
-    yield _piece(held, erased, PositionRange(first, span.last))
+    yield _contents(held, erased, PositionRange(first, span.last))
 
 
 def read_rows(url: str, identity: StoreIdentity, span: PositionRange) -> tuple[pa.Table, list[Erased]]:
@@ -57,17 +56,12 @@ def rows_of(records: Iterable[Sequence[Record]], span: PositionRange) -> tuple[p
     return rows, erased
 
 
-def _piece(held: Sequence[pa.RecordBatch], erased: Sequence[Erased], span: PositionRange) -> Piece:
+def _contents(held: Sequence[pa.RecordBatch], erased: Sequence[Erased], span: PositionRange) -> FileContents:
     rows = in_order(held)
     mine = [part for each in erased if (part := each.between(*span)) is not None]
     _check(rows.num_rows, mine, span)
-    return Piece(_day(rows, mine), *span, rows, mine)
-
-
-def _day(rows: pa.Table, erased: Sequence[Erased]) -> str:
-    if rows.num_rows:
-        return day_of(rows["recorded_at"][0].value)
-    return day_of((erased[0].recorded - UNIX_EPOCH_TICKS) // TICKS_PER_US)
+    first = rows["recorded_at"][0].value if rows.num_rows else (mine[0].recorded - UNIX_EPOCH_TICKS) // TICKS_PER_US
+    return FileContents(day_of(first), *span, rows, mine)
 
 
 def _check(rows: int, erased: Sequence[Erased], span: PositionRange) -> None:
@@ -88,7 +82,7 @@ def _records(url: str, identity: StoreIdentity, span: PositionRange) -> Iterator
 def _batches(
     records: Iterable[Sequence[Record]], span: PositionRange, erased: list[Erased]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows by position; what is erased is added to a list."""
+    """Rows by position. Adds erased events to a list."""
     for found in records:
         mine = [record for record in found if record.last >= span.first and record.position <= span.last]
         if not mine:
@@ -102,7 +96,7 @@ def _batches(
 
 
 def _erased(records: Sequence[Record], span: PositionRange) -> list[Erased]:
-    """What is erased in records, in rows of the same commit."""
+    """The erased events of records, in runs of the same commit."""
     joined = Concat(records)
     positions = joined.positions()
     empty = joined.types.index.get(b"", -1)
@@ -124,24 +118,25 @@ def _erased(records: Sequence[Record], span: PositionRange) -> list[Erased]:
     ]
 
 
-# -- cutting
+# -- slices
 
 
 def _cut(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, bool]]:
-    """Rows in slices, and whether a piece begins with each: where the day is another, or the last piece is full.
+    """Slices of rows, and whether a new file begins with each: when the day changes, or the last file is full.
 
-    Where that is depends on the rows alone, not on how they come in batches.
+    That depends on the rows only, not on the size of batches.
     """
     day: int | None = None
     size = 0
     for batch in batches:
-        days, sizes = _days(batch), _sizes(batch)
+        days = batch["recorded_at"].cast(pa.int64()).to_numpy() // DAY_US
+        sizes = ROW_BYTES + _lengths(batch["body"]) + _lengths(batch["headers"])
         start = 0
         while start < batch.num_rows:
-            begins = day is not None and (int(days[start]) != day or size + int(sizes[start]) > PIECE_BYTES_MAX)
+            begins = day is not None and (int(days[start]) != day or size + int(sizes[start]) > EVENTS_BYTES_MAX)
             day, size = int(days[start]), 0 if begins else size
             sums = size + np.cumsum(sizes[start:])
-            fits = max(1, int(np.searchsorted(sums, PIECE_BYTES_MAX, "right")))
+            fits = max(1, int(np.searchsorted(sums, EVENTS_BYTES_MAX, "right")))
             others = np.flatnonzero(days[start:] != day)
             count = min(fits, int(others[0])) if len(others) else fits
             yield batch.slice(start, count), begins
@@ -149,20 +144,8 @@ def _cut(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, bo
             start += count
 
 
-def _days(batch: pa.RecordBatch) -> Any:
-    return batch["recorded_at"].cast(pa.int64()).to_numpy() // DAY_US
-
-
-def _sizes(batch: pa.RecordBatch) -> Any:
-    return ROW_BYTES + _lengths(batch["body"]) + _lengths(batch["headers"])
-
-
 def _lengths(texts: Any) -> Any:
     if texts.null_count == len(texts):
         return np.zeros(len(texts), np.int64)
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
     return np.diff(offsets.astype(np.int64))
-
-
-def _first_position(rows: pa.RecordBatch) -> int:
-    return int(rows["position"][0].as_py())

@@ -1,6 +1,6 @@
-"""How a pipeline stands, flow by flow: without Spark, from checkpoints, the tables' files and what the last run left.
+"""The state of a pipeline, flow by flow, from checkpoints, the tables' files and the last run's state; without Spark.
 
-It may be asked while a run is going on. What is not on this machine, or not known, is None.
+It works during a run. Values that are unknown, or on other machines, are None.
 """
 
 from contextlib import closing, suppress
@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.history.histories import Now, open_history
+from penstock.history.histories import open_history
 from penstock.pipelines.checkpoints import FILES_LOG, Checkpoint, checkpoints, logged_files, number_of
 from penstock.pipelines.projects import Project
 from penstock.pipelines.state import holder, read_state
 
 FOOTERS_MAX: Final = 100_000
-"""How many files of tables are remembered."""
+"""Files of tables whose metadata is cached."""
 POSITION: Final = "position"
 STORE: Final = "store"
-"""What a flow is said to read that reads the history itself."""
+"""The source of a flow that reads the history itself."""
 
 
 class FlowStatus(NamedTuple):
     """A flow at one moment.
 
-    `position` is how far into the history its rows go; `lag` how many positions that is behind its source, which is the
-    store or another table. Times are ISO 8601, in UTC. `error` is why it failed when it last ran, if it did.
+    `position` is how far into the history its rows go; `lag` is how many positions it is behind its source, which is
+    the store or another table. Times are ISO 8601, in UTC. `error` is why its last run failed, if it did.
     """
 
     flow: str
@@ -40,7 +40,7 @@ class FlowStatus(NamedTuple):
 
 
 class Status(NamedTuple):
-    """A pipeline at one moment. `head` is the store's last position, and `unreachable` why that is not known."""
+    """A pipeline at one moment. `head` is the store's last position, and `unreachable` why it is unknown."""
 
     project: str
     folder: str
@@ -51,18 +51,13 @@ class Status(NamedTuple):
 
 
 def status(project: Project) -> Status:
-    """How a pipeline stands."""
-    now, why = _look(project)
-    flows = flow_statuses(project, None if now is None else now.head)
-    return Status(project.name, str(project.folder), now and now.head, why, holder(project), flows)
-
-
-def _look(project: Project) -> tuple[Now | None, str | None]:
+    head, why = None, None
     try:
         with closing(open_history(project.declared.source["url"])) as history:
-            return history.now(), None
+            head = history.now().head
     except (PenstockError, OSError) as error:
-        return None, str(error)
+        why = str(error)
+    return Status(project.name, str(project.folder), head, why, holder(project), flow_statuses(project, head))
 
 
 def flow_statuses(project: Project, head: int | None) -> list[FlowStatus]:
@@ -72,12 +67,8 @@ def flow_statuses(project: Project, head: int | None) -> list[FlowStatus]:
     reached = _Reached(project, found)
     names = [*found, *(name for name in known if name not in found)]
     rows = [_flow(project, name, found.get(name), known.get(name, {}), reached, head) for name in names]
-    return sorted(rows, key=_order)
-
-
-def _order(flow: FlowStatus) -> tuple[bool, bool, str, str]:
-    """Those that read the store, those that read tables, and then all others."""
-    return flow.source is None, flow.source != STORE, flow.source or "", flow.flow
+    # Flows that read the store, then those that read tables, then all others.
+    return sorted(rows, key=lambda flow: (flow.source is None, flow.source != STORE, flow.source or "", flow.flow))
 
 
 def _flow(
@@ -91,7 +82,7 @@ def _flow(
     target = checkpoint.target if checkpoint else known.get("target", name)
     source, position, end = reached.by(name, head) if checkpoint else (None, None, None)
     lag = None if position is None or end is None else max(0, end - position)
-    # Spark's own command runs projects as well, and leaves no state.
+    # Spark's own command runs projects too, and leaves no state.
     times = [time for time in (known.get("ran"), _time(checkpoint) if checkpoint else None) if time]
     last_run = max(times, default=None)
     return FlowStatus(name, target, source, table_rows(project, target), position, lag, last_run, known.get("error"))
@@ -106,7 +97,7 @@ def _time(checkpoint: Checkpoint) -> str | None:
 
 
 class _Reached:
-    """How far flows have come. One that reads a table is as far as the table is, but for the files it has not read."""
+    """How far flows are. A flow that reads a table is as far as the table, except for the files it has not read."""
 
     def __init__(self, project: Project, known: dict[str, Checkpoint]) -> None:
         self._project = project
@@ -116,9 +107,9 @@ class _Reached:
     def by(
         self, flow: str, head: int | None, readers: tuple[str, ...] = ()
     ) -> tuple[str | None, int | None, int | None]:
-        """What a flow reads, up to which position, and where that ends; `readers` read what it writes."""
+        """The source of a flow, its position there, and the end of the source. `readers` read its table."""
         if flow in readers:
-            # No tables read one another in a circle, but files can say so.
+            # Tables do not read one another in a circle, but damaged files may say so.
             return None, None, None
         offsets = self._known[flow].offsets()
         direct = [number_of(self._known[flow].path, offset, POSITION) for offset in offsets if POSITION in offset]
@@ -129,7 +120,13 @@ class _Reached:
         tables = [each for each in read if each is not None]
         if not tables or len(tables) != len(read):
             return None, None, None
-        return _behind(tables)
+        names = ", ".join(sorted({name for name, _, _ in tables}))
+        known = [(position, end) for _, position, end in tables if position is not None and end is not None]
+        if len(known) != len(tables):
+            return names, None, None
+        # Of several sources, the least position and the largest lag count.
+        least = min(position for position, _ in known)
+        return names, least, least + max(end - position for position, end in known)
 
     def _of_table(
         self, files: set[Path], head: int | None, readers: tuple[str, ...]
@@ -138,83 +135,62 @@ class _Reached:
         if folder.parent != self._project.tables or folder.name not in self._targets:
             return None
         _, end, _ = self.by(self._targets[folder.name].flow, head, readers)
-        return folder.name, _position(folder, files, end), end
-
-
-def _behind(tables: list[tuple[str, int | None, int | None]]) -> tuple[str, int | None, int | None]:
-    """Of several sources, the least position that was reached, and the most that is left."""
-    names = ", ".join(sorted({name for name, _, _ in tables}))
-    known = [(position, end) for _, position, end in tables if position is not None and end is not None]
-    if len(known) != len(tables):
-        return names, None, None
-    least = min(position for position, _ in known)
-    return names, least, least + max(end - position for position, end in known)
-
-
-def _position(table: Path, read: set[Path], end: int | None) -> int | None:
-    unread = set(logged_files(table / FILES_LOG)) - read
-    try:
-        firsts = [first for file in unread if (first := _footer(file)[1]) is not None]
-    except OSError:
-        return None
-    return min(firsts) - 1 if firsts else end
+        unread = set(logged_files(folder / FILES_LOG)) - files
+        try:
+            firsts = [first for file in unread if (first := _footer(file)[1]) is not None]
+        except OSError:
+            return folder.name, None, end
+        return folder.name, min(firsts) - 1 if firsts else end, end
 
 
 def table_rows(project: Project, table: str) -> int | None:
-    """How many rows a table has; None if it is not one on this machine."""
+    """How many rows a table has; None if it is not on this machine."""
     return RowCounts(project).of(table)
 
 
 class RowCounts:
-    """Rows of tables, counted again and again: only files that were not there before are looked at."""
+    """Counts rows of tables repeatedly, and reads only new files."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._known: dict[str, tuple[set[Path], int]] = {}
 
     def all(self) -> dict[str, int | None]:
-        """The rows of every table that is there."""
+        """The rows of every table."""
         tables = self._project.tables
         return {path.name: self.of(path.name) for path in (tables.iterdir() if tables and tables.is_dir() else ())}
 
     def of(self, table: str) -> int | None:
-        """How many rows a table has; None if it is not one on this machine."""
+        """How many rows a table has; None if it is not on this machine."""
         folder = self._project.tables / table if self._project.tables is not None else None
         if folder is None or not folder.is_dir():
             return None
         try:
-            files = _files(folder)
+            is_streamed = (folder / FILES_LOG).is_dir()
+            files = set(logged_files(folder / FILES_LOG) if is_streamed else folder.glob("*.parquet"))
             known, rows = self._known.get(table, (set(), 0))
             if not known <= files:
                 known, rows = set(), 0
             rows += sum(_footer(file)[0] for file in files - known)
         except OSError:
-            # It is being made anew at this moment, or a file of it is damaged.
+            # A run refreshes it now, or one of its files is damaged.
             return None
         self._known[table] = files, rows
         return rows
 
 
-def _files(folder: Path) -> set[Path]:
-    is_streamed = (folder / FILES_LOG).is_dir()
-    return set(logged_files(folder / FILES_LOG) if is_streamed else folder.glob("*.parquet"))
-
-
 @lru_cache(FOOTERS_MAX)
 def _footer(file: Path) -> tuple[int, int | None]:
-    """The rows of a file, and the first position in it. Files never change. Raises OSError if it cannot be read."""
+    """The rows of a file, and its first position. Files never change. Raises OSError."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
-        return _rows_and_first(pq.read_metadata(file))
+        metadata = pq.read_metadata(file)
+        columns = [index for index in range(metadata.num_columns) if metadata.schema.column(index).path == POSITION]
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        found = [group.column(column).statistics for group in groups for column in columns]
+        firsts = [int(each.min) for each in found if each is not None and each.has_min_max]
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise OSError(f"{file} is damaged: {error}") from error
-
-
-def _rows_and_first(metadata: Any) -> tuple[int, int | None]:
-    columns = [index for index in range(metadata.num_columns) if metadata.schema.column(index).path == POSITION]
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    found = [group.column(column).statistics for group in groups for column in columns]
-    firsts = [int(each.min) for each in found if each is not None and each.has_min_max]
     return metadata.num_rows, min(firsts, default=None)
