@@ -78,7 +78,7 @@ soak-spark: $(VENV)/.dev ## hundreds of drivers and workers killed while they ar
 
 docs: $(VENV)/.run ## the pages that are made from code
 	$(BIN)/python -m penstock.cli.reference docs
-	$(BIN)/python -m penstock.wire.res01.page docs/protocols/res01.md
+	$(BIN)/python scripts/res01_page.py docs/protocols/res01.md
 
 # NO_MKDOCS_2_WARNING hides a notice of mkdocs-material about its successor; it is no fault of a page.
 site: $(SITE_VENV)/.site ## the docs as a website with search, in build/site

@@ -17,7 +17,7 @@ from penstock.gates import MqGate
 from penstock.settings import Settings
 
 SOURCE = Path(penstock.__file__).parent
-MODULES_MAX = 28
+MODULES_MAX = 25
 OUTER = ("client", "tcp", "mq", "wire", "gates")
 OUTER_MAX = 12
 ENGINE_MAX = 8
