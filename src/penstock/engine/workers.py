@@ -117,20 +117,17 @@ class WorkerPool:
         """Run a job in a worker; a future with its result."""
         if self._closing:
             raise Closed
-        if len(self._waiting) >= self._settings.reader_queue_max and not self._has_room():
-            self._counts.refused += 1
-            raise ReaderBusy(len(self._waiting))
+        if len(self._waiting) >= self._settings.reader_queue_max:
+            self._waiting = deque(item for item in self._waiting if not item.answer.done())
+            if len(self._waiting) >= self._settings.reader_queue_max:
+                self._counts.refused += 1
+                raise ReaderBusy(len(self._waiting))
         answer = self._loop.create_future()
         self._waiting.append(_Waiting(job, arguments, answer))
         self._dispatch()
         if self._waiting:
             answer.add_done_callback(self._waiting[-1].forget)
         return answer
-
-    def _has_room(self) -> bool:
-        """Whether there is room without the jobs whose callers have given up."""
-        self._waiting = deque(item for item in self._waiting if not item.answer.done())
-        return len(self._waiting) < self._settings.reader_queue_max
 
     async def close(self) -> None:
         """End all workers, and fail the jobs that wait."""
