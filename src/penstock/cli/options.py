@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli.output import refuse, shown
+from penstock.cli.output import escape, refuse
 from penstock.model.times import TICKS_MAX, ticks_of_datetime
 from penstock.settings import TABLE
 
@@ -51,7 +51,7 @@ def moment(text: str) -> datetime:
 
 def need_name(name: str, what: str) -> str:
     """Refuse a new name with characters that are not shown: it is a mistake, and hard to type again."""
-    if (found := shown(name)) != name:
+    if (found := escape(name)) != name:
         refuse(f"the name of {what} has characters that cannot be printed: {found}")
     return name
 

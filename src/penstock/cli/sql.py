@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli.connection import by_flag, default_url, exit_on_error
 from penstock.cli.options import Config, StoreData, StoreUrl, Url, directory
-from penstock.cli.output import complain, counted, json_text, print_line, print_table, refuse, shown
+from penstock.cli.output import complain, counted, escape, json_text, print_line, print_table, refuse
 from penstock.cli.settings import one_store
 from penstock.cli.signals import interruptible
 from penstock.settings.table import size
@@ -190,7 +190,7 @@ def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
 
     with _output(file) as target:
         if kind is Format.CSV:
-            rows = results.write_csv(answer, target, shown if target.isatty() else None)
+            rows = results.write_csv(answer, target, escape if target.isatty() else None)
         else:
             write = results.write_json if kind is Format.JSON else results.write_parquet
             rows = write(answer, target)
