@@ -179,5 +179,5 @@ def migrate_command(
     }
     new = "" if copied.new_events == copied.events else f" ({copied.new_events:,} of them now)"
     moved = f"moved {counted(copied.events, 'event')}{new} and {counted(sum(copied.tables.values()), 'row')} of state"
-    line = f"{moved}, and compared them. Serve {after} from now on, and never again {before}"
+    line = f"{moved}, and compared them. Serve {after} from now on, and do not serve {before} again"
     print_result(document, line, as_json=as_json)

@@ -29,8 +29,6 @@ _Place = tuple[int, int]
 
 
 class PostgresHistory(History[Database]):
-    """Reads of the history on PostgreSQL."""
-
     positions_per_query: ClassVar[int] = 1 << 14
     last_name: ClassVar[str | bytes] = "\U0010ffff" * 129
     """Names have at most 512 bytes."""

@@ -29,8 +29,6 @@ class StreamRange(NamedTuple):
 
 
 class History(Store, Generic[Db]):
-    """Reads of the history."""
-
     db: Db
     positions_per_query: ClassVar[int]
     """How many positions one query may scan, so that a sparse scan checks its deadline between queries."""
@@ -211,7 +209,6 @@ class History(Store, Generic[Db]):
 def stream_page(
     wanted: StreamRange, first: int, limits: ReadLimits, records: Iterable[Located], hidden: Hidden
 ) -> Page:
-    """A page of a stream's events from a sequence on."""
     _, context, stream, end, backward = wanted
     step = -1 if backward else 1
     events: list[Event] = []
