@@ -56,7 +56,7 @@ class ZeromqGate(TcpServer["ZmtpSession"]):
 
 
 def limits_of(settings: Settings) -> TcpLimits:
-    """What the settings allow a connection."""
+    """The limits of a connection, from the settings."""
     usual, idle_ms_max = TcpLimits(), settings.res_idle_ms_max
     return TcpLimits(
         connections_max=settings.res_connections_max,
