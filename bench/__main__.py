@@ -14,10 +14,8 @@ from bench import (
     appends,
     capacity,
     client,
-    disk,
     growth,
     lake,
-    mixed,
     mq,
     mqgate,
     postgres,
@@ -31,9 +29,9 @@ from bench import (
 from bench.report import Report
 
 SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
-    "disk": disk.run,
+    "disk": appends.run_disk,
     "appends": appends.run,
-    "mixed": mixed.run,
+    "mixed": appends.run_mixed,
     "reads": reads.run,
     "growth": growth.run,
     "seal": seal.run,

@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 from bench import load
 from bench.report import Report
 from bench.spark import COMMIT_EVENTS, seal, session
-from penstock.lake import archiving
+from penstock.lake import archiver as lake_archiver
 from penstock.lake.changes import read_manifest
-from penstock.lake.compacting import compact
+from penstock.lake.compaction import compact
 from penstock.lake.places import open_lake_place
 from penstock.lake.query import query_lake
-from penstock.lake.restoring import restore_lake
-from penstock.lake.verifying import verify
+from penstock.lake.restore import restore_lake
+from penstock.lake.verification import verify
 from penstock.model import ANY, NewEvent, new_event
 from penstock.store import store_url
 from penstock.store.contract import Commit, Transaction
@@ -80,12 +80,12 @@ def run(report: Report, data: Path, scale: float) -> None:
 @contextmanager
 def small_ranges() -> Iterator[None]:
     """Files as they come to be where a lake follows its store."""
-    kept = archiving.RANGE_BYTES
-    archiving.RANGE_BYTES = SMALL_BYTES  # type: ignore[misc]
+    kept = lake_archiver.RANGE_BYTES
+    lake_archiver.RANGE_BYTES = SMALL_BYTES  # type: ignore[misc]
     try:
         yield
     finally:
-        archiving.RANGE_BYTES = kept  # type: ignore[misc]
+        lake_archiver.RANGE_BYTES = kept  # type: ignore[misc]
 
 
 def files_of(lake: Path) -> int:
@@ -95,8 +95,8 @@ def files_of(lake: Path) -> int:
 
 def archive(spark: object, url: str, lake: Path) -> None:
     """Bring a lake up to date."""
-    with archiving.archiving(spark, url, str(lake)) as archiver:  # type: ignore[arg-type]
-        archiver.catch_up(quiet)
+    archiver = lake_archiver.Archiver(spark, url, str(lake))  # type: ignore[arg-type]
+    archiver.catch_up(quiet)
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -122,7 +122,7 @@ def sizes(report: Report, directory: Path, lake: Path, events: int) -> None:
 
 
 def questions(report: Report, lake: Path) -> None:
-    """What `lake query` takes, beside DuckDB alone over the same files; both from opening to the last row."""
+    """Compare `lake query` with DuckDB alone over the same files, both from opening to the last row."""
     paths = [str(lake / file.path) for file in read_manifest(open_lake_place(str(lake))).files]
     for what, question in QUESTIONS.items():
         pairs = [
@@ -169,6 +169,6 @@ def an_event(number: int) -> NewEvent:
 
 
 def command(url: str, lake: Path) -> None:
-    """The command, as somebody types it."""
+    """The command, as a user types it."""
     arguments = ["lake", "archive", "--url", url, "--lake", str(lake)]
     subprocess.run([sys.executable, "-m", "penstock", *arguments], check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: an engine on a fresh store, events, and callers that append for a while."""
+"""Shared by the benchmarks: an engine on a fresh store, events, and callers that append for a while."""
 
 import asyncio
 import itertools

@@ -8,7 +8,7 @@ from bench import growth, load, reads
 from bench.report import Report
 from penstock.engine import Engine
 from penstock.store.contract import GiveBack, Transaction
-from penstock.store.sealing import next_seal
+from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from penstock.store.sqlite.database import PAGE_BYTES
 
@@ -21,7 +21,7 @@ COSTS = ("opening", "append", "fetch", "acknowledge")
 
 
 def run(report: Report, data: Path, scale: float) -> None:
-    """Appends beside the sealer; then a store of 1-event commits before and after it; then stores of three sizes."""
+    """Appends while the sealer works; a store of 1-event commits before and after it; stores of three sizes."""
     load.run(_appends(report, data, 8 * scale))
     events = EVENTS if scale >= 1 else QUICK_EVENTS
     large = load.fresh(data)

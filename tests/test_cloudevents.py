@@ -1,4 +1,4 @@
-"""CloudEvents become events and events CloudEvents, there and back; what is none is refused by the attribute."""
+"""CloudEvents become events and events CloudEvents, both ways; an error names the attribute."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ WHERE = {"penstockposition": "7", "penstocksequence": "3"}
 
 
 def recorded(incoming: Incoming) -> Event:
-    """The event that somebody reads after it was appended."""
+    """The event as a reader gets it after the append."""
     context, stream, new = incoming
     return Event(7, context, stream, 3, *new, recorded=0, commit=bytes(16))
 

@@ -17,7 +17,7 @@ from penstock.errors import PenstockError, Retry
 from penstock.settings import table
 from penstock.settings.table import Setting
 from penstock.testing import Server
-from penstock.wire.res01 import error_frame
+from penstock.wire.res01.dialects import error_frame
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

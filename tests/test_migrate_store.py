@@ -23,10 +23,12 @@ from penstock.errors import (
 )
 from penstock.store import Store, StoreImport, hold_store, open_import, open_reader, open_store, store_url
 from penstock.store.contract import Erase, HideStream
-from penstock.store.postgres import PostgresImport, PostgresStore, holding
-from penstock.store.postgres.connecting import Target
+from penstock.store.postgres import PostgresStore, replacement
+from penstock.store.postgres.connection import Target
+from penstock.store.postgres.replacement import PostgresImport
 from penstock.store.record import Record
-from penstock.store.sqlite import SqliteImport, SqliteStore
+from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.replacement import SqliteImport
 from tests.backup.support import check_same, fill, furnish, no_stage, ones, seal_all, writing
 from tests.cli.support import called as penstock
 from tests.postgres import Postgres, Schemas
@@ -46,8 +48,8 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that were closed just now may take long to end."""
-    monkeypatch.setattr(holding, "OTHERS_S_MAX", PATIENCE_S)
-    monkeypatch.setattr(holding, "OWNING_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(replacement, "OTHERS_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(replacement, "OWNING_S_MAX", PATIENCE_S)
 
 
 @pytest.fixture(params=["to PostgreSQL", "from PostgreSQL"])
@@ -273,7 +275,7 @@ def _change(url: str, text: str) -> None:
 def test_a_store_that_is_served_is_not_copied(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(way[0]) as store, monkeypatch.context() as patch:
         append(store, "s", some(1))
-        patch.setattr(holding, "OTHERS_S_MAX", 1.0)
+        patch.setattr(replacement, "OTHERS_S_MAX", 1.0)
         with pytest.raises(StoreInUse):
             copy_store(*way)
     assert copy_store(*way).events == 1
@@ -307,7 +309,7 @@ def test_a_store_is_not_copied_onto_itself(way: Way) -> None:
 def test_the_same_place_by_another_address_is_refused_too(schemas: Schemas, monkeypatch: pytest.MonkeyPatch) -> None:
     url = schemas.url()
     prepare(url, 10)
-    monkeypatch.setattr(holding, "OWNING_S_MAX", 1.0)
+    monkeypatch.setattr(replacement, "OWNING_S_MAX", 1.0)
     with pytest.raises(StoreInUse):
         copy_store(url, f"{url}&application_name=another")
 
@@ -339,7 +341,7 @@ def test_a_newer_store_is_neither_read_nor_written(tmp_path: Path, schemas: Sche
 def held(schemas: Schemas, monkeypatch: pytest.MonkeyPatch) -> str:
     url = schemas.url()
     prepare(url, 10)
-    monkeypatch.setattr("penstock.store.postgres.connecting.LOCK_MS_MAX", 50)
+    monkeypatch.setattr("penstock.store.postgres.connection.LOCK_MS_MAX", 50)
     return url
 
 
@@ -382,7 +384,7 @@ def test_the_command_moves_a_store_and_says_what_to_do_now(tmp_path: Path, schem
     code, out, err = penstock("migrate-store", tmp_path / "data", url)
     assert (code, err) == (0, "")
     assert out.startswith("moved ")
-    assert f"and {tmp_path / 'data'} never again\n" in out
+    assert f"and do not serve {tmp_path / 'data'} again\n" in out
     assert "secret" not in out
     code, out, err = penstock("migrate-store", url, store_url(tmp_path / "back"), "--json")
     report = json.loads(out)

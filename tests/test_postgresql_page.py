@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import StorageFailure
 from penstock.store.contract import AddLog, Erase, HideStream
-from penstock.store.postgres import PostgresReader, PostgresStore, connecting
+from penstock.store.postgres import PostgresReader, PostgresStore, connection
 from tests.cli.support import called as penstock
 from tests.postgres import Postgres
 from tests.store.kit import append, do_one, findings, some
@@ -77,6 +77,6 @@ def test_the_session_prints_what_the_page_says(url: str, tmp_path: Path, monkeyp
 
 def test_the_page_names_every_setting_that_is_refused_and_why() -> None:
     rows = dict(re.findall(r"^\| `(\w+) = off` \| (.+) \|$", PAGE, re.MULTILINE))
-    assert rows == connecting._REFUSED
-    assert f"PostgreSQL {connecting.VERSION_MIN} or later" in PAGE
-    assert connecting.IDLE_MS_MAX == connecting.LOCK_MS_MAX == 10_000
+    assert rows == connection._REFUSED
+    assert f"PostgreSQL {connection.VERSION_MIN} or later" in PAGE
+    assert connection.IDLE_MS_MAX == connection.LOCK_MS_MAX == 10_000

@@ -17,8 +17,8 @@ from penstock.files import release
 from penstock.interchange.exporter import Selection, export_events
 from penstock.interchange.formats import Format
 from penstock.interchange.replay import NoteFile
-from penstock.lake import compacting
-from penstock.lake.archiving import archiving
+from penstock.lake import compaction
+from penstock.lake.archiver import Archiver
 from penstock.lake.local import LocalPlace
 from penstock.model import StagedUnit
 from penstock.spark.stages import FileStages
@@ -169,12 +169,12 @@ def test_what_spark_stages_beside_a_store_is_private(tmp_path: Path) -> None:
 
 
 def archive_and_compact(url: str, lake: Path, data: Path) -> None:
-    with archiving(None, url, str(lake)) as archiver:
-        archiver.catch_up(quiet)
+    archiver = Archiver(None, url, str(lake))
+    archiver.catch_up(quiet)
     fill(data, numbers(20))
-    with archiving(None, url, str(lake)) as archiver:
-        archiver.catch_up(quiet)
-    assert compacting.compact(None, str(lake), quiet).made == 1
+    archiver = Archiver(None, url, str(lake))
+    archiver.catch_up(quiet)
+    assert compaction.compact(None, str(lake), quiet).made == 1
 
 
 def test_a_lake_is_private_also_while_it_is_compacted(
@@ -243,8 +243,8 @@ def test_a_lake_in_a_folder_of_a_group_is_for_the_group(data: Path, tmp_path: Pa
     lake = tmp_path / "lake"
     lake.mkdir()
     lake.chmod(0o2770)
-    with archiving(None, store_url(data), str(lake), iceberg=False) as archiver:
-        archiver.catch_up(quiet)
+    archiver = Archiver(None, store_url(data), str(lake), iceberg=False)
+    archiver.catch_up(quiet)
     LocalPlace(str(lake)).stage("x", b"")
     assert shared_modes(lake) == {0o2770, 0o660}
 

@@ -81,7 +81,14 @@ def from_structured(
 
     Unless you give context and stream, its source must be `base` and a context, and its subject a stream.
     """
-    attributes = dict(value if isinstance(value, Mapping) else _parsed(value))
+    if not isinstance(value, Mapping):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise NotACloudEvent("the event", f"is not JSON: {error}") from None
+    if not isinstance(value, Mapping):
+        raise NotACloudEvent("the event", f"is a JSON {type(value).__name__}, not an object")
+    attributes = dict(value)
     has_data, data, encoded = "data" in attributes, attributes.pop("data", None), attributes.pop("data_base64", None)
     if encoded is not None and has_data:
         raise NotACloudEvent("data_base64", "is there together with data")
@@ -116,10 +123,21 @@ def from_object(value: Any, *, context: str | None = None, stream: str | None = 
 def _taken(attributes: Attributes, body: bytes, context: str | None, stream: str | None, base: str) -> Incoming:
     """The event of some attributes. Its headers get those that it would not show otherwise."""
     given = _checked(attributes)
-    into = _context(given["source"], base) if context is None else context
-    onto = _stream(given.get("subject")) if stream is None else stream
+    if context is None:
+        source = given["source"]
+        if not source.startswith(base):
+            raise NotACloudEvent("source", f"is {source!r}, which does not begin with {base!r}; say which context")
+        context = _unquoted("source", source.removeprefix(base))
+        if reason := check_context(context):
+            raise NotACloudEvent("source", f"names a context that {reason}; say which context")
+    if stream is None:
+        stream = given.get("subject")
+        if stream is None:
+            raise NotACloudEvent("subject", "is missing; say which stream")
+        if reason := check_stream(stream):
+            raise NotACloudEvent("subject", f"{reason} as the name of a stream; say which stream")
     event = NewEvent(_id(given), stamp_of(_ticks(given.get("time"))), given["type"], None, body)
-    shown = _shown(into, onto, event.id, event.stamp, body, base)
+    shown = _shown(context, stream, event.id, event.stamp, body, base)
     # A missing content type means the one that we would give.
     shown["datacontenttype"] = given.get("datacontenttype") and shown["datacontenttype"]
     kept = {f"ce-{name}": given.get(name) for name in KEPT if given.get(name) != shown.get(name)}
@@ -131,7 +149,7 @@ def _taken(attributes: Attributes, body: bytes, context: str | None, stream: str
             headers = _decoded(given[HEADERS], HEADERS).decode()
         except UnicodeDecodeError:
             raise NotACloudEvent(HEADERS, "is not UTF-8") from None
-    return Incoming(into, onto, event._replace(headers=headers))
+    return Incoming(context, stream, event._replace(headers=headers))
 
 
 def _checked(attributes: Attributes) -> Attributes:
@@ -163,23 +181,6 @@ def _reason(name: str, value: Any) -> str | None:
     if isinstance(value, int):
         return None if -INTEGER_MAX - 1 <= value <= INTEGER_MAX else "has more than 32 bits"
     return f"is {type(value).__name__}; text, an integer or a boolean can be an attribute"
-
-
-def _context(source: str, base: str) -> str:
-    if not source.startswith(base):
-        raise NotACloudEvent("source", f"is {source!r}, which does not begin with {base!r}; say which context")
-    name = _unquoted("source", source.removeprefix(base))
-    if reason := check_context(name):
-        raise NotACloudEvent("source", f"names a context that {reason}; say which context")
-    return name
-
-
-def _stream(subject: str | None) -> str:
-    if subject is None:
-        raise NotACloudEvent("subject", "is missing; say which stream")
-    if reason := check_stream(subject):
-        raise NotACloudEvent("subject", f"{reason} as the name of a stream; say which stream")
-    return subject
 
 
 def _id(given: Attributes) -> bytes:
@@ -251,7 +252,11 @@ def _choices(event: Event, base: str) -> Iterator[Attributes]:
     plain = {"specversion": "1.0", **shown, "type": event.type}
     members = _members(event.headers)
     kept = {name: members[f"ce-{name}"] for name in KEPT if f"ce-{name}" in members}
-    extensions = {name: value for name, value in members.items() if _is_extension(name, value)}
+    extensions = {
+        name: value
+        for name, value in members.items()
+        if name not in NOT_EXTENSIONS and value is not None and _reason(name, value) is None
+    }
     yield {**plain, **kept, **extensions}
     whole = {HEADERS: b64encode((event.headers or "").encode()).decode()}
     yield {**plain, **kept, **extensions, **whole}
@@ -267,10 +272,6 @@ def _shown(context: str, stream: str, id: bytes, stamp: int, body: bytes, base: 
         "time": text_of_ticks(ticks_of(stamp)),
         "datacontenttype": (JSON_TYPE if _has_json(body) else BYTES_TYPE) if body else None,
     }
-
-
-def _is_extension(name: str, value: Any) -> bool:
-    return name not in NOT_EXTENSIONS and value is not None and _reason(name, value) is None
 
 
 def _members(headers: str | None) -> dict[str, Any]:
@@ -329,16 +330,6 @@ def _has_json(body: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _parsed(text: bytes | str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise NotACloudEvent("the event", f"is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise NotACloudEvent("the event", f"is a JSON {type(value).__name__}, not an object")
-    return value
 
 
 def _decoded(encoded: Any, attribute: str = "data_base64") -> bytes:

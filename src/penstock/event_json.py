@@ -28,7 +28,7 @@ from penstock.model import Event, NewEvent, check_context, check_stream, check_t
 from penstock.model.events import random_id
 from penstock.model.times import stamp_of, stamp_of_text, text_of_stamp, text_of_ticks
 from penstock.store.contract import LOG_CONTEXT, MESSAGE_TYPE
-from penstock.wire.remits import first_invalid
+from penstock.wire.remits.cbor import first_invalid
 
 NAMES_CACHED: Final = 10_000
 ALIASES: Final = {"event_id": "id", "timestamp": "time"}
@@ -211,8 +211,14 @@ def event_of(
     stream = _name("stream", members, defaults.stream)
     kind = _name("type", members, defaults.type)
     stamp = _stamp(members) if stamp is None else stamp
-    event = NewEvent(_id(members), stamp, kind, _headers(members.get("headers")), body)
-    return checked(Incoming(context, stream, event), defaults.bytes_max)
+    name, given = _given(members, "id", "event_id")
+    id = random_id() if given is None else id_of(name, given)
+    headers = members.get("headers")
+    if isinstance(headers, dict):
+        headers = compact_json("headers", headers)
+    elif headers is not None:
+        headers = text_of("headers", headers) or None
+    return checked(Incoming(context, stream, NewEvent(id, stamp, kind, headers, body)), defaults.bytes_max)
 
 
 def size_of(row: Incoming) -> int:
@@ -288,11 +294,6 @@ def _given(members: Mapping[str, Any], *names: str) -> tuple[str, Any]:
     return names[0], None
 
 
-def _id(members: Mapping[str, Any]) -> bytes:
-    name, value = _given(members, "id", "event_id")
-    return random_id() if value is None else id_of(name, value)
-
-
 def id_of(member: str, value: Any) -> bytes:
     """The bytes of a UUID, from text or from its 16 bytes. Raises BadEvent."""
     if isinstance(value, bytes):
@@ -320,9 +321,3 @@ def _stamp(members: Mapping[str, Any]) -> int:
         return stamp_of_text(text)
     except ValueError as error:
         raise BadEvent(name, str(error)) from None
-
-
-def _headers(value: Any) -> str | None:
-    if value is None or value == "":
-        return None
-    return compact_json("headers", value) if isinstance(value, dict) else text_of("headers", value)

@@ -75,7 +75,7 @@ def make_folder(folder: Path, *, shared: bool = False) -> list[Path]:
 
 
 def close_folder(folder: Path) -> None:
-    """Close a folder that holds events alone to others, if it is ours and not shared; what is in it is closed then."""
+    """Close a folder, and so all that is in it, to other users, if it is ours and not shared."""
     found = folder.stat()
     if found.st_uid == os.geteuid() and found.st_mode & (_GROUP | _OTHERS) and not is_shared(folder):
         permit(folder, stat.S_IMODE(found.st_mode) & ~(_GROUP | _OTHERS))
@@ -141,7 +141,7 @@ def created(path: Path, mode: Literal["wb", "xb", "ab"]) -> BufferedWriter:
 
 
 def release(file: int | Path, path: Path) -> None:
-    """Give a file that is whole the permissions of the one at a path, or those that any new file gets there."""
+    """Give a finished file the permissions of the file at a path, or those of any new file there."""
     with suppress(OSError):
         permit(file, _mode_at(path))
 
@@ -220,14 +220,14 @@ def atomic_write(
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether a file may take the place of what is there: not of a pipe, a device, or where standard output goes."""
+    """Whether a file may replace what is at a path: not a pipe, a device, or where standard output goes."""
     if path.exists() and not path.is_file():
         return False
     return not (path.is_symlink() and any(map(path.absolute().is_relative_to, SYSTEM)))
 
 
 def flaw_of(path: object) -> str | None:
-    """Why a path that was read from a manifest or a plan cannot be used below a folder, or None if it can."""
+    """Why a path from a manifest or a plan cannot be used below a folder, or None."""
     if not isinstance(path, str):
         return "is not a path"
     if "\0" in path or not path.isprintable():
@@ -241,7 +241,7 @@ def flaw_of(path: object) -> str | None:
 
 
 def inside(folder: Path, path: str) -> Path:
-    """A path below a folder; raises ValueError, with the reason, if that is elsewhere."""
+    """A path below a folder; raises ValueError, with the reason, if it leads elsewhere."""
     reason = flaw_of(path)
     if reason is not None:
         raise ValueError(reason)
@@ -272,7 +272,7 @@ def read_file(path: Path, bytes_max: int) -> bytes:
 
 
 def parsed(data: bytes | str) -> Any:
-    """What JSON says. Raises ValueError, whatever is wrong with it."""
+    """Parse JSON. Raises ValueError for any error."""
     try:
         return json.loads(data)
     except RecursionError:
@@ -280,7 +280,7 @@ def parsed(data: bytes | str) -> Any:
 
 
 def sealed(document: dict[str, Any]) -> str:
-    """A document as JSON with its checksum: not a bit of it can change unnoticed."""
+    """A document as JSON with its checksum."""
     return json.dumps({**document, CHECKSUM: _checksum(document)})
 
 

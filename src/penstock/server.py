@@ -36,7 +36,7 @@ def run(settings: Settings, ready: Ready) -> int:
     """Serve until a signal comes; the exit code."""
     log_to_stderr(settings.log_level)
     # The loop's thread and the writer take turns at the interpreter. By default a busy loop keeps the
-    # writer waiting for 5 ms after every call into SQLite; see bench/mixed.py. Only here: the process is ours.
+    # writer waiting for 5 ms after every call into SQLite; see bench/appends.py. Only here: the process is ours.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -49,12 +49,12 @@ def run(settings: Settings, ready: Ready) -> int:
 
 
 async def serve(settings: Settings, ready: Ready) -> None:
-    """Serve until SIGTERM or SIGINT. Raises what kept it from starting."""
+    """Serve until SIGTERM or SIGINT. Raises the error if it cannot start."""
     asked = _Signals(asyncio.get_running_loop())
     engine = Engine(store_address(settings), settings)
     gates = _gates(engine)
     await _start(engine, gates)
-    _settle()
+    _tune_garbage_collector()
     try:
         ready(" ".join(["penstock ready", *(f"{gate.name}={gate.address}" for gate in gates)]))
         await asked.to_stop()
@@ -63,7 +63,7 @@ async def serve(settings: Settings, ready: Ready) -> None:
 
 
 def _gates(engine: Engine) -> list[Gate]:
-    """The gates that the settings ask for, in the order of the ready line."""
+    """The gates of the settings, in the order of the ready line."""
     settings = engine.settings
     gates: list[Gate] = []
     keepers: list[SessionKeeper] = []
@@ -84,7 +84,6 @@ def _gates(engine: Engine) -> list[Gate]:
 
 
 def store_address(settings: Settings) -> str:
-    """The URL of the one store that the settings name."""
     if settings.store is not None and settings.data is not None:
         raise BadSetting("store", settings.store, "--store", "only one of --data and --store can be given")
     if settings.data is not None:
@@ -98,7 +97,6 @@ def store_address(settings: Settings) -> str:
 
 
 async def _start(engine: Engine, gates: Sequence[Gate]) -> None:
-    """Start everything, or nothing."""
     try:
         await engine.start()
     except OSError as error:
@@ -116,7 +114,7 @@ async def _start(engine: Engine, gates: Sequence[Gate]) -> None:
 
 
 async def _stop(engine: Engine, gates: Sequence[Gate]) -> None:
-    """Accept nothing more, answer what was accepted, close."""
+    """Refuse new requests, answer the accepted ones, close."""
     for gate in gates:
         gate.refuse()
     await engine.stop()
@@ -133,8 +131,8 @@ async def _stop_in_time(engine: Engine, gates: Sequence[Gate]) -> None:
     log.info("stopped")
 
 
-def _settle() -> None:
-    """Tune the collector for a process that has just made everything it keeps."""
+def _tune_garbage_collector() -> None:
+    # The process has just made everything that it keeps.
     gc.collect()
     gc.freeze()
     # Requests and events are many, short-lived and without cycles: reference counts free them. The default of a
@@ -148,9 +146,9 @@ class _Signals:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._came, number)
+            loop.add_signal_handler(number, self._request_stop, number)
 
-    def _came(self, number: signal.Signals) -> None:
+    def _request_stop(self, number: signal.Signals) -> None:
         if self._stop.is_set():
             _end_now(f"{number.name} again: ended at once, with work unfinished", 128 + number)
         log.info("%s: finishing accepted requests; a second signal ends the server at once", number.name)

@@ -38,14 +38,14 @@ def shown(text: str) -> str:
 
 
 def shown_document(text: str) -> str:
-    r"""Lines of JSON or CSV as they are, but for what could mislead: that is escaped as JSON does it, `\u001b`."""
+    r"""Lines of JSON or CSV; characters that could mislead are escaped as JSON does it: `\u001b`."""
     if _is_plain(text.replace("\n", "")):
         return text
     return _HIDDEN.sub(lambda found: found[0] if _ends_line(found) else _escaped(found, is_json=True), text)
 
 
 def one_line(text: str) -> str:
-    """A text of several lines in one, fit to be shown."""
+    """A text of several lines in one, escaped."""
     return shown(" | ".join(line.strip() for line in text.splitlines()))
 
 
@@ -59,16 +59,14 @@ class LogLines(logging.Formatter):
     """Records of a log: each, its traceback too, is one line fit to be shown, and times are in UTC."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line."""
         return one_line(super().format(record))
 
     def converter(self, seconds: float | None) -> time.struct_time:
-        """Times are UTC."""
         return time.gmtime(seconds)
 
 
 def escape_python() -> None:
-    """Have what Python itself writes to standard error fit to be shown: warnings without a log, and tracebacks."""
+    """Escape what Python itself writes to standard error: warnings without a log, and tracebacks."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(LogLines())
     sys.excepthook = _print_traceback
@@ -80,7 +78,7 @@ def _print_traceback(kind: type[BaseException], error: BaseException, trace: Tra
 
 
 def _is_plain(text: str) -> bool:
-    """Whether nothing in a text need be escaped, as nearly always: many times faster than a search."""
+    """Whether no character needs an escape, as nearly always: many times faster than a search."""
     return text.isprintable() and (text.isascii() or not any(letter in text for letter in _BLANK))
 
 

@@ -32,7 +32,7 @@ from penstock.store.contract import (
     WriteOutput,
 )
 from penstock.store.postgres import PostgresStore
-from penstock.store.sealing import next_seal
+from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from tests.postgres import Schemas
 from tests.store.contract.queues import declare, given
@@ -160,7 +160,7 @@ class PostgresStores(Stores):
         self._schemas = schemas
 
     def url(self, name: str) -> str:
-        # Each has a name of its own: others in the same database are not in the way.
+        # Each has its own name, so that tests can share a database.
         return f"{self._schemas.url(self.root / name)}&application_name={name}"
 
     @contextmanager

@@ -29,7 +29,7 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def _flips(place: Path) -> Iterator[tuple[str, int]]:
-    """Change one byte after the other, each for as long as it is looked at."""
+    """Change one byte after the other, and restore it after each look."""
     for path in [place] if place.is_file() else sorted(each for each in place.rglob("*") if each.is_file()):
         whole = path.read_bytes()
         for at in range(len(whole) % STRIDE, len(whole), STRIDE):

@@ -1,4 +1,4 @@
-"""Backups that somebody has crafted: whatever their manifests name, nothing outside is read, removed or placed."""
+"""Crafted backups: whatever their manifests name, Penstock reads, removes and writes nothing outside."""
 
 import json
 import shutil
@@ -90,7 +90,7 @@ def test_a_manifest_names_nothing_outside(place: Path, tmp_path: Path, path: obj
 def pointed_at(place: Path, entry: dict[str, Any], path: object) -> dict[str, Any]:
     """An entry that names something else, with the size and the checksum of what is there.
 
-    Outside is a copy of the file itself, so that whoever reads that finds nothing wrong.
+    Outside is a copy of the file itself, so that a reader of it finds nothing wrong.
     """
     with open_place(place, write=False) as opened:
         original = opened.read(entry["path"])

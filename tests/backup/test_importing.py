@@ -136,7 +136,7 @@ def _changed(record: Record, sequence: int | None = None, count: int | None = No
 
 
 def test_more_streams_than_are_kept_in_memory_are_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.store.tables.indexing.STREAMS_KNOWN_MAX", 3)
+    monkeypatch.setattr("penstock.store.tables.imports.STREAMS_KNOWN_MAX", 3)
     with writing(tmp_path / "data") as store:
         for _ in range(3):
             do(store, *(commit(f"s{number}", some(1)) for number in range(50)))

@@ -24,7 +24,7 @@ from tests.backup.support import (
 from tests.store.kit import append, do_one, event, everything, findings, some, stream_of
 
 SECRET = b"the secret that nobody shall find"
-HEADER = '{"subject": "somebody whom nobody shall find"}'
+HEADER = '{"subject": "a secret customer"}'
 TYPE = "AThingThatNobodyShallFind"
 
 

@@ -9,10 +9,9 @@ import pytest
 
 from penstock.errors import NotAStore, PlaceRefused, StorageFailure, StoreError, StoreInUse, StoreTooNew
 from penstock.store.contract import HideStream
-from penstock.store.postgres import PostgresImport, PostgresReader, PostgresStore, holding
-from penstock.store.postgres.connecting import Target
-from penstock.store.postgres.holding import Hold
-from penstock.store.postgres.replacing import Replacement, beside, own_tables
+from penstock.store.postgres import PostgresReader, PostgresStore, replacement
+from penstock.store.postgres.connection import Target
+from penstock.store.postgres.replacement import Hold, PostgresImport, Replacement, beside, own_tables
 from tests.backup.support import backed_up, check_same, erase_all, furnish, restored, writing
 from tests.postgres import Postgres, Schemas
 from tests.store.kit import Clock, append, attempt, commit, do_one, everything, findings, some
@@ -37,7 +36,7 @@ def place(url: str, tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that were closed just now may take long to end."""
-    monkeypatch.setattr(holding, "OTHERS_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(replacement, "OTHERS_S_MAX", PATIENCE_S)
 
 
 def head(url: str) -> int:
@@ -148,7 +147,7 @@ def test_a_store_on_which_views_of_others_hang_is_refused_before_anything_is_bui
     postgres_server.execute(f"CREATE VIEW public.counted AS SELECT count(*) FROM {schema_of(url)}.records")
     monkeypatch.setattr(Replacement, "filling", None)
     try:
-        with pytest.raises(PlaceRefused, match="hang on its tables: view"):
+        with pytest.raises(PlaceRefused, match="depend on its tables: view"):
             restored(place, url, replace=True)
     finally:
         postgres_server.execute("DROP VIEW public.counted")
@@ -179,7 +178,7 @@ def test_a_damaged_store_is_replaced_and_that_its_ledger_is_lost_is_told(
 
 
 def test_a_store_that_is_served_is_refused(place: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "OTHERS_S_MAX", 1.0)
+    monkeypatch.setattr(replacement, "OTHERS_S_MAX", 1.0)
     with closing(PostgresStore(url)) as store:
         with pytest.raises(StoreInUse, match=r"application penstock \(PostgreSQL processes \d+.*stop them first"):
             restored(place, url, replace=True)
@@ -190,7 +189,7 @@ def test_a_store_that_is_served_is_refused(place: Path, url: str, monkeypatch: p
 def test_nobody_writes_or_makes_a_store_while_one_is_replaced(
     place: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.store.postgres.connecting.LOCK_MS_MAX", 50)
+    monkeypatch.setattr("penstock.store.postgres.connection.LOCK_MS_MAX", 50)
     with ExitStack() as stack:
         stack.enter_context(Replacement(url, replace=True))
         late = stack.enter_context(closing(PostgresStore(f"{url}&application_name=late")))
@@ -261,7 +260,7 @@ def _last_said(store: PostgresStore, hold: Hold) -> object:
 
 @contextmanager
 def role(server: Postgres, *statements: str) -> Iterator[str]:
-    """A role that may do little, in a database of its own; the URL of its store."""
+    """A role with few rights, in its own database; the URL of its store."""
     server.execute("CREATE ROLE clerk LOGIN")
     server.execute("CREATE DATABASE office")
     try:

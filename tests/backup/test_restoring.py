@@ -14,8 +14,8 @@ from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreInUse, Sto
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.sqlite import SqliteReader, SqliteStore
-from penstock.store.sqlite.lock import LOCK_NAME, take_lock
-from penstock.store.sqlite.replacing import REPLACED, Replacement
+from penstock.store.sqlite.directory import LOCK_NAME, take_lock
+from penstock.store.sqlite.replacement import REPLACED, Replacement
 from penstock.testing.harness import ThreadedEngine
 from tests.backup.support import back_up_directory, backed_up, files_of, reading, restored, writing
 from tests.engine.caller import Caller, bodies
@@ -140,7 +140,7 @@ def test_a_directory_that_a_restore_owns_cannot_be_served(data: Path) -> None:
         with pytest.raises(StoreInUse):
             SqliteStore(data)
         assert target.replaced is not None
-        # Whoever only reads, reads the old store.
+        # Readers read the old store.
         assert _head(data) == 3
     assert _head(data) == 3
 

@@ -1,4 +1,4 @@
-"""What is backed up comes back: everything, event by event and row by row."""
+"""A restore brings everything back, event by event and row by row."""
 
 import random
 from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 
 import penstock as client
 from penstock.store.contract import ReadLimits
-from penstock.store.postgres import PostgresReader, PostgresStore, holding
+from penstock.store.postgres import PostgresReader, PostgresStore, replacement
 from tests.cli.support import called as penstock
 from tests.postgres import Postgres, Schemas
 from tests.store.kit import append, findings, some
@@ -22,7 +22,7 @@ from tests.test_server import PATIENCE_S, PENSTOCK, environment
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that were closed just now may take long to end."""
-    monkeypatch.setattr(holding, "OTHERS_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(replacement, "OTHERS_S_MAX", PATIENCE_S)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_everything_beside_a_server(url: str, tmp_path: Path, monkeypatch: pytes
         assert [entry["finished"] is not None for entry in json.loads(out)] == [True]
         for command in (("restore", tmp_path / "place", "--store", url, "--replace"), ("migrate-store", url, tmp_path)):
             with monkeypatch.context() as patch:
-                patch.setattr(holding, "OTHERS_S_MAX", 1.0)
+                patch.setattr(replacement, "OTHERS_S_MAX", 1.0)
                 code, out, err = penstock(*command)
             assert (code, out, err.count("\n")) == (1, "", 1)
             assert "is in use by sessions of the application penstock" in err

@@ -1,10 +1,10 @@
 """`python -m tests.cluster.command …` is the command line with ranges so small that a small store makes many tasks."""
 
 from penstock.cli import main
-from penstock.lake import archiving
+from penstock.lake import archiver as lake_archiver
 from penstock.spark.builds import Build
 
 if __name__ == "__main__":
-    archiving.RANGE_BYTES = 1  # type: ignore[misc]
+    lake_archiver.RANGE_BYTES = 1  # type: ignore[misc]
     Build.run.__defaults__ = (1000,)
     main()

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import PlaceRefused
 from penstock.lake import places
-from penstock.lake.layout import ASIDE, PENDING
+from penstock.lake.manifests import ASIDE, PENDING
 from penstock.spark import sessions
 from penstock.store import store_url
 from tests.cluster.commands import BOTH, PENSTOCK, SMALL_RANGES, ended, options, run, standing_still, started, url_of

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model import new_event
-from penstock.pipelines.generating import make_project
+from penstock.pipelines.scaffold import make_project
 from tests.cluster.commands import BOTH, PENSTOCK, ended, options, standing_still, started, url_of
 from tests.cluster.standalone import Cluster
 from tests.lake.killing import until

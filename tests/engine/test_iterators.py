@@ -30,7 +30,7 @@ from penstock.errors import (
 from penstock.model import ANONYMOUS, Append, Encoded, ItemPage, NextItems, new_event
 from penstock.settings import Settings
 from penstock.store import store_url
-from penstock.wire.remits import item_payload
+from penstock.wire.remits.operations import item_payload
 from penstock.wire.res01.dialects import item_frames
 from penstock.wire.res01.messages import fitting
 from tests.engine.logs import FILTER, MAP, REDUCE, Remits

@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.backup import back_up, open_place, restore, writer
 from penstock.store import open_reader, store_url
 from penstock.store.contract import Progressed
-from penstock.store.sqlite import replacing
+from penstock.store.sqlite import replacement
 
 CRASHED = 99
 """The exit code of a crash."""
@@ -60,7 +60,7 @@ def _waiting() -> Progressed:
 
 def _crash_at(number: int) -> None:
     calls = 0
-    sync = replacing.sync_directory  # type: ignore[attr-defined]
+    sync = replacement.sync_directory  # type: ignore[attr-defined]
 
     def counted(path: Path) -> None:
         nonlocal calls
@@ -69,7 +69,7 @@ def _crash_at(number: int) -> None:
             os._exit(CRASHED)
         sync(path)
 
-    replacing.sync_directory = counted  # type: ignore[attr-defined]
+    replacement.sync_directory = counted  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

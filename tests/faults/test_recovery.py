@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import StorageFailure
 from penstock.store.sqlite import SqliteReader, SqliteStore, database
-from penstock.store.sqlite.lock import LOCK_NAME, is_recovering, write_owner
+from penstock.store.sqlite.directory import LOCK_NAME, is_recovering, write_owner
 from tests.faults.support import FailingDisk
 from tests.store.kit import append, everything, findings, some
 
@@ -66,7 +66,7 @@ def test_a_long_read_of_ours_makes_way_for_a_recovery(failed: SqliteStore, tmp_p
     begun.wait()
     failed.recover()
     thread.join()
-    assert "made way for a recovery" in str(raised[0])
+    assert "stopped for a recovery" in str(raised[0])
 
 
 def test_a_foreign_reader_that_blocks_a_recovery_is_named(

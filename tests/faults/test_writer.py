@@ -57,10 +57,11 @@ def test_many_bytes_that_wait_answer_busy_too(tmp_path: Path, monkeypatch: pytes
 class Later:
     """The module `time`, some time later."""
 
-    perf_counter, sleep = staticmethod(time.perf_counter), staticmethod(time.sleep)
-
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
 
     def monotonic(self) -> float:
         return time.monotonic() + self._seconds

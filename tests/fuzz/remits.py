@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from penstock.wire.remits import check_message, first_invalid
+from penstock.wire.remits.cbor import check_message, first_invalid
 from tests.wire.remits_checks import check, reference
 from tests.wire.remits_samples import SAMPLES
 

@@ -14,7 +14,8 @@ from penstock.engine.metrics import Metrics
 from penstock.gates.in_flight import InFlightMessage
 from penstock.model import Batch, Done, Reply, Request
 from penstock.model.replies import Encoded
-from penstock.wire.res01 import Frames, decode
+from penstock.wire.res01.dialects import Frames
+from penstock.wire.res01.messages import decode
 
 Answer = Callable[[Reply], None]
 COUNT = 4

@@ -11,7 +11,7 @@ from penstock.history.histories import open_history
 from penstock.model import EventFilter
 from penstock.store.contract import Transaction
 from penstock.store.record import Record
-from penstock.store.sealing import next_seal
+from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import server
 from tests.gates.serving import until

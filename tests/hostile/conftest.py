@@ -1,4 +1,4 @@
-"""What commands find in tests of this folder: no settings, and no worker processes to wait for."""
+"""Commands in these tests have no settings, and start no worker processes."""
 
 from tests.cli.conftest import no_settings, threads
 

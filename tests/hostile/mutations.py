@@ -19,7 +19,7 @@ DEEP: Final = 100_000
 _DEEP: Final = "@deep@"
 _DIGITS: Final = "@digits@"
 _RAW: Final = {f'"{_DEEP}"': "[" * DEEP + "]" * DEEP, f'"{_DIGITS}"': "9" * 5000}
-"""What cannot be written from a value, by what stands for it."""
+"""Stand-ins for bytes that no value writes."""
 
 VALUES: Final[tuple[Any, ...]] = (
     *(None, True, False, 0, 1, -1, 2, 1 << 31, 1 << 53, (1 << 63) - 1, 1 << 63, 1 << 64, -(1 << 63), 10**400),
@@ -40,7 +40,7 @@ VALUES: Final[tuple[Any, ...]] = (
     *("9999-12-31T23:59:59Z", "²", "NaN", "null"),
     *([], {}, [[]], [{}], [None], [1, 2], {"": None}, {"a": 1}, "@deep@", "@digits@"),
 )
-"""What a document may have where something else belongs."""
+"""Values of wrong types for a document."""
 TOO_DEEP: Final = VALUES.index("@deep@")
 
 

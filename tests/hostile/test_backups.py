@@ -1,4 +1,4 @@
-"""Backups that are damaged, or that somebody has made up: no command crashes on them, and none restores damage."""
+"""Backups that are damaged, or forged: no command crashes on them, and none restores damage."""
 
 import json
 import os
@@ -118,7 +118,7 @@ def test_damage_to_any_file_of_a_backup_is_found(made: Path, name: str) -> None:
     check()
 
 
-# --- manifests and states that somebody has made up -----------------------------------------------------------
+# --- forged manifests and states ------------------------------------------------------------------------------
 
 
 class Forged:
@@ -157,7 +157,7 @@ class Forged:
 
 
 def test_a_manifest_that_was_made_up_is_judged_before_it_is_used(made: Path) -> None:
-    """It is refused, or restores the same store as before: what it says beside that nobody relies on."""
+    """It is refused, or restores the same store as before: nothing relies on its other members."""
     seen = Tally()
 
     @some(4)
@@ -233,7 +233,7 @@ def split(data: bytes) -> Iterator[bytes]:
 
 
 def test_a_length_that_a_file_says_is_not_believed(made: Path) -> None:
-    """A header of a tar says that eight gigabytes follow: nobody makes room for them."""
+    """A header of a tar says that eight gigabytes follow: no reader allocates them."""
     header = bytearray(_member("backups/00000003.json", b"", 0)[:512])
     header[124:136] = b"77777777777\0"
     header[148:156] = b" " * 8
@@ -250,7 +250,7 @@ def test_a_length_that_a_file_says_is_not_believed(made: Path) -> None:
 
 
 def test_a_file_that_is_larger_than_its_manifest_says_is_not_read(made: Path) -> None:
-    """It has holes: nobody could hold what it seems to have."""
+    """It is sparse: its apparent size fits in no memory."""
     with copied(made) as place:
         for path in (*(place / "history").iterdir(), *(place / "backups").iterdir()):
             with path.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""Files to import that are damaged, or that somebody has made up: they are refused as a whole, or are events."""
+"""Files to import that are damaged or forged: an import refuses them as a whole, or they are events."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Lakes that are damaged, or that somebody has made up: no command crashes on them, or takes damage for events."""
+"""Lakes that are damaged or forged: no command crashes on them, or takes damage for events."""
 
 import json
 import shutil
@@ -20,10 +20,9 @@ from xxhash import xxh3_128_hexdigest
 
 from penstock.lake import changes as lake_changes
 from penstock.lake import parquet
-from penstock.lake.archiving import archiving
+from penstock.lake.archiver import Archiver
 from penstock.lake.iceberg import METADATA
-from penstock.lake.layout import MANIFEST, PENDING, path_of
-from penstock.lake.manifests import sealed
+from penstock.lake.manifests import MANIFEST, PENDING, path_of, sealed
 from penstock.store import store_url
 from penstock.store.contract import HideStream
 from tests.hostile.mutations import CHANGES, EDITS, TOO_DEEP, Change, Cut, Edit, changed, edited, raw, spoilt
@@ -49,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks run here, without Spark, and nobody waits for a folder that is away."""
+    """Tasks run here, without Spark, and no command waits for a missing folder."""
     monkeypatch.setattr("penstock.cli.lake.session", lambda *_: nullcontext())
     monkeypatch.setattr(lake_changes, "AWAY_LOOK_S", 0.0)
 
@@ -104,7 +103,7 @@ def test_damage_to_the_manifest_or_to_events_is_found(made: Path) -> None:
     check()
 
 
-# --- documents that somebody has made up ----------------------------------------------------------------------
+# --- forged documents -----------------------------------------------------------------------------------------
 
 
 def forged(document: Any, edits: list[Edit]) -> bytes:
@@ -176,7 +175,7 @@ def test_a_plan_that_was_made_up_is_judged_before_it_is_carried_out(made: Path) 
     seen.check(1 / 3)
 
 
-# --- files that somebody has made up --------------------------------------------------------------------------
+# --- forged files ---------------------------------------------------------------------------------------------
 
 
 def put(lake: Path, number: int, data: bytes) -> None:
@@ -206,7 +205,7 @@ def test_a_file_of_events_that_was_made_up_is_judged_before_it_is_used(made: Pat
 
 
 ERASED = [[1, 2, "shop", "early", 1, 639_000_000_000_000_000], [3, 1, "c", "s", 2, 639_000_000_000_000_000]]
-"""What a file says is erased in it."""
+"""The erasures that a file lists."""
 
 
 def test_what_a_file_says_is_erased_in_it_is_judged_before_it_is_used(
@@ -282,14 +281,14 @@ def iced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store, and a lake with Iceberg's metadata that is a little behind; to be copied."""
     iced = tmp_path_factory.mktemp("iced")
     for _ in range(2):
-        with archiving(None, fill(iced / "store", numbers(1, events=2)), str(iced / "lake")) as archiver:
-            archiver.catch_up(quiet)
+        archiver = Archiver(None, fill(iced / "store", numbers(1, events=2)), str(iced / "lake"))
+        archiver.catch_up(quiet)
     fill(iced / "store", numbers(1, events=2))
     return iced
 
 
 def test_whatever_is_in_icebergs_metadata_the_lake_goes_on(iced: Path) -> None:
-    """An archive follows the lake's own manifest: the metadata is made anew, or refused if it names files elsewhere."""
+    """An archive follows the lake's manifest: it rebuilds the metadata, or refuses it if it names files elsewhere."""
     seen = Tally()
 
     @some(6)

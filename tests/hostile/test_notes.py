@@ -1,4 +1,4 @@
-"""What exports and replays note about themselves, damaged or made up: they go on rightly, begin anew, or refuse it."""
+"""Notes of exports and replays, damaged or forged: the commands continue correctly, start over, or refuse."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from penstock.cli.output import INTERRUPTED
+from penstock.cli.signals import INTERRUPTED
 from penstock.files import sealed, unsealed
 from penstock.interchange.exporter import FileTarget
 from tests.backup.support import reading, writing
@@ -99,7 +99,7 @@ def forged(note: bytes, edits: list[Edit]) -> bytes:
 
 
 def test_a_damaged_note_of_an_export_counts_as_none(begun: Path, store: Path) -> None:
-    """Whatever changes in it: the export begins anew, and its file is the one that was asked for."""
+    """Whatever changes in it: the export starts over, and its file is right."""
 
     @some(4)
     @given(st.sampled_from(KINDS), CHANGES)
@@ -110,7 +110,7 @@ def test_a_damaged_note_of_an_export_counts_as_none(begun: Path, store: Path) ->
 
 
 def test_the_note_of_an_export_is_judged_before_it_is_used(begun: Path, store: Path) -> None:
-    """It is no note, and the export begins anew; or it is of another export, and is refused; or it is gone on with."""
+    """The export starts over, refuses the note of another export, or continues."""
     seen = Counter[bool | None]()
 
     @some(4)
@@ -183,8 +183,8 @@ def went_on(store: Path, replayed: Path, note: bytes) -> int | None:
 
 
 def test_a_damaged_note_of_a_replay_is_refused(store: Path, replayed: Path) -> None:
-    """Whatever changes in it, unless it still says the same: a replay that goes on under another name would send all of
-    it once more."""
+    """Whatever changes in it, unless it still says the same: a replay that continues under another name would send
+    all of it again."""
 
     @some(4)
     @given(CHANGES)

@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """A file that nobody may change."""
+    """A file that must stay as it is."""
     path = tmp_path / "precious"
     path.write_bytes(OURS)
     return path

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
-from penstock.pipelines.generating import make_project
 from penstock.pipelines.integrity import check_integrity
 from penstock.pipelines.projects import read_project
+from penstock.pipelines.scaffold import make_project
 from penstock.pipelines.state import STATE
 from tests.hostile.mutations import CHANGES, EDITS, LINES, Change, Cut, Edit, Lines, changed, spoilt
 from tests.hostile.support import Tally, ended, some, untouched

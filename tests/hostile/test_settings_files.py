@@ -1,4 +1,4 @@
-"""Files with settings that are damaged or made up: every setting is told, or one line says what is wrong."""
+"""Files with settings that are damaged or made up: the command shows every setting, or one line says what is wrong."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ COMMANDS: tuple[tuple[object, ...], ...] = (
     ("iterator", "list"),
     ("doctor",),
 )
-"""What is asked of a store that may be damaged."""
+"""Commands on a store that may be damaged."""
 JUDGING = tuple(command for command in COMMANDS if command[0] not in ("contexts", "erasures"))
 """Those that bear values of any type. The others print numbers of the store as they are, and `verify` names those."""
 
@@ -131,7 +131,7 @@ def put(store: Path, table: str, column: str, value: str) -> None:
 
 
 def test_commands_bear_any_value_in_any_column(made: Path) -> None:
-    """SQLite takes any value in any column, if somebody writes it there."""
+    """SQLite takes any value in any column."""
     columns, seen = tables(made), Tally()
 
     @some(6)

@@ -1,4 +1,4 @@
-"""A store of the test's own in this process, and as many datastores on it as are asked for."""
+"""A store of the test's own in this process, and as many datastores on it as a test wants."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

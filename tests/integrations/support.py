@@ -19,7 +19,7 @@ def served() -> Iterator[str]:
 
 
 class InProcess(TestCase):
-    """A store of its own for each test, in this process."""
+    """A new store for each test, in this process."""
 
     def setUp(self) -> None:
         self.stack = ExitStack()
@@ -40,7 +40,7 @@ class InProcess(TestCase):
 
 
 class OverTcp(InProcess):
-    """A server, and clients that speak MqFrames with it. Tests that count positions from 1 have one of their own."""
+    """A server, and clients that speak MqFrames with it. Tests that count positions from 1 start another."""
 
     shared_url: ClassVar[str]
     counting: ClassVar = {"test_insert_select", "test_insert_subscribe"}

@@ -22,7 +22,7 @@ from penstock.integrations.eventsourcing import (
     PenstockApplicationRecorder,
     PenstockProcessRecorder,
     PenstockTrackingRecorder,
-    subscription,
+    recorders,
 )
 from penstock.integrations.eventsourcing.recorders import ATTEMPTS_MAX, PendingWrite, write
 from penstock.model import Append, new_event
@@ -52,7 +52,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that threads of subscriptions that were stopped are not waited for."""
-    monkeypatch.setattr(subscription, "POLL_S", 0.05)
+    monkeypatch.setattr(recorders, "POLL_S", 0.05)
 
 
 class Place:
@@ -211,12 +211,12 @@ def test_a_subscription_reads_ahead_only_so_far(place: Place) -> None:
     ids = recorder.insert_events(stored("a", *range(20)))
     pulled = []
 
-    def pull(position: int, wait: float) -> subscription.NotificationPage:
+    def pull(position: int, wait: float) -> recorders.NotificationPage:
         pulled.append(position)
         return recorder.notifications(position, limit=1, wait=wait)
 
-    with subscription.PenstockSubscription(recorder, pull, None, ()) as notifications:
-        until(lambda: len(pulled) == subscription.PAGES_MAX)
+    with recorders.PenstockSubscription(recorder, pull, None, ()) as notifications:
+        until(lambda: len(pulled) == recorders.PAGES_MAX)
         assert [next(notifications).id for _ in range(20)] == ids
     until(lambda: not follower_threads())
 

@@ -24,7 +24,7 @@ class Never:
 
 
 class Soon:
-    """Somebody ends a replay after so many looks."""
+    """Ends a replay after so many looks."""
 
     def __init__(self, looks: int) -> None:
         self._looks = looks
@@ -39,7 +39,7 @@ class Soon:
 
 
 def ignore(_replay: Replay) -> None:
-    """Progress is shown to nobody."""
+    """Show no progress."""
 
 
 def into(source: Server, store: Server, context: str, tmp_path: Path, **more: Any) -> ReplayRequest:

@@ -88,7 +88,7 @@ def test_what_is_killed_at_any_moment_is_in_its_target_once(
 @pytest.mark.usefixtures("small")
 def test_what_is_killed_at_any_moment_goes_through_a_queue_once(source: Server, tmp_path: Path) -> None:
     for number, death in enumerate(MOMENTS):
-        # The queue is emptied in between: nothing that was put back once comes back because it is there no more.
+        # The test empties the queue in between: replayed events must not come again because they are gone from it.
         wanted = through(source, tmp_path, name=f"r{number}")
         killed(wanted, death)
         found = consumed(source)
@@ -133,7 +133,7 @@ def test_two_at_a_time_are_refused_and_two_with_other_notes_do_it_once(
     assert history(store, "both") == history(source, "shop")
 
 
-# --- what is gone on with -------------------------------------------------------------------------------------
+# --- what continues -------------------------------------------------------------------------------------------
 
 
 def test_what_is_ended_goes_on_and_is_finished_once(source: Server, store: Server, tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import sys
 
-from penstock.lake import archiving
-from penstock.lake.compacting import compact
+from penstock.lake import archiver as lake_archiver
+from penstock.lake.compaction import compact
 from penstock.spark.sessions import session
 from tests.lake.support import manifest_of, quiet
 from tests.spark.support import JAVA
@@ -14,13 +14,13 @@ COMPACT_AFTER = 12
 
 def main(url: str, lake: str) -> None:
     """Archive, and compact now and then, until this is killed."""
-    archiving.RANGE_BYTES, archiving.ROUND_RANGES = 1, 4  # type: ignore[misc]
+    lake_archiver.RANGE_BYTES, lake_archiver.ROUND_RANGES = 1, 4  # type: ignore[misc]
     conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": JAVA}
     with session("to-be-killed", "local[2,1000]", conf) as spark:
         while True:
-            with archiving.archiving(spark, url, lake) as archiver:
-                for _ in range(3):
-                    print(archiver.catch_up(quiet).head, flush=True)
+            archiver = lake_archiver.Archiver(spark, url, lake)
+            for _ in range(3):
+                print(archiver.catch_up(quiet).head, flush=True)
             if len(manifest_of(lake).files) > COMPACT_AFTER:
                 compact(spark, lake, quiet)
 

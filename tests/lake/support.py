@@ -13,13 +13,13 @@ from penstock.history.columns import COLUMNS, TABLE
 from penstock.history.histories import open_history
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import plan, read_range
-from penstock.lake import compacting
-from penstock.lake.archiving import Archived, archiving
+from penstock.lake import compaction
+from penstock.lake.archiver import Archived, Archiver
 from penstock.lake.changes import read_manifest
-from penstock.lake.compacting import Compacted
+from penstock.lake.compaction import Compacted
 from penstock.lake.manifests import Manifest
 from penstock.lake.places import open_lake_place
-from penstock.lake.verifying import Verified, verify
+from penstock.lake.verification import Verified, verify
 from penstock.model import ANY, NewEvent, new_event
 from penstock.model.times import TICKS_MAX, stamp_of
 from penstock.store import store_url
@@ -98,13 +98,13 @@ def erase_in(store: SqliteStore, *operations: HideStream | HideEvents) -> None:
 
 def archive(url: str, lake: Path | str, spark: Any = None) -> Archived:
     """Bring a lake up to date. Its Iceberg table has tests of its own."""
-    with archiving(spark, url, str(lake), iceberg=False) as archiver:
-        return archiver.catch_up(quiet)
+    archiver = Archiver(spark, url, str(lake), iceberg=False)
+    return archiver.catch_up(quiet)
 
 
 def compact(lake: Path | str, spark: Any = None) -> Compacted:
     """Compact a lake."""
-    return compacting.compact(spark, str(lake), quiet, iceberg=False)
+    return compaction.compact(spark, str(lake), quiet, iceberg=False)
 
 
 def verified(url: str, lake: Path | str, spark: Any = None) -> Verified:

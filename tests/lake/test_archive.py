@@ -10,10 +10,11 @@ import pytest
 import penstock
 from penstock.errors import LakeInUse
 from penstock.history.columns import COLUMNS
-from penstock.lake import archiving, reading
-from penstock.lake.archiving import plan_spans
+from penstock.lake import archiver as lake_archiver
+from penstock.lake import slices
+from penstock.lake.archiver import plan_ranges
 from penstock.lake.places import open_lake_place
-from penstock.lake.reporting import status
+from penstock.lake.status import status
 from penstock.model import PositionRange
 from penstock.store.contract import (
     AddIterator,
@@ -51,8 +52,8 @@ def lake(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges of one block, in rounds of two."""
-    monkeypatch.setattr(archiving, "RANGE_BYTES", 1)
-    monkeypatch.setattr(archiving, "ROUND_RANGES", 2)
+    monkeypatch.setattr(lake_archiver, "RANGE_BYTES", 1)
+    monkeypatch.setattr(lake_archiver, "ROUND_RANGES", 2)
 
 
 def test_awkward_contents_are_the_same_in_the_lake(data: Path, lake: Path) -> None:
@@ -114,8 +115,8 @@ def test_rows_are_sorted_and_have_statistics_that_let_engines_skip(data: Path, l
 def test_long_histories_take_several_rounds(data: Path, lake: Path, small_ranges: None) -> None:
     url = fill(data, numbers(2000))
     told: list[tuple[int, int]] = []
-    with archiving.archiving(None, url, str(lake)) as archiver:
-        archiver.catch_up(lambda done, total: told.append((done, total)))
+    archiver = lake_archiver.Archiver(None, url, str(lake))
+    archiver.catch_up(lambda done, total: told.append((done, total)))
     assert told == [(8191, 20000), (16383, 20000), (20000, 20000)]
     assert [file.first for file in manifest_of(lake).files] == [1, 4096, 8192, 12288, 16384]
     assert manifest_of(lake).number == 4
@@ -125,36 +126,36 @@ def test_long_histories_take_several_rounds(data: Path, lake: Path, small_ranges
 def test_who_wants_an_end_waits_for_one_round(data: Path, lake: Path, small_ranges: None) -> None:
     url = fill(data, numbers(2000))
     ends = iter([False, True])
-    with archiving.archiving(None, url, str(lake), iceberg=False) as archiver:
-        assert archiver.catch_up(quiet, lambda: next(ends)).head == 8191
-        assert archiver.catch_up(quiet).head == 20000
+    archiver = lake_archiver.Archiver(None, url, str(lake), iceberg=False)
+    assert archiver.catch_up(quiet, lambda: next(ends)).head == 8191
+    assert archiver.catch_up(quiet).head == 20000
     assert is_same(url, lake)
 
 
 def test_who_follows_leaves_the_lake_to_others_between_two_rounds(data: Path, lake: Path) -> None:
     url = fill(data, numbers(1))
-    with archiving.archiving(None, url, str(lake), iceberg=False) as archiver:
-        for round_number in range(2, 5):
+    archiver = lake_archiver.Archiver(None, url, str(lake), iceberg=False)
+    for round_number in range(2, 5):
+        archiver.catch_up(quiet)
+        archive(fill(data, numbers(1)), lake)
+        assert compact(lake).files == 1
+        assert not verified(url, lake).differences
+        fill(data, numbers(1))
+        assert archiver.catch_up(quiet).events == 10, round_number
+    with open_lake_place(str(lake)).lock("compact"):
+        # Nothing is new: nobody needs the lake for that.
+        assert archiver.catch_up(quiet).events == 0
+        fill(data, numbers(1))
+        with pytest.raises(LakeInUse):
             archiver.catch_up(quiet)
-            archive(fill(data, numbers(1)), lake)
-            assert compact(lake).files == 1
-            assert not verified(url, lake).differences
-            fill(data, numbers(1))
-            assert archiver.catch_up(quiet).events == 10, round_number
-        with open_lake_place(str(lake)).lock("compact"):
-            # Nothing is new: nobody needs the lake for that.
-            assert archiver.catch_up(quiet).events == 0
-            fill(data, numbers(1))
-            with pytest.raises(LakeInUse):
-                archiver.catch_up(quiet)
-        assert archiver.catch_up(quiet).events == 10
+    assert archiver.catch_up(quiet).events == 10
     assert is_same(url, lake)
 
 
 def test_ranges_are_cut_at_blocks_and_leave_nothing_out() -> None:
-    assert plan_spans(5, 4, 100) == []
-    assert plan_spans(1, 1, 0) == [PositionRange(1, 1)]
-    spans = plan_spans(5000, 1_000_000, 1000)
+    assert plan_ranges(5, 4, 100) == []
+    assert plan_ranges(1, 1, 0) == [PositionRange(1, 1)]
+    spans = plan_ranges(5000, 1_000_000, 1000)
     assert spans[0].first == 5000
     assert spans[-1].last == 1_000_000
     assert all(one.last + 1 == other.first for one, other in itertools.pairwise(spans))
@@ -164,7 +165,7 @@ def test_ranges_are_cut_at_blocks_and_leave_nothing_out() -> None:
 def test_a_range_with_large_bodies_becomes_several_files(
     data: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "PIECE_BYTES_MAX", 2000)
+    monkeypatch.setattr(slices, "EVENTS_BYTES_MAX", 2000)
     url = fill(data, [*numbers(10), *awkward()])
     archive(url, lake)
     files = manifest_of(lake).files
@@ -206,8 +207,8 @@ def test_following_what_was_erased_tells_how_far_it_is(data: Path, lake: Path, s
     fill(data, numbers(1))
     erase(data, HideStream("shop", "s-0"))
     told: list[tuple[int, int]] = []
-    with archiving.archiving(None, url, str(lake), iceberg=False) as archiver:
-        archiver.catch_up(lambda done, total: told.append((done, total)))
+    archiver = lake_archiver.Archiver(None, url, str(lake), iceberg=False)
+    archiver.catch_up(lambda done, total: told.append((done, total)))
     assert told == [(8191, 10010), (10000, 10010), (10010, 10010)]
 
 
@@ -243,9 +244,9 @@ def test_only_files_that_may_hold_what_was_erased_are_compared(
 
     def noted(url: str, identity: StoreIdentity, span: PositionRange) -> object:
         read.append(span.first)
-        return reading.read_rows(url, identity, span)
+        return slices.read_rows(url, identity, span)
 
-    monkeypatch.setattr(archiving, "read_rows", noted)
+    monkeypatch.setattr(lake_archiver, "read_rows", noted)
     erase(data, HideStream("people", "ann"))
     assert archive(url, lake).rewritten == 1
     erase(data, HideEvents(((20, 21),), (("people", "bob"), ("bank", "ann"))))

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused, StoreError
-from penstock.lake import compacting, verifying
+from penstock.lake import compaction, verification
 from penstock.lake.changes import Plan, finish, pending_of, record
 from penstock.lake.local import LocalPlace
 from penstock.lake.manifests import Manifest, encode, sealed
 from penstock.lake.places import open_lake_place
-from penstock.lake.reporting import status
 from penstock.lake.sources import look
-from penstock.lake.verifying import verify
+from penstock.lake.status import status
+from penstock.lake.verification import verify
 from penstock.store.contract import HideStream
 from tests.lake.support import archive, compact, erase, fill, is_same, lake_rows, manifest_of, numbers, quiet, verified
 
@@ -59,7 +59,7 @@ def test_an_older_copy_of_the_store_is_refused(url: str, lake: Path, data: Path,
     shutil.copytree(data, tmp_path / "older")
     fill(data, numbers(1))
     archive(url, lake)
-    with pytest.raises(PlaceRefused, match="it has 60 events, and the store has 50: an older one was put there"):
+    with pytest.raises(PlaceRefused, match="it has 60 events, and the store has 50: it is an older copy"):
         archive(f"sqlite:///{tmp_path / 'older'}", lake)
 
 
@@ -186,7 +186,7 @@ def test_a_compaction_waits_for_its_turn_if_it_is_told_to(
     holding = ExitStack()
     holding.enter_context(open_lake_place(str(lake)).lock("archive"))
     monkeypatch.setattr(LocalPlace, "locked", noting)
-    assert compacting.compact(None, str(lake), quiet, iceberg=False, patience_s=60) == (2, 1, 1)
+    assert compaction.compact(None, str(lake), quiet, iceberg=False, patience_s=60) == (2, 1, 1)
     assert refused == ["compact"] * 3
     assert is_same(url, lake)
 
@@ -206,7 +206,7 @@ def test_a_lake_is_verified_while_others_archive_compact_and_erase(
     def others(_done: int, _total: int) -> None:
         next(work, lambda: None)()
 
-    monkeypatch.setattr(verifying, "ROUND_FILES", 1)
+    monkeypatch.setattr(verification, "ROUND_FILES", 1)
     for _ in range(3):
         assert not verify(None, url, str(lake), others).differences
     assert next(work, None) is None
@@ -221,7 +221,7 @@ def test_what_is_archived_between_two_looks_is_no_older_store(
         archive(fill(data, numbers(1)), lake)
         return found
 
-    monkeypatch.setattr(verifying, "look", after)
+    monkeypatch.setattr(verification, "look", after)
     assert verified(url, lake).differences == []
 
 

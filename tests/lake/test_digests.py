@@ -7,12 +7,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.history.columns import TABLE
-from penstock.lake import reading
-from penstock.lake.compacting import groups_of
-from penstock.lake.digests import digest
-from penstock.lake.layout import is_passed_over, named, path_of
-from penstock.lake.manifests import LakeFile
-from penstock.lake.parquet import DAY_US, Erased
+from penstock.lake import slices
+from penstock.lake.compaction import groups_of
+from penstock.lake.manifests import LakeFile, is_passed_over, named, path_of
+from penstock.lake.parquet import DAY_US, Erased, digest
 
 ROW: dict[str, Any] = {
     "position": 1,
@@ -68,7 +66,7 @@ def test_a_digest_tells_where_one_text_ends_and_the_next_begins() -> None:
 
 
 def test_pieces_are_cut_by_rows_however_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PIECE_BYTES_MAX", 350)
+    monkeypatch.setattr(slices, "EVENTS_BYTES_MAX", 350)
     rows = table(
         *(
             {"position": number, "recorded_at": (number // 5) * DAY_US, "body": b"x" * (number % 3)}
@@ -77,7 +75,7 @@ def test_pieces_are_cut_by_rows_however_they_come(monkeypatch: pytest.MonkeyPatc
     )
     cuts = []
     for size in (1, 2, 5, 12):
-        sliced = reading._cut(iter(rows.to_batches(max_chunksize=size)))
+        sliced = slices._cut(iter(rows.to_batches(max_chunksize=size)))
         cuts.append([part["position"][0].as_py() for part, is_cut in sliced if is_cut])
     assert cuts == [[3, 5, 8, 10]] * 4
 

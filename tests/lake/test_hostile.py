@@ -13,12 +13,11 @@ from penstock.errors import LakeDamaged
 from penstock.lake import iceberg_tables, remote
 from penstock.lake.changes import read_manifest, recover
 from penstock.lake.iceberg import METADATA, location, metadata_path, update
-from penstock.lake.layout import MANIFEST, PENDING, path_of
-from penstock.lake.manifests import Manifest, sealed
+from penstock.lake.manifests import MANIFEST, PENDING, Manifest, path_of, sealed
 from penstock.lake.places import open_lake_place
 from penstock.lake.query import query_lake
-from penstock.lake.reporting import status
-from penstock.lake.restoring import restore_lake
+from penstock.lake.restore import restore_lake
+from penstock.lake.status import status
 from penstock.store import store_url
 from tests.lake.support import archive, compact, fill, manifest_of, numbers, stage, verified
 

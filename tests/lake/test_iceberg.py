@@ -9,10 +9,10 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from penstock.history.columns import TABLE
-from penstock.lake import compacting, iceberg, iceberg_tables, remote
-from penstock.lake.archiving import archiving
+from penstock.lake import compaction, iceberg, iceberg_tables, remote
+from penstock.lake.archiver import Archiver
 from penstock.lake.changes import commit
-from penstock.lake.compacting import compact
+from penstock.lake.compaction import compact
 from penstock.lake.iceberg import HINT, METADATA, TABLE_FOLDER, location, update
 from penstock.lake.local import LocalPlace
 from penstock.store import store_url
@@ -97,8 +97,8 @@ def test_a_compaction_is_one_snapshot_with_the_same_rows(tmp_path: Path, lake: P
 
 def test_archives_and_compactions_bring_the_table_along(tmp_path: Path, lake: Path) -> None:
     for _ in range(2):
-        with archiving(None, fill(tmp_path / "data", numbers(3)), str(lake)) as archiver:
-            archiver.catch_up(quiet)
+        archiver = Archiver(None, fill(tmp_path / "data", numbers(3)), str(lake))
+        archiver.catch_up(quiet)
         assert not follow(lake)
     compact(None, str(lake), quiet)
     assert not follow(lake)
@@ -117,7 +117,7 @@ def test_the_table_follows_a_compaction_day_by_day(tmp_path: Path, lake: Path, m
         seen.append(iceberg_rows(lake))
         return manifest
 
-    monkeypatch.setattr(compacting, "commit", committed)
+    monkeypatch.setattr(compaction, "commit", committed)
     compact(None, str(lake), quiet)
     assert seen == [store_rows(url)] * 2
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.lake.layout import PENDING
+from penstock.lake.manifests import PENDING
 from tests.lake.killing import command_of, descendants, until, workers
 from tests.lake.support import archive, fill, is_same, numbers
 from tests.spark.support import JAVA

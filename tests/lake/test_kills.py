@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import LakeDamaged, StoreError
-from penstock.lake import archiving, local
+from penstock.lake import archiver as lake_archiver
+from penstock.lake import local
 from penstock.lake.changes import Change, pending_of
-from penstock.lake.compacting import Compacted
-from penstock.lake.layout import MANIFEST
+from penstock.lake.compaction import Compacted
+from penstock.lake.manifests import MANIFEST
 from penstock.lake.places import open_lake_place
 from penstock.store.contract import HideStream
 from tests.lake.support import archive, compact, erase, fill, is_same, manifest_of, numbers, quiet, store_rows
@@ -101,8 +102,8 @@ def lake(tmp_path: Path) -> Path:
 def test_an_archive_killed_at_any_step_loses_and_doubles_nothing(
     data: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archiving, "ROUND_RANGES", 1)
-    monkeypatch.setattr(archiving, "RANGE_BYTES", 1)
+    monkeypatch.setattr(lake_archiver, "ROUND_RANGES", 1)
+    monkeypatch.setattr(lake_archiver, "RANGE_BYTES", 1)
     archive(fill(data, numbers(1)), lake)
     fill(data, numbers(500), days=1)
     url = fill(data, numbers(2), days=2)
@@ -202,22 +203,22 @@ def test_what_failed_in_the_middle_of_a_change_is_finished_first(
     data: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = fill(data, numbers(1))
-    with archiving.archiving(None, url, str(lake), iceberg=False) as archiver:
-        archiver.catch_up(quiet)
-        fill(data, numbers(1))
-        with monkeypatch.context() as patch:
-            patch.setattr(local.LocalPlace, "replace", _full_for_manifests(local.LocalPlace.replace))
-            with pytest.raises(StoreError, match="Nothing is lost"):
-                archiver.catch_up(quiet)
-        fill(data, numbers(1))
-        assert archiver.catch_up(quiet).head == 30
+    archiver = lake_archiver.Archiver(None, url, str(lake), iceberg=False)
+    archiver.catch_up(quiet)
+    fill(data, numbers(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(local.LocalPlace, "replace", _full_for_manifests(local.LocalPlace.replace))
+        with pytest.raises(StoreError, match="Nothing is lost"):
+            archiver.catch_up(quiet)
+    fill(data, numbers(1))
+    assert archiver.catch_up(quiet).head == 30
     assert positions(lake) == list(range(1, 31))
     assert is_same(url, lake)
 
 
 def _full_for_manifests(replace: Callable[..., None]) -> Callable[..., None]:
     def full(place: local.LocalPlace, path: str, written: bytes) -> None:
-        with place.told():
+        with place.translated_errors():
             if path == MANIFEST:
                 raise OSError(errno.ENOSPC, "No space left on device")
         replace(place, path, written)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.lake import _print_archived
-from penstock.lake.archiving import Archived
-from penstock.lake.layout import PENDING
+from penstock.lake.archiver import Archived
+from penstock.lake.manifests import PENDING
 from penstock.lake.places import open_lake_place
 from penstock.spark.java import asked_java
 from tests.lake.killing import until

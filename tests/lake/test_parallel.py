@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import LakeDamaged, StoreError
 from penstock.lake import remote
-from penstock.lake.reporting import status
+from penstock.lake.status import status
 from penstock.spark.parallel import event_progress, parallel_map
 from tests.lake.support import archive, awkward, fill, verified
 

@@ -13,10 +13,10 @@ from pyarrow import fs
 
 from penstock.errors import LakeDamaged, LakeInUse, StoreError
 from penstock.lake import remote
-from penstock.lake.layout import LOCK, MANIFEST, PENDING
+from penstock.lake.manifests import LOCK, MANIFEST, PENDING
 from penstock.lake.places import open_lake_place
-from penstock.lake.reporting import status
-from penstock.lake.restoring import restore_lake
+from penstock.lake.restore import restore_lake
+from penstock.lake.status import status
 from penstock.store.contract import HideStream
 from tests.lake.conftest import s3 as s3  # noqa: PLC0414 - others look for it here
 from tests.lake.killing import until as wait_until

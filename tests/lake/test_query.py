@@ -14,9 +14,9 @@ from penstock.errors import InvalidRequest, LakeDamaged, PlaceRefused
 from penstock.history.columns import COLUMNS
 from penstock.lake import query
 from penstock.lake.changes import read_manifest
-from penstock.lake.compacting import compact
-from penstock.lake.layout import MANIFEST
+from penstock.lake.compaction import compact
 from penstock.lake.local import LocalPlace
+from penstock.lake.manifests import MANIFEST
 from penstock.lake.places import open_lake_place
 from penstock.lake.query import query_lake
 from penstock.sql import Answer

@@ -13,10 +13,10 @@ import fsspec  # type: ignore[import-untyped]
 import pytest
 
 from penstock.lake import remote
-from penstock.lake.layout import LOCK, PENDING
+from penstock.lake.manifests import LOCK, PENDING
 from penstock.lake.places import open_lake_place
-from penstock.lake.restoring import restore_lake
-from penstock.lake.verifying import read_file
+from penstock.lake.restore import restore_lake
+from penstock.lake.verification import read_file
 from penstock.store import store_url
 from penstock.store.contract import HideStream
 from tests.lake.support import archive, compact, erase, fill, manifest_of, numbers, stage, store_rows, verified
@@ -112,7 +112,7 @@ def test_a_compaction_killed_at_any_step_is_finished_by_the_next(data: Path, mem
     for lake in every_kill(compact, memory):
         # By the manifest it is whole at any time; who reads the folder may see events twice.
         place, manifest = open_place(lake), manifest_of(lake)
-        assert sum(read_file(place, file).num_rows for file in manifest.files) == 40
+        assert sum(read_file(place, file)[0].num_rows for file in manifest.files) == 40
         assert set(positions(lake)) == set(range(1, 41))
         compact(lake)
         assert positions(lake) == list(range(1, 41))

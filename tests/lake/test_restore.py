@@ -7,8 +7,9 @@ import pytest
 
 import penstock
 from penstock.errors import LakeDamaged, LogNotFound, PenstockError, PlaceRefused
-from penstock.lake import archiving, rebuilding
-from penstock.lake.restoring import restore_lake
+from penstock.lake import archiver as lake_archiver
+from penstock.lake import restore
+from penstock.lake.restore import restore_lake
 from penstock.store import open_reader
 from penstock.store.contract import HideEvents, HideStream
 from tests.lake.support import (
@@ -34,8 +35,8 @@ def lake(tmp_path: Path) -> Path:
 def test_a_restored_store_equals_the_one_that_was_archived(
     data: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archiving, "RANGE_BYTES", 1)
-    monkeypatch.setattr(rebuilding, "SEALED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(lake_archiver, "RANGE_BYTES", 1)
+    monkeypatch.setattr(restore, "SEALED_BYTES_MAX", 100_000)
     fill(data, [*awkward(), *numbers(300), *numbers(1, 9000)])
     fill(data, [("same", "same", numbers(1)[0][2])], days=1)
     url = fill(data, awkward(), days=2)

@@ -7,9 +7,8 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from penstock.errors import PenstockError
-from penstock.pipelines.connecting import SERVICE
 from penstock.pipelines.projects import read_project
-from penstock.pipelines.running import Runner, running
+from penstock.pipelines.runs import SERVICE, Runner, open_runner
 from tests.spark import support as quick
 
 MASTER = "local[2,4]"
@@ -37,7 +36,7 @@ def done(runner: Runner, order: dict[str, list[str]]) -> dict[str, object]:
 
 
 def main(folder: str) -> None:
-    with running(read_project(Path(folder)), MASTER, QUICK, "test") as runner:
+    with open_runner(read_project(Path(folder)), MASTER, QUICK, "test") as runner:
         print(json.dumps({"ready": True}), flush=True)
         for line in sys.stdin:
             print(json.dumps(done(runner, json.loads(line))), flush=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
-from penstock.pipelines.inferring import infer
+from penstock.pipelines.inference import infer
 from penstock.spark.body_schema import body_check, schema_of
 
 COLUMNS = """customer STRING NOT NULL, amount BIGINT, small TINYINT, price DECIMAL(5,2), exact DECIMAL(38),

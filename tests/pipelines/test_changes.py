@@ -6,9 +6,9 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock.model import new_event
-from penstock.pipelines.changing import added_types, after_run, before_run, check_changes, with_judged
-from penstock.pipelines.generating import make_project
+from penstock.pipelines.integrity import added_types, after_run, before_run, check_changes, with_judged
 from penstock.pipelines.projects import Project, read_project
+from penstock.pipelines.scaffold import make_project
 from penstock.pipelines.state import write_state
 from tests.pipelines.support import in_batches_of, sell
 
@@ -44,7 +44,7 @@ def test_columns_may_come_and_go_but_not_with_another_type(folder: Path) -> None
     project = edited(folder, "customer STRING NOT NULL", "customer STRING NOT NULL, amount STRING")
     told = (
         r"^table order_placed has rows in which the type of amount was another one; "
-        r"run with --full-refresh judged to judge all events anew$"
+        r"run with --full-refresh judged to check all events again$"
     )
     for refreshed in ((), ["order_placed"], ["order_placed", "quarantine"]):
         with pytest.raises(InvalidRequest, match=told):
@@ -87,7 +87,7 @@ def test_another_source_makes_bronze_anew(folder: Path) -> None:
     with pytest.raises(
         InvalidRequest,
         match=r"penstock\.yml has another startTime and type in source than bronze was made with, which would lack "
-        r"older events; run with --full-refresh bronze, or with what was there before$",
+        r"older events; run with --full-refresh bronze, or restore the old source$",
     ):
         check_changes(project, ["judged"])
     begin(project, "bronze")

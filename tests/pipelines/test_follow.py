@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pipelines.generating import make_project
+from penstock.pipelines.scaffold import make_project
 from tests.pipelines.driver import MASTER, QUICK
 from tests.pipelines.support import ENDING_S, penstock, positions, sell, until
 from tests.test_server import environment

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
 from penstock.model import new_event
-from penstock.pipelines.generating import _scalar, make_project
-from penstock.pipelines.inferring import infer
+from penstock.pipelines.inference import infer
 from penstock.pipelines.projects import read_project
-from penstock.pipelines.yamls import loaded
+from penstock.pipelines.scaffold import _scalar, make_project
+from penstock.pipelines.yaml_format import loaded
 from penstock.spark.body_schema import schema_of
 from tests.spark.support import fill
 

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.model import new_event
 from penstock.pipelines.checkpoints import checkpoints
-from penstock.pipelines.generating import make_project
 from penstock.pipelines.projects import read_project
+from penstock.pipelines.scaffold import make_project
 from tests.pipelines.support import ENDING_S, in_batches_of, penstock, positions, sell, until
 from tests.pipelines.test_follow import run
 from tests.pipelines.test_runs import BROKEN

@@ -14,13 +14,12 @@ from penstock.errors import InvalidRequest
 from penstock.model import new_event
 from penstock.pipelines import event_tables
 from penstock.pipelines.checkpoints import checkpoints
-from penstock.pipelines.generating import make_project
 from penstock.pipelines.integrity import check_integrity, refreshed_with
-from penstock.pipelines.naming import TAKEN, is_table_name, table_name, table_names
-from penstock.pipelines.projects import local_path, read_project
-from penstock.pipelines.reporting import status
-from penstock.pipelines.state import alone, holder
-from penstock.pipelines.telling import reason, told
+from penstock.pipelines.projects import TAKEN, is_table_name, local_path, read_project, table_name, table_names
+from penstock.pipelines.runs import flow_event, reason
+from penstock.pipelines.scaffold import make_project
+from penstock.pipelines.state import holder, lock_project
+from penstock.pipelines.status import status
 from tests.cli.conftest import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself
 from tests.pipelines.support import order, sell
 from tests.spark.support import fill
@@ -89,7 +88,7 @@ def test_a_history_without_events_makes_a_project_that_can_be_filled_in(tmp_path
 def test_a_folder_that_is_not_empty_is_left_alone(url: str, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     refused = penstock("pipeline", "init", str(tmp_path), "--url", url, code=1)
-    assert refused.stderr == f"penstock: {tmp_path} is not empty: a project is made in a folder of its own\n"
+    assert refused.stderr == f"penstock: {tmp_path} is not empty; name a new folder\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     with pytest.raises(InvalidRequest, match="is no folder"):
         make_project(tmp_path / "mine", url)
@@ -214,7 +213,7 @@ def test_a_store_that_cannot_be_reached_leaves_the_rest_of_the_status(folder: Pa
 
 def test_two_runs_at_once_are_refused(folder: Path) -> None:
     project = read_project(folder)
-    with alone(project, "run"):
+    with lock_project(project, "run"):
         done = penstock("pipeline", "run", str(folder), code=1)
         assert done.stderr.startswith(f"penstock: {folder} is in use by run of process ")
         assert (holder(project) or "").startswith("run of process ")
@@ -222,11 +221,11 @@ def test_two_runs_at_once_are_refused(folder: Path) -> None:
 
 
 def test_the_status_during_the_first_run_says_so(folder: Path) -> None:
-    with alone(read_project(folder), "run"):
+    with lock_project(read_project(folder), "run"):
         in_use, told = penstock("pipeline", "status", str(folder)).stderr.splitlines()
     assert in_use.startswith("penstock: in use by run of process ")
     assert told == f"{folder} has nothing to show yet: its first run is in progress"
-    with alone(read_project(folder), "dry-run"):
+    with lock_project(read_project(folder), "dry-run"):
         assert penstock("pipeline", "status", str(folder)).stderr.endswith(" has not been run yet\n")
 
 
@@ -255,11 +254,11 @@ def test_tables_and_checkpoints_must_belong_together(folder: Path) -> None:
     check_integrity(project)
     log(table / "_spark_metadata", 0, 1)
     with pytest.raises(
-        InvalidRequest, match=r"metastore is gone, but the tables are there: remove .*tables and .*storage"
+        InvalidRequest, match=r"metastore is gone, but the tables are there; remove .*tables and .*storage"
     ):
         check_integrity(project)
     (folder / "metastore").mkdir()
-    with pytest.raises(InvalidRequest, match=r"table t has rows, but its checkpoint is gone.*--full-refresh t to make"):
+    with pytest.raises(InvalidRequest, match=r"table t has rows, but its checkpoint is gone.*--full-refresh t$"):
         check_integrity(project)
     log(checkpoint / "0" / "offsets", 0)
     log(checkpoint / "0" / "commits", 0)
@@ -297,9 +296,9 @@ def test_everything_that_must_be_made_anew_is_in_one_command(folder: Path) -> No
     with pytest.raises(InvalidRequest) as caught:
         check_integrity(project)
     assert str(caught.value) == (
-        "table bronze has rows, but its checkpoint is gone: rows would be lost or come twice; there is something like "
-        "that with order_placed, quarantine too; run with --full-refresh bronze --full-refresh order_placed "
-        "--full-refresh quarantine to make them anew"
+        "table bronze has rows, but its checkpoint is gone: rows would be lost or come twice; order_placed, "
+        "quarantine have problems too; run with --full-refresh bronze --full-refresh order_placed "
+        "--full-refresh quarantine"
     )
     check_integrity(project, refreshed_with(project, names))
     shutil.rmtree(folder / "tables")
@@ -307,8 +306,8 @@ def test_everything_that_must_be_made_anew_is_in_one_command(folder: Path) -> No
         checkpoint_of(folder, name, *(["a"] if name != "bronze" else []))
     with pytest.raises(
         InvalidRequest,
-        match=r"^table bronze is gone, but its checkpoint is there; there is something like that with order_placed, "
-        r"quarantine too; run with --full-refresh bronze to make them anew$",
+        match=r"^table bronze is gone, but its checkpoint is there; order_placed, quarantine have problems too; "
+        r"run with --full-refresh bronze$",
     ):
         check_integrity(project)
     check_integrity(project, refreshed_with(project, ["bronze"]))
@@ -323,15 +322,15 @@ def test_what_spark_says_becomes_a_line() -> None:
     assert reason("[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: It ended.") == "It ended."
     assert reason("Traceback\nValueError: bad\n") == "ValueError: bad"
     assert reason("") == "Spark does not say why"
-    event = told("Flow 'spark_catalog.default.bronze' has FAILED more than 0 times.\nError: [DIVIDE_BY_ZERO] No.")
+    event = flow_event("Flow 'spark_catalog.default.bronze' has FAILED more than 0 times.\nError: [DIVIDE_BY_ZERO] No.")
     assert event is not None
     assert event == ("bronze", "FAILED", "No.")
-    event = told(
+    event = flow_event(
         "Failed to resolve flow: 'spark_catalog.default.orders'.\nError: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column "
         "with name `nope` cannot be resolved. SQLSTATE: 42703;\n'Project ['nope]\n+- ~Filter (type#1 = OrderPlaced)"
     )
     assert event == ("orders", "FAILED", "A column with name `nope` cannot be resolved.")
-    assert told("Run is COMPLETED.") is None
+    assert flow_event("Run is COMPLETED.") is None
 
 
 def test_places_on_this_machine_have_paths() -> None:
@@ -340,7 +339,7 @@ def test_places_on_this_machine_have_paths() -> None:
 
 
 def test_the_sample_is_of_the_end_and_the_beginning(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.pipelines.sampling.LOOKED_AT_MAX", 2)
+    monkeypatch.setattr("penstock.pipelines.inference.LOOKED_AT_MAX", 2)
     made = make_project(tmp_path / "shop", url)
     assert set(made.tables) == {"OrderPlaced", "42"}
     assert "4 positions in the middle of the history were not looked at" in made.notes
@@ -367,6 +366,6 @@ def test_tables_that_read_one_that_is_made_anew_are_found(folder: Path) -> None:
         log(folder / "tables" / table / "_spark_metadata", 0)
     (folder / "metastore").mkdir()
     with pytest.raises(
-        InvalidRequest, match="table order_placed has rows of an older bronze, which was made anew since"
+        InvalidRequest, match="table order_placed has rows of an older bronze, which was refreshed since"
     ):
         check_integrity(project, (), ["order_placed"])

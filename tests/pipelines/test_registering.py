@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.pipelines.registering import Defined, in_sql, named
+from penstock.pipelines.runs import Definitions, in_sql, naming_file
 
 
 def test_a_file_in_sql_that_is_broken_is_named() -> None:
@@ -13,12 +13,12 @@ def test_a_file_in_sql_that_is_broken_is_named() -> None:
     spark_says = "[PARSE_SYNTAX_ERROR] Syntax error at or near 'CRATE'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL =="
     with (
         pytest.raises(InvalidRequest, match=r"^transformations/spent\.sql: Syntax error at or near 'CRATE'\."),
-        named(file),
+        naming_file(file),
     ):
         raise ValueError(spark_says)
     with (
         pytest.raises(InvalidRequest, match=r"^transformations/spent\.sql: table spent is defined twice$"),
-        named(file),
+        naming_file(file),
     ):
         raise InvalidRequest("table spent", "is defined twice")
 
@@ -35,7 +35,7 @@ def test_what_a_file_in_sql_defines_is_known_but_for_what_is_in_comments() -> No
 
 
 def test_a_table_takes_one_flow_and_a_sink_several() -> None:
-    found = Defined(None, "graph", "storage")
+    found = Definitions(None, "graph", "storage")
     for name, kind in (("orders", "StreamingTable"), ("history", "Sink"), ("seen", "TemporaryView")):
         found.add(name, kind)
     for target in ("orders", "history", "history", "seen"):

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock.model import new_event
-from penstock.pipelines.generating import make_project
 from penstock.pipelines.projects import Project, read_project
-from penstock.pipelines.reporting import status
+from penstock.pipelines.scaffold import make_project
 from penstock.pipelines.state import read_state
+from penstock.pipelines.status import status
 from tests.pipelines.support import GARBAGE, Rounds, penstock, positions, rounds, rows, sell
 
 pytestmark = pytest.mark.timeout(600)
@@ -36,7 +36,7 @@ SPENT = "CREATE MATERIALIZED VIEW spent AS SELECT customer, sum(amount) AS amoun
 
 RETYPED = (
     "table order_placed has rows in which the type of amount was another one; "
-    "run with --full-refresh judged to judge all events anew"
+    "run with --full-refresh judged to check all events again"
 )
 
 
@@ -188,7 +188,7 @@ def test_tables_are_made_anew_when_columns_checkpoints_or_tables_are_others(runn
     shutil.rmtree(running.folder / "storage" / "_checkpoints" / "spark_catalog" / "default" / "order_placed")
     assert running.rounds.do()["refused"] == (
         "table order_placed has rows, but its checkpoint is gone: rows would be lost or come twice; "
-        "run with --full-refresh order_placed to make it anew"
+        "run with --full-refresh order_placed"
     )
     running.round("order_placed")
     assert positions(running.folder, "order_placed") == good
@@ -196,16 +196,16 @@ def test_tables_are_made_anew_when_columns_checkpoints_or_tables_are_others(runn
     # A table that comes back when its source was made anew must be made anew too.
     running.add("picky.py", BROKEN.replace("== 25", "== -1"))
     assert running.rounds.do()["refused"] == (
-        "table picky has rows of an older order_placed, which was made anew since: rows would come twice; "
-        "run with --full-refresh picky to make it anew"
+        "table picky has rows of an older order_placed, which was refreshed since: rows would come twice; "
+        "run with --full-refresh picky"
     )
     (running.folder / "transformations" / "picky.py").unlink()
 
     # Tables that are all gone are made anew by the command that is told.
     shutil.rmtree(running.folder / "tables")
     assert running.rounds.do()["refused"] == (
-        "table bronze is gone, but its checkpoint is there; there is something like that with judged, "
-        "order_placed, quarantine too; run with --full-refresh bronze to make them anew"
+        "table bronze is gone, but its checkpoint is there; judged, order_placed, quarantine have "
+        "problems too; run with --full-refresh bronze"
     )
     running.round("bronze")
     assert positions(running.folder, "order_placed") == good

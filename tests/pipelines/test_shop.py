@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.root import app
 from penstock.errors import InvalidRequest
-from penstock.pipelines.generating import make_example
+from penstock.pipelines.scaffold import make_example
 from tests.pipelines.shop import BAD, Session, Shop, body, revenue, sessions, suspected, table, told
 from tests.pipelines.support import Rounds, positions, rounds
 

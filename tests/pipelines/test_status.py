@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.pipelines import reporting
-from penstock.pipelines.generating import make_project
+from penstock.pipelines import status as pipeline_status
 from penstock.pipelines.projects import read_project
-from penstock.pipelines.reporting import RowCounts, status
+from penstock.pipelines.scaffold import make_project
+from penstock.pipelines.status import RowCounts, status
 from tests.pipelines.support import sell
 
 
@@ -54,13 +54,13 @@ def test_a_flow_that_reads_several_tables_is_as_far_as_the_one_that_is_least_rea
 
 def test_only_new_files_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Path] = []
-    footer = reporting._footer
+    footer = pipeline_status._footer
 
     def noted(file: Path) -> tuple[int, int | None]:
         looked.append(file)
         return footer(file)
 
-    monkeypatch.setattr(reporting, "_footer", noted)
+    monkeypatch.setattr(pipeline_status, "_footer", noted)
     first, second = add(folder, "bronze", 0, 1, 5), add(folder, "bronze", 1, 6, 6)
     counts = RowCounts(read_project(folder))
     assert (counts.all(), counts.of("bronze"), counts.of("nothing")) == ({"bronze": 6}, 6, None)

@@ -15,12 +15,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.lake import compacting
-from penstock.lake.archiving import Archived, archiving
+from penstock.lake import compaction
+from penstock.lake.archiver import Archived, Archiver
 from penstock.model import ProducerMark, Winner
-from penstock.pipelines.generating import make_project
 from penstock.pipelines.projects import read_project
-from penstock.pipelines.reporting import status
+from penstock.pipelines.scaffold import make_project
+from penstock.pipelines.status import status
 from penstock.store import store_url
 from penstock.store.contract import (
     LOG_CONTEXT,
@@ -176,7 +176,7 @@ def make_sqlite(folder: Path) -> None:
     with writing(data, clock) as store:
         evening(store, clock, 8)
     _archive(data)
-    assert compacting.compact(None, str(MADE_IN / "lake"), quiet).made == 1
+    assert compaction.compact(None, str(MADE_IN / "lake"), quiet).made == 1
     with writing(data, clock) as store:
         second_morning(store, clock)
     assert _archive(data).rewritten > 0
@@ -224,8 +224,8 @@ def make_postgres(folder: Path) -> None:
 
 
 def _archive(data: Path) -> Archived:
-    with archiving(None, store_url(data), str(MADE_IN / "lake")) as archiver:
-        return archiver.catch_up(quiet)
+    archiver = Archiver(None, store_url(data), str(MADE_IN / "lake"))
+    return archiver.catch_up(quiet)
 
 
 def _back_up(store: Store) -> int:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from penstock.backup import check_all, open_place
-from penstock.lake.archiving import archiving
+from penstock.lake.archiver import Archiver
 from penstock.lake.query import query_lake
-from penstock.lake.restoring import restore_lake
+from penstock.lake.restore import restore_lake
 from penstock.pipelines.projects import read_project
-from penstock.pipelines.reporting import status
+from penstock.pipelines.status import status
 from penstock.store import store_url
 from tests.backup.support import back_up_directory, check_same, reading, restored
 from tests.lake.support import fill, is_same, manifest_of, numbers, quiet, stage, store_rows, verified
@@ -96,8 +96,8 @@ def test_a_saved_lake_is_whole_and_is_queried_caught_up_and_restored(
     assert (behind.head, behind.behind, behind.differences) == (head, everything[-1][0] - head, [])
     assert asked(lake, None) == [row for row in everything if row[0] <= head]
     assert asked(lake, url) == everything
-    with archiving(None, url, str(lake)) as archiver:
-        assert archiver.catch_up(quiet)[:3] == (behind.behind, 1, 0)
+    archiver = Archiver(None, url, str(lake))
+    assert archiver.catch_up(quiet)[:3] == (behind.behind, 1, 0)
     assert is_same(url, lake)
     assert iceberg_rows(lake) == everything
     restore_lake(str(lake), store_url(tmp_path / "restored"), stage)

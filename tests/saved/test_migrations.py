@@ -107,7 +107,7 @@ def test_that_a_file_is_written_anew_is_said_once(tmp_path: Path, caplog: pytest
     # The copy that is unpacked here is open to others, as older versions left it.
     narrowed, line = caplog.messages
     assert narrowed.startswith(f"the store in {directory} is now for its owner alone: ")
-    assert f"the store in {directory} is from an older version: writing its 0.2 MiB anew" in line
+    assert f"the store in {directory} is from an older version: rewriting its 0.2 MiB once" in line
 
 
 @pytest.mark.parametrize("name", STAGED)

@@ -25,7 +25,7 @@ from penstock.model import ANY, EventFilter, NewEvent, ProducerMark, stamp_of
 from penstock.store import contract
 from penstock.store.contract import LOG_CONTEXT, Operation, Proposal, ReadLimits, Transaction
 from penstock.store.record import columns_of
-from penstock.store.sealing import checked, merge
+from penstock.store.seals import checked, merge
 from penstock.store.sqlite import SqliteStore
 from tests.faults.powercut import Disk
 
@@ -203,7 +203,8 @@ def _next_seal(store: SqliteStore, number: int) -> contract.Seal | None:
     records, _ = checked(rows)
     if len(records) < 2:
         return None
-    ledger = store.db.value("last_erasure"), int(store.db.value("meta", {"key": "rewrites"}))
+    _, erasures, rewrites = store.db.row("ledger")
+    ledger = erasures, int(rewrites)
     last = records[-1].last
     return contract.Seal(mark, last, merge(records), last + 1, ledger)
 

@@ -11,7 +11,7 @@ import psycopg
 
 from penstock.model import Event, EventFilter
 from penstock.store import store_url
-from penstock.store.sqlite.database import FILE_NAME
+from penstock.store.sqlite.directory import FILE_NAME
 from tests.spark.support import history
 
 WAYS: Final = ("sqlite", "penstock", "postgresql")

@@ -15,7 +15,7 @@ from penstock.spark.source import TABLE, PenstockReader, arrow_schema
 from penstock.store import open_reader, open_store, store_url
 from penstock.store.contract import Commit, ReadLimits, Transaction
 from penstock.store.record import columns_of
-from penstock.store.sealing import next_seal
+from penstock.store.seals import next_seal
 from penstock.store.sqlite.store import STREAM_CACHE_MAX, WAL_BYTES_MAX
 
 PATIENCE_S: Final = 60

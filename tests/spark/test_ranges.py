@@ -19,7 +19,7 @@ from penstock.history.ranges import RANGES_MAX, ReadPartition, plan, read_range
 from penstock.model import EventFilter, new_event
 from penstock.spark.source import TABLE, PenstockReader, PenstockStreamReader, arrow_schema
 from penstock.store.contract import StoreIdentity, Transaction
-from penstock.store.sealing import SEALED_EVENTS, next_seal
+from penstock.store.seals import SEALED_EVENTS, next_seal
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import server
 from tests.postgres import Schemas

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.pipelines import event_tables
-from penstock.pipelines.generating import make_example
+from penstock.pipelines.scaffold import make_example
 from tests.pipelines.shop import BAD, Shop, totals
 from tests.postgres import Postgres
 

@@ -133,7 +133,7 @@ def test_a_batch_of_another_query_is_no_repetition_but_refused(data: Path) -> No
     stream_batch(where, "first", 0, "1", "2")
     with pytest.raises(InvalidRequest, match="producer copier has published number 0 for another one") as caught:
         stream_batch(where, "second", 0, "1", "2", "3")
-    assert "give this one a name of its own" in str(caught.value)
+    assert "use another producer name" in str(caught.value)
     stream_batch(where, "first", 0, "replayed")
     stream_batch(where, "first", 1, "3")
     assert bodies(data) == [b"1", b"2", b"3"]

@@ -1,4 +1,4 @@
-"""What the tests of SQL share: rows that can be compared, and stores that are hard to get right."""
+"""Shared by the tests of SQL: rows to compare, and stores that are hard to get right."""
 
 import uuid
 from typing import Any, Final

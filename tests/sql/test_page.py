@@ -54,7 +54,7 @@ def test_the_commands_print_what_the_page_says(tmp_path: Path, monkeypatch: pyte
 
 
 def ran(line: str) -> str:
-    """What a line prints in a shell, to standard output or error."""
+    """The output of a line in a shell, standard output and error."""
     words = shlex.split(line)
     if words[0] == "cat":
         return Path(words[1]).read_text()

@@ -1,4 +1,4 @@
-"""What is read for a filter: never too little, and no more than must be."""
+"""Scans read enough rows for a filter, and no more than necessary."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -248,7 +248,7 @@ def test_a_filter_lets_the_same_rows_through_as_without_any_pushing(
 
 
 class Reads:
-    """Which positions are read of a history, and for whom."""
+    """The positions that a scan reads, and for which table."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.positions: list[int] = []

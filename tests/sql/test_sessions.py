@@ -241,7 +241,7 @@ def test_a_damaged_record_is_told_with_its_position(tmp_path: Path) -> None:
         with pytest.raises(DamagedRecord) as raised:
             session.query("SELECT count(*) FROM events").rows()
         assert raised.value.position == 5
-        # It is told of what needs it, and of nothing else.
+        # Only errors that need the hint have it.
         with pytest.raises(InvalidRequest, match="parser error"):
             session.query("SELEC 1")
         # What does not touch it can be asked, also where a look for a time meets it.

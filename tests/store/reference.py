@@ -33,6 +33,7 @@ from penstock.model import (
     Event,
     EventFilter,
     NewEvent,
+    Over,
     ProducerMark,
     SubscriptionInfo,
     ticks_of_unix_ns,
@@ -46,7 +47,7 @@ from penstock.store.contract import (
     LogInfo,
     Operation,
     Outcome,
-    Over,
+    Placed,
     Proposal,
     QueueState,
     Result,
@@ -54,7 +55,6 @@ from penstock.store.contract import (
 )
 from penstock.store.outputs import iterator_of_job, output_job
 from penstock.store.record import Record, encode_commit
-from penstock.store.staging import Placed
 from tests.store.reference_builds import BuildReference
 from tests.store.reference_staging import Attempt, AttemptKey
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from penstock.errors import InvalidRequest, LimitExceeded, StageLost, VersionConflict
 from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit, Winner
 from penstock.store import contract
+from penstock.store.contract import Placed
 from penstock.store.record import Record, columns_of
-from penstock.store.staging import Placed, decode_keys, size_of
+from penstock.store.staging import decode_keys, size_of
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.store import open_store, store_url
-from penstock.store.sqlite import SqliteImport, SqliteReader, SqliteStore
-from penstock.store.sqlite.access import exposed
+from penstock.store.sqlite import SqliteReader, SqliteStore
+from penstock.store.sqlite.directory import exposed
+from penstock.store.sqlite.replacement import SqliteImport
 from tests.store import kit
 
 FILES = {"penstock.db", "penstock.db-wal", "penstock.db-shm", "penstock.lock"}

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.store.cutting import cut
 from penstock.store.record import Record
+from penstock.store.slices import cut
 from tests.store.strategies import runs, sealed_record
 
 

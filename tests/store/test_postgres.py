@@ -34,9 +34,10 @@ from penstock.store.contract import (
     Store,
     Transaction,
 )
-from penstock.store.postgres import PostgresReader, PostgresStore, consumers
-from penstock.store.postgres.connecting import Target
+from penstock.store.postgres import PostgresReader, PostgresStore
+from penstock.store.postgres.connection import Target
 from penstock.store.record import columns_of
+from penstock.store.tables import consumers
 from tests.postgres import Postgres, Schemas
 from tests.store.contract import LookingContract, ReadingContract, RememberingContract, StoreContract
 from tests.store.contract.case import StoreCase
@@ -341,14 +342,14 @@ def test_allocations_marks_and_versions_are_safe_under_concurrency(url: str) -> 
 
 def test_plans_of_what_is_asked_often_use_an_index_for_all_they_look_for(url: str) -> None:
     """A plan without one is fast in tests and slow with a history."""
-    from penstock.store.postgres.connecting import QUERIES
+    from penstock.store.postgres.connection import QUERIES
 
     often = (
         *("batch_streams", "batch_contexts", "batch_logs", "batch_producers", "first_page", "first_page_of_context"),
         *("first_page_of_stream", "commits_forward", "commits_backward", "records_holding", "record_at", "claim"),
         *("allocate", "acknowledge", "release", "progress_subscription", "stream_head", "find_stream", "streams"),
         *("page_of_records", "page_of_context", "page_of_streams", "next_blocks", "block_before_ticks", "outputs_from"),
-        *("next_expiry", "dead_letters", "find_subscription", "queue", "iterator", "span_start", "unsealed_rows"),
+        *("next_expiry", "dead_letters", "find_subscription", "queue", "iterator", "page_start", "unsealed_rows"),
     )
     with closing(PostgresStore(url)) as store:
         for name in often:

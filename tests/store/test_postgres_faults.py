@@ -14,8 +14,8 @@ import pytest
 from penstock.errors import PenstockError, StorageFailure, StoreError
 from penstock.model import EventFilter
 from penstock.store.contract import AddLog, DeclareQueue, ReadLimits, Register, Transaction
-from penstock.store.postgres import PostgresReader, PostgresStore, connecting, database
-from penstock.store.postgres.connecting import Target
+from penstock.store.postgres import PostgresReader, PostgresStore, connection, database
+from penstock.store.postgres.connection import Target
 from tests.postgres import Postgres, Schemas, postgres
 from tests.proxy import ANSWERED, ASKED, Proxy
 from tests.seeds import rng
@@ -132,8 +132,8 @@ def test_a_follower_skips_nothing_under_load(schemas: Schemas) -> None:
 
 
 def test_a_server_that_stands_still_in_its_turn_loses_it(schemas: Schemas, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "IDLE_MS_MAX", 1000)
-    monkeypatch.setattr(connecting, "LOCK_MS_MAX", 1500)
+    monkeypatch.setattr(connection, "IDLE_MS_MAX", 1000)
+    monkeypatch.setattr(connection, "LOCK_MS_MAX", 1500)
     url = schemas.url()
     with closing(PostgresStore(url)) as still, closing(PostgresStore(url)) as other:
         held = Held(still)

@@ -21,10 +21,12 @@ from penstock.store.contract import (
     StoreImport,
     Transaction,
 )
-from penstock.store.postgres import PostgresImport, PostgresReader, PostgresStore
+from penstock.store.postgres import PostgresReader, PostgresStore
+from penstock.store.postgres.replacement import PostgresImport
 from penstock.store.record import Record
-from penstock.store.sealing import next_seal
-from penstock.store.sqlite import SqliteImport, SqliteStore
+from penstock.store.seals import next_seal
+from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.replacement import SqliteImport
 from tests.postgres import Schemas
 from tests.store.contract.keeping import furnish
 from tests.store.contract.transactions import picture

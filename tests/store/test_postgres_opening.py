@@ -12,7 +12,7 @@ from penstock.model import ProducerMark
 from penstock.store import open_reader, open_store
 from penstock.store.contract import LOG_CONTEXT, AddLog, DeleteLog, Erase, Progress, Register, Transaction
 from penstock.store.postgres import PostgresReader, PostgresStore
-from penstock.store.postgres.connecting import Target
+from penstock.store.postgres.connection import Target
 from penstock.store.postgres.schema import SCHEMA_VERSION
 from tests.postgres import Postgres, postgres
 from tests.store.kit import append, attempt, commit, do, do_one, everything, findings, some

@@ -25,8 +25,8 @@ from penstock.store.contract import (
     Transaction,
 )
 from penstock.store.postgres import PostgresStore
-from penstock.store.postgres.connecting import Target
-from penstock.store.postgres.listening import PAYLOAD_BYTES_MAX, notice_of, payload
+from penstock.store.postgres.connection import Target
+from penstock.store.postgres.notifications import PAYLOAD_BYTES_MAX, notice_of, payload
 from penstock.store.sqlite import SqliteStore
 from tests.postgres import Postgres
 from tests.store.contract.queues import declare

@@ -136,7 +136,7 @@ def test_a_stream_is_found_by_any_of_its_positions(several: list[Run], data: st.
     assert record.events_of_stream(*place, limit) == mine[:limit]
     assert record.events_of_stream(*place, limit, backward=True) == mine[::-1][:limit]
     begin = (mine[0].commit, mine[0].position) if mine else (b"", 0)
-    assert record.stretch(*place) == ([e.id for e in mine], *begin)
+    assert record.stream_ids(*place) == ([e.id for e in mine], *begin)
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -144,7 +144,7 @@ def test_a_stream_that_is_not_at_the_position_is_not_found(number: int) -> None:
     record = Record(sealed_record([SMALL] * number, 7), 7)
     for context, stream in (("shop", "order"), ("shop", "shop"), ("orders", "orders"), ("shops", "orders")):
         assert record.events_of_stream(7, context, stream, 0, 99, None) == []
-        assert record.stretch(7, context, stream, 0, 99) == ([], b"", 0)
+        assert record.stream_ids(7, context, stream, 0, 99) == ([], b"", 0)
 
 
 @pytest.mark.parametrize("several", [[1000], [1] * 300, [5, 1, 700, 2]])
@@ -178,7 +178,7 @@ def test_no_bound_is_too_large(several: list[Run], huge: int) -> None:
     mine = [one for one in everything if one.stream == "orders"]
     assert record.events_of_stream(7, "shop", "orders", -huge, huge, None) == mine
     assert record.events_of_stream(7, "shop", "orders", huge, huge, None) == []
-    assert record.stretch(7, "shop", "orders", -huge, huge)[0] == [one.id for one in mine]
+    assert record.stream_ids(7, "shop", "orders", -huge, huge)[0] == [one.id for one in mine]
 
 
 @given(st.lists(runs, min_size=1, max_size=3), st.lists(st.sampled_from(SCHEMA.names), unique=True, min_size=1))

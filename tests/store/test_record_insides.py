@@ -13,9 +13,10 @@ from xxhash import xxh3_64_intdigest
 from penstock.errors import DamagedRecord
 from penstock.model import EventFilter, NewEvent
 from penstock.store.arrow import record_batch
+from penstock.store.erasure_filter import Hidden
 from penstock.store.record import HEADER, RUN, Record, columns_of, encode_commit
-from penstock.store.sealing import merge
-from penstock.store.tombstones import Gone, entomb, shown
+from penstock.store.seals import merge
+from penstock.store.tombstones import erased
 from tests.store.kit import event
 from tests.store.strategies import Run, commit_record, sealed_record
 
@@ -83,7 +84,7 @@ SEVERAL = [
 LONG = [SEVERAL[0]._replace(events=[event(9, "made", "h", b"x")] * 70)]
 MANY = {"many": sealed_record(SEVERAL, 5), "long": sealed_record(LONG, 5), "one": GOOD}
 AFTER = {name: commit_record(SEVERAL[1], Record(data, 5).last + 1) for name, data in MANY.items()}
-GONE = Gone({("shop", "orders"): 3}, [(6, 7)])
+GONE = Hidden({("shop", "orders"): 3}, [(6, 7)])
 READS: list[Callable[[Record], Any]] = [
     Record.runs,
     Record.ids,
@@ -93,11 +94,10 @@ READS: list[Callable[[Record], Any]] = [
     lambda record: record.events(first=6, since=9, limit=1),
     lambda record: record.events_of_stream(5, "shop", "orders", 4, 5, 2),
     lambda record: record.events_of_stream(5, "shop", "orders", 4, 4, None, backward=True),
-    lambda record: record.stretch(5, "shop", "orders", 4, 5),
+    lambda record: record.stream_ids(5, "shop", "orders", 4, 5),
     lambda record: [column.to_pylist() for column in record_batch([record])],
     lambda record: [column.to_pylist() for column in record_batch([record], first=6, last=6)],
-    lambda record: shown(record, GONE).events(),
-    lambda record: Record(entomb(record, GONE), record.position).events(),
+    lambda record: erased(record, GONE).events(),
     lambda record: Record(merge([record]), record.position).events(),
 ]
 
@@ -170,7 +170,7 @@ def test_insides_of_many_runs_that_do_not_fit_are_refused(at: int, new: bytes) -
         lambda record: record.events(first=5, last=5),
         lambda record: record.events_of_stream(5, "shop", "orders", 3, 3, None),
         lambda record: record_batch([record], columns=["position"]),
-        lambda record: entomb(record, GONE),
+        lambda record: erased(record, GONE).data,
         lambda record: merge([record]),
     ):
         with pytest.raises(DamagedRecord, match="position 5"):

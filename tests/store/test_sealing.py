@@ -12,8 +12,9 @@ from penstock.errors import DamagedRecord, LimitExceeded
 from penstock.model import Event, EventFilter
 from penstock.store.arrow import record_batch
 from penstock.store.contract import Page, ReadLimits, Seal, Store, Unsealed
+from penstock.store.erasure_filter import Hidden
 from penstock.store.record import TYPES_MAX, Record, columns_of, encode_commit, with_checksum
-from penstock.store.sealing import (
+from penstock.store.seals import (
     BLOCK_BITS,
     LARGE_BYTES,
     LARGE_EVENTS,
@@ -25,7 +26,7 @@ from penstock.store.sealing import (
     next_seal,
 )
 from penstock.store.sqlite import SqliteStore
-from penstock.store.tombstones import Gone, entomb
+from penstock.store.tombstones import erased
 from tests.store.kit import commit, do, event
 from tests.store.strategies import Run, arrow_rows, commit_record, runs, sealed_record
 
@@ -84,7 +85,7 @@ def test_it_is_the_same_to_merge_in_two_steps(groups: list[list[Run]], at: int) 
 
 def test_tombstones_stay_tombstones() -> None:
     records = records_of([[SHORT], [SHORT._replace(stream="secret")], [ONE]])
-    records[1] = Record(entomb(records[1], Gone({("shop", "secret"): 2})), records[1].position)
+    records[1] = erased(records[1], Hidden({("shop", "secret"): 2}))
     merged = Record(merge(records), 5)
     assert [one.position for one in merged.events()] == [5, 6, 7, 10, 11]
     assert merged.events() == events_of(records)
@@ -332,7 +333,7 @@ def pages(store: SqliteStore) -> list[Any]:
         for first, last in ((0, None), (1, None), (3, 3), (2, 7), (9, 2), (700, None), (5, 900)):
             found += [store.read_stream(context, stream, first, last, limits) for limits in LIMITS]
             found += [store.read_stream(context, stream, first, last, limits, backward=True) for limits in LIMITS]
-        found += [store.place_of(context, stream, first, last) for first, last in ((1, 1), (3, 9), (2, 400), (5, 4))]
+        found += [store.stored_ids(context, stream, first, last) for first, last in ((1, 1), (3, 9), (2, 400), (5, 4))]
     for wanted in FILTERS:
         for position, end in ((1, None), (100, None), (2000, 2003), (4090, 4100), (1, 3)):
             found.append([one for page in all_pages(store, position, wanted, end) for one in page.events])

@@ -26,9 +26,9 @@ from penstock.store.contract import (
     WriteOutput,
 )
 from penstock.store.record import Record, Run
-from penstock.store.sqlite import SqliteReader, SqliteStore, checkpointer, consumers
+from penstock.store.sqlite import SqliteReader, SqliteStore, database
 from penstock.store.sqlite.schema import SCHEMA_VERSION
-from penstock.store.tables import logs
+from penstock.store.tables import consumers, logs
 from tests.seeds import rng
 from tests.store.contract import RememberingContract, StoreContract
 from tests.store.contract.queues import declare, marker_of, take
@@ -282,7 +282,7 @@ def test_an_erasure_is_open_while_somebody_reads_what_the_log_file_holds(tmp_pat
 def test_a_long_log_file_is_copied_by_the_thread_before_it_is_emptied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointer, "EMPTIED_PAGES_MAX", 0)
+    monkeypatch.setattr(database, "EMPTIED_PAGES_MAX", 0)
     with closing(SqliteStore(tmp_path)) as store:
         do_one(store, AddLog("log"))
         append(store, "log", some(3, body=b"top-secret"), context=LOG_CONTEXT)

@@ -21,15 +21,15 @@ import os, sys
 from penstock.model import Winner
 from penstock.store.contract import Install, Transaction
 from penstock.store.sqlite import SqliteStore
-from penstock.store.tables.installing import Installing
-store, at, put = SqliteStore(sys.argv[1]), int(sys.argv[2]), Installing._put
+from penstock.store.tables.staging import _Installation
+store, at, put = SqliteStore(sys.argv[1]), int(sys.argv[2]), _Installation._write
 rows = []
 def die(self, *row):
     put(self, *row)
     rows.append(row)
     if len(rows) == at:
         os._exit(9)
-Installing._put = die
+_Installation._write = die
 store.write([Transaction((Install(1, 0, 0, 9000, (Winner(0, "a", 9),)),))])
 """
 

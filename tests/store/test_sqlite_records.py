@@ -225,7 +225,7 @@ def test_a_damaged_record_does_not_keep_others_from_being_erased(
     rows = store.db.connection.execute("SELECT position FROM records WHERE instr(data, x'736563726574')").fetchall()
     assert [position for (position,) in rows] == ([] if damage == "a lost record" else [4])
     assert [record.message.split(": ")[0] for record in caplog.records] == [
-        "what was deleted of remits/log cannot be erased there"
+        "deleted events of remits/log cannot be erased in a damaged record"
     ]
 
 

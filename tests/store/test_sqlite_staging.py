@@ -9,8 +9,7 @@ import pytest
 
 from penstock.model import ProducerMark, StagedUnit, Winner
 from penstock.store.contract import Hid, HideStream, Publish, Stage, Transaction, Unstage
-from penstock.store.sqlite import SqliteStore
-from penstock.store.sqlite import staging as sqlite_staging
+from penstock.store.sqlite import SqliteStore, secure_delete
 from penstock.store.staging import make_unit
 from tests.seeds import rng
 from tests.store.contract.logs import erase_all
@@ -94,7 +93,7 @@ def test_jobs_that_end_among_others_leave_nothing_behind(
 ) -> None:
     """Units go from between others, and SQLite moves rows from page to page: none may leave a copy."""
     load = Load(store, rng(f"jobs of {size}") if seed is None else Random(seed), size)
-    monkeypatch.setattr(sqlite_staging, "ROWS_TOGETHER_MAX", load.chance.choice((3, 4096)))
+    monkeypatch.setattr(secure_delete, "ROWS_TOGETHER_MAX", load.chance.choice((3, 4096)))
     secrets = []
     for job in load.chance.choices(JOBS, k=8):
         load.stage(20)

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import StorageFailure
 from penstock.model import Event
-from penstock.store import sealing
+from penstock.store import seals
 from penstock.store.contract import (
     AddIterator,
     Erase,
@@ -25,7 +25,8 @@ from penstock.store.contract import (
     Transaction,
     WriteOutput,
 )
-from penstock.store.sqlite import SqliteReader, SqliteStore, checkpointer, space
+from penstock.store.sqlite import SqliteReader, SqliteStore, database
+from penstock.store.sqlite import store as sqlite_store
 from penstock.store.sqlite.database import PAGE_BYTES
 from tests.seeds import rng
 from tests.store.contract.logs import erase_all
@@ -55,11 +56,12 @@ def seal_some(store: SqliteStore, number: int) -> None:
     """Merge the next records whether their block is closed or not: any records may be neighbours of any others."""
     mark = store.sealed()
     rows = store.db.rows("unsealed_records", {"low": mark, "high": store.head()})[:number]
-    records, damaged = sealing.checked(rows)
+    records, damaged = seals.checked(rows)
     assert damaged is None
     if len(records) > 1:
-        ledger = store.db.value("last_erasure"), int(store.db.value("meta", {"key": "rewrites"}))
-        data, last = sealing.merge(records), records[-1].last
+        _, erasures, rewrites = store.db.row("ledger")
+        ledger = erasures, int(rewrites)
+        data, last = seals.merge(records), records[-1].last
         assert do_one(store, Seal(mark, last, data, last + 1, ledger)) is True
 
 
@@ -239,12 +241,12 @@ def test_free_space_is_given_back_in_steps_when_it_is_worth_it(
     before = free_pages(store)
     assert give_back(store) == [0], "it is little"
     assert free_pages(store) == before
-    monkeypatch.setattr(space, "WORTH_BYTES", 2 << 20)
+    monkeypatch.setattr(sqlite_store, "WORTH_BYTES", 2 << 20)
     steps = give_back(store)
     assert len(steps) > 3
     assert steps == sorted(steps, reverse=True)
     rest = free_pages(store) * PAGE_BYTES
-    assert (2 << 20) * space.REST_SHARE <= rest <= (2 << 20) * space.REST_SHARE + PAGE_BYTES
+    assert (2 << 20) * sqlite_store.REST_SHARE <= rest <= (2 << 20) * sqlite_store.REST_SHARE + PAGE_BYTES
     assert give_back(store) == [0], "it does not begin again for what is left"
     store.recover()
     assert (tmp_path / FILE).stat().st_size < before * PAGE_BYTES
@@ -256,8 +258,8 @@ def test_what_is_erased_after_its_pages_were_moved_is_in_no_file(
     tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     erase_much(store)
-    monkeypatch.setattr(space, "WORTH_BYTES", 1 << 16)
-    monkeypatch.setattr(space, "WORTH_SHARE", 0.0)
+    monkeypatch.setattr(sqlite_store, "WORTH_BYTES", 1 << 16)
+    monkeypatch.setattr(sqlite_store, "WORTH_SHARE", 0.0)
     do_one(store, GiveBack(3 << 20))
     close_block(store)
     seal_all(store)
@@ -278,13 +280,13 @@ def test_nothing_is_given_back_beside_seals(store: SqliteStore) -> None:
 
 
 def test_a_log_file_that_a_reader_let_grow_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointer, "CUT_PAUSE_S", 0.0)
+    monkeypatch.setattr(database, "CUT_PAUSE_S", 0.0)
     wal, limit = tmp_path / f"{FILE}-wal", 1 << 20
     with closing(SqliteStore(tmp_path, wal_bytes_max=limit)) as store, closing(SqliteReader(tmp_path)) as reader:
         append(store, "a", some(1))
         with reader.db.snapshot():
             reader.head()
-            while wal.stat().st_size <= 2 * checkpointer.OVERGROWN * limit:
+            while wal.stat().st_size <= 2 * database.OVERGROWN * limit:
                 append(store, "a", some(5, body=b"x" * 4000))
         for _ in range(10_000):
             do_one(store, GiveBack(1 << 20))
@@ -300,7 +302,7 @@ def test_a_log_file_that_was_found_long_is_cut_off(tmp_path: Path, monkeypatch: 
         append_singly(store, ["a"], 2000, body=b"x" * 4000)
     wal = tmp_path / f"{FILE}-wal"
     assert wal.stat().st_size > 8 << 20
-    monkeypatch.setattr(checkpointer, "CUT_PAUSE_S", 0.0)
+    monkeypatch.setattr(database, "CUT_PAUSE_S", 0.0)
     with closing(SqliteStore(tmp_path, wal_bytes_max=1 << 20)) as store:
         append(store, "a", some(1))
         append(store, "a", some(1))
@@ -351,7 +353,7 @@ def test_a_damaged_page_beside_records_keeps_them_from_being_sealed_once(tmp_pat
     data[data.index(b"body0004110") // PAGE_BYTES * PAGE_BYTES] = 77
     (tmp_path / FILE).write_bytes(data)
     with closing(SqliteStore(tmp_path)) as store:
-        seal = sealing.next_seal(store)
+        seal = seals.next_seal(store)
         assert seal is not None
         with pytest.raises(StorageFailure):
             do_one(store, seal)

@@ -48,7 +48,7 @@ from penstock.store.contract import (
     WriteOutput,
 )
 from penstock.store.record import columns_of
-from penstock.store.sealing import next_seal
+from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteStore
 from tests.store.build_rules import BuildRules
 from tests.store.kit import Clock, commit, do_one, everything, find, findings, some

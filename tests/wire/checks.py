@@ -91,7 +91,9 @@ from penstock.model import (
     Transacted,
 )
 from penstock.wire.codes import ERROR_CODES
-from penstock.wire.res01 import TEXT_COMMANDS, Exchange, Presenter, Unanswerable, decode
+from penstock.wire.res01.commands import TEXT_COMMANDS
+from penstock.wire.res01.dialects import Presenter
+from penstock.wire.res01.messages import Exchange, Unanswerable, decode
 from tests.wire.samples import APPENDED, DELIVERY, EVENT, NOW, STATS
 from tests.wire.samples_builds import START
 

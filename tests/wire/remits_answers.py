@@ -7,8 +7,8 @@ from cbor2 import dumps
 
 from penstock.errors import PenstockError, Unexpected
 from penstock.wire.codes import ERROR_CODES, RemitsCode, codes_of
-from penstock.wire.remits import REQUEST, Frame, pack
 from penstock.wire.remits.cbor import NotAnItem, simple_value
+from penstock.wire.remits.frames import REQUEST, Frame, pack
 
 CODES: Final = {kind: remits for kind, (_, remits) in ERROR_CODES.items()}
 NAMES: Final = {int(code): code.name for code in RemitsCode}

@@ -23,20 +23,9 @@ from penstock.model import (
     Request,
     ShowLog,
 )
-from penstock.wire.remits import (
-    DATA,
-    DEPTH_MAX,
-    ERROR,
-    INFO,
-    Exchange,
-    Frame,
-    Parser,
-    check_message,
-    decode,
-    item_payload,
-    parse_data,
-    refusal_frame,
-)
+from penstock.wire.remits.cbor import DEPTH_MAX, check_message
+from penstock.wire.remits.frames import DATA, ERROR, INFO, Frame, Parser, parse_data
+from penstock.wire.remits.operations import Exchange, decode, item_payload, refusal_frame
 from tests.wire.remits_answers import NAMES, parse_error, parse_info
 
 FRAME_BYTES_MAX: Final = 1 << 16

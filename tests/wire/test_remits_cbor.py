@@ -9,8 +9,17 @@ from cbor2 import CBORTag, dumps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.wire.remits import DEPTH_MAX, ITEMS_MAX, cbor, check_message, first_invalid, plainly_valid
-from penstock.wire.remits.cbor import BUILT_BYTES_MAX, GROUP_MAX, TOO_MANY
+from penstock.wire.remits import cbor
+from penstock.wire.remits.cbor import (
+    BUILT_BYTES_MAX,
+    DEPTH_MAX,
+    GROUP_MAX,
+    ITEMS_MAX,
+    TOO_MANY,
+    check_message,
+    first_invalid,
+    plainly_valid,
+)
 from tests.fuzz.remits import MESSAGES, check_cbor, mutations
 from tests.wire.remits_checks import reference
 
@@ -212,7 +221,7 @@ def test_bombs_are_judged_by_a_process_that_has_little_memory() -> None:
     # Memory that Rust or C takes cannot be traced; here nothing can be taken beyond what is given.
     script = """
 import resource, sys
-from penstock.wire.remits import check_message, first_invalid
+from penstock.wire.remits.cbor import check_message, first_invalid
 from tests.wire.test_remits_cbor import BOMBS, KEPT
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)

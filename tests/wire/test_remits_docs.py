@@ -14,8 +14,16 @@ from cbor2 import loads
 
 from penstock.settings import Settings
 from penstock.wire.codes import NEVER_SENT, RemitsCode
-from penstock.wire.remits import DEPTH_MAX, ITEMS_MAX, OPERATIONS, Parser, decode, refusal_frame
-from penstock.wire.remits.operations import DETAIL_CHARACTERS_MAX, FIELD_ITEMS_MAX, FIELDS_MAX
+from penstock.wire.remits.cbor import DEPTH_MAX, ITEMS_MAX
+from penstock.wire.remits.frames import Parser
+from penstock.wire.remits.operations import (
+    DETAIL_CHARACTERS_MAX,
+    FIELD_ITEMS_MAX,
+    FIELDS_MAX,
+    OPERATIONS,
+    decode,
+    refusal_frame,
+)
 from tests.wire.remits_answers import CODES, NAMES
 from tests.wire.remits_checks import one_frame
 from tests.wire.remits_samples import SAMPLES, Sample

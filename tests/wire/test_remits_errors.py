@@ -9,8 +9,16 @@ from cbor2 import CBORTag, dumps
 from penstock import errors
 from penstock.errors import FunctionFailed, PenstockError
 from penstock.model import AddMessages
-from penstock.wire.remits import ERROR, OPERATIONS, REQUEST, Frame, Parser, decode, error_frame, pack, refusal_frame
-from penstock.wire.remits.operations import DETAIL_CHARACTERS_MAX, FIELD_ITEMS_MAX, FIELDS_MAX
+from penstock.wire.remits.frames import ERROR, REQUEST, Frame, Parser, pack
+from penstock.wire.remits.operations import (
+    DETAIL_CHARACTERS_MAX,
+    FIELD_ITEMS_MAX,
+    FIELDS_MAX,
+    OPERATIONS,
+    decode,
+    error_frame,
+    refusal_frame,
+)
 from tests.wire.remits_answers import CODES, NAMES, Failure, code_of, parse_error
 from tests.wire.remits_checks import frames_of, one_frame
 from tests.wire.remits_samples import SAMPLES, sample

@@ -17,7 +17,8 @@ from penstock.model import (
     Request,
     ticks_of_unix_ns,
 )
-from penstock.wire.remits import OPERATIONS, REQUEST, decode, item_payload, pack, parse_data
+from penstock.wire.remits.frames import REQUEST, pack, parse_data
+from penstock.wire.remits.operations import OPERATIONS, decode, item_payload
 from tests.fuzz.remits import fuzz_one, mutations, run
 from tests.seeds import rng
 from tests.wire.remits_answers import request

@@ -6,7 +6,8 @@ import pytest
 
 from penstock.errors import Busy, PenstockError, StorageFailure, SubscriptionNotFound, WriterBusy, WriterTimeout
 from penstock.model import ANY, AcknowledgeQueue, Append, Batch, Done, EventPage, ReadRecords, SubscribeQueue, Transact
-from penstock.wire.res01 import BINARY_COMMANDS, TEXT_COMMANDS, Exchange, decode
+from penstock.wire.res01.commands import BINARY_COMMANDS, TEXT_COMMANDS
+from penstock.wire.res01.messages import Exchange, decode
 from tests.wire.checks import encoded
 from tests.wire.samples import (
     APPENDED,

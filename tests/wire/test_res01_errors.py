@@ -6,7 +6,8 @@ from penstock import errors
 from penstock.errors import PenstockError
 from penstock.model import Done, FetchSubscription
 from penstock.wire.codes import ERROR_CODES, Res01Code, codes_of
-from penstock.wire.res01 import BINARY_COMMANDS, TEXT_COMMANDS, Unanswerable, decode
+from penstock.wire.res01.commands import BINARY_COMMANDS, TEXT_COMMANDS
+from penstock.wire.res01.messages import Unanswerable, decode
 from tests.wire.checks import check
 from tests.wire.samples import (
     BINARY,

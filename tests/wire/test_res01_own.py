@@ -14,9 +14,9 @@ from penstock import __version__, errors
 from penstock.errors import AnswerMalformed, PenstockError, Refused, Retry
 from penstock.model import GetStats, SetSubscription
 from penstock.wire.codes import ERROR_CODES
-from penstock.wire.res01 import OWN_COMMANDS, decode, error_frame, error_of, message_of, reply_of
-from penstock.wire.res01.commands import VERSION, Hello, Welcome
-from penstock.wire.res01.dialects import CLIENTS_OWN, error_payload
+from penstock.wire.res01.commands import OWN_COMMANDS, VERSION, Hello, Welcome
+from penstock.wire.res01.dialects import CLIENTS_OWN, error_frame, error_of, error_payload
+from penstock.wire.res01.messages import decode, message_of, reply_of
 from tests.wire.checks import few_examples
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")

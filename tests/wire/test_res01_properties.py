@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model import TICKS_MAX, Append, Event, EventPage, NewEvent, stamp_of
-from penstock.wire.res01 import TEXT_COMMANDS, decode
+from penstock.wire.res01.commands import TEXT_COMMANDS
+from penstock.wire.res01.messages import decode
 from tests.fuzz.res01 import fuzz_one, joined, mutations, run
 from tests.seeds import rng
 from tests.wire.checks import check

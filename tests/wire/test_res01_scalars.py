@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
 from penstock.model import KIND_UTC, TICKS_MAX, Event, stamp_of, ticks_of, ticks_of_datetime
-from penstock.wire.res01 import binary_frames, text_frames
+from penstock.wire.res01.dialects import binary_frames, text_frames
 from penstock.wire.res01.fields import (
     BINARY_SCALARS,
     INT64_MAX,

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from penstock.errors import AnswerMalformed, LimitExceeded
 from penstock.model import Append, Reply, Request
 from penstock.model.requests import Repeat
-from penstock.wire.res01 import OURS, OWN_COMMANDS, TEXT_COMMANDS, Command, commands, decode, fields_of, reply_of
-from penstock.wire.res01.commands import CONTEXT, EXTENSIONS, FILTER, ORIGINAL
-from penstock.wire.res01.schema import LONG, SMALL_BYTES_MAX, Answer
+from penstock.wire.res01 import commands
+from penstock.wire.res01.commands import CONTEXT, EXTENSIONS, FILTER, ORIGINAL, OURS, OWN_COMMANDS, TEXT_COMMANDS
+from penstock.wire.res01.messages import decode, fields_of, reply_of
+from penstock.wire.res01.schema import LONG, SMALL_BYTES_MAX, Answer, Command
 from tests.wire.checks import few_examples
 from tests.wire.res01_strategies import REQUESTS
 

@@ -23,10 +23,10 @@ from penstock.errors import StoreError
 from penstock.model import ticks_of_unix_ns
 from penstock.store import Store, open_replacement
 from penstock.store.contract import LOG_CONTEXT, Progressed, StoreIdentity, StoreImport, StoreState
-from penstock.store.cutting import cut
+from penstock.store.erasure_filter import Hidden, visible
 from penstock.store.record import Record
-from penstock.store.replacing import Replaced
-from penstock.store.tombstones import Gone, shown
+from penstock.store.replacement import Replaced
+from penstock.store.slices import cut
 
 FINDINGS_SHOWN_MAX: Final = 3
 EVERYWHERE: Final = (1 << 63) - 1
@@ -184,14 +184,14 @@ class Erasures:
                 break
             whole = cut(record, at, self._ends[number])
             gone = self._gone[number]
-            left = shown(whole, gone) if gone else whole
+            left = visible(whole, gone) if gone else whole
             if left is not whole:
                 self._note_erased(whole, gone, self._reached[number])
             applied.append(left)
             at = whole.last + 1
         return applied
 
-    def _note_erased(self, record: Record, gone: Gone, reached: dict[tuple[str, str], int]) -> None:
+    def _note_erased(self, record: Record, gone: Hidden, reached: dict[tuple[str, str], int]) -> None:
         for run in record.runs():
             key = run.context, run.stream
             last = min(gone.streams.get(key, 0), run.sequence + run.length - 1)
@@ -237,7 +237,7 @@ def without_logs(tables: dict[str, list[Row]], deleted: set[str]) -> dict[str, l
     return {**tables, "logs": logs, "iterators": iterators}
 
 
-def _gone(entries: Iterable[Entry]) -> Gone:
+def _gone(entries: Iterable[Entry]) -> Hidden:
     streams: dict[tuple[str, str], int] = {}
     ranges: list[tuple[int, int]] = []
     for entry in entries:
@@ -251,4 +251,4 @@ def _gone(entries: Iterable[Entry]) -> Gone:
             merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
             merged.append((first, last))
-    return Gone(streams, merged)
+    return Hidden(streams, merged)

@@ -165,17 +165,13 @@ def _different_records(original: Store, copy: Store, head: int, progressed: Prog
     one, other = next(left, None), next(right, None)
     while one is not None and other is not None:
         last = min(one.last, other.last)
-        if one.data != other.data and not _has_same_events(one, other, at, last):
-            yield f"its events {at} to {last} are others"
+        if one.data != other.data:
+            ids = [record.ids()[at - record.position : last + 1 - record.position] for record in (one, other)]
+            if ids[0] != ids[1] or one.events(first=at, last=last) != other.events(first=at, last=last):
+                yield f"its events {at} to {last} are others"
         one = next(left, None) if one.last == last else one
         other = next(right, None) if other.last == last else other
         progressed(last, head)
         at = last + 1
     if one is not None or other is not None:
         yield f"its records end at {at - 1}"
-
-
-def _has_same_events(one: Record, other: Record, first: int, last: int) -> bool:
-    ids = [record.ids()[first - record.position : last + 1 - record.position] for record in (one, other)]
-    events = [record.events(first=first, last=last) for record in (one, other)]
-    return ids[0] == ids[1] and events[0] == events[1]

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.options import OfContext, Types, directory
-from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, print_table, refuse, remark
+from penstock.cli.output import AsJson, counted, fail, print_document, print_line, print_table, refuse, remark
 from penstock.cli.signals import interruptible
 from penstock.cli.spark_options import AGAIN, Conf, Master, hide_py4j_log, options_of
 from penstock.settings.loading import without_password
+from penstock.terminal import complain
 
 if TYPE_CHECKING:
     from penstock.pipelines.projects import Project
-    from penstock.pipelines.reporting import RowCounts
-    from penstock.pipelines.running import Outcome, Runner
+    from penstock.pipelines.runs import Outcome, Runner
+    from penstock.pipelines.status import RowCounts
 
 INTERVAL_S: Final = 10.0
 RESTART: Final = "interrupted: run again without --full-refresh to continue, or with it to rebuild those tables"
@@ -49,7 +50,7 @@ def init_command(
     ] = None,
 ) -> None:
     """Write a project: bronze events, a table for each type, a quarantine, and sums. Needs no Spark."""
-    from penstock.pipelines.generating import make_example, make_project  # noqa: PLC0415
+    from penstock.pipelines.scaffold import make_example, make_project  # noqa: PLC0415
     from penstock.store.urls import absolute_url  # noqa: PLC0415
 
     # A project can be run from any directory.
@@ -81,8 +82,7 @@ def run_command(
         ),
     ] = None,
     full_refresh: Annotated[
-        list[str] | None,
-        typer.Option("--full-refresh", help="rebuild this table; can be repeated", metavar="TABLE"),
+        list[str] | None, typer.Option("--full-refresh", help="rebuild this table; can be repeated", metavar="TABLE")
     ] = None,
     master: Master = None,
     conf: Conf = None,
@@ -90,7 +90,7 @@ def run_command(
     """Run a project once, over the whole history. If this is killed, run it again: no row is written twice."""
     if interval is not None and not follow:
         refuse("--interval is the time between rounds of --follow: use both or none")
-    from penstock.pipelines.reporting import RowCounts  # noqa: PLC0415
+    from penstock.pipelines.status import RowCounts  # noqa: PLC0415
 
     wanted = full_refresh or []
     project = _ready(folder, wanted)
@@ -110,8 +110,13 @@ def run_command(
 
 def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
     """Read a project; mistakes that can be found before Spark starts end the command."""
-    from penstock.pipelines.changing import JUDGED, added_types, check_changes, with_judged  # noqa: PLC0415
-    from penstock.pipelines.integrity import refreshed_with  # noqa: PLC0415
+    from penstock.pipelines.integrity import (  # noqa: PLC0415
+        JUDGED,
+        added_types,
+        check_changes,
+        refreshed_with,
+        with_judged,
+    )
     from penstock.pipelines.projects import read_project  # noqa: PLC0415
 
     project = read_project(folder)
@@ -125,13 +130,13 @@ def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
 def _running(
     project: "Project", master: str | None, conf: list[str] | None, what: str
 ) -> AbstractContextManager["Runner"]:
-    from penstock.pipelines.running import running  # noqa: PLC0415
+    from penstock.pipelines.runs import open_runner  # noqa: PLC0415
     from penstock.spark.sessions import MASTER  # noqa: PLC0415
 
     hide_py4j_log()
     if sys.stderr.isatty():
         remark("starting Spark")
-    return running(project, MASTER, options_of(conf, master), what)
+    return open_runner(project, MASTER, options_of(conf, master), what)
 
 
 def _head(project: "Project") -> int:
@@ -143,12 +148,15 @@ def _head(project: "Project") -> int:
 
 def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -> None:
     before = counts.all()
-    outcome = runner.round(full_refresh, say=_say)
+    outcome = runner.round(full_refresh, on_state=_say)
     for table in outcome.refreshed:
         if table not in full_refresh:
             complain(f"{table} was rebuilt as well: it would not match the others", 0)
     for flow, target in sorted(outcome.flows.items()):
-        print_line(_line(flow, outcome, before.get(target), counts.of(target)))
+        state, after = outcome.states.get(flow, "").lower() or "not run", counts.of(target)
+        new = (after or 0) - (before.get(target) or 0)
+        rows = "" if after is None else f", {counted(after, 'row')}" + (f" ({new:,} new)" if new > 0 else "")
+        print_line(f"{flow}: {state}{rows}")
     # With --follow into a pipe, each round is printed when it is done.
     sys.stdout.flush()
     _conclude(outcome)
@@ -158,13 +166,6 @@ def _say(flow: str, state: str) -> None:
     """Print the state of a flow on a terminal: a round can take long."""
     if sys.stderr.isatty() and state in PRINTED_STATES:
         remark(f"{flow}: {state.lower()}")
-
-
-def _line(flow: str, outcome: "Outcome", before: int | None, after: int | None) -> str:
-    state = outcome.states.get(flow, "").lower() or "not run"
-    new = (after or 0) - (before or 0)
-    rows = "" if after is None else f", {counted(after, 'row')}" + (f" ({new:,} new)" if new > 0 else "")
-    return f"{flow}: {state}{rows}"
 
 
 def _conclude(outcome: "Outcome") -> None:
@@ -188,7 +189,7 @@ def dry_run_command(folder: Folder, master: Master = None, conf: Conf = None) ->
 def status_command(folder: Folder, as_json: AsJson = False) -> None:
     """Show each flow's rows, position, lag, last run and error. Needs no Spark, and can be used during a run."""
     from penstock.pipelines.projects import read_project  # noqa: PLC0415
-    from penstock.pipelines.reporting import status  # noqa: PLC0415
+    from penstock.pipelines.status import status  # noqa: PLC0415
 
     found = status(read_project(folder))
     if as_json:

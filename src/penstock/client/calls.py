@@ -88,7 +88,7 @@ class ProducerIds:
 
 
 class Calls:
-    """What all calls of a client share."""
+    """The state that all calls of a client share."""
 
     def __init__(self, transport: Transport, timeout: float, retries: bool) -> None:
         self.transport = transport

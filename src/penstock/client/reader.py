@@ -92,10 +92,9 @@ async def record_pages(
 ) -> "AsyncGenerator[list[Record], None]":
     """Checked records, a page at a time, each once; with `follow` without end."""
     # The store takes long to import, and clients that read no history do not need it.
-    from penstock.store.record import Record  # noqa: PLC0415
-    from penstock.store.unread import Unread  # noqa: PLC0415
+    from penstock.store.record import Dedupe, Record  # noqa: PLC0415
 
-    pages, identity, unread = _Pages(calls, range, follow), None, Unread()
+    pages, identity, dedupe = _Pages(calls, range, follow), None, Dedupe()
     try:
         while True:
             page = await pages.next()
@@ -104,7 +103,7 @@ async def record_pages(
             if identity not in (None, found):
                 raise StoreChanged(str(identity), str(found))
             identity = found
-            if records := unread.of([Record.stored(data) for data in page.records]):
+            if records := dedupe.new([Record.stored(bytes(data)) for data in page.records]):
                 yield records
             if (page.end and not follow) or (range.until is not None and page.next > range.until):
                 return

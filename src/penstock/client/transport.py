@@ -174,8 +174,11 @@ class Link(ABC):
 class NetworkTransport(Transport):
     """Has a link, or makes one. Calls that need a connection at the same time wait for the same attempt."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
+        self._host = host
+        self._port = port
+        self._tls = tls
         self._link: Link | None = None
         self._links: set[Link] = set()
         self._connecting: asyncio.Task[Link | CannotConnect] | None = None
@@ -275,12 +278,6 @@ class NetworkTransport(Transport):
 
 class MqTransport(NetworkTransport):
     """MqFrames over TCP."""
-
-    def __init__(self, url: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(url)
-        self._host = host
-        self._port = port
-        self._tls = tls
 
     async def connect(self) -> Link:
         link = MqLink(self)

@@ -49,11 +49,7 @@ _OPTIONS: Final = {
 class ZeromqTransport(NetworkTransport):
     """A DEALER socket for each connection."""
 
-    def __init__(self, url: str, host: str, port: int) -> None:
-        super().__init__(url)
-        self._host = host
-        self._port = port
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+    _context: "zmq.Context[zmq.Socket[bytes]] | None" = None
 
     async def connect(self) -> Link:
         """Connect to the first of the host's addresses that answers."""

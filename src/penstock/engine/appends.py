@@ -24,7 +24,7 @@ from penstock.errors import InvalidRequest, LimitExceeded, NotCbor, PenstockErro
 from penstock.model import ANY, Append, Appended, Reply, Transact, Transacted
 from penstock.store.contract import LOG_CONTEXT, MESSAGE_TYPE, Commit, Operation, Outcome, RequireLog, Transaction
 from penstock.store.record import NO_COLUMNS, columns_of
-from penstock.wire.remits import first_invalid, plainly_valid
+from penstock.wire.remits.cbor import first_invalid, plainly_valid
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from penstock.errors import PenstockError, StorageFull
 from penstock.settings import Settings, shown
 from penstock.store import Store
 from penstock.store.contract import Erase, GiveBack, Seal, Transaction
-from penstock.store.sealing import BLOCK_BITS, next_seal
+from penstock.store.seals import BLOCK_BITS, next_seal
 
 log = logging.getLogger(__name__)
 
@@ -292,7 +292,7 @@ class Sealer(BackgroundTask):
 
     async def _carry_out(self, seal: Seal) -> None:
         # The writer compares with NumPy: load it here, so that appends do not wait for that.
-        await asyncio.to_thread(import_module, "penstock.store.joining")
+        await asyncio.to_thread(import_module, "penstock.store.concat")
         began = self._loop.time()
         (done,) = await self._context.write(Transaction((seal,)), len(seal.data or b""))
         ended = self._loop.time()

@@ -130,7 +130,7 @@ class SharedStore(OwnStore):
     def give_up(self, name: str) -> None:
         lease = self._leases.pop(name, None)
         if lease is not None and lease.is_mine:
-            self._requests.put(_Request(lambda listener: _ended(listener, name), None))
+            self._requests.put(_Request(lambda listener: bool(listener.end_lease(name)), None))
 
     async def _ask(self, ask: Callable[[Listener], bool]) -> bool:
         if self._closing:
@@ -233,11 +233,6 @@ def together(notices: Sequence[Notice]) -> Notice:
         has_changed_logs=any(notice.has_changed_logs for notice in notices),
         queues=None if any(notice.queues is None for notice in notices) else tuple(queues),
     )
-
-
-def _ended(listener: Listener, name: str) -> bool:
-    listener.end_lease(name)
-    return True
 
 
 def _settle(request: _Request, said: bool | PenstockError) -> None:

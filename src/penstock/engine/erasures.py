@@ -12,7 +12,7 @@ events: unless headers contain a backslash, those that name the subject contain 
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.engine.background import Eraser
@@ -22,7 +22,6 @@ from penstock.errors import InvalidRequest
 from penstock.model import Erased, EraseStream, EraseSubject, Event, EventFilter, check_stream
 from penstock.store import Store
 from penstock.store.contract import Hid, HideEvents, HideStream, ReadLimits, Result, Transaction
-from penstock.store.record import Record
 
 MEMBERS: Final = ("subject", "ce-subject")
 RANGES_MAX: Final = 4096
@@ -55,7 +54,8 @@ def find_subject(store: Store, subject: str, context: str | None, position: int,
     while True:
         span = store.read_records(position, wanted, SEARCH_LIMITS)
         for record in span.records:
-            for event in _candidates(record, wanted, might_name):
+            headers = record.data[record.at.headers : record.at.bodies]
+            for event in record.events(wanted) if might_name(headers) else ():
                 if last is not None and event.position > last:
                     return found.until(last + 1, end=True)
                 if event.position >= position and names(event.headers) and not found.add(event):
@@ -71,7 +71,11 @@ def naming(subject: str) -> Callable[[str | None], bool]:
     might_name = mentioning(subject)
 
     def names(headers: str | None) -> bool:
-        return headers is not None and might_name(headers.encode()) and subject in _subjects(headers)
+        if headers is None or not might_name(headers.encode()):
+            return False
+        # If a member occurs twice, both count, whichever of them a reader would take.
+        members = _members(headers)
+        return isinstance(members, tuple) and any(name in MEMBERS and value == subject for name, value in members)
 
     return names
 
@@ -80,13 +84,6 @@ def mentioning(subject: str) -> Callable[[bytes], bool]:
     """Whether headers might name the subject, however they are spelled."""
     plain = subject.encode()
     return lambda headers: b"\\" in headers or (b"subject" in headers and plain in headers)
-
-
-def _subjects(headers: str) -> Iterator[object]:
-    """The subjects of headers: both, if a member occurs twice."""
-    members = _members(headers)
-    if isinstance(members, tuple):
-        yield from (value for member, value in members if member in MEMBERS)
 
 
 def _members(headers: str) -> object:
@@ -114,11 +111,6 @@ def _without_insides(headers: str) -> str:
             if depth == 1:
                 at = token.end()
     return "".join(kept) + (headers[at:] if depth <= 1 else "")
-
-
-def _candidates(record: Record, wanted: EventFilter, might_name: Callable[[bytes], bool]) -> list[Event]:
-    headers = record.data[record.at.headers : record.at.bodies]
-    return record.events(wanted) if might_name(headers) else []
 
 
 class _Found:
@@ -170,7 +162,12 @@ class Erasures:
         if request.position < 1:
             raise InvalidRequest("position", f"is {request.position}; positions begin at 1")
         _check_last(request.last)
-        _check_subject(request.subject)
+        try:
+            length = len(request.subject.encode())
+        except UnicodeEncodeError:
+            raise InvalidRequest("subject", "is not valid Unicode") from None
+        if not 1 <= length <= SUBJECT_BYTES_MAX:
+            raise InvalidRequest("subject", f"has {length} bytes; it must have 1 to {SUBJECT_BYTES_MAX}")
         asked = (request.subject, request.context, request.position, request.last)
         found: Matches = await self._context.pool.run(find_subject, *asked)
         events = await self._hide(HideEvents(found.ranges, found.streams)) if found.ranges else 0
@@ -193,12 +190,3 @@ class Erasures:
 def _check_last(last: int | None) -> None:
     if last is not None and last < 0:
         raise InvalidRequest("last", f"is {last}; it must be 0 (nothing) or more")
-
-
-def _check_subject(subject: str) -> None:
-    try:
-        length = len(subject.encode())
-    except UnicodeEncodeError:
-        raise InvalidRequest("subject", "is not valid Unicode") from None
-    if not 1 <= length <= SUBJECT_BYTES_MAX:
-        raise InvalidRequest("subject", f"has {length} bytes; it must have 1 to {SUBJECT_BYTES_MAX}")

@@ -31,7 +31,8 @@ from penstock.errors import (
     ReaderTimeout,
     WorkerDied,
 )
-from penstock.store.contract import LOG_CONTEXT, IteratorState, Over, Transaction
+from penstock.model import Over
+from penstock.store.contract import LOG_CONTEXT, IteratorState, Transaction
 
 UNKNOWN: Final = -1
 
@@ -349,7 +350,12 @@ class Builder:
             size = sum(map(len, built.output.items)) + len(built.output.state or b"")
             await self._context.write(Transaction((built.output,)), size)
             self._wake(("", index.name))
-        self._pace(index, built)
+        if built.error is not None:
+            index.not_before = self._loop.time() + RETRY_S
+        elif built.timed_out:
+            self._pause(index)
+        else:
+            index.pause_s = index.not_before = 0.0
         index.advanced(built.read, built.head, growth, built.error)
         if built.error is not None:
             # The server that gets the next request for more retries.
@@ -365,14 +371,6 @@ class Builder:
             demand.target = looked.head
         index.advanced(*looked, growth, None)
         index.not_before = self._loop.time() + (FOLLOW_S if index.is_asked_for else IDLE_FOLLOW_S)
-
-    def _pace(self, index: Index, built: Built) -> None:
-        if built.error is not None:
-            index.not_before = self._loop.time() + RETRY_S
-        elif built.timed_out:
-            self._pause(index)
-        else:
-            index.pause_s = index.not_before = 0.0
 
     def _pause(self, index: Index) -> None:
         index.pause_s = min(max(2 * index.pause_s, PAUSE_S_MIN), PAUSE_S_MAX)

@@ -44,13 +44,13 @@ from penstock.model import (
     ListIterators,
     Names,
     NextItems,
+    Over,
 )
 from penstock.settings import Settings
 from penstock.store.contract import (
     AddIterator,
     DeleteIterator,
     IteratorState,
-    Over,
     ReadLimits,
     Result,
     Transaction,

@@ -205,16 +205,19 @@ class Queues:
         present: Presenter | None,
     ) -> tuple[Allocation | None, jobs.Proposed]:
         """Propose and carry out until a proposal succeeds. An acknowledgement holds even if no proposal does."""
-        stale = 0
+        stale, count = 0, min(request.count, self._context.limits.events_max)
         while stale < (SHARED_ATTEMPTS_MAX if self._context.others.is_shared else ATTEMPTS_MAX):
-            found = await self._propose(request, acknowledged, present)
+            first = acknowledged[0] if acknowledged else None
+            asked = (request.queue, request.context, request.subscriber, first, count, self._context.limits, present)
+            found: jobs.Proposed = await self._context.pool.run(jobs.propose, *asked)
             if acknowledged is None and found.end and not _is_worth_writing(found.proposal):
                 return None, found
             given = await self._carry_out(request, acknowledged, found)
             acknowledged = None
             if given == STALE:
                 stale += 1
-                await self._stand_back(stale)
+                if self._context.others.is_shared:
+                    await asyncio.sleep(random.uniform(0, min(stale * STALE_S, STALE_S_MAX)))  # noqa: S311
             elif _is_erased(found):
                 # It was allocated and acknowledged in one transaction: it has no events to deliver.
                 continue
@@ -222,22 +225,6 @@ class Queues:
                 assert given is None or isinstance(given, Allocation)
                 return given, found
         raise QueueContended(request.queue)
-
-    async def _stand_back(self, stale: int) -> None:
-        if self._context.others.is_shared:
-            await asyncio.sleep(random.uniform(0, min(stale * STALE_S, STALE_S_MAX)))  # noqa: S311
-
-    async def _propose(
-        self,
-        request: SubscribeQueue | AcknowledgeQueue,
-        acknowledged: Markers | None,
-        present: Presenter | None,
-    ) -> jobs.Proposed:
-        count = min(request.count, self._context.limits.events_max)
-        first = acknowledged[0] if acknowledged else None
-        asked = (request.queue, request.context, request.subscriber, first, count, self._context.limits, present)
-        found: jobs.Proposed = await self._context.pool.run(jobs.propose, *asked)
-        return found
 
     async def _carry_out(
         self,

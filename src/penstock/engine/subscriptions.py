@@ -124,16 +124,13 @@ class Subscriptions:
             wanted = EventFilter(info.context, info.filter)
             if found.bounds:
                 last_ticks = found.bounds.last_ticks
-                self._remember(info, _Pending(wanted, info.position, found.next, found.bounds, last_ticks))
+                self._pending[info.id] = _Pending(wanted, info.position, found.next, found.bounds, last_ticks)
+                while len(self._pending) > PENDING_MAX:
+                    del self._pending[next(iter(self._pending))]
             elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
                 await self._context.write(Transaction((Progress(number, info.position, found.next),)))
             if found.bounds or found.end:
                 return Attempt(Batch(number, found.events, found.encoded), bool(found.bounds), wanted)
-
-    def _remember(self, info: SubscriptionInfo, pending: _Pending) -> None:
-        self._pending[info.id] = pending
-        while len(self._pending) > PENDING_MAX:
-            del self._pending[next(iter(self._pending))]
 
     async def progress(self, request: ProgressSubscription) -> Done:
         """Move past the pending batch if this is its time; otherwise do nothing."""

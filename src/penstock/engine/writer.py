@@ -185,7 +185,9 @@ class Writer:
             return [outcome for transaction in transactions for outcome in self._commit([transaction])]
         for refusal in outcomes:
             if isinstance(refusal, NotDurable):
-                self._refused(refusal)
+                if str(self._failure) != str(refusal):
+                    log.warning("the store takes no writes: %s", refusal.reason)
+                self._failed(refusal)
                 return outcomes
         self._clock.look(self._store.batch_times)
         self._metrics.batch_seconds.add(time.perf_counter() - started)
@@ -212,11 +214,6 @@ class Writer:
         self._failure = None
         self._metrics.store_up = True
         return True
-
-    def _refused(self, refusal: NotDurable) -> None:
-        if str(self._failure) != str(refusal):
-            log.warning("the store takes no writes: %s", refusal.reason)
-        self._failed(refusal)
 
     def _failed(self, error: PenstockError) -> None:
         self._failure = error

@@ -1,4 +1,4 @@
-"""Gates: sockets, sessions, back-pressure and time-outs. What a request means, they leave to the engine."""
+"""Gates: sockets, sessions, back-pressure and time-outs. The engine knows what a request means."""
 
 from penstock.gates.contract import Gate, SessionKeeper
 from penstock.gates.http import HttpGate

@@ -1,4 +1,4 @@
-"""What every gate can do, and the addresses that gates listen on: loopback only, unless `insecure` is set.
+"""The interface of all gates, and the addresses that they listen on: loopback only, unless `insecure` is set.
 
 An address is `HOST:PORT`; ZeroMQ writes `tcp://HOST:PORT`, or `ipc://PATH` for a local socket.
 
@@ -14,15 +14,17 @@ import stat
 from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
+from penstock.engine import Engine
 from penstock.errors import CannotListen, NotLoopback
 from penstock.settings import host_and_port
-from penstock.tcp import SessionInfo, shown_peer
+from penstock.tcp import SessionInfo, TcpLimits, TcpServer, TcpSession, Why, shown_peer
 
 TCP: Final = "tcp://"
 IPC: Final = "ipc://"
 
+S = TypeVar("S", bound=TcpSession)
 Resolved = tuple[socket.AddressFamily, tuple[Any, ...]]
 """A family and an address of it, as in `socket.bind`."""
 
@@ -56,6 +58,33 @@ class SessionKeeper(Protocol):
 
     def kick(self, session: str) -> bool:
         """End a connection; whether there was one of this id."""
+
+
+class TcpGate(TcpServer[S]):
+    """A gate whose connections are TCP sessions."""
+
+    def __init__(self, name: str, limits: TcpLimits, engine: Engine, address: str) -> None:
+        super().__init__(name, limits)
+        self.engine = engine
+        self.address = address
+
+    async def start(self) -> None:
+        bound = await bound_socket(self.name, self.address, insecure=self.engine.settings.insecure)
+        self.address = shown_address(bound)
+        await self.listen(bound)
+
+    def opened(self, session: S) -> None:
+        super().opened(session)
+        self.engine.metrics.gate_sessions[self.name] = len(self._sessions)
+
+    def closed(self, session: S) -> None:
+        super().closed(session)
+        self.engine.metrics.gate_sessions[self.name] = len(self._sessions)
+        self.engine.metrics.gate_closed[self.name, self.reason_of(session)] += 1
+
+    def reason_of(self, session: S) -> str:
+        """Why a session ended, for the metrics."""
+        return session.ended or Why.LOST
 
 
 async def bound_socket(gate: str, address: str, *, insecure: bool) -> socket.socket:

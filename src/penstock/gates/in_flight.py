@@ -16,7 +16,8 @@ from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
 from penstock.model.replies import Encoded
 from penstock.tcp import Hold, TcpSession, Why
-from penstock.wire.res01 import Exchange, Frames, Presenter
+from penstock.wire.res01.dialects import Frames, Presenter
+from penstock.wire.res01.messages import Exchange
 
 log = logging.getLogger(__name__)
 

@@ -8,64 +8,39 @@ from functools import partial
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES
-from penstock.gates.contract import bound_socket, shown_address
+from penstock.gates.contract import TcpGate
 from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
-from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqServer, MqSession, SessionInfo
+from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqSession
+from penstock.mq.session import Handlers
 from penstock.settings import Settings
-from penstock.wire.res01 import Frames
+from penstock.tcp import Why
+from penstock.wire.res01.dialects import Frames
 from penstock.wire.res01.messages import Framed, decode_framed
 
 
-class MqGate:
+class MqGate(TcpGate[MqSession]):
     """One endpoint."""
 
-    name = "mq"
-
     def __init__(self, engine: Engine, address: str) -> None:
-        self.address = address
-        self._engine = engine
-        self._metrics = engine.metrics
-        self._server = MqServer(
+        self._mq_limits = limits_of(engine.settings)
+        super().__init__("mq", self._mq_limits, engine, address)
+        self._handlers = Handlers(
             self._received,
-            on_connect=self._connected,
-            on_close=self._closed,
-            on_room=lambda session: session.data.read_on(),
-            has_due=lambda session: session.data.peer_is_done(),
-            limits=limits_of(engine.settings),
-            name=self.name,
+            connect=self._connected,
+            close=self._abandon,
+            room=lambda session: session.data.read_on(),
+            due=lambda session: session.data.peer_is_done(),
         )
-        self._accepting = True
 
-    async def start(self) -> None:
-        bound = await bound_socket(self.name, self.address, insecure=self._engine.settings.insecure)
-        self.address = shown_address(bound)
-        await self._server.listen(bound)
-
-    def refuse(self) -> None:
-        """Accept no more connections and no more messages."""
-        self._accepting = False
-        self._server.refuse()
-
-    async def stop(self) -> None:
-        """Send the last answers and the reason of the shutdown, and close."""
-        self.refuse()
-        await self._server.stop()
-
-    def sessions(self) -> list[SessionInfo]:
-        return self._server.sessions()
-
-    def kick(self, session: str) -> bool:
-        return self._server.kick(session)
-
-    # -- called by the server of connections
+    def new_session(self) -> MqSession:
+        return MqSession(self._mq_limits, self._handlers, self)
 
     def _connected(self, session: MqSession) -> None:
-        self._metrics.gate_sessions[self.name] += 1
-        session.data = Pipeline(self._engine, session)
+        session.data = Pipeline(self.engine, session)
 
     def _received(self, session: MqSession, message: Message) -> None:
-        if self._accepting:
-            self._metrics.gate_received[self.name] += 1
+        if self.is_accepting:
+            self.engine.metrics.gate_received[self.name] += 1
             size = sum(map(len, message))
             framed = decode_framed(message, session.frame_bytes_max, size)
             size += FIELD_BYTES * framed.fields
@@ -73,18 +48,20 @@ class MqGate:
 
     def _send(self, session: MqSession, framed: Framed, answers: list[Frames]) -> None:
         """Send answers; DoesNotFit instead of one that does not fit."""
-        self._metrics.gate_sent[self.name] += len(answers)
+        self.engine.metrics.gate_sent[self.name] += len(answers)
         for answer in answers:
             try:
                 session.send(framed.wrap(answer))
             except FrameTooLong as error:
                 session.send(framed.refusal(error.size))
 
-    def _closed(self, session: MqSession, ending: Ending) -> None:
-        self._metrics.gate_closed[self.name, ending.reason.words] += 1
+    def _abandon(self, session: MqSession, _ending: Ending) -> None:
         if session.data is not None:
-            self._metrics.gate_sessions[self.name] -= 1
             session.data.abandon()
+
+    def reason_of(self, session: MqSession) -> str:
+        ending = session.ending
+        return Why.LOST if ending is None else ending.reason.words
 
 
 def limits_of(settings: Settings) -> MqLimits:

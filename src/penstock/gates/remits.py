@@ -13,12 +13,13 @@ from typing import Final
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES, Budget
 from penstock.errors import PenstockError, Unexpected, drop_traceback
-from penstock.gates.contract import bound_socket, shown_address
+from penstock.gates.contract import TcpGate
 from penstock.model import ANONYMOUS, AddMessages, ListIterators, ListLogs, NextItems, Reply, Request, ShowLog
 from penstock.settings import Settings
-from penstock.tcp import Hold, SessionInfo, TcpLimits, TcpServer, TcpSession, Why
+from penstock.tcp import Hold, TcpLimits, TcpSession, Why
 from penstock.wire.codes import RemitsCode
-from penstock.wire.remits import Exchange, Frame, Parser, decode, error_frame, item_payload, refusal_frame
+from penstock.wire.remits.frames import Frame, Parser
+from penstock.wire.remits.operations import Exchange, decode, error_frame, item_payload, refusal_frame
 
 log = logging.getLogger(__name__)
 
@@ -37,32 +38,14 @@ they contain nothing that a peer can choose."""
 READS: Final = (ListIterators, ListLogs, NextItems, ShowLog)
 
 
-class RemitsGate:
+class RemitsGate(TcpGate["_Session"]):
     """One endpoint."""
 
-    name = "remits"
-
     def __init__(self, engine: Engine, address: str) -> None:
-        self.address = address
-        self._engine = engine
-        self._server = _Server(engine)
+        super().__init__("remits", limits_of(engine.settings), engine, address)
 
-    async def start(self) -> None:
-        bound = await bound_socket(self.name, self.address, insecure=self._engine.settings.insecure)
-        self.address = shown_address(bound)
-        await self._server.listen(bound)
-
-    def refuse(self) -> None:
-        self._server.refuse()
-
-    async def stop(self) -> None:
-        await self._server.stop()
-
-    def sessions(self) -> list[SessionInfo]:
-        return self._server.sessions()
-
-    def kick(self, session: str) -> bool:
-        return self._server.kick(session)
+    def new_session(self) -> "_Session":
+        return _Session(self)
 
 
 def limits_of(settings: Settings) -> TcpLimits:
@@ -76,26 +59,6 @@ def limits_of(settings: Settings) -> TcpLimits:
         message_ms_max=min(idle_ms_max, usual.message_ms_max),
         stall_ms_max=min(idle_ms_max, usual.stall_ms_max),
     )
-
-
-class _Server(TcpServer["_Session"]):
-    """Connections of the gate."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(RemitsGate.name, limits_of(engine.settings))
-        self._engine = engine
-
-    def new_session(self) -> "_Session":
-        return _Session(self._engine, self)
-
-    def opened(self, session: "_Session") -> None:
-        super().opened(session)
-        self._engine.metrics.gate_sessions[self.name] = len(self._sessions)
-
-    def closed(self, session: "_Session") -> None:
-        super().closed(session)
-        self._engine.metrics.gate_sessions[self.name] = len(self._sessions)
-        self._engine.metrics.gate_closed[self.name, session.ended or Why.LOST] += 1
 
 
 class _InFlightRequest:
@@ -177,11 +140,12 @@ class _InFlightRequest:
 class _Session(TcpSession):
     """One connection: requests in, answers out in the same order."""
 
-    def __init__(self, engine: Engine, keeper: _Server) -> None:
-        super().__init__(keeper.limits, keeper)
-        self._engine = engine
-        self._server = keeper
-        self._parser = Parser(engine.settings.remits_frame_bytes_max)
+    def __init__(self, gate: RemitsGate) -> None:
+        super().__init__(gate.limits, gate)
+        self._gate = gate
+        self._engine = gate.engine
+        self.budget = gate.engine.budget
+        self._parser = Parser(gate.engine.settings.remits_frame_bytes_max)
         self._waiting: deque[_InFlightRequest] = deque()
         self._in_flight: deque[_InFlightRequest] = deque()
         self._size = 0
@@ -191,19 +155,14 @@ class _Session(TcpSession):
         self._peer_is_done = False
         self._is_leaving = False
 
-    @property
-    def budget(self) -> Budget:
-        """The engine's."""
-        return self._engine.budget
-
     # -- requests
 
     def received(self, data: bytes) -> int:
         """Read requests, until the server stops."""
         frames = self._parser.receive(data)
-        if self._server.is_accepting:
+        if self._gate.is_accepting:
             self.messages_received += len(frames)
-            self._engine.metrics.gate_received[RemitsGate.name] += len(frames)
+            self._engine.metrics.gate_received[self._gate.name] += len(frames)
             for frame in frames:
                 self._take(frame)
             self.go_on()
@@ -229,7 +188,7 @@ class _Session(TcpSession):
 
     def go_on(self) -> None:
         """Send the answers that are due and begin what may begin, until there is nothing to do."""
-        # An answer may come while its request is begun: then we are here already.
+        # An answer may come while its request begins: then this runs already.
         if self._is_going_on:
             return
         self._is_going_on = True
@@ -251,7 +210,7 @@ class _Session(TcpSession):
         self._size -= request.size
         request.leave()
         self.messages_sent += 1
-        self._engine.metrics.gate_sent[RemitsGate.name] += 1
+        self._engine.metrics.gate_sent[self._gate.name] += 1
         self.write(answer)
         return True
 

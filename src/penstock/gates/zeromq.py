@@ -1,58 +1,44 @@
 """The ZeroMQ gate: Res01 for every peer that speaks ZMTP, on TCP or on a local socket.
 
-It does what a ROUTER socket would do: answers go to the connection that asked, behind the routing frames that the
-request came with, so that brokers may stand between. The connections are TCP sessions like those of the other gates:
-counted, timed, listed, and not read from while they have too much in flight or do not take their answers.
+It works like a ROUTER socket: answers go to the connection of the request, after the routing frames of the request, so
+that brokers may stand between. The connections are TCP sessions like those of the other gates: counted, timed and
+listed. The gate stops reading from a connection that has too much in flight or does not read its answers.
 """
 
 import socket
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES
-from penstock.gates.contract import TCP, bound_socket, remove_file, shown_address
+from penstock.gates.contract import TCP, TcpGate, bound_socket, remove_file, shown_address
 from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
 from penstock.settings import Settings
-from penstock.tcp import TcpLimits, TcpServer, TcpSession, Why
-from penstock.wire.res01 import Frames, Unanswerable, decode
+from penstock.tcp import TcpLimits, TcpSession
+from penstock.wire.res01.dialects import Frames
+from penstock.wire.res01.messages import Unanswerable, decode
 from penstock.wire.zmtp import Connection, Limits, Message, Oversize, Ping, Violation
 
 
-class ZeromqGate(TcpServer["ZmtpSession"]):
-    """One endpoint. With `legacy`, AC is answered with the older results."""
+class ZeromqGate(TcpGate["ZmtpSession"]):
+    """One endpoint. With `legacy`, AC gets the older results."""
 
     def __init__(self, engine: Engine, endpoint: str, *, legacy: bool = False) -> None:
-        super().__init__("res-legacy" if legacy else "res", limits_of(engine.settings))
-        self.address = endpoint
-        self.engine = engine
+        super().__init__("res-legacy" if legacy else "res", limits_of(engine.settings), engine, endpoint)
         self.legacy = legacy
 
     async def start(self) -> None:
-        """Listen."""
         bound = await bound_socket(self.name, self.address, insecure=self.engine.settings.insecure)
-        # A peer that lost its power says nothing; the system finds out. Connections inherit this.
+        # A peer that lost its power sends nothing; the system finds out. Connections inherit this.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.address = shown_address(bound) if bound.family == socket.AF_UNIX else TCP + shown_address(bound)
         await self.listen(bound)
 
     async def stop(self) -> None:
-        """Send what is left to send, close, and remove the file of a local socket."""
+        """Send the last answers, close, and remove the file of a local socket."""
         await super().stop()
         remove_file(self.address)
 
     def new_session(self) -> "ZmtpSession":
-        """A session on the engine."""
         return ZmtpSession(self)
-
-    def opened(self, session: "ZmtpSession") -> None:
-        """Keep it, or refuse it."""
-        super().opened(session)
-        self.engine.metrics.gate_sessions[self.name] = len(self._sessions)
-
-    def closed(self, session: "ZmtpSession") -> None:
-        """Forget it."""
-        super().closed(session)
-        self.engine.metrics.gate_sessions[self.name] = len(self._sessions)
-        self.engine.metrics.gate_closed[self.name, session.ended or Why.LOST] += 1
 
 
 def limits_of(settings: Settings) -> TcpLimits:
@@ -89,15 +75,15 @@ class ZmtpSession(TcpSession):
     # -- requests
 
     def opened(self) -> None:
-        """Say the first part of the greeting, and nothing with it."""
+        """Send the first part of the greeting alone."""
         self.write(self._connection.data_to_send())
         self._flush()
 
     def received(self, data: bytes) -> int:
-        """Begin what the peer asks for; end the connection if it breaks a rule."""
+        """Begin the peer's requests; end the connection if it violates the protocol."""
         events = self._connection.receive(data)
-        if said := self._connection.data_to_send():
-            self.write(said)
+        if answer := self._connection.data_to_send():
+            self.write(answer)
         self._is_pinged = False
         for event in events:
             if isinstance(event, list):
@@ -115,16 +101,16 @@ class ZmtpSession(TcpSession):
             return
         self.messages_received += 1
         self._metrics.gate_received[self._gate.name] += 1
+        size = sum(map(len, frames))
         try:
-            exchange = decode(frames, legacy=self._gate.legacy)
+            exchange = decode(frames, legacy=self._gate.legacy, size=size)
         except Unanswerable:
             self._metrics.gate_dropped[self._gate.name, "unanswerable"] += 1
             return
-        size = sum(map(len, frames)) + FIELD_BYTES * len(frames)
-        self._pipeline.take(exchange, size, exchange.present, self._send)
+        self._pipeline.take(exchange, size + FIELD_BYTES * len(frames), exchange.present, self._send)
 
     def _refuse(self, oversize: Oversize) -> None:
-        """Answer a message that is too large, as far as its head tells to what, and end the connection."""
+        """Answer a message that is too large, if its head is readable, and end the connection."""
         try:
             self._send([decode(oversize.head, legacy=self._gate.legacy).failed(oversize.error)])
         except Unanswerable:
@@ -144,7 +130,6 @@ class ZmtpSession(TcpSession):
         self.flush_soon()
 
     def resume_writing(self) -> None:
-        """The peer has taken most of what waited for it."""
         super().resume_writing()
         if self.ended is None:
             self._pipeline.read_on()
@@ -152,7 +137,7 @@ class ZmtpSession(TcpSession):
     # -- time, and the end
 
     def check(self, now: float) -> None:
-        """End it if something takes too long. A peer that is silent and knows PING gets one in time."""
+        """End it if a time limit has passed. Ping a silent peer that knows PING before that."""
         super().check(now)
         if self.ended is not None or self.holds:
             return
@@ -167,13 +152,11 @@ class ZmtpSession(TcpSession):
             self.write(self._connection.ping())
 
     def has_due(self) -> bool:
-        """The peer sends nothing more. It gets the answers that it has asked for."""
+        """The peer sends nothing more. It still gets its answers."""
         return self._pipeline.peer_is_done()
 
     def forget(self) -> None:
-        """Drop an unfinished request."""
         self._connection.forget()
 
     def lost(self) -> None:
-        """Give up what only reads or waits."""
         self._pipeline.abandon()

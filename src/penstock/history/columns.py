@@ -56,7 +56,6 @@ def _shown(body: bytes) -> str | None:
 
 
 def json_of(body: bytes) -> str:
-    """One valid CBOR item as JSON."""
     value = _loads(body)
     try:
         return _dumps(value)

@@ -13,8 +13,7 @@ from penstock.errors import StorageFailure, StoreChanged
 from penstock.model import EventFilter
 from penstock.store import open_reader
 from penstock.store.contract import ReadLimits, StoreIdentity
-from penstock.store.record import Record
-from penstock.store.unread import Unread
+from penstock.store.record import Dedupe, Record
 
 T = TypeVar("T")
 
@@ -40,8 +39,6 @@ class Now(NamedTuple):
 
 
 class History(Protocol):
-    """A history that is open for reading."""
-
     def now(self) -> Now:
         """Cheap, as readers ask often."""
 
@@ -87,25 +84,21 @@ def _shown(identity: StoreIdentity) -> str:
 class StoredHistory:
     def __init__(self, url: str) -> None:
         self._is_local = url.startswith(LOCAL)
-        self._store = self._patiently(partial(open_reader, url), OPENING_S_MAX)
+        self._store = self._retried(partial(open_reader, url), OPENING_S_MAX)
 
     def now(self) -> Now:
-        """See History."""
-        return self._patiently(lambda: Now(self._store.identity(), self._store.head()))
+        return self._retried(lambda: Now(self._store.identity(), self._store.head()))
 
     def all_bytes(self) -> int:
-        """See History."""
-        return self._patiently(self._store.stats).body_bytes
+        return self._retried(self._store.stats).body_bytes
 
     def event_bytes(self, position: int) -> int:
-        """See History."""
-        records = self._patiently(partial(self._store.read_records, position, EventFilter(), ReadLimits(1, 1))).records
+        records = self._retried(partial(self._store.read_records, position, EventFilter(), ReadLimits(1, 1))).records
         return len(records[0].data) // records[0].count if records else 0
 
     def context_bytes(self, context: str) -> int:
-        """See History."""
         after = context[:-1]
-        while found := self._patiently(partial(self._store.contexts, after, CONTEXTS_PER_QUERY)):
+        while found := self._retried(partial(self._store.contexts, after, CONTEXTS_PER_QUERY)):
             for info in found:
                 if info.name == context:
                     return info.bytes
@@ -115,31 +108,28 @@ class StoredHistory:
         return 0
 
     def position_of(self, context: str, ticks: int) -> int | None:
-        """See History."""
         limits, start = ReadLimits(STEP_EVENTS_MAX, STEP_BYTES_MAX), 1
         while True:
-            search = self._patiently(partial(self._store.find_position, EventFilter(context), ticks, limits, start))
+            search = self._retried(partial(self._store.find_position, EventFilter(context), ticks, limits, start))
             if search.position is not None or search.end:
                 return search.position
             start = search.next
 
     def records(self, wanted: EventFilter, position: int, end: int) -> Iterator[list[Record]]:
-        """See History."""
-        unread = Unread()
+        dedupe = Dedupe()
         while position < end:
             limits = ReadLimits(min(STEP_EVENTS_MAX, end - position), STEP_BYTES_MAX, STEP_MS_MAX)
-            span = self._patiently(partial(self._store.read_records, position, wanted, limits))
-            if records := unread.of(span.records):
+            span = self._retried(partial(self._store.read_records, position, wanted, limits))
+            if records := dedupe.new(span.records):
                 yield records
             if span.end:
                 return
             position = span.next
 
     def close(self) -> None:
-        """See History."""
         self._store.close()
 
-    def _patiently(self, read: Callable[[], T], patience_s: float | None = None) -> T:
+    def _retried(self, read: Callable[[], T], patience_s: float | None = None) -> T:
         """Retry a read while the database is away: a restart takes a moment."""
         deadline = time.monotonic() + (0 if self._is_local else PATIENCE_S if patience_s is None else patience_s)
         while True:

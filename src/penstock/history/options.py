@@ -89,22 +89,10 @@ def url(value: str) -> str:
     return value
 
 
-def _context(value: str) -> str:
-    return _checked(value, check_context(value))
-
-
-def _filter(value: str) -> str:
-    return value if value in ("", "*") else _checked(value, check_stream(value))
-
-
 def _checked(value: str, reason: str | None) -> str:
     if reason:
         raise ValueError(reason)
     return value
-
-
-def _types(value: str) -> tuple[str, ...]:
-    return tuple(_checked(name, check_type(name)) for name in _names(value))
 
 
 def _columns(value: str) -> tuple[str, ...]:
@@ -124,19 +112,14 @@ def _names(value: str) -> tuple[str, ...]:
     return names
 
 
-def _position(value: str) -> int:
-    return _whole(value, 0, POSITION_MAX)
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        number = whole_number(value)
+        if not least <= number <= POSITION_MAX:
+            raise ValueError(f"must be a whole number from {least} to {POSITION_MAX}")
+        return number
 
-
-def _count(value: str) -> int:
-    return _whole(value, 1, POSITION_MAX)
-
-
-def _whole(value: str, least: int, most: int) -> int:
-    number = whole_number(value)
-    if not least <= number <= most:
-        raise ValueError(f"must be a whole number from {least} to {most}")
-    return number
+    return parse
 
 
 def _time(value: str) -> int:
@@ -148,15 +131,15 @@ def _time(value: str) -> int:
 
 _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "url": ("url", url),
-    "context": ("context", _context),
-    "filter": ("filter", _filter),
-    "type": ("types", _types),
+    "context": ("context", lambda value: _checked(value, check_context(value))),
+    "filter": ("filter", lambda value: value if value in ("", "*") else _checked(value, check_stream(value))),
+    "type": ("types", lambda value: tuple(_checked(name, check_type(name)) for name in _names(value))),
     "columns": ("columns", _columns),
-    "startPosition": ("first", _position),
-    "endPosition": ("last", _position),
+    "startPosition": ("first", _whole(0)),
+    "endPosition": ("last", _whole(0)),
     "startTime": ("since", _time),
     "endTime": ("until", _time),
-    "maxEventsPerTrigger": ("trigger_events_max", _count),
+    "maxEventsPerTrigger": ("trigger_events_max", _whole(1)),
     "partitionBytes": ("partition_bytes", size(1)),
     "pushFilters": ("push_filters", switch),
 }

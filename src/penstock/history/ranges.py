@@ -22,10 +22,9 @@ from penstock.history.options import ReadOptions
 from penstock.model import EventFilter
 from penstock.store.arrow import record_batch
 from penstock.store.contract import StoreIdentity
-from penstock.store.layout import Bounds
-from penstock.store.picking import Picker
-from penstock.store.record import Record
-from penstock.store.sealing import SEALED_EVENTS
+from penstock.store.record import EventRange, Record
+from penstock.store.seals import SEALED_EVENTS
+from penstock.store.selective_decode import Picker
 
 RANGES_MAX: Final = 10_000
 """Tasks of one read; in a larger history their ranges are wider than requested."""
@@ -130,4 +129,4 @@ def _are_few(records: list[Record], wanted: EventFilter) -> bool:
     if wanted.is_open or record.run_count == 1:
         return False
     with record.sound():
-        return FEW_PART * len(Picker(record).wanted(wanted, Bounds()).offsets) < record.count
+        return FEW_PART * len(Picker(record).wanted(wanted, EventRange()).offsets) < record.count

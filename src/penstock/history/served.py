@@ -39,21 +39,17 @@ class ServedHistory:
             raise
 
     def now(self) -> Now:
-        """See History."""
         stats = self._portal.run(self._calls.ask(GetStats(), StoreStats))
         return Now(StoreIdentity(stats.store_id, stats.timeline), stats.head)
 
     def all_bytes(self) -> int:
-        """See History."""
         return self._portal.run(self._calls.ask(GetStats(), StoreStats)).body_bytes
 
     def event_bytes(self, position: int) -> int:
-        """See History."""
         page = self._portal.run(self._calls.ask(ReadAll(position, limit=SAMPLE_EVENTS), EventPage))
         return sum(len(event.body) + len(event.headers or "") for event in page.events) // max(len(page.events), 1)
 
     def context_bytes(self, context: str) -> int:
-        """See History."""
         after = context[:-1]
         while True:
             page = self._portal.run(self._calls.ask(ListContexts(after), ContextPage))
@@ -66,17 +62,14 @@ class ServedHistory:
             after = found[-1].name
 
     def position_of(self, context: str, ticks: int) -> int | None:
-        """See History."""
         return self._portal.run(self._calls.ask(FindPosition(context, "", ticks), Found)).position
 
     def records(self, wanted: EventFilter, position: int, end: int) -> Iterator[list[Record]]:
-        """See History."""
         if position < end:
             wanted_range = HistoryRange(position, context=wanted.context, filter=wanted.prefix, until=end - 1)
             yield from iterate(self._portal, record_pages(self._calls, wanted_range))
 
     def close(self) -> None:
-        """See History."""
         try:
             self._portal.run(self._calls.close())
         finally:

@@ -1,23 +1,23 @@
-"""Changing a lake: what is planned is recorded first, what was written is recorded next, the manifest comes last.
+"""Changing a lake: first a run records its plan, then the files it has written, and the manifest comes last.
 
-A *plan* says what is under way: files are written aside, and nothing has happened that anybody could see. It is
-followed by a *change*: which files come and which go. From then on the change is carried out by whoever finds it, as
-often as that takes. Who only reads goes by `read_manifest`, and needs nobody to carry out anything.
+A *plan* says what a run does: tasks write temporary files, and readers see nothing of it. A *change* follows: which
+files to add and which to remove. From then on any process that locks the lake can carry the change out, and repeat
+that. Readers use `read_manifest` and never have to carry out anything.
 """
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from penstock.errors import LakeDamaged, PenstockError, PlaceRefused
 from penstock.files import flaw_of, made_of
 from penstock.lake.iceberg import update_iceberg
-from penstock.lake.layout import MANIFEST, PENDING, is_aside, is_passed_over, named
 from penstock.lake.manifests import (
     FORMAT_VERSION,
+    MANIFEST,
+    PENDING,
     LakeFile,
     Manifest,
     check,
@@ -25,6 +25,9 @@ from penstock.lake.manifests import (
     decode,
     encode,
     event_path,
+    is_aside,
+    is_passed_over,
+    named,
     opened,
     sealed,
 )
@@ -38,15 +41,15 @@ KINDS: Final = (ARCHIVE, REWRITE, COMPACT)
 STRAYS_TOLD_MAX: Final = 3
 AWAY_LOOKS_MAX: Final = 25
 AWAY_LOOK_S: Final = 0.02
-"""How often, and after how long, it is looked again for a day whose folder is away for a moment."""
+"""How often, and after how long, to look again for a day's folder that is missing for a moment."""
 
-Followed = Callable[[LakePlace, Manifest], None]
-"""What follows a manifest: it is told of each before the files go that it is without."""
+OnManifest = Callable[[LakePlace, Manifest], None]
+"""Called with each manifest, before the files go that it no longer names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is under way: ranges that are archived, or rewritten because of erasures, or compacted."""
+    """A run under way: ranges to archive, to rewrite because of erasures, or to compact."""
 
     kind: str
     spans: tuple[PositionRange, ...] = ()
@@ -54,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Files that go and files that come, which make the manifest of this number. `staged` is by path."""
+    """Files to remove and files to add, which make the manifest `number`. `staged` has temporary names by path."""
 
     kind: str
     number: int
@@ -67,45 +70,47 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """A plan as a document has it."""
+    """The fields of a plan in its document."""
 
     kind: str
     spans: tuple[tuple[int, int], ...]
 
 
-AnyPending = TypeVar("AnyPending", Change, _Spans)
-
-
 def record(place: LakePlace, plan: Plan) -> None:
-    """Say what is going to be done."""
+    """Record a plan."""
     place.replace(PENDING, sealed({"format": FORMAT_VERSION, "plan": asdict(plan)}))
 
 
-def commit(place: LakePlace, manifest: Manifest, change: Change, followed: Followed) -> Manifest:
-    """Carry out a change; the manifest after it."""
+def commit(place: LakePlace, manifest: Manifest, change: Change, on_manifest: OnManifest) -> Manifest:
+    """Carry out a change; returns the manifest after it."""
     place.replace(PENDING, sealed({"format": FORMAT_VERSION, "change": asdict(change)}))
-    return _carry_out(place, manifest, change, followed)
+    return _carry_out(place, manifest, change, on_manifest)
 
 
 def abandon(place: LakePlace) -> None:
-    """Take a plan back that came to nothing, so that a full disk has its room again; or else the next run does."""
+    """Undo a plan that failed, to free its disk space. If that fails, the next run does it."""
     with suppress(PenstockError):
         if isinstance(pending_of(place), Plan):
             finish(place)
 
 
 def finish(place: LakePlace) -> None:
-    """Everything is done that was begun."""
+    """Remove temporary files and the record of the change."""
     place.clear()
     place.remove(PENDING)
 
 
-def _carry_out(place: LakePlace, manifest: Manifest, change: Change, followed: Followed) -> Manifest:
+def _carry_out(place: LakePlace, manifest: Manifest, change: Change, on_manifest: OnManifest) -> Manifest:
     if manifest.number < change.number:
-        _place(place, change)
+        if change.kind == COMPACT:
+            for day in sorted({_day(path) for path in (*change.removed, *change.staged)}):
+                staged = {path: aside for path, aside in change.staged.items() if _day(path) == day}
+                place.swap(day, {path for path in change.removed if _day(path) == day}, staged)
+        else:
+            place.publish(change.staged)
         manifest = _changed(manifest, change)
         place.replace(MANIFEST, encode(manifest))
-    followed(place, manifest)
+    on_manifest(place, manifest)
     for path in change.removed:
         place.remove(path)
     return manifest
@@ -116,37 +121,26 @@ def _changed(manifest: Manifest, change: Change) -> Manifest:
     return manifest.with_files(set(change.removed), list(change.added), **changed)
 
 
-def _place(place: LakePlace, change: Change) -> None:
-    if change.kind != COMPACT:
-        place.publish(change.staged)
-        return
-    days = [(_day(path), path) for path in (*change.removed, *change.staged)]
-    for day, _ in groupby(sorted(days), key=lambda each: each[0]):
-        staged = {path: aside for path, aside in change.staged.items() if _day(path) == day}
-        place.swap(day, {path for path in change.removed if _day(path) == day}, staged)
-
-
 def _day(path: str) -> str:
     found = named(path)
     assert found is not None
     return found.day
 
 
-# -- what is found
+# -- reading
 
 
 def find_manifest(place: LakePlace) -> Manifest | None:
-    """The manifest of a lake, if there is one."""
     data = place.find(MANIFEST)
     return None if data is None else decode(place.shown, data)
 
 
 def read_manifest(place: LakePlace) -> Manifest:
-    """The manifest of a lake as its files are, whoever is at work; raises PlaceRefused if there is no lake.
+    """The manifest that fits the files now, even during a change. Raises PlaceRefused if there is no lake.
 
-    When a compaction has exchanged a day's folder, its files count, even if the manifest does not name them yet.
+    If a compaction has exchanged a day's folder, its new files count, even before the manifest names them.
     """
-    # In this order: a change is taken back only after its manifest is there.
+    # In this order: a run removes the change only after it has written the manifest.
     pending, manifest = pending_of(place), _manifest(place)
     if isinstance(pending, Change) and pending.kind == COMPACT and pending.number > manifest.number:
         return _changed(manifest, pending) if _is_placed(place, pending) else manifest
@@ -154,7 +148,7 @@ def read_manifest(place: LakePlace) -> Manifest:
 
 
 def _is_placed(place: LakePlace, change: Change) -> bool:
-    """Whether the new files of a compaction are there. Where folders are not exchanged in one step, it may be none."""
+    """Whether the new files of a compaction are there. If folders are not exchanged in one step, neither may be."""
     for _ in range(AWAY_LOOKS_MAX):
         there = place.files()
         if all(path in there for path in change.staged):
@@ -173,48 +167,43 @@ def _manifest(place: LakePlace) -> Manifest:
     return found
 
 
-def recover(place: LakePlace, followed: Followed = update_iceberg) -> Manifest:
-    """Finish what was interrupted, or take it back; the manifest after it. Who calls this has the lake alone."""
+def recover(place: LakePlace, on_manifest: OnManifest = update_iceberg) -> Manifest:
+    """Finish or undo an interrupted run; returns the manifest after it. The caller holds the lock."""
     manifest, pending = _manifest(place), pending_of(place)
     if isinstance(pending, Change):
         _check_change(place, manifest, pending)
-        manifest = _carry_out(place, manifest, pending, followed)
+        manifest = _carry_out(place, manifest, pending, on_manifest)
     finish(place)
     return manifest
 
 
 def pending_of(place: LakePlace) -> Plan | Change | None:
-    """What is under way, or was interrupted."""
+    """The plan or change of a run under way, or of an interrupted one."""
     data = place.find(PENDING)
     if data is None:
         return None
     document = opened(place.shown, PENDING, data)
     try:
+        found: Plan | Change
         if "plan" in document:
-            return _plan(document["plan"])
-        change = document["change"]
-        check_entries(place.shown, PENDING, change["added"])
-        _check_paths(place, change["added"], change["removed"], change["staged"])
-        return _with_kind(made_of(Change, change))
+            plan = made_of(_Spans, document["plan"])
+            found = Plan(plan.kind, tuple(PositionRange(*span) for span in plan.spans))
+        else:
+            change = document["change"]
+            check_entries(place.shown, PENDING, change["added"])
+            _check_paths(place, change["added"], change["removed"], change["staged"])
+            found = made_of(Change, change)
+        if found.kind not in KINDS:
+            raise ValueError(f"it has the kind {found.kind!r}")
+        return found
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise LakeDamaged(place.shown, PENDING, f"cannot be read: {error}") from error
-
-
-def _plan(document: dict[str, Any]) -> Plan:
-    plan = _with_kind(made_of(_Spans, document))
-    return Plan(plan.kind, tuple(PositionRange(*span) for span in plan.spans))
-
-
-def _with_kind(found: AnyPending) -> AnyPending:
-    if found.kind not in KINDS:
-        raise ValueError(f"it has the kind {found.kind!r}")
-    return found
 
 
 def _check_paths(
     place: LakePlace, added: Sequence[dict[str, Any]], removed: Sequence[object], staged: Mapping[str, object]
 ) -> None:
-    """A change places files of events that were written aside, and removes files of events: nothing else."""
+    """A change may place temporary files as files of events, and remove files of events: nothing else."""
     for path in (*removed, *staged):
         event_path(place.shown, PENDING, path)
     for aside in staged.values():
@@ -226,7 +215,7 @@ def _check_paths(
 
 
 def _check_change(place: LakePlace, manifest: Manifest, change: Change) -> None:
-    """A change follows its manifest, leaves no position out, and removes no file that is needed after it."""
+    """A change follows its manifest, has no gaps, and removes no file that the next manifest names."""
     if manifest.number < change.number:
         if change.number != manifest.number + 1:
             reason = f"is not sound: it is for manifest {change.number}, and the last one is {manifest.number}"
@@ -239,19 +228,19 @@ def _check_change(place: LakePlace, manifest: Manifest, change: Change) -> None:
 
 
 def check_new(place: LakePlace) -> None:
-    """Refuse a place for a new lake that holds anything."""
+    """Raise PlaceRefused if a place for a new lake is not empty."""
     foreign = sorted(place.files())
     if foreign:
-        raise PlaceRefused(place.shown, f"it holds other things: {_told(foreign)}; name an empty folder, or a new one")
+        raise PlaceRefused(place.shown, f"it holds other things: {_listing(foreign)}; name a new or empty folder")
 
 
 def check_links(place: LakePlace, manifest: Manifest) -> None:
-    """Refuse files that are links out of the lake, or in a folder that is one; raises LakeDamaged."""
+    """Raise LakeDamaged if a file, or its folder, is a link out of the lake."""
     place.check_inside(file.path for file in manifest.files)
 
 
 def check_files(place: LakePlace, manifest: Manifest) -> None:
-    """Whether all files are there, and no others; raises LakeDamaged or PlaceRefused."""
+    """Raise LakeDamaged or PlaceRefused unless exactly the files of the manifest are there."""
     check_links(place, manifest)
     sizes = place.files()
     for file in manifest.files:
@@ -262,7 +251,7 @@ def check_files(place: LakePlace, manifest: Manifest) -> None:
             raise LakeDamaged(place.shown, file.path, reason)
     foreign = strays(sizes, manifest)
     if foreign:
-        reason = f"it holds files that are in no manifest: {_told(foreign)}; move them elsewhere"
+        reason = f"it holds files that are in no manifest: {_listing(foreign)}; move them elsewhere"
         raise PlaceRefused(place.shown, reason)
 
 
@@ -272,6 +261,6 @@ def strays(paths: Collection[str], manifest: Manifest) -> list[str]:
     return sorted(path for path in paths if path not in known and not is_passed_over(path))
 
 
-def _told(paths: list[str]) -> str:
+def _listing(paths: list[str]) -> str:
     more = len(paths) - STRAYS_TOLD_MAX
     return ", ".join(paths[:STRAYS_TOLD_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,53 +1,52 @@
-"""Iceberg metadata beside a lake, so that engines which speak Iceberg see a table with snapshots.
+"""Iceberg metadata of a lake, so that engines which read Iceberg see a table with snapshots.
 
-    LAKE/_penstock/iceberg/metadata/vN.metadata.json    the table; version-hint.text says which N is the present one
-    LAKE/_penstock/iceberg/metadata/*.avro              which files each snapshot has
+    LAKE/_penstock/iceberg/metadata/vN.metadata.json    the table; version-hint.text has the current N
+    LAKE/_penstock/iceberg/metadata/*.avro              the files of each snapshot
 
-The lake's own manifest is what counts, and this follows it: `update` brings the table to exactly the manifest's files,
-in one snapshot, and may be called as often as one likes. Files are added as pyiceberg's `add_files` does, where they
-are and as they are, their columns found by name; but what Iceberg wants to know of them the manifest says already, so
-that none of them is opened. Whatever is wrong with the metadata, it is made anew: all that is in it is elsewhere too.
+The lake's own manifest is the truth, and the table follows it: `update` brings the table to exactly the manifest's
+files, in one snapshot, and can be repeated. It adds files like pyiceberg's `add_files`, in place, with columns by name.
+The manifest already has all that Iceberg needs to know of them, so it opens none. If the metadata is damaged, it makes
+a new table: everything in it is elsewhere too.
 
-Nobody but who has the lake alone calls `update`, so that there is no catalog to decide between two of them.
+Only the process that holds the lake's lock calls `update`, so no catalog has to decide between two.
 """
 
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PenstockError
 from penstock.files import parsed
-from penstock.lake.layout import OWN
 from penstock.lake.local import LocalPlace
-from penstock.lake.manifests import LakeFile, Manifest
+from penstock.lake.manifests import OWN, LakeFile, Manifest
 from penstock.lake.places import LakePlace, open_lake_place
 
 if TYPE_CHECKING:
     from penstock.lake.iceberg_tables import IcebergTable
 
 TABLE_FOLDER: Final = f"{OWN}/iceberg"
-"""What engines are given as the table's path."""
+"""The path of the table for engines."""
 METADATA: Final = f"{TABLE_FOLDER}/metadata"
 HINT: Final = f"{METADATA}/version-hint.text"
 VERSION_DIGITS_MAX: Final = 18
 NUMBER: Final = "penstock.manifest"
 HEAD: Final = "penstock.head"
-"""What a snapshot says of the manifest that it follows: its number, and the last position."""
+"""Properties of a snapshot: the manifest's number, and its last position."""
 
 
 def update(lake: LakePlace | str, manifest: Manifest) -> bool:
-    """Bring the table to the files of a manifest; whether anything was to be done."""
+    """Bring the table to the files of a manifest; returns whether it changed."""
     place = open_lake_place(lake) if isinstance(lake, str) else lake
     version = _version(place)
     if _follows(place, version, manifest):
         return False
-    # It takes a while to import, and most commands, and rounds in which nothing comes, do without it.
+    # It takes a while to import, and most commands and rounds do not need it.
     from penstock.lake.iceberg_tables import IcebergTable  # noqa: PLC0415
 
     try:
         _follow(IcebergTable(place, version), place, manifest)
     except PenstockError:
         raise
-    except Exception:  # noqa: BLE001 - whatever pyiceberg makes of metadata that is no good, it is made anew
-        _follow(IcebergTable(place, version, anew=True), place, manifest)
+    except Exception:  # noqa: BLE001 - damaged metadata raises anything, and is replaced
+        _follow(IcebergTable(place, version, is_new=True), place, manifest)
     return True
 
 
@@ -60,7 +59,7 @@ def _follow(table: "IcebergTable", place: LakePlace, manifest: Manifest) -> None
 
 
 def update_iceberg(place: LakePlace, manifest: Manifest) -> None:
-    """The same. Where there is no pyiceberg, there is no table."""
+    """The same, if pyiceberg is installed."""
     try:
         update(place, manifest)
     except ModuleNotFoundError as error:
@@ -69,18 +68,17 @@ def update_iceberg(place: LakePlace, manifest: Manifest) -> None:
 
 
 def location(place: LakePlace, path: str) -> str:
-    """Where Iceberg finds a file of a lake. It has whole addresses, so that a lake that is moved gets a new table."""
+    """The address of a file for Iceberg. It is absolute, so a lake that was moved gets a new table."""
     root = f"file://{place.path.resolve()}" if isinstance(place, LocalPlace) else place.shown.rstrip("/")
     return f"{root}/{path}"
 
 
 def metadata_path(version: int) -> str:
-    """The metadata of a version of the table."""
     return f"{METADATA}/v{version}.metadata.json"
 
 
 def _version(place: LakePlace) -> int:
-    """The last version of the table; 0 if there is none. The hint is written last, and may be behind."""
+    """The last version of the table; 0 if there is no table. The hint is written last, and may be behind."""
     text = (place.find(HINT) or b"0").strip()
     version = int(text) if text.isdigit() and len(text) <= VERSION_DIGITS_MAX else 0
     while place.find(metadata_path(version + 1)) is not None:
@@ -89,7 +87,7 @@ def _version(place: LakePlace) -> int:
 
 
 def _follows(place: LakePlace, version: int, manifest: Manifest) -> bool:
-    """Whether the table has followed a manifest already, and its hint too."""
+    """Whether the table, and its hint, already follow a manifest."""
     try:
         document = parsed(place.find(metadata_path(version)) or b"{}")
         current = document.get("current-snapshot-id", -1)

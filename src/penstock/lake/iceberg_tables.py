@@ -1,4 +1,4 @@
-"""The Iceberg table of a lake, as pyiceberg writes it through the lake's own place. `penstock.lake.iceberg` uses it."""
+"""The Iceberg table of a lake, which pyiceberg writes through the lake's place. `penstock.lake.iceberg` uses it."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,15 +25,14 @@ from pyiceberg.types import BinaryType, IcebergType, LongType, NestedField, Stri
 from penstock.errors import LakeDamaged, PenstockError
 from penstock.history.columns import TABLE
 from penstock.lake.iceberg import HINT, METADATA, TABLE_FOLDER, location, metadata_path
-from penstock.lake.layout import DAY
 from penstock.lake.local import LocalPlace
-from penstock.lake.manifests import LakeFile
+from penstock.lake.manifests import DAY, LakeFile
 from penstock.lake.places import LakePlace
 
 SNAPSHOTS_MAX: Final = 100
-"""Snapshots that the table remembers. Of older ones, compaction has removed most files anyway."""
+"""Snapshots that the table keeps. Compaction has removed most files of older ones."""
 VERSIONS_MAX: Final = 10
-"""Versions of the metadata that are kept for those who are reading an older one."""
+"""Versions of the metadata that are kept for concurrent readers."""
 FORMAT: Final = "2"
 _TYPES: Final[dict[pa.DataType, IcebergType]] = {
     pa.int64(): LongType(),
@@ -53,29 +52,28 @@ _EPOCH: Final = date(1970, 1, 1)
 
 
 class IcebergTable:
-    """The table in its last version, or a new one if that cannot be read, is of another place, or `anew` is said."""
+    """The last version of the table; a new table if that cannot be read, is of another place, or if `is_new` is set."""
 
-    def __init__(self, place: LakePlace, version: int, *, anew: bool = False) -> None:
+    def __init__(self, place: LakePlace, version: int, *, is_new: bool = False) -> None:
         if isinstance(place, LocalPlace):
             place.make_folder(METADATA)
         self._place = place
         self._io = _PlaceIO(place)
-        metadata = (None if anew else _read(place, self._io, version)) or _made(place)
+        metadata = (None if is_new else _read(place, self._io, version)) or _made(place)
         catalog = _Versions(place, self._io, version)
         where = location(place, metadata_path(version))
         self._table = Table(("penstock", "events"), metadata, where, self._io, catalog)
 
     def files(self) -> list[DataFile]:
-        """The files of the last snapshot."""
         snapshot = self._table.current_snapshot()
         return [] if snapshot is None else list(_files(snapshot, self._io))
 
     def change(self, gone: Iterable[DataFile], new: Mapping[str, LakeFile], said: dict[str, str]) -> None:
-        """A snapshot without some files and with others."""
+        """Commit a snapshot with files removed and added."""
         gone = list(gone)
         with self._table.transaction() as transaction:
             updating = transaction.update_snapshot(snapshot_properties=said)
-            # To add is the common case: then the manifests of before stay as they are, or are merged now and then.
+            # Most changes only add: then old manifests stay as they are, or are merged now and then.
             with updating.overwrite() if gone else updating.merge_append() as snapshot:
                 for file in gone:
                     snapshot.delete_data_file(file)
@@ -88,12 +86,12 @@ def _read(place: LakePlace, files: "_PlaceIO", version: int) -> TableMetadata | 
         found = FromInputFile.table_metadata(files.new_input(location(place, metadata_path(version))))
         if found.location != location(place, TABLE_FOLDER) or found.schema() != SCHEMA:
             return None
-        # What cannot be read is better found out now.
+        # Find out now whether its files can be read.
         for snapshot in found.snapshots[-1:]:
             list(_files(snapshot, files))
     except PenstockError:
         raise
-    except Exception:  # noqa: BLE001 - whatever cannot be read is made anew
+    except Exception:  # noqa: BLE001 - whatever it raises, the table is replaced
         return None
     return found
 
@@ -139,7 +137,7 @@ def _bounds(position: int | None, recorded: int | None) -> dict[int, bytes]:
 
 
 class _Versions(NoopCatalog):
-    """Where a table's metadata goes: to the next version, and then into the hint."""
+    """Writes a table's metadata: the next version, and then the hint."""
 
     def __init__(self, place: LakePlace, files: "_PlaceIO", version: int) -> None:
         super().__init__("penstock")
@@ -148,11 +146,11 @@ class _Versions(NoopCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """Write the next version."""
         for requirement in requirements:
             requirement.validate(table.metadata)
         changed = update_table_metadata(table.metadata, updates, metadata_location=table.metadata_location)
-        old = _forgotten(changed)
+        # The oldest snapshots, which are not kept. A later snapshot never uses the files that they alone have.
+        old = _by_time(changed)[:-SNAPSHOTS_MAX]
         if old:
             forgetting = RemoveSnapshotsUpdate.model_validate(
                 {"snapshot-ids": [snapshot.snapshot_id for snapshot in old]}
@@ -168,7 +166,7 @@ class _Versions(NoopCatalog):
         )
 
     def _clean(self, old: list[Snapshot], changed: TableMetadata) -> None:
-        """Remove what no version that is kept needs. What a kill leaves behind is small, and harms nobody."""
+        """Remove what no kept version needs. A kill may leave small files behind, which do no harm."""
         if self._version > VERSIONS_MAX:
             self._place.remove(metadata_path(self._version - VERSIONS_MAX))
         if not old:
@@ -185,11 +183,6 @@ def _by_time(metadata: TableMetadata) -> list[Snapshot]:
     return sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
 
 
-def _forgotten(metadata: TableMetadata) -> list[Snapshot]:
-    """The oldest snapshots, beyond those that are kept. A manifest that one is without never comes again."""
-    return _by_time(metadata)[:-SNAPSHOTS_MAX]
-
-
 # -- files
 
 
@@ -202,10 +195,10 @@ class _PlaceIO(FileIO):
         self._root = len(location(place, ""))
 
     def path(self, where: str) -> str:
-        """The path of a file of the table. What the metadata names elsewhere is not touched."""
+        """The path of a file of the table. Raises LakeDamaged for a file elsewhere."""
         path = where[self._root :]
         if where != location(self._place, path) or not path.startswith(f"{METADATA}/"):
-            reason = f"names {where!r}, which is not in it; remove the folder {TABLE_FOLDER}, and it is made anew"
+            reason = f"names {where!r}, which is not in it; remove {TABLE_FOLDER}, and the next run makes it again"
             raise LakeDamaged(self._place.shown, METADATA, reason)
         return path
 
@@ -259,7 +252,7 @@ class _Output(OutputFile):
 
 
 class _Written(io.BytesIO):
-    """A file that is there, as a whole, when it is closed."""
+    """A file that is written when it is closed."""
 
     def __init__(self, place: LakePlace, path: str) -> None:
         super().__init__()

@@ -30,29 +30,28 @@ from penstock.files import (
     sync_directory,
     try_lock,
 )
-from penstock.lake.layout import ASIDE, LOCK, OWN, folder_of, is_passed_over
+from penstock.lake.manifests import ASIDE, LOCK, OWN, folder_of, is_passed_over
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
 DOCUMENT_BYTES_MAX: Final = 1 << 30
-"""Of a manifest or a plan: that of millions of files."""
+"""Bytes of a manifest or a plan, enough for millions of files."""
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _CANNOT: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
-"""What a system or file system says that cannot exchange two names."""
+"""Errors of systems and file systems that cannot exchange two names."""
 _BESIDE: Final = ".penstock-aside"
 _LOST: Final = "lost+found"
-"""A folder of the system's own, at the top of a file system; only root may look into it."""
+"""A system folder at the top of a file system, which only root may read."""
 FOLDER_MODES: Final = 0o2777
 FILE_MODES: Final = 0o666
-"""What of the permissions of a lake's folder its folders and files have."""
+"""The permissions of a lake's folder that its folders and files get."""
 LOCK_TRIES: Final = 5
 LOCK_TRY_S: Final = 0.005
-"""Who asks whether a lake is in use has its lock for less than that."""
+"""A process that only asks who holds the lock has it for less than that."""
 
 
 def path_of_url(url: str) -> str:
-    """The path in a `file://` URL."""
     parts = parts_of(url)
     if parts.netloc not in ("", "localhost"):
         raise PlaceRefused(url, "it is on another machine; a file URL is file:///PATH")
@@ -60,7 +59,7 @@ def path_of_url(url: str) -> str:
 
 
 class LocalPlace(LakePlace):
-    """A folder. Who writes holds a lock on a file in it as long as its process lives."""
+    """A folder. A writer holds a lock on a file in it as long as its process lives."""
 
     is_everywhere = False
 
@@ -71,14 +70,13 @@ class LocalPlace(LakePlace):
         self.path = Path(path)
 
     def at(self, path: str) -> Path:
-        """Where a path of the lake is; raises LakeDamaged if that is not inside it."""
+        """Where a path of the lake is. Raises LakeDamaged if that is not inside it."""
         try:
             return inside(self.path, path)
         except ValueError as error:
             raise LakeDamaged(self.shown, path if path.isprintable() else repr(path), str(error)) from None
 
     def check_inside(self, paths: Iterable[str]) -> None:
-        """See LakePlace."""
         for path in paths:
             found = self.at(path)
             if found.exists() and not (found.is_file() or found.is_dir()):
@@ -87,26 +85,24 @@ class LocalPlace(LakePlace):
     # -- reading
 
     def find(self, path: str) -> bytes | None:
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             try:
                 return read_file(self.at(path), DOCUMENT_BYTES_MAX)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
     def read(self, path: str) -> Any:
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             try:
-                # It is mapped, and so is not in memory twice. An empty file cannot be.
-                return pa.memory_map(str(self.at(path))).read_buffer() if self._size(path) else pa.py_buffer(b"")
+                # Map the file, so that it is not in memory twice. An empty file cannot be mapped.
+                at = self.at(path)
+                return pa.memory_map(str(at)).read_buffer() if at.stat().st_size else pa.py_buffer(b"")
             except (FileNotFoundError, NotADirectoryError):
                 raise self.missing(path) from None
 
     @contextmanager
     def opened(self, path: str) -> Iterator[Any]:
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             try:
                 file = pa.OSFile(str(self.at(path)))
             except FileNotFoundError:
@@ -114,12 +110,8 @@ class LocalPlace(LakePlace):
             with file:
                 yield file
 
-    def _size(self, path: str) -> int:
-        return self.at(path).stat().st_size
-
     def files(self) -> dict[str, int]:
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             if self.path.exists() and not self.path.is_dir():
                 raise PlaceRefused(self.shown, "it is a file; a lake is a folder")
             return dict(_files(self.path, ""))
@@ -127,8 +119,7 @@ class LocalPlace(LakePlace):
     # -- writing
 
     def replace(self, path: str, data: bytes) -> None:
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             target = self.at(path)
             aside = self.at(aside_name())
             self._write(aside, data)
@@ -136,16 +127,15 @@ class LocalPlace(LakePlace):
             sync_directory(target.parent)
 
     def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             aside = aside_name()
             self._write(self.at(aside), data)
-            # Its name must be safe before a change is recorded that relies on it.
+            # Sync its name before a change relies on it.
             sync_directory(self.at(aside).parent)
             return aside
 
     def _write(self, path: Path, data: Any) -> None:
-        """Write a file that is aside, where others than its owner cannot go, to be put in its place later."""
+        """Write a temporary file, in a folder that only its owner may enter."""
         self.make_folder(OWN)
         make_folder(path.parent, shared=is_shared(self.path))
         try:
@@ -155,23 +145,22 @@ class LocalPlace(LakePlace):
                 permit(file.fileno(), self._mode() & FILE_MODES)
                 os.fsync(file.fileno())
         except OSError:
-            # A disk that is full must not stay so because of us.
+            # Free the space of a full disk.
             path.unlink(missing_ok=True)
             raise
 
     def make_folder(self, path: str) -> None:
-        """Make a folder of the lake, for those whom the lake is for: a new lake is for its owner alone."""
+        """Make a folder with the permissions of the lake. A new lake is for its owner only."""
         make_folder(self.path)
         for folder in make_folder(self.at(path)):
             permit(folder, self._mode())
 
     def _mode(self) -> int:
-        """The permissions of the lake's folder, which decide who may read what is in it."""
+        """The permissions of the lake's folder, which decide who may read its files."""
         return stat.S_IMODE(self.path.stat().st_mode) & FOLDER_MODES | FOLDER
 
     def publish(self, staged: Mapping[str, str]) -> None:
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             for path, aside in staged.items():
                 self.make_folder(str(Path(path).parent))
                 if self.at(aside).exists():
@@ -183,9 +172,9 @@ class LocalPlace(LakePlace):
             sync_directory(self.path)
 
     def swap(self, day: str, removed: set[str], staged: Mapping[str, str]) -> None:
-        """See LakePlace. What was there before is aside then, until `clear`."""
+        """See LakePlace. The old folder is a temporary one then, until `clear`."""
         folder = self.at(folder_of(day))
-        with self.told():
+        with self.translated_errors():
             for aside in (self._outside(), self.at(ASIDE)):
                 if _before(aside / folder.name).exists() and not folder.exists():
                     _before(aside / folder.name).rename(folder)
@@ -196,7 +185,7 @@ class LocalPlace(LakePlace):
                 sync_directory(self.path)
 
     def _build(self, folder: Path, built: Path, removed: set[str], staged: Mapping[str, str]) -> None:
-        """The folder as it shall be, of links."""
+        """Build the new folder, from links."""
         _remove(built)
         _remove(_before(built))
         make_folder(built)
@@ -209,9 +198,9 @@ class LocalPlace(LakePlace):
         sync_directory(built)
 
     def _beside(self) -> Path:
-        """Where a folder is built. Beside the lake, because what is in it has the names that readers look for.
+        """Where to build a folder: next to the lake, because its files have names that readers look for.
 
-        If that is not possible, because the lake is a file system or a mount of its own for example, it is inside.
+        If that is not possible, for example because the lake is a mount point, it is inside.
         """
         outside, within = self._outside(), self.at(ASIDE)
         tried = within / uuid.uuid4().hex
@@ -229,31 +218,28 @@ class LocalPlace(LakePlace):
         return whole.parent / f".{whole.name}{_BESIDE}"
 
     def remove(self, path: str) -> None:
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             self.at(path).unlink(missing_ok=True)
-            # Nobody needs the folder of a day without events.
+            # Remove the folder of a day without events.
             with suppress(OSError):
                 self.at(path).parent.rmdir()
 
     def clear(self) -> None:
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             _remove(self.at(ASIDE))
             _remove(self._outside())
 
-    # -- having it alone
+    # -- the lock
 
     @contextmanager
     def locked(self, what: str) -> Iterator[None]:
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             self.make_folder(OWN)
             descriptor = private(self.at(LOCK), os.O_RDWR | os.O_CREAT)
         try:
             if not _is_taken(descriptor):
                 raise LakeInUse(self.shown, shown_owner(os.pread(descriptor, 4096, 0)))
-            with self.told():
+            with self.translated_errors():
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, json.dumps(owner(what)).encode(), 0)
             yield
@@ -261,7 +247,6 @@ class LocalPlace(LakePlace):
             os.close(descriptor)
 
     def holder(self) -> str | None:
-        """See LakePlace."""
         try:
             found = lock_owner(self.at(LOCK))
         except OSError:
@@ -270,7 +255,7 @@ class LocalPlace(LakePlace):
 
 
 def _is_taken(descriptor: int) -> bool:
-    """Take the lock, if nobody else has it."""
+    """Take the lock, if it is free."""
     for _ in range(LOCK_TRIES):
         if try_lock(descriptor):
             return True
@@ -284,9 +269,9 @@ def _files(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
             path = f"{prefix}{entry.name}"
             if path == OWN:
                 continue
-            # Links are not followed: what they lead to is elsewhere, or is listed anyway.
+            # Do not follow links: their targets are elsewhere, or listed anyway.
             if entry.is_dir(follow_symlinks=False) and not is_passed_over(entry.name):
-                # Nobody but root knows what is in that of the system, and nobody else needs to.
+                # Only root may read the system folder.
                 with suppress(*(PermissionError,) if path == _LOST else ()):
                     yield from _files(folder / entry.name, f"{path}/")
             else:
@@ -296,12 +281,12 @@ def _files(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
 
 def _remove(folder: Path) -> None:
     if folder.exists():
-        # Somebody's late task may still write there: what is left is removed the next time.
+        # A late task may still write there. The next run removes what is left.
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same file under another name, or a copy where there are no links."""
+    """Link a file, or copy it where there are no links."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -319,7 +304,7 @@ def _before(built: Path) -> Path:
 
 
 def _exchange(built: Path, folder: Path) -> None:
-    """Two folders change places: in one step, or in two where the system has no such step."""
+    """Exchange two folders: in one step, or in two where the system has no such step."""
     try:
         exchanged(built, folder)
     except OSError as error:
@@ -330,7 +315,7 @@ def _exchange(built: Path, folder: Path) -> None:
 
 
 def exchanged(one: Path, other: Path) -> None:
-    """Exchange two names in one step; OSError with ENOSYS, EINVAL or ENOTSUP where that cannot be done."""
+    """Exchange two names in one step. Raises OSError with ENOSYS, EINVAL or ENOTSUP if the system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

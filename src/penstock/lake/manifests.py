@@ -1,25 +1,80 @@
-"""The manifest: which files a lake has, what is in each, and of which store and timeline they are.
+"""The layout of a lake, and its manifest: the list of files, the contents of each, and the store they are from.
 
-It is the last that is written, in one step. A file that it does not name is not part of the lake. It carries its own
-checksum, so that not a byte of it can change unnoticed. But whoever can write to a lake can make a checksum too: every
-path that a document names is checked before anything is done with it.
+The manifest is written last, atomically. A file that it does not name is not part of the lake. It has a checksum, which
+detects damage. But a program that can write to a lake can make a checksum too, so every path that a document names is
+checked before it is used.
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from datetime import date
+from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_128_hexdigest
 
 from penstock import __version__
 from penstock.errors import LakeDamaged, PlaceRefused
 from penstock.files import flaw_of, made_of, parsed
-from penstock.lake.layout import MANIFEST, Named, named
 from penstock.model.times import now_text
 from penstock.store.contract import StoreIdentity
 
+DAY: Final = "recorded_day"
+"""The column that folders are named after. It is in no file; readers that know Hive partitions add it."""
+OWN: Final = "_penstock"
+"""The folder of everything that is not events. Readers of Parquet folders skip such names."""
+MANIFEST: Final = f"{OWN}/manifest.json"
+PENDING: Final = f"{OWN}/pending.json"
+LOCK: Final = f"{OWN}/lock"
+ASIDE: Final = f"{OWN}/aside"
+STAGED: Final = ".new"
+"""The ending of temporary files. It is not .parquet, so that no reader takes them for events."""
+_PATH: Final = re.compile(rf"{DAY}=(\d{{4}}-\d\d-\d\d)/(\d{{20}})-(\d{{20}})\.parquet", re.ASCII)
+_ASIDE: Final = re.compile(rf"{ASIDE}/[0-9a-f]{{32}}\{STAGED}")
+
+
+class Named(NamedTuple):
+    """The parts of the path of a file of events."""
+
+    day: str
+    first: int
+    last: int
+
+
+def folder_of(day: str) -> str:
+    return f"{DAY}={day}"
+
+
+def path_of(day: str, first: int, last: int) -> str:
+    return f"{folder_of(day)}/{first:020}-{last:020}.parquet"
+
+
+def named(path: str) -> Named | None:
+    """The parts of a path; None if it is not that of a file of events."""
+    found = _PATH.fullmatch(path)
+    return Named(found[1], int(found[2]), int(found[3])) if found and _is_day(found[1]) else None
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_aside(path: str) -> bool:
+    """Whether a path is that of a temporary file."""
+    return _ASIDE.fullmatch(path) is not None
+
+
+def is_passed_over(path: str) -> bool:
+    """Whether readers of the folder skip a path, because a part of it begins with an underscore or a dot."""
+    return any(part.startswith(("_", ".")) for part in path.split("/"))
+
+
 FORMAT_VERSION: Final = 1
-"""Of the layout of lakes, of manifests and of what the files say of themselves."""
+"""The version of the lake's layout, of manifests and of files' metadata."""
 RECORDED_US_MIN: Final = -62_135_596_800_000_000
 RECORDED_US_MAX: Final = 253_402_300_799_999_999
 """The years 1 to 9999, in microseconds since 1970."""
@@ -29,9 +84,9 @@ RECORDED_US_MAX: Final = 253_402_300_799_999_999
 class LakeFile:
     """A file of events: the positions from `first` to `last`, of which `rows` are there and the others erased.
 
-    `event_bytes` are those of bodies and headers before they were compressed. `checksum` is of the file's bytes,
-    `digest` of its rows, whatever they are written in; both are XXH3 of 128 bits. The least and greatest position and
-    recorded time (microseconds since 1970) are null if no row is left.
+    `event_bytes` are those of bodies and headers before compression. `checksum` is of the file's bytes, `digest` of its
+    rows; both are XXH3 of 128 bits. The least and greatest position and recorded time (microseconds since 1970) are
+    null if no row is left.
     """
 
     path: str
@@ -49,7 +104,6 @@ class LakeFile:
 
     @property
     def day(self) -> str:
-        """The day that its events were recorded on."""
         found = named(self.path)
         assert found is not None
         return found.day
@@ -71,21 +125,18 @@ class Manifest:
 
     @property
     def identity(self) -> StoreIdentity:
-        """Which history it is."""
         return StoreIdentity(self.store, self.timeline)
 
     @property
     def rows(self) -> int:
-        """Events in all files."""
         return sum(file.rows for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files."""
         return sum(file.bytes for file in self.files)
 
     def with_files(self, removed: set[str], added: list[LakeFile], **changed: Any) -> "Manifest":
-        """The next manifest: without some files, and with others."""
+        """The next manifest, with files removed and added."""
         gone = removed | {file.path for file in added}
         kept = [file for file in self.files if file.path not in gone]
         files = tuple(sorted((*kept, *added), key=lambda file: file.first))
@@ -93,12 +144,11 @@ class Manifest:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The bytes of a manifest."""
     return sealed({"format": FORMAT_VERSION, **asdict(manifest)})
 
 
 def sealed(document: dict[str, Any]) -> bytes:
-    """A document with its checksum."""
+    """The bytes of a document with its checksum."""
     return _text({**document, "checksum": xxh3_128_hexdigest(_text(document))})
 
 
@@ -107,7 +157,7 @@ def _text(document: dict[str, Any]) -> bytes:
 
 
 def opened(lake: str, path: str, data: bytes) -> dict[str, Any]:
-    """A document, checked; raises LakeDamaged, or PlaceRefused if a newer Penstock wrote it."""
+    """A document, checked. Raises LakeDamaged, or PlaceRefused if a newer Penstock wrote it."""
     try:
         document = parsed(data)
         version, checksum = document["format"], document.pop("checksum")
@@ -123,7 +173,7 @@ def opened(lake: str, path: str, data: bytes) -> dict[str, Any]:
 
 
 def decode(lake: str, data: bytes) -> Manifest:
-    """A manifest from its bytes; raises LakeDamaged, or PlaceRefused if a newer Penstock wrote it."""
+    """A manifest from its bytes. Raises LakeDamaged, or PlaceRefused if a newer Penstock wrote it."""
     document = opened(lake, MANIFEST, data)
     try:
         check_entries(lake, MANIFEST, document["files"])
@@ -135,7 +185,7 @@ def decode(lake: str, data: bytes) -> Manifest:
 
 
 def check_entries(lake: str, document: str, entries: Any) -> None:
-    """Files that a document names; raises LakeDamaged, or TypeError or KeyError if they are not even that."""
+    """Check a document's list of files. Raises LakeDamaged, TypeError or KeyError."""
     for entry in entries:
         found = event_path(lake, document, entry["path"])
         if (
@@ -156,7 +206,7 @@ def check_entries(lake: str, document: str, entries: Any) -> None:
 
 
 def event_path(lake: str, document: str, path: Any) -> Named:
-    """What the path of a file of events says; raises LakeDamaged, with the document and the path, if it is not one."""
+    """The parts of the path of a file of events. Raises LakeDamaged, which names the document and the path."""
     reason, found = flaw_of(path), None
     if reason is None:
         reason, found = "is not a file of events", named(path)
@@ -166,7 +216,7 @@ def event_path(lake: str, document: str, path: Any) -> Named:
 
 
 def check(lake: str, document: str, manifest: Manifest) -> None:
-    """Files leave nothing out and have nothing twice; raises LakeDamaged."""
+    """Raise LakeDamaged if files have gaps or overlaps."""
     following = 1
     for file in manifest.files:
         if file.first != following or file.last < file.first:

@@ -1,7 +1,10 @@
-"""Files of events: how rows are sorted, written and read again.
+"""Files of events: how rows are sorted, written, read and digested.
 
-Rows are sorted by context, stream and position, so that engines can skip by the statistics of row groups and pages. A
-file also says of itself what it is, and which of its positions are erased; see `Erased`.
+Rows are sorted by context, stream and position, so that engines can skip row groups and pages by their statistics. A
+file's metadata has its format, its positions, and which of them are erased; see `Erased`.
+
+A digest covers all columns: which values are null, the lengths of texts, and all bytes. It is the same for the same
+rows in the same order, however Arrow holds them (in chunks, with offsets, with bytes behind nulls).
 """
 
 import json
@@ -12,14 +15,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from xxhash import xxh3_128_hexdigest
+from xxhash import xxh3_128, xxh3_128_hexdigest
 
 from penstock.files import parsed
 from penstock.history.columns import TABLE
-from penstock.lake.digests import digest
-from penstock.lake.layout import path_of
-from penstock.lake.manifests import FORMAT_VERSION, LakeFile
+from penstock.lake.manifests import FORMAT_VERSION, LakeFile, path_of
 from penstock.model.times import TICKS_MAX
 
 ROW_GROUP_ROWS: Final = 131_072
@@ -27,23 +29,23 @@ COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 1
 DAY_US: Final = 86_400_000_000
 _REPEATED: Final = ("context", "stream", "type", "headers")
-"""Columns whose values come again and again: they get a dictionary."""
+"""Columns whose values repeat: they get a dictionary."""
 _COUNTED: Final = ("position", "sequence", "timestamp", "recorded_at", "ticks")
-"""Columns of numbers near to one another: their differences are written."""
+"""Columns of numbers close to one another: Parquet stores their differences."""
 _UNSORTED: Final = ("body", "text")
-"""Columns that nobody skips by."""
+"""Columns without statistics."""
 _SORTED: Final = ("context", "stream", "position")
 ERASED_BYTES_MAX: Final = 256 << 20
-"""What a file says is erased in it, unpacked."""
+"""Uncompressed bytes of a file's list of erased events."""
 POSITIONS_MAX: Final = 1 << 28
-"""Positions of one file, of which nearly all must be erased to be so many."""
+"""Positions of one file. Only a file with almost all events erased can have so many."""
 POSITION_MAX: Final = (1 << 63) - 1
 _FORMAT: Final = b"penstock.lake"
 _ERASED: Final = b"penstock.erased"
 
 
 class Erased(NamedTuple):
-    """Events in a row that are erased: of a stream, from a position and a sequence on, recorded at a time (ticks)."""
+    """Consecutive erased events of a stream, from a position and a sequence on, recorded at a time (ticks)."""
 
     position: int
     events: int
@@ -54,11 +56,10 @@ class Erased(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The last position."""
         return self.position + self.events - 1
 
     def between(self, first: int, last: int) -> "Erased | None":
-        """The part of it between two positions."""
+        """The events between two positions."""
         low, high = max(first, self.position), min(last, self.last)
         if low > high:
             return None
@@ -66,8 +67,8 @@ class Erased(NamedTuple):
         return self._replace(position=low, events=high - low + 1, sequence=self.sequence + moved)
 
 
-class Piece(NamedTuple):
-    """What goes into one file: the rows of these positions, sorted, and which of them are erased."""
+class FileContents(NamedTuple):
+    """The contents of one file: the sorted rows of these positions, and which of them are erased."""
 
     day: str
     first: int
@@ -91,12 +92,12 @@ def in_order(batches: Iterable[pa.RecordBatch | pa.Table]) -> pa.Table:
     keys = contexts * (int(streams.max()) + 1) + streams
     if (np.diff(keys) >= 0).all():
         return rows
-    # It is stable, so that rows of one stream stay in the order of their positions.
+    # A stable sort keeps the order of positions within each stream.
     return rows.take(pa.array(np.argsort(keys, kind="stable")))
 
 
 def _ranks(column: pa.ChunkedArray) -> Any:
-    """For each text the place of it among all that there are; texts go by their bytes, as in Parquet's statistics."""
+    """The rank of each text among all. Texts sort by their bytes, as in Parquet's statistics."""
     encoded = pa.chunked_array(column).combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -106,13 +107,17 @@ def _ranks(column: pa.ChunkedArray) -> Any:
     return ranks[encoded.indices.to_numpy()]
 
 
-def encode(piece: Piece) -> tuple[LakeFile, pa.Buffer]:
-    """A file's bytes, and what the manifest says of it."""
-    rows = piece.rows
+def encode_file(contents: FileContents) -> tuple[LakeFile, pa.Buffer]:
+    """A file's entry in the manifest, and its bytes."""
+    rows, first, last = contents.rows, contents.first, contents.last
     found = digest(rows)
+    about = {"format": FORMAT_VERSION, "first": first, "last": last, "digest": found}
+    metadata = {_FORMAT: json.dumps(about).encode()}
+    if contents.erased:
+        metadata[_ERASED] = b85encode(zlib.compress(json.dumps(contents.erased).encode()))
     sink = pa.BufferOutputStream()
     pq.write_table(
-        rows.replace_schema_metadata(_metadata(piece, found)),
+        rows.replace_schema_metadata(metadata),
         sink,
         row_group_size=ROW_GROUP_ROWS,
         compression=COMPRESSION,
@@ -124,45 +129,26 @@ def encode(piece: Piece) -> tuple[LakeFile, pa.Buffer]:
         sorting_columns=[pq.SortingColumn(TABLE.get_field_index(name)) for name in _SORTED],
     )
     data = sink.getvalue()
-    path = path_of(piece.day, piece.first, piece.last)
-    sizes = rows.num_rows, data.size, _event_bytes(rows)
-    sums = xxh3_128_hexdigest(data), found
-    return LakeFile(path, piece.first, piece.last, *sizes, *sums, *_bounds(rows, "position"), *_recorded(rows)), data
+    # `text` does not count, because it is made from bodies.
+    sizes = rows.num_rows, data.size, int(rows["body"].nbytes + rows["headers"].nbytes)
+    bounds = [*_bounds(rows["position"]), *_bounds(rows["recorded_at"].cast(pa.int64()))]
+    path, sums = path_of(contents.day, first, last), (xxh3_128_hexdigest(data), found)
+    return LakeFile(path, first, last, *sizes, *sums, *bounds), data
 
 
-def _event_bytes(rows: pa.Table) -> int:
-    # The buffers of sorted rows are their own; text is not counted, because it is made from bodies.
-    return int(rows["body"].nbytes + rows["headers"].nbytes)
-
-
-def _bounds(rows: pa.Table, name: str) -> tuple[int | None, int | None]:
-    if not rows.num_rows:
+def _bounds(column: pa.ChunkedArray) -> tuple[int | None, int | None]:
+    if not len(column):
         return None, None
-    values = rows[name].combine_chunks().to_numpy(zero_copy_only=False)
+    values = column.to_numpy()
     return int(values.min()), int(values.max())
-
-
-def _recorded(rows: pa.Table) -> tuple[int | None, int | None]:
-    if not rows.num_rows:
-        return None, None
-    values = rows["recorded_at"].cast(pa.int64()).to_numpy()
-    return int(values.min()), int(values.max())
-
-
-def _metadata(piece: Piece, found: str) -> dict[bytes, bytes]:
-    said = {"format": FORMAT_VERSION, "first": piece.first, "last": piece.last, "digest": found}
-    metadata = {_FORMAT: json.dumps(said).encode()}
-    if piece.erased:
-        metadata[_ERASED] = b85encode(zlib.compress(json.dumps(piece.erased).encode()))
-    return metadata
 
 
 def decode(data: pa.Buffer | bytes) -> tuple[pa.Table, list[Erased]]:
-    """The rows of a file as they are written, and what is erased in it. Raises ValueError if it is something else."""
+    """The rows and the erased events of a file. Raises ValueError if it is no such file."""
     try:
         found = pq.read_table(pa.BufferReader(data), partitioning=None)
         rows = found.replace_schema_metadata(None).cast(TABLE)
-        # Arrow reads texts as they are, and offsets too.
+        # Arrow itself does not check texts and offsets.
         rows.validate(full=True)
     except (pa.ArrowException, OSError, KeyError, TypeError) as error:
         raise ValueError(next(iter(str(error).splitlines()), type(error).__name__)) from error
@@ -170,7 +156,7 @@ def decode(data: pa.Buffer | bytes) -> tuple[pa.Table, list[Erased]]:
 
 
 def erased_in(metadata: dict[bytes, bytes]) -> list[Erased]:
-    """What a file says is erased in it. Raises ValueError if that cannot be."""
+    """The erased events in a file's metadata. Raises ValueError if they are not valid."""
     packed = metadata.get(_ERASED)
     if not packed:
         return []
@@ -188,7 +174,7 @@ def _erased(entry: Any) -> Erased:
     found = Erased(*entry)
     numbers = found.position, found.events, found.sequence, found.recorded
     if not all(type(each) is int and 0 <= each <= POSITION_MAX for each in numbers):
-        raise TypeError("a number in it is none")
+        raise TypeError("one of its numbers is not valid")
     for name in (found.context, found.stream):
         if not isinstance(name, str):
             raise TypeError("a name in it is no text")
@@ -197,7 +183,7 @@ def _erased(entry: Any) -> Erased:
 
 
 def check_positions(first: int, last: int, rows: pa.Table, erased: Sequence[Erased]) -> None:
-    """Whether rows, and what is erased, are the events of all positions between two, once each. Raises ValueError."""
+    """Raise ValueError unless rows and erased events cover all positions, once each."""
     events = last - first + 1
     if any(each.events < 1 or each.position < first or each.last > last for each in erased):
         raise ValueError("events are erased in it that are elsewhere")
@@ -215,3 +201,45 @@ def check_positions(first: int, last: int, rows: pa.Table, erased: Sequence[Eras
         values = rows[name].to_numpy()
         if len(values) and not (low <= values.min() and values.max() <= high):
             raise ValueError(f"it has a {name} that cannot be")
+
+
+_EMPTY: Final[dict[Any, Any]] = {pa.string(): "", pa.binary(): b""}
+
+
+def digest(rows: pa.Table) -> str:
+    found = xxh3_128(b"%d" % rows.num_rows)
+    for field in TABLE:
+        found.update(f"|{field.name}:{field.type}|".encode())
+        _add(found, _whole(rows[field.name], field.type))
+    return found.hexdigest()
+
+
+def _whole(column: Any, kind: Any) -> Any:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], kind)
+    return array
+
+
+def _add(found: Any, array: Any) -> None:
+    if array.null_count:
+        found.update(np.packbits(np.asarray(pc.is_valid(array))))
+        array = pc.fill_null(array, _EMPTY[array.type])
+    if array.type in _EMPTY:
+        _add_texts(found, array)
+    else:
+        found.update(_slice(array.buffers()[1], np.int64, array.offset, len(array)))
+
+
+def _add_texts(found: Any, array: Any) -> None:
+    _, offsets, data = array.buffers()
+    if not len(array):
+        return
+    places = _slice(offsets, np.int32, array.offset, len(array) + 1)
+    found.update(np.ascontiguousarray(np.diff(places)))
+    if data is not None:
+        found.update(memoryview(data)[int(places[0]) : int(places[-1])])
+
+
+def _slice(buffer: Any, kind: Any, start: int, count: int) -> Any:
+    return np.frombuffer(buffer if buffer is not None else b"", kind)[start : start + count]

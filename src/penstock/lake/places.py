@@ -1,8 +1,8 @@
 """Where a lake is: a folder of this machine, or a place in an object store or another file system, by its URL.
 
-Files are written aside first, wherever a lake is. In a folder they are synced and renamed, and a day's folder is
-exchanged for another in one step. An object store has neither renames nor folders, but an object is there as a whole or
-not at all: files are copied to their names, and the manifest says which of them count.
+Files are temporary first. In a folder they are synced and renamed, and a day's folder is exchanged for another in one
+step. An object store has neither renames nor folders, but an object is there as a whole or not at all: files are copied
+to their names, and the manifest tells which of them count.
 """
 
 import errno
@@ -19,21 +19,21 @@ from urllib.parse import SplitResult, urlsplit
 
 from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused, StoreError
 from penstock.files import parsed
-from penstock.lake.layout import ASIDE, MANIFEST, STAGED
+from penstock.lake.manifests import ASIDE, MANIFEST, STAGED
 from penstock.model.times import now_text
 from penstock.store.urls import SQLITE
 
 UNSEEN: Final = "on {}, where Spark runs tasks, there is no such lake; its folder must be shared by all machines"
 LOOK_S: Final = 0.1
-"""Seconds between two looks whether a lake is free."""
+"""Seconds between two attempts to take the lock."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LakePlace(ABC):
-    """The files of a lake by their paths inside it. Made by `open_lake_place`; it holds nothing open."""
+    """The files of a lake by their paths inside it. `open_lake_place` makes it; it holds nothing open."""
 
     is_everywhere: bool
-    """Whether other machines find the same there, and not a folder of their own."""
+    """Whether other machines see the same place."""
 
     def __init__(self, shown: str) -> None:
         self.shown = shown
@@ -42,92 +42,88 @@ class LakePlace(ABC):
     def check_inside(self, paths: Iterable[str]) -> None:
         """Raise LakeDamaged if a path is not inside the lake, or is a link that leads out of it.
 
-        Every other method does so too, for the paths that it gets.
+        Every other method checks its paths too.
         """
 
     @abstractmethod
     def find(self, path: str) -> bytes | None:
-        """A small file, or None if it is not there."""
+        """The bytes of a small file, or None."""
 
     @abstractmethod
     def read(self, path: str) -> Any:
-        """A file, as a buffer; raises LakeDamaged if it is not there."""
+        """A file as a buffer. Raises LakeDamaged if it is missing."""
 
     @abstractmethod
     def opened(self, path: str) -> AbstractContextManager[Any]:
-        """A file, of which only parts are read; raises LakeDamaged if it is not there."""
+        """An open file, to read parts of it. Raises LakeDamaged if it is missing."""
 
     @abstractmethod
     def files(self) -> dict[str, int]:
-        """All files with their bytes, also those that are not events, but for what is the lake's own."""
+        """All files with their bytes, except the lake's own documents."""
 
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
-        """Write a small file in one step; it is safe when this returns."""
+        """Write a small file atomically. It is durable when this returns."""
 
     @abstractmethod
     def stage(self, path: str, data: Any) -> str:
-        """Write what is to be at a path; what to give to `publish`. May be called in any process."""
+        """Write a temporary file for a path; returns its name for `publish`. Any process may call this."""
 
     @abstractmethod
     def publish(self, staged: Mapping[str, str]) -> None:
-        """Put staged files (by path) at their paths, as far as they are not there yet."""
+        """Move temporary files (by path) to their paths, unless they are there already."""
 
     @abstractmethod
     def swap(self, day: str, removed: set[str], staged: Mapping[str, str]) -> None:
-        """Put staged files (by path) in the place of others of the same day, for readers of the folder in one step.
+        """Replace files of a day by temporary files (by path), for readers of the folder in one step.
 
-        May be done again after it was interrupted.
+        It can be repeated after an interruption.
         """
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Remove a file, if it is there."""
+        pass
 
     @abstractmethod
     def clear(self) -> None:
-        """Remove all that is aside. What a process that was killed has left there is nobody's."""
+        """Remove all temporary files, also those of killed processes."""
 
     @contextmanager
     def lock(self, what: str, patience_s: float = 0.0) -> Iterator[None]:
-        """Have the lake alone; raises LakeInUse, which says who has it, if it is not free after some seconds."""
+        """Lock the lake. Raises LakeInUse, which names the owner, if it is not free after `patience_s`."""
         deadline = time.monotonic() + patience_s
         with ExitStack() as held:
-            while not self._entered(held, what, is_last=time.monotonic() >= deadline):
+            while True:
+                is_last = time.monotonic() >= deadline
+                try:
+                    held.enter_context(self.locked(what))
+                    break
+                except LakeInUse:
+                    if is_last:
+                        raise
                 time.sleep(LOOK_S)
             yield
 
-    def _entered(self, held: ExitStack, what: str, *, is_last: bool) -> bool:
-        try:
-            held.enter_context(self.locked(what))
-        except LakeInUse:
-            if is_last:
-                raise
-            return False
-        return True
-
     @abstractmethod
     def locked(self, what: str) -> AbstractContextManager[None]:
-        """Have the lake alone; raises LakeInUse at once."""
+        """Lock the lake. Raises LakeInUse at once."""
 
     @abstractmethod
     def holder(self) -> str | None:
-        """Who has it alone at this moment."""
+        """The process that has the lock, if any."""
 
     def missing(self, path: str) -> LakeDamaged:
-        """The error that names a file."""
         return LakeDamaged(self.shown, path, "is not there")
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """What the system says against it, in our words."""
+    def translated_errors(self) -> Iterator[None]:
+        """Translate the system's errors."""
         try:
             yield
         except OSError as error:
             raise self.refused(error) from error
 
     def refused(self, error: OSError) -> StoreError:
-        """An error of the system's as ours."""
         reason = error.strerror or str(error)
         if error.errno in _FULL:
             return StoreError(f"{self.shown}: {reason}. Nothing is lost; make room, and run this again")
@@ -136,7 +132,7 @@ class LakePlace(ABC):
 
 def open_lake_place(lake: str) -> LakePlace:
     """The place of a lake: a path, a `file://` URL, or the URL of another file system."""
-    # What reads object stores is loaded only if there is one.
+    # Import what is needed: object stores take a while.
     scheme, separator, rest = lake.partition("://")
     if not lake or (separator and not rest):
         raise PlaceRefused(lake or "''", "it is no place; say a folder, or a URL such as s3://BUCKET/FOLDER")
@@ -150,16 +146,15 @@ def open_lake_place(lake: str) -> LakePlace:
 
 
 def open_seen_place(lake: str) -> LakePlace:
-    """The same in a task, which may run on another machine. Raises PlaceRefused if the lake is not there."""
+    """The same in a task, perhaps on another machine. Raises PlaceRefused if the lake is not there."""
     place = open_lake_place(lake)
-    # A folder that is missing would be made, on a disk that nobody looks at.
+    # Otherwise a task would create the folder on its own machine.
     if not place.is_everywhere and place.find(MANIFEST) is None:
         raise PlaceRefused(lake, UNSEEN.format(socket.gethostname()))
     return place
 
 
 def parts_of(url: str) -> SplitResult:
-    """The parts of a URL; raises PlaceRefused."""
     try:
         return urlsplit(url)
     except ValueError as error:
@@ -168,24 +163,23 @@ def parts_of(url: str) -> SplitResult:
 
 
 def aside_name() -> str:
-    """A new name aside."""
+    """A new name for a temporary file."""
     return f"{ASIDE}/{uuid.uuid4().hex}{STAGED}"
 
 
 def absolute(place: str) -> str:
-    """A path, or the URL of a store, as it holds for processes whose working directory is another."""
+    """A path, or the URL of a store, for processes with another working directory."""
     if place.startswith(SQLITE):
         return f"{SQLITE}{Path(place.removeprefix(SQLITE)).absolute()}"
     return place if "://" in place else str(Path(place).absolute())
 
 
 def owner(what: str) -> dict[str, Any]:
-    """Who this is, for whoever finds the lake locked."""
+    """A description of this process for others that find the lake locked."""
     return {"what": what, "host": socket.gethostname(), "pid": os.getpid(), "since": now_text()}
 
 
 def shown_owner(data: bytes | None) -> str:
-    """An owner in words."""
     try:
         found = parsed(data or b"")
         return f"{found['what']} of process {found['pid']} on {found['host']}, since {found['since']}"

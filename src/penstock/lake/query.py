@@ -1,11 +1,10 @@
-"""SQL over a lake, and over what its store has had since.
+"""SQL over a lake, and over the newer events of its store.
 
-The table `events` is the files that the manifest names, and then the history from the lake's head on. What is read is
-one state of both. If a compaction takes files away in the middle of a question, it is asked again of what there is
-then; so an answer is only handed out when nothing of it was handed out before.
+The table `events` is the files of the manifest, and then the history after the lake's head: one consistent state of
+both. If a compaction removes files during a query, the query runs again, unless some of its result was returned.
 
-DuckDB reads files of this machine by itself. It has no reader for other file systems unless somebody installs one, so
-those are read by Arrow, through the lake's own place.
+DuckDB reads files of this machine itself. It has no reader for other file systems unless one is installed, so Arrow
+reads those, through the lake's place.
 """
 
 import time
@@ -33,28 +32,27 @@ from penstock.sql.pushdown import Constraints, Filter, parse_filter
 from penstock.sql.session import EVENTS, quoted
 
 ATTEMPTS_MAX: Final = 7
-"""How often a question is asked whose files went in the middle of it."""
+"""How often a query runs if a compaction removes its files."""
 PAUSE_S: Final = 0.1
-"""How long it is waited before it is asked again: twice as long each time, because days go one after the other."""
+"""The pause before the second attempt. It doubles each time, because a compaction changes day by day."""
 _TAIL: Final = "penstock_tail"
 _FILES: Final = "penstock_files"
 
 
 class Asked(NamedTuple):
-    """What an answer is of: a lake as it was, and its store, if that was named."""
+    """The state that a result is from: a lake, and its store, if one was named."""
 
     manifest: Manifest
     now: Now | None
 
     @property
     def head(self) -> int:
-        """The last position of it."""
         return self.manifest.head if self.now is None else self.now.head
 
 
 def look_at(place: LakePlace, url: str | None) -> Asked:
-    """A lake as it is now, and its store if that is named. Raises PlaceRefused if it is another store's."""
-    # The manifest first: what is archived after that is still in the store.
+    """The present state of a lake, and of its store. Raises PlaceRefused if the store is another one."""
+    # The manifest first: events archived after that are still in the store.
     manifest = read_manifest(place)
     if url is None:
         return Asked(manifest, None)
@@ -65,8 +63,10 @@ def look_at(place: LakePlace, url: str | None) -> Asked:
 
 @contextmanager
 def lake_session(place: LakePlace, url: str | None, asked: Asked, limits: Limits) -> Iterator[Session]:
-    """A session in which `events` is a lake, and what its store has had since."""
-    with Session(replace(limits, directories=(*limits.directories, *_directories(place)))) as session:
+    """A session in which `events` is a lake and the newer events of its store."""
+    # DuckDB may read the lake's directory, plain and escaped.
+    own = (str(place.path), _escaped(str(place.path))) if isinstance(place, LocalPlace) else ()
+    with Session(replace(limits, directories=(*limits.directories, *own))) as session:
         _add_files(session, place, asked.manifest)
         if asked.now is None or url is None:
             session.add(_TAIL, TABLE.empty_table())
@@ -80,10 +80,10 @@ def lake_session(place: LakePlace, url: str | None, asked: Asked, limits: Limits
 def _add_files(session: Session, place: LakePlace, manifest: Manifest) -> None:
     if not manifest.files:
         return
-    # A link out of the lake, or a pipe, would be opened by DuckDB.
+    # DuckDB would open a link out of the lake, or a pipe.
     place.check_inside(file.path for file in manifest.files)
     if isinstance(place, LocalPlace):
-        paths = ", ".join(quoted(_plain(str(place.at(file.path)))) for file in manifest.files)
+        paths = ", ".join(quoted(_escaped(str(place.at(file.path)))) for file in manifest.files)
         view = f"FROM read_parquet([{paths}], hive_partitioning = false) SELECT {', '.join(COLUMNS)}"
         try:
             session.add_view(_FILES, view)
@@ -94,13 +94,8 @@ def _add_files(session: Session, place: LakePlace, manifest: Manifest) -> None:
         session.add(_FILES, FilesDataset(place, manifest.files, session.failures))
 
 
-def _directories(place: LakePlace) -> tuple[str, ...]:
-    """What DuckDB may read by itself: the lake's own directory, in both ways that its name is written."""
-    return (str(place.path), _plain(str(place.path))) if isinstance(place, LocalPlace) else ()
-
-
-def _plain(text: str) -> str:
-    """A path that DuckDB takes for one file: a star would stand for many."""
+def _escaped(text: str) -> str:
+    """A path with its wildcards escaped for DuckDB."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 
@@ -113,10 +108,9 @@ def query_lake(
     *,
     is_repeatable: bool = False,
 ) -> Asked:
-    """Ask a lake, and have the answer written; what it was of.
+    """Query a lake, and pass the result to `write`; returns the state that it is from.
 
-    If files went meanwhile, the question is asked again: as long as nothing was written, or if `write` can be called
-    again as if it had not been.
+    If files are removed meanwhile, the query runs again, if `write` has written nothing yet or is repeatable.
     """
     place = open_lake_place(lake)
     for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -137,8 +131,8 @@ def query_lake(
 
 
 def _is_outdated(place: LakePlace, asked: Asked) -> bool:
-    """Whether files are gone that there were when a question was asked; raises LakeDamaged if they should be there."""
-    # In this order: what takes files away is recorded before it does.
+    """Whether files of a query are gone. Raises LakeDamaged if they should be there."""
+    # In this order: a run records its change before it removes files.
     there, now = place.files(), read_manifest(place)
     if not set(asked.manifest.files) <= set(now.files):
         return True
@@ -156,16 +150,14 @@ class FilesDataset(ds.Dataset):  # type: ignore[misc]
     """Files of a lake in another file system, as DuckDB scans them."""
 
     def __init__(self, place: LakePlace, files: Sequence[LakeFile], failures: Failures) -> None:
-        # Nothing of the class above is set up: all that DuckDB asks for is here.
+        # The base class is not initialised: DuckDB calls only the methods below.
         self._place, self._files, self._failures = place, files, failures
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the table."""
         return TABLE
 
     def scanner(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> Any:
-        """One scan of some columns, of the rows that pass a filter."""
         return _FileScan(self._place, self._files, self._failures, list(columns or TABLE.names), filter)
 
 

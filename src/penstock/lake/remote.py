@@ -1,10 +1,10 @@
-"""A lake in an object store, or any other file system that Arrow or fsspec has, by its URL.
+"""A lake in an object store, or in another file system of Arrow or fsspec, by its URL.
 
-Objects are whole or not there: small ones are replaced by writing them, and files are written aside and copied to their
-names. Other file systems show what is half written, so that there everything is written aside and moved. There is
-nothing like a lock: who works on a lake holds a lease, a file with a name and a time in it, and renews it. Two who take
-it in the same moment find out, because each reads it again after a while. Who cannot renew it in time changes nothing
-any more.
+An object is there as a whole or not at all: small ones are replaced by writing them; files are temporary first and then
+copied to their names. Other file systems show half-written files, so there every file is temporary and then moved.
+There are no locks: a process that works on a lake holds a lease, a file with its name and a time, and renews it. If two
+take it at the same moment, each reads it again after a while, and one of them sees that it lost. A process that cannot
+renew the lease in time changes nothing more.
 """
 
 import json
@@ -22,21 +22,19 @@ from pyarrow import fs
 
 from penstock.errors import LakeDamaged, LakeInUse, PenstockError, PlaceRefused, StoreError
 from penstock.files import flaw_of, parsed
-from penstock.lake.layout import ASIDE, LOCK, OWN, STAGED
+from penstock.lake.manifests import ASIDE, LOCK, OWN, STAGED
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
 
 LEASE_S: Final = 60.0
-"""How long a lease holds after it was renewed; who finds an older one takes it over."""
+"""How long a lease holds after its renewal. Any process may take over an older one."""
 RENEWAL_S: Final = 15.0
 SETTLE_S: Final = 1.0
-"""How long it takes until a lease that two have taken is surely that of one."""
+"""How long a process waits before it reads its new lease again."""
 _OBJECTS: Final = ("s3", "gcs", "abfs")
-"""Object stores, by the names that Arrow has for them."""
+"""Object stores, by Arrow's names."""
 
 
 class RemotePlace(LakePlace):
-    """A place behind a URL."""
-
     is_everywhere = True
 
     def __init__(self, url: str) -> None:
@@ -46,24 +44,23 @@ class RemotePlace(LakePlace):
         self._root = root.rstrip("/")
         self._has_objects = str(self._fs.type_name) in _OBJECTS
         self._until = math.inf
-        """Until when (by this machine's clock that never goes back) the lease holds, if there is one."""
+        """When the lease expires, by the monotonic clock."""
 
     def _at(self, path: str) -> str:
-        """The address of a path of the lake; raises LakeDamaged if that is not inside it."""
+        """The address of a path of the lake. Raises LakeDamaged if that is not inside it."""
         if (reason := flaw_of(path)) is not None:
             raise LakeDamaged(self.shown, repr(path), reason)
         return f"{self._root}/{path}"
 
     def check_inside(self, paths: Iterable[str]) -> None:
-        """See LakePlace."""
         for path in paths:
             self._at(path)
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """See LakePlace. Others than the system have errors of their own."""
+    def translated_errors(self) -> Iterator[None]:
+        """See LakePlace. File systems of libraries have other errors than OSError."""
         try:
-            with super().told():
+            with super().translated_errors():
                 yield
         except PenstockError:
             raise
@@ -73,8 +70,7 @@ class RemotePlace(LakePlace):
     # -- reading
 
     def find(self, path: str) -> bytes | None:
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             try:
                 with self._fs.open_input_file(self._at(path)) as file:
                     return bytes(file.read())
@@ -82,14 +78,12 @@ class RemotePlace(LakePlace):
                 return None
 
     def read(self, path: str) -> Any:
-        """See LakePlace."""
         with self.opened(path) as file:
             return file.read_buffer()
 
     @contextmanager
     def opened(self, path: str) -> Iterator[Any]:
-        """See LakePlace."""
-        with self.told():
+        with self.translated_errors():
             try:
                 file = self._fs.open_input_file(self._at(path))
             except FileNotFoundError:
@@ -98,14 +92,13 @@ class RemotePlace(LakePlace):
                 yield file
 
     def files(self) -> dict[str, int]:
-        """See LakePlace."""
         found = self._files_in("")
         return {path: size for path, size in found.items() if not path.startswith(f"{OWN}/")}
 
     def _files_in(self, folder: str) -> dict[str, int]:
         at = self._at(folder) if folder else self._root
         selector = fs.FileSelector(at, recursive=True, allow_not_found=True)
-        with self.told():
+        with self.translated_errors():
             found = self._fs.get_file_info(selector)
         start = len(self._root) + 1
         return {info.path[start:]: info.size for info in found if info.type == fs.FileType.File and info.path[start:]}
@@ -113,21 +106,18 @@ class RemotePlace(LakePlace):
     # -- writing
 
     def replace(self, path: str, data: bytes) -> None:
-        """See LakePlace."""
         self._check_lease()
         self._set(path, data, aside_name())
 
     def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
-        """See LakePlace."""
         aside = aside_name()
-        with self.told():
+        with self.translated_errors():
             self._put(aside, data)
         return aside
 
     def publish(self, staged: Mapping[str, str]) -> None:
-        """See LakePlace."""
         self._check_lease()
-        with self.told():
+        with self.translated_errors():
             for path, aside in staged.items():
                 if self._is_there(aside):
                     self._take(aside, path)
@@ -135,21 +125,19 @@ class RemotePlace(LakePlace):
                     raise self.missing(aside)
 
     def swap(self, day: str, removed: set[str], staged: Mapping[str, str]) -> None:  # noqa: ARG002 - both are there
-        """See LakePlace: the others are there as well until the manifest is written."""
+        """See LakePlace. The old files stay until the manifest is written."""
         self.publish(staged)
 
     def remove(self, path: str) -> None:
-        """See LakePlace."""
         self._check_lease()
         self._delete(path)
 
     def clear(self) -> None:
-        """See LakePlace."""
         for path in self._files_in(ASIDE):
             self.remove(path)
 
     def _set(self, path: str, data: bytes, aside: str) -> None:
-        with self.told():
+        with self.translated_errors():
             if self._has_objects:
                 self._put(path, data)
             else:
@@ -162,7 +150,7 @@ class RemotePlace(LakePlace):
             file.write(data)
 
     def _take(self, aside: str, path: str) -> None:
-        """Give a file that is aside its name. An object stays aside as well, until all is cleared."""
+        """Give a temporary file its name. A temporary object stays until `clear`."""
         if self._has_objects:
             self._fs.copy_file(self._at(aside), self._at(path))
             return
@@ -172,7 +160,7 @@ class RemotePlace(LakePlace):
         except OSError:
             if not (self._is_there(aside) and self._is_there(path)):
                 raise
-            # Some file systems, such as HDFS, give no file a name that another one has.
+            # Some file systems, such as HDFS, cannot rename onto an existing file.
             self._delete(path)
             self._fs.move(self._at(aside), self._at(path))
 
@@ -184,14 +172,13 @@ class RemotePlace(LakePlace):
         return bool(self._fs.get_file_info(self._at(path)).type == fs.FileType.File)
 
     def _delete(self, path: str) -> None:
-        with self.told(), suppress(FileNotFoundError):
+        with self.translated_errors(), suppress(FileNotFoundError):
             self._fs.delete_file(self._at(path))
 
-    # -- having it alone
+    # -- the lease
 
     @contextmanager
     def locked(self, what: str) -> Iterator[None]:
-        """See LakePlace."""
         mine = {**owner(what), "token": uuid.uuid4().hex}
         if (holder := self.holder()) is not None:
             raise LakeInUse(self.shown, holder)
@@ -209,14 +196,14 @@ class RemotePlace(LakePlace):
             if renewal.is_alive():
                 renewal.join()
             self._until = math.inf
-            # If this fails, it runs out.
+            # If this fails, the lease expires.
             with suppress(PenstockError):
                 if self._has(mine):
                     self._delete(LOCK)
 
     def _renew(self, mine: Mapping[str, Any]) -> None:
         began = time.monotonic()
-        # Whole seconds: who reads while it is renewed may get as many bytes as the lease before had.
+        # Whole seconds: a concurrent reader may get as many bytes as the old lease had.
         lease = json.dumps({**mine, "until": math.ceil(time.time() + LEASE_S)}).encode()
         self._set(LOCK, lease, f"{LOCK}.{mine['token']}{STAGED}")
         self._until = began + LEASE_S
@@ -225,7 +212,7 @@ class RemotePlace(LakePlace):
         return bool((_lease(self.find(LOCK)) or {}).get("token") == mine["token"])
 
     def _keep(self, mine: Mapping[str, Any], over: threading.Event) -> None:
-        """Renew the lease until it is over, or lost, or ran out. What fails is tried again as long as it holds."""
+        """Renew the lease until it is over, lost or expired. Failures are retried while it holds."""
         while not over.wait(RENEWAL_S) and time.monotonic() < self._until:
             with suppress(PenstockError):
                 if not self._has(mine):
@@ -234,7 +221,7 @@ class RemotePlace(LakePlace):
                 self._renew(mine)
 
     def _check_lease(self) -> None:
-        """Who has lost the lease changes nothing."""
+        """Raise if the lease is lost."""
         if time.monotonic() < self._until:
             return
         if (holder := self.holder()) is not None:
@@ -242,14 +229,12 @@ class RemotePlace(LakePlace):
         raise StoreError(f"{self.shown}: the lease on it could not be renewed. Nothing is lost; run this again")
 
     def holder(self) -> str | None:
-        """See LakePlace."""
         data = self.find(LOCK)
         lease = _lease(data)
         return shown_owner(data) if lease is not None and lease.get("until", 0) > time.time() else None
 
 
 def _line(error: Exception) -> str:
-    """The first line of what an error says."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
@@ -258,13 +243,13 @@ def _lease(data: bytes | None) -> dict[str, Any] | None:
         found = None if data is None else dict(parsed(data))
     except (ValueError, TypeError):
         return None
-    # What somebody else has put there is no lease, unless it says until when.
+    # A file of another program is no lease.
     return found if found is not None and isinstance(found.get("until"), int | float) else None
 
 
 def _file_system(url: str, shown: str) -> tuple[Any, str]:
-    """The file system that a URL means, and the path in it: Arrow's own, or fsspec's."""
-    # Hadoop has a name of its own for S3.
+    """The file system of a URL, Arrow's or fsspec's, and the path in it."""
+    # Hadoop has other names for S3.
     url = re.sub("^s3[an]://", "s3://", url)
     try:
         known, root = fs.FileSystem.from_uri(url)
@@ -280,7 +265,7 @@ def _file_system(url: str, shown: str) -> tuple[Any, str]:
     except PenstockError:
         raise
     except Exception as error:
-        # Each of its file systems has errors of its own, and the URL may have a password in it.
+        # Each file system has its own errors, and the URL may have a password in it.
         reason = f"no file system is known for it: {_line(ours)}; {_line(error)}"
         raise PlaceRefused(shown, reason.replace(url, shown)) from error
     return fs.PyFileSystem(fs.FSSpecHandler(found)), path

@@ -98,7 +98,6 @@ _ALL_ON_MACOS: Final = 0x3F
 
 @contextmanager
 def plain_locale() -> Iterator[None]:
-    """The locale "C" for this thread."""
     use, plain = _locale_functions()
     before = use(plain)
     try:
@@ -160,7 +159,7 @@ class Sandbox:
         return step
 
     def failure(self, code: object) -> FunctionFailed:
-        """The error that a step's answer stands for, as yet without the message's number."""
+        """The error for a step's answer, without the message's number."""
         if code == _TIMED_OUT:
             return timed_out(self._limits)
         if code == _NO_MEMORY:
@@ -191,7 +190,6 @@ class Sandbox:
 
 
 def timed_out(limits: LuaLimits) -> FunctionTimedOut:
-    """A function took longer than it may."""
     return FunctionTimedOut(f"ran for more than {limits.call_ms_max} ms")
 
 
@@ -247,8 +245,6 @@ class Watch:
 
 
 class Watchdog:
-    """The thread, and what it watches."""
-
     def __init__(self) -> None:
         self._watches: list[Watch] = []
         self._changed = Condition()
@@ -334,15 +330,12 @@ class Program:
             # Steps catch everything but a lack of memory for the catching itself.
             error: FunctionFailed | None = self._sandbox.exhausted()
         else:
-            error = self._error(failure)
+            error = failure if isinstance(failure, FunctionFailed) else None
+            if failure is not None and error is None:
+                error = self._sandbox.failure(failure)
         if error is not None:
             error.message = len(work.outputs)
         return Ran(work.outputs, work.state, error)
-
-    def _error(self, failure: Failure) -> FunctionFailed | None:
-        if failure is None or isinstance(failure, FunctionFailed):
-            return failure
-        return self._sandbox.failure(failure)
 
 
 def _source(function: str, limits: LuaLimits) -> bytes:

@@ -160,7 +160,6 @@ def new_event(
 
 
 def random_id() -> bytes:
-    """The 16 bytes of a random (version 4) UUID."""
     raw = bytearray(os.urandom(16))
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
@@ -187,7 +186,6 @@ class PositionRange(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many positions it has."""
         return self.last - self.first + 1
 
 
@@ -212,5 +210,4 @@ class EventFilter:
 
     @property
     def is_open(self) -> bool:
-        """Whether every event passes."""
         return self.context is None and not self.prefix and self.types is None

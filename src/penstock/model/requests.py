@@ -13,8 +13,6 @@ from penstock.model.events import ANY, NewEvent
 
 
 class Right(Flag):
-    """The rights of a principal."""
-
     READ = auto()
     APPEND = auto()
     CONSUME = auto()
@@ -389,7 +387,6 @@ class ReplayQueue(Request):
     mark: ProducerMark | None = None
 
     def is_marked(self) -> bool:
-        """By its mark."""
         return self.mark is not None
 
 
@@ -411,16 +408,12 @@ class GetStats(Request):
 
 
 class IteratorKind(StrEnum):
-    """How an iterator treats a message."""
-
     MAP = "map"
     FILTER = "filter"
     REDUCE = "reduce"
 
 
 class Over(StrEnum):
-    """What an iterator reads."""
-
     LOG = "log"
     ITERATOR = "iterator"
     STREAM = "stream"

@@ -35,7 +35,6 @@ _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz
 
 
 def stamp_of(ticks: int, kind: int = KIND_UTC) -> int:
-    """The stamp of a time and its kind."""
     return kind << 62 | ticks
 
 
@@ -45,12 +44,10 @@ def ticks_of(stamp: int) -> int:
 
 
 def ticks_of_unix_ns(nanoseconds: int) -> int:
-    """Ticks of a time given as nanoseconds since 1970."""
     return UNIX_EPOCH_TICKS + nanoseconds // 100
 
 
 def unix_ns_of(ticks: int) -> int:
-    """Nanoseconds since 1970 of a time given as ticks."""
     return (ticks - UNIX_EPOCH_TICKS) * 100
 
 
@@ -66,7 +63,6 @@ def datetime_of(ticks: int) -> datetime:
 
 
 def now_ticks() -> int:
-    """The time by this machine's clock."""
     return ticks_of_unix_ns(time.time_ns())
 
 

@@ -1,8 +1,8 @@
-"""What Spark keeps of its flows, read without Spark: checkpoints, and the logs of the files that tables have.
+"""Spark's checkpoints of flows and its logs of tables' files, read without Spark.
 
-A checkpoint is a folder: `offsets/N` says how far batch N goes, `commits/N` that it is done, `sources/0/N` which files
-were read, if the flow reads a table. A table that a stream writes has a log `_spark_metadata/N` of the files that batch
-N has added. In both logs, `N.compact` has everything up to N. A table that was made anew has a new checkpoint, numbered
+A checkpoint is a folder: `offsets/N` has the end of batch N, `commits/N` exists if it is done, and `sources/0/N` lists
+the files it read, if the flow reads a table. A table that a stream writes has a log `_spark_metadata/N` of the files
+that batch N added. In both logs, `N.compact` has everything up to N. A refreshed table has a new checkpoint, numbered
 one higher; the last one counts.
 """
 
@@ -18,22 +18,20 @@ from penstock.pipelines.projects import local_path
 FILES_LOG: Final = "_spark_metadata"
 _COMPACT: Final = ".compact"
 DIGITS_MAX: Final = 19
-"""Of a position, or of the number of a batch."""
+"""Digits of a position or of a batch number."""
 _HEADER_LINES: Final = 2
-"""Lines of an offset file that come before those of the sources."""
+"""Lines of an offset file before those of the sources."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The checkpoint of one flow into one table or sink."""
-
     flow: str
     target: str
     path: Path
 
     @property
     def planned(self) -> int:
-        """The last batch that was begun, or -1."""
+        """The last batch that began, or -1."""
         return last_batch(self.path / "offsets")
 
     @property
@@ -42,7 +40,7 @@ class Checkpoint:
         return last_batch(self.path / "commits")
 
     def offsets(self) -> list[dict[str, Any]]:
-        """How far each source was read by the last batch that is done."""
+        """The end of the last batch that is done, for each source."""
         if self.committed < 0:
             return []
         try:
@@ -53,7 +51,7 @@ class Checkpoint:
         return [each for each in found if isinstance(each, dict)]
 
     def files_read(self) -> dict[int, set[Path]]:
-        """The files that were read by batches that are done, for each source that is a table."""
+        """The files that complete batches have read, for each source that is a table."""
         found = {}
         for source, offset in enumerate(self.offsets()):
             if "logOffset" in offset:
@@ -63,18 +61,17 @@ class Checkpoint:
 
 
 def checkpoints(folder: Path | None) -> list[Checkpoint]:
-    """Every checkpoint that counts, by target and flow."""
+    """Every current checkpoint, by target and flow."""
     if folder is None:
         return []
-    # A table or a flow may be called like this, too: what counts is in a folder that is numbered.
+    # A table or a flow may have this name too. Checkpoints are in a numbered folder.
     flows = {offsets.parent.parent for offsets in folder.glob("**/offsets") if offsets.parent.name.isdecimal()}
-    found = [Checkpoint(flow.name, flow.parent.name, flow / str(_version(flow))) for flow in flows]
+    found = []
+    for flow in flows:
+        # The last one counts, even if it is empty.
+        version = max(int(path.name) for path in flow.iterdir() if path.name.isdecimal())
+        found.append(Checkpoint(flow.name, flow.parent.name, flow / str(version)))
     return sorted(found, key=lambda each: (each.target, each.flow))
-
-
-def _version(flow: Path) -> int:
-    """The last checkpoint of a flow, also if it is still empty."""
-    return max(int(path.name) for path in flow.iterdir() if path.name.isdecimal())
 
 
 def last_batch(log: Path) -> int:
@@ -83,11 +80,18 @@ def last_batch(log: Path) -> int:
 
 
 def logged_files(log: Path, until: int | None = None) -> Iterator[Path]:
-    """The files that a log has, up to a batch."""
+    """The files in a log, up to a batch."""
     logs = sorted((number, path) for number, path in _logs(log) if until is None or number <= until)
     begin = max((index for index, (_, path) in enumerate(logs) if path.name.endswith(_COMPACT)), default=0)
     for _, path in logs[begin:]:
-        yield from _entries(path)
+        try:
+            for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+                entry = parsed(line)
+                place = local_path(entry["path"])
+                if place is not None and entry.get("action", "add") == "add":
+                    yield place
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise _damaged(path, str(error)) from None
 
 
 def _logs(log: Path) -> Iterator[tuple[int, Path]]:
@@ -98,19 +102,8 @@ def _logs(log: Path) -> Iterator[tuple[int, Path]]:
                 yield int(number), path
 
 
-def _entries(path: Path) -> Iterator[Path]:
-    try:
-        for line in path.read_text(encoding="utf-8").splitlines()[1:]:
-            entry = parsed(line)
-            place = local_path(entry["path"])
-            if place is not None and entry.get("action", "add") == "add":
-                yield place
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _damaged(path, str(error)) from None
-
-
 def number_of(checkpoint: Path, offset: dict[str, Any], name: str) -> int:
-    """A number that an offset has, as a number or as its digits. Raises InvalidRequest."""
+    """A number in an offset, as a number or as digits. Raises InvalidRequest."""
     value = str(offset[name]) if isinstance(offset[name], int | str) else ""
     if not value.isdecimal() or len(value) > DIGITS_MAX:
         raise _damaged(checkpoint / "offsets", f"its {name} is no number")

@@ -1,6 +1,6 @@
-"""What runs leave in a project for others to see: who is at work, and how each flow went last time.
+"""The traces of a run in a project: a lock with its owner, and the result of each flow.
 
-A run holds a lock on a file as long as its process lives. The state is one small file, always replaced whole.
+A run holds the lock as long as its process lives. The state is one small file, which is replaced atomically.
 """
 
 import fcntl
@@ -30,15 +30,15 @@ from penstock.pipelines.projects import Project
 STATE: Final = "state.json"
 LOCK: Final = "lock"
 METASTORE_LOCK: Final = "dbex.lck"
-"""The file in a metastore that whoever has it open holds a lock on."""
+"""The file that a process locks while it has the metastore open."""
 METASTORE_S: Final = 30.0
-"""Seconds that the Spark of a run that was killed has to end."""
+"""Seconds for the Spark of a killed run to end."""
 LOOK_S: Final = 0.2
 STATE_BYTES_MAX: Final = 64 << 20
 
 
 def read_state(project: Project) -> dict[str, Any]:
-    """What the last run has left; nothing if there was none. Raises InvalidRequest if it is something else."""
+    """The state that the last run left; empty if there was none. Raises InvalidRequest if it is damaged."""
     path = project.own / STATE
     try:
         found = parsed(read_file(path, STATE_BYTES_MAX))
@@ -52,7 +52,7 @@ def read_state(project: Project) -> dict[str, Any]:
 
 
 def _check(state: Any) -> None:
-    """Raise unless a state has what runs write: whoever reads it relies on that."""
+    """Raise unless a state has the types that its readers rely on."""
     for flow in state.get("flows", {}).values():
         for name, value in flow.items():
             if not (value is None or (isinstance(value, str) and value.isprintable())):
@@ -74,15 +74,14 @@ def _list(value: Any) -> list[Any]:
 
 
 def write_state(project: Project, state: dict[str, Any]) -> None:
-    """Replace the state."""
     make_folder(project.own, shared=is_shared(project.folder))
     with atomic_write(project.own / STATE, sync=False) as file:
         file.write(json.dumps(state, indent=1, ensure_ascii=False).encode())
 
 
 @contextmanager
-def alone(project: Project, what: str) -> Iterator[None]:
-    """Have a project alone. Raises InvalidRequest, which says who else has it."""
+def lock_project(project: Project, what: str) -> Iterator[None]:
+    """Lock a project. Raises InvalidRequest, which names the owner of the lock."""
     make_folder(project.own, shared=is_shared(project.folder))
     descriptor = private(project.own / LOCK, os.O_RDWR | os.O_CREAT)
     try:
@@ -99,7 +98,7 @@ def alone(project: Project, what: str) -> Iterator[None]:
 
 
 def holder(project: Project) -> str | None:
-    """Who has a project, if anybody has."""
+    """The owner of the lock, if any."""
     try:
         found = lock_owner(project.own / LOCK)
     except OSError:
@@ -112,7 +111,7 @@ def _owner(text: bytes) -> str:
 
 
 def _wait_for_metastore(project: Project) -> None:
-    """The Spark of a run that was killed goes on for a moment; two on one metastore are refused by it."""
+    """Wait for the Spark of a killed run to end: a metastore refuses a second one."""
     deadline = time.monotonic() + METASTORE_S
     while _is_metastore_open(project.metastore):
         if time.monotonic() > deadline:

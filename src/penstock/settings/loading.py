@@ -129,7 +129,7 @@ def read_toml(path: Path, source: str) -> dict[str, object]:
 
 
 def refuse_unknown(key: str, value: object, source: str) -> None:
-    """Raise for a key that is no setting, naming the one that was perhaps meant."""
+    """Raise for a key that is no setting, with a suggestion."""
     if key not in TABLE:
         near = difflib.get_close_matches(key.replace("-", "_").lower(), TABLE, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -137,7 +137,7 @@ def refuse_unknown(key: str, value: object, source: str) -> None:
 
 
 def parse_one(name: str, value: object, source: str) -> Any:
-    """Parse one raw value, and say whose value was wrong if it was."""
+    """Parse one raw value. Raises BadSetting."""
     try:
         return TABLE[name].parse(value)
     except ValueError as error:

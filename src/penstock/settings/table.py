@@ -62,7 +62,6 @@ def size(minimum: int) -> Callable[[object], int]:
 
 
 def choice(*words: str) -> Callable[[object], str]:
-    """One of the given words, in any case."""
 
     def parse(raw: object) -> str:
         if not isinstance(raw, str) or raw.lower() not in words:
@@ -306,8 +305,6 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table."""
-
     name: str
     default: object
     help: str

@@ -10,8 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from contextlib import closing, suppress
-from functools import partial
+from contextlib import suppress
 from queue import Queue
 from typing import Final, NoReturn
 
@@ -22,6 +21,7 @@ from penstock.lua import LuaLimits, Ran
 from penstock.spark.build_tasks import STAGE_LIMITS, ChildJob, TaskProgress, messages_that_fit, read_job
 from penstock.spark.builds import BuildStore, open_build_store
 from penstock.spark.stages import requests_of
+from penstock.store.contract import ReadLimits
 from penstock.store.outputs import CHUNK_ITEMS_MAX, chunks_of
 
 RUN_MESSAGES: Final = 8192
@@ -50,8 +50,11 @@ class TaskRun(OutputRun):
             outputs_bytes_max=RUN_BYTES,
         )
         step = Step(job.seconds_max, BUFFERED_ITEMS, RUN_BYTES, limits)
-        super().__init__(start, Point(progress.source, 0, progress.state), step, partial(store.read, start), _leave)
+        super().__init__(start, Point(progress.source, 0, progress.state), step, self._read_messages, _leave)
         self.errors = progress.failed
+
+    def _read_messages(self, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
+        return self._store.messages(self._job.task.start.id, ordinal, limits.events_max)
 
     def go(self) -> TaskProgress:
         """Run until the end of the task, an error that stops it, or the end of its time."""
@@ -74,7 +77,7 @@ class TaskRun(OutputRun):
     def _stage(self) -> None:
         for chunks in requests_of(chunks_of(self.items), len):
             task = self._job.task
-            self._store.stage(task.start, task.number, self._job.attempt, self._units, chunks)
+            self._store.stage(task.start.id, task.number, self._job.attempt, self._units, chunks)
             self._units += len(chunks)
         self._count += len(self.items)
         found = (self.point.source, self._units, self._count, self.point.state)
@@ -131,7 +134,7 @@ def _receive(jobs: "Queue[ChildJob]") -> None:
 def run(job: ChildJob) -> TaskProgress | PenstockError:
     """Run a job; returns its progress, or the error that stopped it."""
     try:
-        with closing(open_build_store(job.task.url, job.task.start.iterator)) as store:
+        with open_build_store(job.task.url, job.task.start.iterator) as store:
             task = TaskRun(store, job)
             try:
                 return task.go()

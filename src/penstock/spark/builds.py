@@ -8,7 +8,7 @@ The driver installs the attempts that it names, so an attempt that was lost, or 
 nothing. The server continues with messages that come meanwhile.
 
 A store limits what one job may stage. A build that is larger runs in rounds of fewer messages, each installed
-separately. What was staged of the first messages when the build met the limit is the first round.
+separately. Items that were staged before the build met the limit become the first round.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +54,8 @@ ROOM_SHARE: Final = 3, 4
 """The share of the limit that a round is planned for once the limit is known: not all messages are alike."""
 REQUEST_S_MAX: Final = 60.0
 """Timeout of one request to a server, reconnects included: other tasks may keep it busy."""
+READ_BYTES: Final = 4 << 20
+"""Bytes of messages of one read; a server has its own limit."""
 DEFAULT_LIMITS: Final = LuaLimits()
 
 
@@ -61,78 +63,46 @@ DEFAULT_LIMITS: Final = LuaLimits()
 
 
 class BuildStore(Protocol):
-    """Access to one iterator: a server does the work, every task opens PostgreSQL, or tasks write files.
-
-    The same places as for events; see `penstock.spark.stages`.
-    """
+    """Access to one iterator: a client's `Build`, or `DirectBuildStore`. `id` is that of the iterator."""
 
     def begin(self) -> BuildStart:
         """The state of the index now, and what is needed to continue from it."""
 
-    def read(self, start: BuildStart, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-        """Messages from an ordinal on, in the form of `penstock.engine.iterator_jobs`."""
+    def messages(self, id: int, ordinal: int, count: int, /) -> list[bytes | None]:
+        """Up to `count` messages from an ordinal on; fewer if they are large."""
 
-    def stage(self, start: BuildStart, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
+    def stage(self, id: int, part: int, attempt: str, number: int, chunks: Sequence[bytes], /) -> None:
         """Stage chunks of an attempt; the first of them has this number."""
 
-    def install(self, start: BuildStart, messages: int, winners: Sequence[Winner], state: bytes | None) -> Installed:
+    def install(self, start: BuildStart, messages: int, winners: Sequence[Winner], state: bytes | None, /) -> Installed:
         """Add the chunks of the winning attempts to the index, up to so many messages."""
 
-    def drop(self, start: BuildStart) -> None:
+    def drop(self, id: int, /) -> None:
         """Drop what was staged."""
 
-    def position(self, start: BuildStart, ordinal: int) -> int | None:
+    def position(self, id: int, ordinal: int, /) -> int | None:
         """The position of a message's event, if that is known."""
 
-    def close(self) -> None:
-        """Release everything."""
 
-
-def open_build_store(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> BuildStore:
+@contextmanager
+def open_build_store(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterator[BuildStore]:
     """Access to an iterator in the store that a URL names. A server has its own limits for functions."""
     if url.startswith(SERVED):
-        return ServedBuildStore(url, name)
+        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import
+
+        with connect(url, timeout=REQUEST_S_MAX) as client:
+            yield client.build(name)
+        return
     if not url.startswith((SQLITE, *POSTGRES)) or url == SQLITE:
         from penstock.client.transport import WAYS  # noqa: PLC0415 - slow to import
 
         raise BadUrl(url, WAYS)
-    return DirectBuildStore(url, name, lua)
-
-
-class ServedBuildStore:
-    """A build with a server, through a client."""
-
-    def __init__(self, url: str, name: str) -> None:
-        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import, and seldom used
-
-        self._client = connect(url, timeout=REQUEST_S_MAX)
-        self._build = self._client.build(name)
-
-    def begin(self) -> BuildStart:
-        return self._build.begin()
-
-    def read(self, start: BuildStart, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-        """See BuildStore. The server limits the bytes of one answer."""
-        return self._build.messages(start.id, ordinal, limits.events_max)
-
-    def stage(self, start: BuildStart, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
-        self._build.stage(start.id, part, attempt, number, chunks)
-
-    def install(self, start: BuildStart, messages: int, winners: Sequence[Winner], state: bytes | None) -> Installed:
-        return self._build.install(start, messages, winners, state)
-
-    def drop(self, start: BuildStart) -> None:
-        self._build.drop(start.id)
-
-    def position(self, start: BuildStart, ordinal: int) -> int | None:
-        return self._build.position(start.id, ordinal)
-
-    def close(self) -> None:
-        self._client.close()
+    with closing(DirectBuildStore(url, name, lua)) as store:
+        yield store
 
 
 class DirectBuildStore:
-    """A build in a store that this process opens when it is needed."""
+    """A build in a store that this process opens when it is needed. It stages as `penstock.spark.stages` does."""
 
     def __init__(self, url: str, name: str, lua: LuaLimits) -> None:
         self._url = url
@@ -149,44 +119,41 @@ class DirectBuildStore:
         from penstock.engine.staging import start_of  # noqa: PLC0415 - slow to import, and tasks do not begin
 
         start = start_of(self._store, self._name, self._lua)
-        stages = self._staging(start)
+        stages = self._staging(start.id)
         if isinstance(stages, FileStages):
             with _store_in_use():
                 stages.check_owner()
         return start
 
-    def read(self, start: BuildStart, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-        return iterator_jobs.read_source(
-            self._store, find_iterator(self._store, start.iterator, start.id), ordinal, limits
-        )
+    def messages(self, id: int, ordinal: int, count: int) -> list[bytes | None]:
+        limits = ReadLimits(events_max=count, bytes_max=READ_BYTES)
+        return iterator_jobs.read_source(self._store, find_iterator(self._store, self._name, id), ordinal, limits)
 
-    def stage(self, start: BuildStart, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
-        self._staging(start).stage(part, attempt, number, list(map(make_output_unit, chunks)))
+    def stage(self, id: int, part: int, attempt: str, number: int, chunks: Sequence[bytes]) -> None:
+        self._staging(id).stage(part, attempt, number, list(map(make_output_unit, chunks)))
 
     def install(self, start: BuildStart, messages: int, winners: Sequence[Winner], state: bytes | None) -> Installed:
         op = Install(start.id, start.source, start.items, messages, tuple(winners), state)
         with _store_in_use():
-            return self._staging(start).install(op)
+            return self._staging(start.id).install(op)
 
-    def drop(self, start: BuildStart) -> None:
-        self._staging(start).drop()
+    def drop(self, id: int) -> None:
+        self._staging(id).drop()
 
-    def position(self, start: BuildStart, ordinal: int) -> int | None:
-        return iterator_jobs.message_position(
-            self._store, find_iterator(self._store, start.iterator, start.id), ordinal
-        )
+    def position(self, id: int, ordinal: int) -> int | None:
+        return iterator_jobs.message_position(self._store, find_iterator(self._store, self._name, id), ordinal)
 
     def close(self) -> None:
         self._close_stages()
         if "_store" in self.__dict__:
             self._store.close()
 
-    def _staging(self, start: BuildStart) -> StoreStages | FileStages:
+    def _staging(self, id: int) -> StoreStages | FileStages:
         """The stages of this iterator; a new iterator of the same name has others."""
-        if self._stages is None or self._id != start.id:
+        if self._stages is None or self._id != id:
             self._close_stages()
             kind = FileStages if self._url.startswith(SQLITE) else StoreStages
-            self._id, self._stages = start.id, kind(self._url, output_job(start.id))
+            self._id, self._stages = id, kind(self._url, output_job(id))
         return self._stages
 
     def _close_stages(self) -> None:
@@ -266,14 +233,14 @@ def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterato
     Start and end the Spark session inside the block, so that its tasks stage nothing after the drop.
     """
     url = absolute_url(url)
-    with closing(open_build_store(url, name, lua)) as store:
+    with open_build_store(url, name, lua) as store:
         start = store.begin()
         try:
             yield Build(store, url, start)
         except BaseException:
             # What cannot be dropped now expires later.
             with suppress(PenstockError):
-                store.drop(start)
+                store.drop(start.id)
             raise
 
 
@@ -356,7 +323,7 @@ class Build:
         except LimitExceeded as error:
             if error.limit not in STAGE_LIMITS or start.head - start.source <= 1:
                 raise
-            self._store.drop(start)
+            self._store.drop(start.id)
             size.shrink(start, results, error)
             return None
         if full is not None:
@@ -424,7 +391,7 @@ def _install(store: BuildStore, start: BuildStart, results: Sequence[TaskResult]
     position = None
     # The build is done. A detail for its report is no reason to fail.
     with suppress(PenstockError):
-        position = store.position(start, first.message)
+        position = store.position(start.id, first.message)
     if last.error is not None:
         return outcome._replace(error=last.error, position=position)
     failed = sum(one.progress.failed for one in results)

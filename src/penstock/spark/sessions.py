@@ -281,7 +281,9 @@ def _start(name: str, master: str, conf: Mapping[str, str], jvm: _Jvm) -> "Spark
                 spark: SparkSession = run_in_thread(builder.getOrCreate, jvm.end)
                 if jvm.is_ours:
                     _silence_accumulators(spark.sparkContext)
-                run_in_thread(lambda: _check_sql_options(spark, conf), jvm.end)
+                # Read these options now: Spark reads them late, and a bad value then kills its threads silently.
+                names = [name for name in conf if name.startswith(_SQL)]
+                run_in_thread(lambda: [spark.conf.get(name) for name in names], jvm.end)
         except Exception as error:  # noqa: BLE001 - see below
             # Py4J has no better class for a JVM's error, and asks the JVM for its text.
             reason = _reason(log, error)
@@ -311,13 +313,6 @@ def _silence_accumulators(context: Any) -> None:
             handle(*request)
 
     server.handle_error = handle_error
-
-
-def _check_sql_options(spark: "SparkSession", conf: Mapping[str, str]) -> None:
-    """Read the options now: Spark reads them late, and a bad value then kills some of its threads silently."""
-    for name in conf:
-        if name.startswith(_SQL):
-            spark.conf.get(name)
 
 
 def _warn_without_executors(spark: "SparkSession") -> None:

@@ -25,26 +25,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    DateType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import DataType, StructType
 
 from penstock.errors import InvalidRequest
 from penstock.event_json import BadEvent, id_of
@@ -141,19 +124,20 @@ _SPARK_OPTIONS: Final = ("checkpointlocation", "path", "queryname")
 # -- columns
 
 
-_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
-ORDERED: Final = (*_WHOLE, FloatType, DoubleType, DateType, TimestampType, TimestampNTZType, StringType, BinaryType)
+_WHOLE: Final = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+_TIMES: Final = (types.DateType, types.TimestampType, types.TimestampNTZType)
+ORDERED: Final = (*_WHOLE, *_TIMES, types.FloatType, types.DoubleType, types.StringType, types.BinaryType)
 """Types that a column named by `orderBy` may have."""
 TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
-    "context": (StringType,),
-    "stream": (StringType,),
-    "type": (StringType,),
-    "body": (BinaryType,),
-    "text": (StringType,),
-    "headers": (StringType,),
-    "event_id": (StringType, BinaryType),
-    "timestamp": (TimestampType,),
-    "ticks": (LongType,),
+    "context": (types.StringType,),
+    "stream": (types.StringType,),
+    "type": (types.StringType,),
+    "body": (types.BinaryType,),
+    "text": (types.StringType,),
+    "headers": (types.StringType,),
+    "event_id": (types.StringType, types.BinaryType),
+    "timestamp": (types.TimestampType,),
+    "ticks": (types.LongType,),
     "expected_version": _WHOLE,
 }
 """The columns that a write takes, and their types."""
@@ -284,7 +268,7 @@ class UnitBuilder:
         return key if len(buffer.events) >= UNIT_EVENTS_MAX or buffer.size >= UNIT_BYTES_MAX else None
 
     def _expected_version(self, key: tuple[str, str], given: int | None) -> int:
-        """What a write expects of a stream. All rows that give a number must give the same."""
+        """The expected version of a stream. All rows that give a number must give the same."""
         before = self._expected.get(key, ANY)
         if given is None or given == ANY:
             return before
@@ -404,7 +388,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class TaskStaged(WriterCommitMessage):
-    """What a task that succeeded sends to the driver."""
+    """The message of a successful task to the driver."""
 
     job: _Job
     part: int

@@ -15,22 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -125,7 +111,7 @@ class PenstockReader(DataSourceReader):
             return [InputPartition(each) for each in plan(history, now, options, first, last)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        # Spark makes one partition without a value when there is none.
+        # If a read has no partitions, Spark makes one without a value.
         if partition.value is not None:
             yield from read_range(self._options, self._schema, partition.value)
 
@@ -159,21 +145,21 @@ def push_filters(options: ReadOptions, filters: Sequence[Filter]) -> tuple[ReadO
 def _narrow(options: ReadOptions, given: Filter) -> tuple[ReadOptions, bool]:
     """Options narrowed by one filter, and whether they cover all of it."""
     match given:
-        case EqualTo((column,), value) | EqualNullSafe((column,), value):
+        case datasource.EqualTo((column,), value) | datasource.EqualNullSafe((column,), value):
             return _one_of(options, column, (value,))
-        case In((column,), values):
+        case datasource.In((column,), values):
             return _one_of(options, column, values)
-        case StringStartsWith(("stream",), str(prefix)):
+        case datasource.StringStartsWith(("stream",), str(prefix)):
             return _with_prefix(options, prefix), prefix != ALL
-        case GreaterThan(("position",), int(value)):
+        case datasource.GreaterThan(("position",), int(value)):
             return replace(options, first=max(options.first, value + 1)), True
-        case GreaterThanOrEqual(("position",), int(value)):
+        case datasource.GreaterThanOrEqual(("position",), int(value)):
             return replace(options, first=max(options.first, value)), True
-        case LessThan(("position",), int(value)):
+        case datasource.LessThan(("position",), int(value)):
             return replace(options, last=min(options.last, value - 1)), True
-        case LessThanOrEqual(("position",), int(value)):
+        case datasource.LessThanOrEqual(("position",), int(value)):
             return replace(options, last=min(options.last, value)), True
-        case IsNotNull((column,)):
+        case datasource.IsNotNull((column,)):
             return options, column not in columns.NULLABLE
         case _:
             return options, False

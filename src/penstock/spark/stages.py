@@ -24,7 +24,7 @@ from penstock.history.histories import SERVED
 from penstock.model import Installed, ProducerMark, Published, StagedUnit, Winner
 from penstock.store import Store, open_store
 from penstock.store.contract import Install, Operation, Placed, Publish, Result, Stage, Transaction, Unstage
-from penstock.store.sqlite.access import STAGING
+from penstock.store.sqlite.directory import STAGING
 from penstock.store.staging import size_of
 from penstock.store.urls import SQLITE
 
@@ -35,7 +35,7 @@ EVENT_BYTES_MAX: Final = 8 << 20
 """Bytes of one event's type, headers and body where no server sets the limit: a server's default."""
 SHARED: Final = (256 << 20, 100_000)
 """Bytes and units that one job may stage in a store with other writers. They wait while the job is published, and give
-up after `LOCK_MS_MAX` (`penstock.store.postgres.connecting`). These are a server's defaults too."""
+up after `LOCK_MS_MAX` (`penstock.store.postgres.connection`). These are a server's defaults too."""
 OWNED: Final = (16 << 30, 4_000_000)
 """The same in a store that no other process has open."""
 OWNER_S_MAX: Final = 10.0
@@ -94,7 +94,7 @@ class ServedStages:
     """Stages with a server, through a client."""
 
     def __init__(self, url: str, job: str) -> None:
-        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import, and seldom used
+        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import
 
         self._client = connect(url)
         self._staging = self._client.staging(job)

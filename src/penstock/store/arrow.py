@@ -1,7 +1,7 @@
 """Stored records to Arrow, many at a time and without a loop over events.
 
-The columns of all records are joined with NumPy (`penstock.store.joining`); those of a single record are used where
-they are. Text columns (context, stream, type) are looked up in one dictionary per batch.
+NumPy concatenates the columns of all records (`penstock.store.concat`); it does not copy those of a single record. Text
+columns (context, stream, type) come from one dictionary per batch.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,10 +14,9 @@ import pyarrow as pa
 from penstock.errors import LimitExceeded
 from penstock.model import EventFilter
 from penstock.model.times import TICKS_MASK
-from penstock.store.joining import Joined, Texts
-from penstock.store.layout import SEQUENCE_MAX
-from penstock.store.picking import Ints
-from penstock.store.record import Record
+from penstock.store.concat import Concat, Texts
+from penstock.store.record import SEQUENCE_MAX, Record
+from penstock.store.selective_decode import Ints
 
 SCHEMA: Final = pa.schema(
     [
@@ -58,7 +57,7 @@ def record_batch(
     schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
     if not records:
         return pa.RecordBatch.from_pylist([], schema)
-    joined = Joined(records)
+    joined = Concat(records)
     joined.check_text()
     size = max(len(joined.headers), len(joined.bodies))
     if size > BATCH_BYTES_MAX:
@@ -68,10 +67,7 @@ def record_batch(
     return made if mask is None else made.filter(pa.array(mask))
 
 
-# -- columns
-
-
-def _headers(joined: Joined) -> Any:
+def _headers(joined: Concat) -> Any:
     nulls = joined.header_lengths == 0
     if nulls.all():
         return pa.nulls(len(nulls), pa.string())
@@ -97,7 +93,7 @@ def _variable(kind: Any, lengths: npt.NDArray[np.uint32], data: Any, valid: Any 
     return pa.Array.from_buffers(kind, len(lengths), [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-_MAKERS: Final[dict[str, Callable[[Joined], Any]]] = {
+_MAKERS: Final[dict[str, Callable[[Concat], Any]]] = {
     "position": lambda joined: pa.array(joined.positions()),
     "context": lambda joined: _text(joined.names, joined.per_event(joined.contexts)),
     "stream": lambda joined: _text(joined.names, joined.per_event(joined.streams)),
@@ -112,37 +108,20 @@ _MAKERS: Final[dict[str, Callable[[Joined], Any]]] = {
 }
 
 
-# -- which events
-
-
-def _mask(joined: Joined, wanted: EventFilter, first: int | None, last: int | None) -> _Mask | None:
-    """Which events are wanted; None if all are."""
-    masks = [_by_type(joined, wanted), _by_name(joined, wanted), _by_position(joined, first, last)]
-    found = [mask for mask in masks if mask is not None]
-    return np.logical_and.reduce(found) if found else None
-
-
-def _by_type(joined: Joined, wanted: EventFilter) -> _Mask | None:
-    types = joined.types.index
-    living = [bool(name) and (wanted.types is None or name.decode() in wanted.types) for name in types]
-    return None if all(living) else np.array(living)[joined.codes]
-
-
-def _by_name(joined: Joined, wanted: EventFilter) -> _Mask | None:
-    if wanted.context is None and not wanted.prefix:
-        return None
-    context = None if wanted.context is None else wanted.context.encode()
-    prefix = wanted.prefix.encode()
-    in_context = np.array([context in (None, name) for name in joined.names.index], bool)
-    in_stream = np.array([name.startswith(prefix) for name in joined.names.index], bool)
-    return joined.per_event(in_context[joined.contexts] & in_stream[joined.streams])
-
-
-def _by_position(joined: Joined, first: int | None, last: int | None) -> _Mask | None:
-    first = 0 if first is None else first
-    last = SEQUENCE_MAX if last is None else last
-    if all(first <= record.position and record.last <= last for record in joined.records):
-        return None
-    positions = joined.positions()
-    found: _Mask = (positions >= first) & (positions <= last)
-    return found
+def _mask(joined: Concat, wanted: EventFilter, first: int | None, last: int | None) -> _Mask | None:
+    """A mask of the wanted events; None if all are wanted."""
+    masks: list[_Mask] = []
+    types = [bool(name) and (wanted.types is None or name.decode() in wanted.types) for name in joined.types.index]
+    if not all(types):
+        masks.append(np.array(types)[joined.codes])
+    if wanted.context is not None or wanted.prefix:
+        context = None if wanted.context is None else wanted.context.encode()
+        prefix = wanted.prefix.encode()
+        in_context = np.array([context in (None, name) for name in joined.names.index], bool)
+        in_stream = np.array([name.startswith(prefix) for name in joined.names.index], bool)
+        masks.append(joined.per_event(in_context[joined.contexts] & in_stream[joined.streams]))
+    first, last = first or 0, SEQUENCE_MAX if last is None else last
+    if not all(first <= record.position and record.last <= last for record in joined.records):
+        positions = joined.positions()
+        masks.append((positions >= first) & (positions <= last))
+    return np.logical_and.reduce(masks) if masks else None

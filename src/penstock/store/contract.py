@@ -1,15 +1,18 @@
-"""What every store can do. One synchronous contract, one test suite, several backends.
+"""The contract of every store: synchronous, with one test suite and several backends.
 
-A store object belongs to one thread. All changes go through `write`, which takes a batch of transactions: each is
-all or nothing and is judged on its own, and the batch is one commit of the database with one fsync. A transaction
-that cannot be (a conflict, a lost allocation) is answered with its error and does not disturb its neighbours; if
-the database itself fails, `write` raises, and after `recover` the whole batch is there or nothing of it.
+A store object belongs to one thread. All changes go through `write`, which takes a batch of transactions. Each
+transaction is all or nothing and succeeds or fails alone; the batch is one commit of the database with one fsync. A
+transaction that fails (a conflict, a lost allocation) gets its error and does not affect the others. If the database
+itself fails, `write` raises, and after `recover` the store holds either the whole batch or nothing of it.
+
+Operations carry positions from an earlier read. The store compares them with the present state inside the transaction,
+so several writers can share one store.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from penstock.errors import NotDurable, PenstockError
 from penstock.model import (
@@ -19,113 +22,16 @@ from penstock.model import (
     Event,
     EventFilter,
     Installed,
-    Over,
+    ProducerMark,
+    Published,
     QueueInfo,
+    StagedUnit,
     StoreStats,
     StreamInfo,
     SubscriptionInfo,
+    Winner,
 )
-from penstock.store.operations import (
-    STALE,
-    Acknowledge,
-    AddIterator,
-    AddLog,
-    Allocate,
-    Commit,
-    DeclareQueue,
-    DeleteIterator,
-    DeleteLog,
-    Erase,
-    ExpireProducers,
-    ExpireStages,
-    GiveBack,
-    HideEvents,
-    HideStream,
-    Install,
-    MoveQueue,
-    Operation,
-    Progress,
-    Proposal,
-    Publish,
-    Register,
-    Release,
-    Reoffer,
-    Requeue,
-    RequireLog,
-    Seal,
-    SetBookmark,
-    SetDeadRule,
-    Stage,
-    Transaction,
-    Unstage,
-    WriteOutput,
-)
-from penstock.store.record import Record
-from penstock.store.staging import Placed
-
-__all__ = [
-    "EVERYTHING",
-    "ITERATOR_CHAIN_MAX",
-    "LOGS_MAX",
-    "LOG_CONTEXT",
-    "MESSAGE_TYPE",
-    "STALE",
-    "STATE_TABLES",
-    "Acknowledge",
-    "AddIterator",
-    "AddLog",
-    "Allocate",
-    "Commit",
-    "DeclareQueue",
-    "DeleteIterator",
-    "DeleteLog",
-    "Erase",
-    "Erasure",
-    "ExpireProducers",
-    "ExpireStages",
-    "Finding",
-    "GiveBack",
-    "Hid",
-    "HideEvents",
-    "HideStream",
-    "Install",
-    "IteratorState",
-    "Listener",
-    "LogInfo",
-    "MoveQueue",
-    "Notice",
-    "Operation",
-    "Outcome",
-    "Over",
-    "Page",
-    "Placed",
-    "Progress",
-    "Progressed",
-    "Proposal",
-    "Publish",
-    "QueueState",
-    "ReadLimits",
-    "RecordSpan",
-    "Register",
-    "Release",
-    "Reoffer",
-    "Requeue",
-    "RequireLog",
-    "Result",
-    "Seal",
-    "Search",
-    "SetBookmark",
-    "SetDeadRule",
-    "Stage",
-    "Store",
-    "StoreIdentity",
-    "StoreImport",
-    "StoreState",
-    "Transaction",
-    "Unsealed",
-    "Unstage",
-    "WriteOutput",
-]
+from penstock.store.record import Columns, Record
 
 LOG_CONTEXT: Final = "remits"
 """Logs are streams of this context."""
@@ -138,21 +44,21 @@ ITERATOR_CHAIN_MAX: Final = 16
 
 
 class StoreIdentity(NamedTuple):
-    """Which store this is. Positions mean something only together with it."""
+    """Identifies a store. A position means something only together with it."""
 
     id: str
     timeline: int
 
 
 class BatchTimes(NamedTuple):
-    """The times of a batch, in ticks: the store's clock, and what its commits were recorded as."""
+    """The times of a batch, in ticks: the store's clock, and the recorded time of its commits."""
 
     now: int
     recorded: int
 
 
 class ReadLimits(NamedTuple):
-    """When a read stops: it always ends, with a place to read on from."""
+    """Limits of one page: a read always ends, and says where the next page begins."""
 
     events_max: int = 4096
     bytes_max: int = 8 << 20
@@ -160,15 +66,15 @@ class ReadLimits(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Events in order, where to read on (position or sequence), and whether the end was reached."""
+    """Events in order, where the next page begins (position or sequence), and whether this was the last."""
 
     events: list[Event]
     next: int
     end: bool
 
 
-class RecordSpan(NamedTuple):
-    """Checked records in order, where to read on, and whether the end was reached."""
+class RecordPage(NamedTuple):
+    """Checked records in order, where the next page begins, and whether this was the last."""
 
     records: list[Record]
     next: int
@@ -176,7 +82,7 @@ class RecordSpan(NamedTuple):
 
 
 class Search(NamedTuple):
-    """A search for a time: the position if found, else where to search on, and whether the end was reached."""
+    """A search for a time: the position if found, else where to go on, and whether that is the end."""
 
     position: int | None
     next: int
@@ -196,7 +102,7 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """A log. Its message of ordinal i is the event of sequence `base` + i + 1 of its stream; `bytes` are in all."""
+    """A log. Its message of ordinal i is the event of sequence `base` + i + 1 of its stream; `bytes` is their sum."""
 
     name: str
     created: int
@@ -206,10 +112,10 @@ class LogInfo:
 
 @dataclass(frozen=True, slots=True)
 class IteratorState:
-    """An iterator: what it is, how far it has read (`source`), how much it gave, its accumulator.
+    """An iterator, how far it has read, the number of items in its output, and its accumulator.
 
-    Its message of ordinal i is the event of sequence `base` + i + 1 of what it reads; an iterator's item of ordinal i
-    has, so to say, the sequence i + 1. `source` is the last sequence it has read.
+    Its message of ordinal i is the event of sequence `base` + i + 1 of its source; an item of ordinal i of another
+    iterator counts as sequence i + 1. `source` is the last sequence that it has read.
     """
 
     id: int
@@ -227,10 +133,10 @@ class IteratorState:
 
 
 class Unsealed(NamedTuple):
-    """The next records to be sealed: small ones in a row that are closed, which means that none comes between them.
+    """The next records to seal: small ones in a row, in a block that gets no more records.
 
-    `next` is where the mark goes; there may be nothing to merge before it. `ledger` says how the ledger of erasures
-    stood; see `Seal`.
+    `next` is where the mark goes; there may be nothing to merge before it. `ledger` is the state of the ledger of
+    erasures; see `Seal`.
     """
 
     records: list[Record]
@@ -242,8 +148,8 @@ class Unsealed(NamedTuple):
 class Erasure:
     """An entry in the ledger: a stream's events up to a sequence, events by position, or an iterator's output.
 
-    `ranges` are (first, last). `timeline` is the one that positions are of. `damaged` counts records that could not be
-    rewritten. It is finished when no file of the store holds any of it.
+    `ranges` are (first, last). `timeline` is the timeline of the positions. `damaged` counts records that could not be
+    rewritten. An erasure is finished when no file of the store holds any of it.
     """
 
     id: int
@@ -260,7 +166,7 @@ class Erasure:
 
 
 class Hid(NamedTuple):
-    """Events that nobody can read any more: how many, and which iterators begin anew because they had seen them."""
+    """How many events are hidden from all readers, and which iterators restart because they had read them."""
 
     events: int
     rebuilt: list[IteratorState]
@@ -277,17 +183,393 @@ STATE_TABLES: Final = {
     "iterators": ("id", "name", "log", "over", "kind", "function", "indexed", "created", "base"),
     "erasures": ("id", "context", "stream", "last", "ranges", "timeline", "events", "requested", "finished", "damaged"),
 }
-"""All that a store holds beside its records, by table and column. Outputs of iterators are not among it: they are made
-from the records. Of erasures, those of events."""
+"""Everything in a store except its records, by table and column. It leaves out the outputs of iterators, which are made
+from the records, and erasures of outputs."""
 
 
 class StoreState(NamedTuple):
-    """A store at one moment, but for its records up to `head`; `sealed` is its mark. Rows are as in STATE_TABLES."""
+    """The state of a store at one moment, without its records up to `head`. Rows are as in STATE_TABLES."""
 
     identity: StoreIdentity
     head: int
     sealed: int
     tables: dict[str, list[tuple[Any, ...]]]
+
+
+# --- operations -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A change of a store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Operation):
+    """Append the events of one commit. Answers Appended, or fails with VersionConflict."""
+
+    context: str
+    stream: str
+    expected: int
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Register(Operation):
+    """Make a subscription that starts at a position, or find it. Answers SubscriptionInfo."""
+
+    subscriber: str
+    context: str
+    filter: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Operation):
+    """Move a subscription from `start` to `next` if it is still at `start`.
+
+    `last_ticks` is the time of the last event of the batch; None if the batch had no events. Answers whether it moved;
+    a strict one that does not fails with SubscriptionMoved.
+    """
+
+    subscription: int
+    start: int
+    next: int
+    last_ticks: int | None = None
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetBookmark(Operation):
+    """Move a subscription from any position. Fails with SubscriptionNotFound."""
+
+    subscriber: str
+    context: str
+    filter: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareQueue(Operation):
+    """Make a queue that starts at a position, or find it. Answers QueueState; QueueFilterMismatch."""
+
+    context: str
+    name: str
+    filter: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge(Operation):
+    """End an allocation if this subscriber still owns it. Answers whether it did; strict: else AllocationLost.
+
+    With `last` None, the first position alone identifies it.
+    """
+
+    queue: int
+    subscriber: str
+    first: int
+    last: int | None
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Operation):
+    """Let an allocation expire now if this subscriber still owns it. Answers whether it did.
+
+    Unless it `counts`, the delivery to this holder does not count towards the dead-letter rule.
+    """
+
+    queue: int
+    subscriber: str
+    first: int
+    last: int
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The next allocation of a queue as a reader computed it.
+
+    `marker` is the position of the queue at that time. Without `first` there was nothing up to `next`. `kind` says
+    where the allocation comes from.
+    """
+
+    kind: str
+    marker: int
+    next: int
+    first: int = 0
+    last: int = 0
+    count: int = 0
+
+    OWN: ClassVar[str] = "own"
+    EXPIRED: ClassVar[str] = "expired"
+    FRESH: ClassVar[str] = "fresh"
+    NOTHING: ClassVar[str] = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate(Operation):
+    """Carry out a proposal if it still holds. Answers the Allocation, None for nothing, or STALE: propose again."""
+
+    queue: int
+    subscriber: str
+    ttl_ms: int
+    proposal: Proposal
+
+
+STALE: Final = "stale"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveQueue(Operation):
+    """Drop a queue's allocations and move its marker to a position."""
+
+    queue: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetDeadRule(Operation):
+    """Allocations of a queue become dead letters once so many holders let them expire; None: never."""
+
+    queue: int
+    dead_after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue(Operation):
+    """Give a dead letter to the next consumer and reset its deliveries. Answers whether there was one."""
+
+    queue: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reoffer(Operation):
+    """Hand out again what a queue has handed out before, as allocations for its next consumers.
+
+    Each of `runs` is (first, last, count) and becomes one allocation; they are disjoint and in order. Answers True.
+    Fails with QueueContended if a run overlaps an existing allocation, or does not lie before the marker.
+    """
+
+    queue: int
+    runs: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddLog(Operation):
+    """Add a log unless it exists. Answers whether it did; LimitExceeded when there are `LOGS_MAX` already."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequireLog(Operation):
+    """Make the transaction fail with LogNotFound unless a log exists. Writes nothing; answers True."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLog(Operation):
+    """Delete a log with its iterators, iterators over those, and their output. Answers whether it existed.
+
+    Its events and that output are hidden from then on. `Erase` steps remove them from the files. With `created`
+    (ticks), a later log of the same name stays.
+    """
+
+    name: str
+    created: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Erase(Operation):
+    """Take one step of the oldest open erasures: rewrite up to `records_max` records, or remove as many rows of output.
+
+    A step skips damaged records, which readers cannot read either. Answers how many erasures are open. An erasure is
+    open until no file of the store holds its contents; the last copies may have to wait for readers.
+    """
+
+    records_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddIterator(Operation):
+    """Add an iterator unless the same exists. Answers IteratorState.
+
+    `log` is a log, else an indexed iterator, else a stream named `context/stream`; this is decided once, here. Fails
+    with LogNotFound, IteratorExists, IteratorCycle, or LimitExceeded when there are `iterators_max` already.
+    """
+
+    name: str
+    log: str
+    kind: str
+    function: str
+    indexed: bool
+    iterators_max: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteIterator(Operation):
+    """Delete an iterator of a log, iterators over it, and their output. Fails with IteratorNotFound."""
+
+    log: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOutput(Operation):
+    """Add the items of the next messages to an iterator's output, and store its accumulator.
+
+    The items come from the messages after the sequence `source` up to `next_source`; fails with OutputMoved when the
+    iterator is not at `source`. An empty item stands for a message that failed. Answers the number of items it has now.
+    """
+
+    iterator: int
+    source: int
+    next_source: int
+    items: tuple[bytes, ...]
+    state: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireProducers(Operation):
+    """Delete the marks of producers that are idle since a time (ticks), at most so many. Answers how many."""
+
+    before: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class HideStream(Operation):
+    """Hide a stream's present events and add them to the ledger of erasures. Answers Hid.
+
+    Iterators over them restart; `Erase` steps do the rest. With `last`, events after that sequence stay. A log's stream
+    is refused with InvalidRequest: delete the log instead.
+    """
+
+    context: str
+    stream: str
+    last: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HideEvents(Operation):
+    """Hide events by position: disjoint ranges (first, last) in order. Answers Hid.
+
+    `streams` are the contexts and streams of all of them, so that iterators over them restart.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    streams: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seal(Operation):
+    """Replace the records between two positions by one record, and move the mark.
+
+    `penstock.store.seals` makes it from `Store.unsealed`. Without `data` only the mark moves. Answers whether it was
+    done: the store refuses it if the mark or the ledger of erasures has changed, because the record may hold what was
+    erased since.
+    """
+
+    first: int
+    last: int
+    data: bytes | None
+    next: int
+    ledger: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack(Operation):
+    """Return free space to the file system, up to so many bytes. Answers how many more are worth it."""
+
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(Operation):
+    """Stage units of one attempt, from its unit `number` on; the same again does nothing. Answers whether it did.
+
+    Fails with InvalidRequest if units before them are missing, and with LimitExceeded if the job has staged too much.
+    The job of an iterator's output (`penstock.store.outputs`) fails with IteratorNotFound if there is no such iterator.
+    """
+
+    job: str
+    part: int
+    attempt: str
+    number: int
+    units: tuple[StagedUnit, ...]
+    bytes_max: int
+    units_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish(Operation):
+    """Append what the winners of a job have staged, and drop the job. Answers Placed. Use it with a mark.
+
+    Streams come in the order of their names. Fails with StageLost, VersionConflict, or LimitExceeded if more units of a
+    stream overlap in their keys than can be merged; with InvalidRequest if another `origin` has used the mark.
+    """
+
+    job: str
+    winners: tuple[Winner, ...]
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unstage(Operation):
+    """Drop what a job has staged. Answers how many attempts there were."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Install(Operation):
+    """Make chunks that the winners have staged the output of an iterator, and drop the job. Answers Installed.
+
+    The build began after `source` messages, which gave `items`, and has read up to `messages`. Items that the iterator
+    has built since then stay, and the installation skips as many; an iterator that has read as far gets nothing. Fails
+    with IteratorNotFound, StageLost, or InvalidRequest if so many messages cannot give so many items.
+    """
+
+    iterator: int
+    source: int
+    items: int
+    messages: int
+    winners: tuple[Winner, ...]
+    state: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireStages(Operation):
+    """Drop attempts that are idle since a time (ticks), at most so many. Answers how many."""
+
+    before: int
+    limit: int
+
+
+class Transaction(NamedTuple):
+    """Operations that happen together or not at all.
+
+    With a mark that was used before, the store writes nothing and answers the first results of its commits. A
+    transaction with a refusal fails with it, unless the store recognises the mark or the commits as written before.
+    """
+
+    operations: tuple[Operation, ...]
+    mark: ProducerMark | None = None
+    refusal: PenstockError | None = None
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------
+
+
+class Placed(NamedTuple):
+    """The result of a publication, and the streams (context, stream) with new events."""
+
+    published: Published
+    streams: frozenset[tuple[str, str]]
 
 
 Result = (
@@ -305,11 +587,11 @@ Result = (
     | None
 )
 Outcome = list[Result] | PenstockError
-"""One result per operation, or why the transaction did not happen."""
+"""One result per operation, or why the transaction failed."""
 
 
 class Finding(NamedTuple):
-    """Something `verify` found wrong, and where."""
+    """A fault that `verify` found, and where."""
 
     where: str
     what: str
@@ -317,10 +599,10 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a commit of some server changed, for those who wait for such changes on others.
+    """The changes of a commit, for clients that wait for them on other servers.
 
     `head` is the last position then. `streams` (context, stream) have new events, and `queues` may have something to
-    hand out again; None: perhaps all. `has_changed_logs`: logs or iterators came, went or begin anew.
+    hand out again; None: perhaps all. `has_changed_logs`: logs or iterators were added, deleted or restarted.
     """
 
     is_own: bool
@@ -331,35 +613,33 @@ class Notice:
 
 
 EVERYTHING: Final = Notice(False, 0, None, True, None)
-"""Notices may have been missed: look at everything again. Its head says nothing."""
+"""Notices may have been lost: check everything again. Its head means nothing."""
 
 
 class Listener(ABC):
-    """What a server hears of others that write the same store, and what they share out among them.
+    """Notices from the other servers of a store, and leases that the servers share.
 
-    It belongs to one thread, which need not be the store's, and has a connection of its own.
+    It has its own connection and belongs to one thread, which need not be the store's.
     """
 
     @abstractmethod
     def wait(self, seconds: float) -> list[Notice]:
-        """Notices in the order of their commits, as soon as there is one; none when the time is up.
+        """Wait for notices, at most so long; they come in the order of their commits.
 
-        A connection that was lost is made anew, and then there is EVERYTHING. While that fails, it answers early, with
-        nothing.
+        After a lost connection it reconnects and answers EVERYTHING. While that fails, it answers early, with nothing.
         """
 
     @abstractmethod
     def lease(self, name: str, ms: int) -> bool:
-        """Whether this server may do what a name stands for, alone, for so long from now on by the store's clock.
+        """Take or renew a lease by the store's clock; False while another server has it.
 
-        The holder asks again in good time. Nobody else gets it before it has run out or was ended. It saves work to do
-        something once; where it must not be done twice, the store compares (see WriteOutput, Seal). Raises
-        StorageFailure.
+        The holder renews it before it ends. A lease only saves work that need not be done twice; where it must not be
+        done twice, the store compares (see WriteOutput, Seal). Raises StorageFailure.
         """
 
     @abstractmethod
     def end_lease(self, name: str) -> None:
-        """Let others have it, if this server does. Raises StorageFailure."""
+        """End a lease, if this server has it. Raises StorageFailure."""
 
     @abstractmethod
     def close(self) -> None:
@@ -367,14 +647,14 @@ class Listener(ABC):
 
 
 Progressed = Callable[[int, int], None]
-"""Told done and total while a long job runs."""
+"""Takes done and total while a long job runs."""
 
 
 class Store(ABC):
-    """A history and all state that goes with it."""
+    """A history and its state."""
 
     batch_times: BatchTimes
-    """Those of the last `write`; before the first, the clock as the store was opened, and the last recorded time."""
+    """Times of the last `write`; before the first one, the clock at opening, and the last recorded time."""
 
     # -- writing
 
@@ -382,33 +662,31 @@ class Store(ABC):
     def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
         """Carry out a batch; see the module. Raises StorageFailure or StorageFull if nothing was done.
 
-        While `refusal` says why, each transaction is refused with NotDurable, unless the store recognises it.
+        While there is a `refusal`, each transaction fails with it, unless the store recognises the transaction.
         """
 
     @abstractmethod
     def recover(self) -> None:
-        """After a failed write: come back to what is surely on disk. Raises until the database works again.
+        """After a failed write: return to the state on disk. Raises until the database works again.
 
-        Where it raises NotDurable, `write` still recognises what was written before.
+        If it raises NotDurable, `write` still recognises what was written before.
         """
 
     @abstractmethod
-    def close(self) -> None:
-        """Release everything."""
+    def close(self) -> None: ...
 
     def listener(self) -> Listener | None:
-        """A way to hear of others that write this store; None if nobody else can. May be asked from any thread."""
+        """A listener for other servers of this store; None if only one can write it. Any thread may call this."""
         return None
 
     # -- the history
 
     @abstractmethod
-    def identity(self) -> StoreIdentity:
-        """Which store and timeline this is."""
+    def identity(self) -> StoreIdentity: ...
 
     @abstractmethod
     def now(self) -> int:
-        """The store's clock in ticks. Times to live go by it; recorded times too, but those never go backwards."""
+        """The store's clock in ticks. Recorded times follow it, but never go backwards."""
 
     @abstractmethod
     def head(self) -> int:
@@ -429,53 +707,50 @@ class Store(ABC):
         """Events that pass a filter from a position on, up to and including `end`."""
 
     @abstractmethod
-    def read_records(self, position: int, wanted: EventFilter, limits: ReadLimits) -> RecordSpan:
-        """Records that may hold events that pass a filter; the first may begin before `position`."""
+    def read_records(
+        self, position: int, wanted: EventFilter, limits: ReadLimits, *, checked: bool = True
+    ) -> RecordPage:
+        """Records that may hold events of a filter; the first may begin before `position`.
+
+        Without `checked` their checksums are not: the caller passes them on to a reader who does it.
+        """
 
     @abstractmethod
     def find_position(self, wanted: EventFilter, ticks: int, limits: ReadLimits, start: int = 1) -> Search:
         """The first event of a context and prefix whose time is at or after `ticks`; searched from `start` on."""
 
     @abstractmethod
-    def contexts(self, after: str, limit: int) -> list[ContextInfo]:
-        """Contexts by name, after one."""
+    def contexts(self, after: str, limit: int) -> list[ContextInfo]: ...
 
     @abstractmethod
-    def streams(self, context: str, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        """Streams of a context by name, after one."""
+    def streams(self, context: str, prefix: str, after: str, limit: int) -> list[StreamInfo]: ...
 
     # -- subscriptions and queues
 
     @abstractmethod
-    def subscription(self, number: int) -> SubscriptionInfo | None:
-        """A subscription by its id."""
+    def subscription(self, number: int) -> SubscriptionInfo | None: ...
 
     @abstractmethod
-    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
-        """A subscription by what identifies it."""
+    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None: ...
 
     @abstractmethod
-    def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]:
-        """Subscriptions by id, after one."""
+    def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]: ...
 
     @abstractmethod
     def find_queues(self, name: str, context: str | None = None) -> list[QueueState]:
         """Queues of a name, of one context or of all."""
 
     @abstractmethod
-    def queues(self, after: int, limit: int) -> list[QueueInfo]:
-        """Queues with their counts, by id, after one."""
+    def queues(self, after: int, limit: int) -> list[QueueInfo]: ...
 
     @abstractmethod
-    def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]:
-        """Allocations of a queue by marker, after one."""
+    def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]: ...
 
     @abstractmethod
     def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
-        """What the queue would hand out again: the subscriber's live allocation, else the oldest expired one.
+        """The allocation that the queue would hand out again: the subscriber's live one, else the oldest expired one.
 
-        Dead letters are not handed out.
-        The allocation that begins at `except_first` is about to be acknowledged and does not count.
+        Dead letters do not count, nor does the allocation at `except_first`, which is about to be acknowledged.
         """
 
     @abstractmethod
@@ -492,21 +767,18 @@ class Store(ABC):
 
     @abstractmethod
     def waiting(self, queue: int) -> tuple[int, int]:
-        """How many allocations of a queue the next consumers get before anything new, and the events in them."""
+        """How many expired allocations the next consumers of a queue get before anything new, and their events."""
 
     # -- logs and iterators
 
     @abstractmethod
-    def log(self, name: str) -> LogInfo | None:
-        """A log by its name."""
+    def log(self, name: str) -> LogInfo | None: ...
 
     @abstractmethod
-    def logs(self, after: str, limit: int) -> list[LogInfo]:
-        """Logs by name, after one."""
+    def logs(self, after: str, limit: int) -> list[LogInfo]: ...
 
     @abstractmethod
-    def iterator(self, name: str) -> IteratorState | None:
-        """An iterator by its name."""
+    def iterator(self, name: str) -> IteratorState | None: ...
 
     @abstractmethod
     def iterators(self, log: str | None, after: str, limit: int) -> list[IteratorState]:
@@ -521,55 +793,52 @@ class Store(ABC):
         """How many erasures are not finished; see `Erase`."""
 
     @abstractmethod
-    def read_output(self, iterator: int, ordinal: int, limits: ReadLimits) -> list[bytes]:
-        """Items of an iterator's output from an ordinal on."""
+    def read_output(self, iterator: int, ordinal: int, limits: ReadLimits) -> list[bytes]: ...
 
     # -- looking after it
 
     @abstractmethod
     def sealed(self) -> int:
-        """The mark: all records that begin before this position are sealed."""
+        """The mark: all records before this position are sealed."""
 
     @abstractmethod
     def unsealed(self) -> Unsealed | None:
         """The next records to be sealed, from the mark on; None if none are closed yet."""
 
     @abstractmethod
-    def erasures(self, after: int, limit: int) -> list[Erasure]:
-        """The ledger of erasures by id, after one."""
+    def erasures(self, after: int, limit: int) -> list[Erasure]: ...
 
     @abstractmethod
     def state(self) -> StoreState:
-        """All that is not records, at one moment."""
+        """Everything except the records, at one moment."""
 
     @abstractmethod
     def free_bytes(self) -> int | None:
-        """Free space where the store's files grow; None if that cannot be known. May be asked from any thread."""
+        """Free space where the store's files grow; None if unknown. Any thread may call this."""
 
     def refusal(self) -> NotDurable | None:
-        """Why nothing may be written, where acknowledged commits could be lost; None: all is well."""
+        """Why the store refuses writes, if it could lose acknowledged commits."""
         return None
 
     @abstractmethod
-    def stats(self) -> StoreStats:
-        """Counts of the whole store."""
+    def stats(self) -> StoreStats: ...
 
     @abstractmethod
     def verify(self, progressed: Progressed) -> Iterator[Finding]:
-        """Check everything, record by record; yields what is wrong."""
+        """Check everything, record by record; yields the faults."""
 
 
 class StoreImport(ABC):
-    """A new store that is being filled with the records and the state of another. Nobody can open it before `finish`.
+    """A new store that is being filled with the records and the state of another. It opens only after `finish`.
 
-    An import that was interrupted goes on where it was.
+    An interrupted import goes on where it was.
     """
 
     @abstractmethod
     def begin(self, source: str) -> str:
-        """Note what it is filled from, before anything is added; what was noted if it was begun before.
+        """Store a note about the source before the first `add`; answers the earlier note of an interrupted import.
 
-        Who fills it decides what to note, and whether to go on. What was begun without a note answers nothing.
+        The caller decides about the note, and whether to go on. An import that began without a note answers "".
         """
 
     @abstractmethod
@@ -582,8 +851,7 @@ class StoreImport(ABC):
 
     @abstractmethod
     def finish(self, state: StoreState) -> None:
-        """Make a store of it, with this identity, state and timelines. Outputs of iterators are built by its server."""
+        """Complete the store with this identity, state and timelines. Its server builds the outputs of iterators."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Release everything."""
+    def close(self) -> None: ...

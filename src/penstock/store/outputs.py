@@ -1,9 +1,9 @@
-"""Output of iterators that is computed elsewhere: chunks of items, and the units that they are staged as.
+"""Output of iterators that other processes compute: chunks of items, and the units in which they are staged.
 
 A chunk is the number of its items, their lengths (u32 each, little-endian), and the items one after the other. A row of
-kept output is the same without the number. All that is staged for an iterator is one job, whose name no client can
-give: it begins with `RESERVED_JOBS`. It is dropped together with the iterator, because it is made from messages that
-may be about to be erased.
+stored output is the same without the number. All chunks of an iterator are staged as one job. Its name begins with
+`RESERVED_JOBS`, which clients cannot use. The store drops the job with the iterator, because its messages may be about
+to be erased.
 """
 
 import re
@@ -21,11 +21,11 @@ from penstock.store.staging import make_unit
 
 CHUNK_ITEMS_MAX: Final = 4096
 CHUNK_BYTES_MAX: Final = 256 * 1024
-"""Items of one chunk, all together; one larger item may be a chunk by itself."""
+"""Items of one chunk, all together; a single larger item is a chunk too."""
 ROW_BYTES_MIN: Final = CHUNK_BYTES_MAX // 4
 ROW_ITEMS_MIN: Final = CHUNK_ITEMS_MAX // 4
 ROW_BYTES_MAX: Final = 2 * CHUNK_BYTES_MAX
-"""A chunk with as much as this is a row of output as it is; smaller ones are put together, larger ones are cut."""
+"""A chunk between these sizes becomes a row as it is; smaller ones are combined, larger ones are split."""
 OUTPUT_JOBS: Final = f"{RESERVED_JOBS}output:"
 """How the job of an iterator's output begins; its id follows."""
 _OUTPUT_JOB: Final = re.compile(f"{OUTPUT_JOBS}([1-9][0-9]{{0,17}})")
@@ -33,11 +33,7 @@ _PLACE: Final = ("penstock", "output")
 _COUNT_BYTES: Final = 4
 
 
-# --- chunks ---------------------------------------------------------------------------------------------------
-
-
 def pack_items(items: Sequence[bytes]) -> bytes:
-    """A chunk of these items."""
     return pack(f"<{len(items) + 1}I", len(items), *map(len, items)) + b"".join(items)
 
 
@@ -80,11 +76,7 @@ def chunks_of(items: Iterable[bytes]) -> Iterator[bytes]:
         yield pack_items(held)
 
 
-# --- what is staged -------------------------------------------------------------------------------------------
-
-
 def output_job(iterator: int) -> str:
-    """The job that the output of an iterator is staged as."""
     return f"{OUTPUT_JOBS}{iterator}"
 
 
@@ -98,20 +90,16 @@ def iterator_of_job(job: str) -> int | None:
 
 
 def make_output_unit(chunk: bytes) -> StagedUnit:
-    """The unit that a chunk is staged as."""
     return make_unit(*_PLACE, [new_event("output", chunk)])
 
 
 def chunk_in(data: bytes) -> bytes:
-    """The chunk of a staged unit; InvalidRequest if there is none."""
+    """The chunk of a staged unit; InvalidRequest if the unit is broken."""
     try:
         (event,) = Record(data, 1).events()
     except (DamagedRecord, ValueError) as error:
         raise InvalidRequest("chunk", f"cannot be read: {error}") from None
     return event.body
-
-
-# --- rows -----------------------------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):
@@ -126,10 +114,15 @@ class Rows:
 
     def __init__(self, skipped: int) -> None:
         self.items = 0
-        """How many items there were, those that were skipped included."""
+        """How many items there were, with the skipped ones."""
         self._skipped = skipped
         self._held: list[bytes] = []
         self._size = 0
+
+    def of(self, chunks: Iterable[bytes]) -> Iterator[Row]:
+        for chunk in chunks:
+            yield from self.add(chunk)
+        yield from self.rest()
 
     def add(self, chunk: bytes) -> Iterator[Row]:
         """The rows that are full with this chunk."""
@@ -137,7 +130,8 @@ class Rows:
         self.items += count
         if self.items <= self._skipped:
             return
-        if before >= self._skipped and _is_row(count, chunk):
+        is_small = count < ROW_ITEMS_MIN and len(chunk) < ROW_BYTES_MIN
+        if before >= self._skipped and not is_small and (count == 1 or len(chunk) <= ROW_BYTES_MAX):
             yield from self.rest()
             yield Row(count, chunk[_COUNT_BYTES:])
             return
@@ -148,13 +142,8 @@ class Rows:
             self._size += len(item)
 
     def rest(self) -> Iterator[Row]:
-        """What is held as a row, if something is."""
+        """The buffered items as a row, if there are any."""
         if self._held:
             count, data = len(self._held), pack_items(self._held)[_COUNT_BYTES:]
             self._held, self._size = [], 0
             yield Row(count, data)
-
-
-def _is_row(count: int, chunk: bytes) -> bool:
-    is_small = count < ROW_ITEMS_MIN and len(chunk) < ROW_BYTES_MIN
-    return not is_small and (count == 1 or len(chunk) <= ROW_BYTES_MAX)

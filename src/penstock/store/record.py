@@ -1,7 +1,7 @@
 """The commit record: how events lie on disk, column by column.
 
-A record holds *runs*; a run is the consecutive events of one commit. An append writes a record of one run; the
-sealer merges many into one. Everything a reader needs is inside, so a record can be handed over as it is.
+A record holds *runs*; a run is the consecutive events of one commit. An append writes a record of one run; the sealer
+merges many into one. A record has everything that a reader needs, so it travels from the store to the client as it is.
 
 Layout, little-endian, nothing aligned:
 
@@ -15,7 +15,7 @@ Layout, little-endian, nothing aligned:
     headers     UTF-8, one after the other; length 0 is null
     bodies      one after the other
 
-A name is listed once, but for a commit whose context and stream have the same. An event whose type is empty is a
+A name is listed once, except for a commit whose context and stream have the same name. An event with an empty type is a
 tombstone: it keeps its place, and readers leave it out.
 """
 
@@ -34,20 +34,24 @@ from penstock.errors import DamagedRecord, InvalidRequest
 from penstock.model import Event, EventFilter, NewEvent, check_type
 from penstock.model.events import random_id, random_ids
 from penstock.model.times import TICKS_MASK, TICKS_MAX
-from penstock.store import layout
 
 if TYPE_CHECKING:
-    from penstock.store.picking import Picker
+    from penstock.store.selective_decode import Picker
 
 VERSION: Final = 1
 CHECKSUM_BYTES: Final = 8
-HEADER: Final = layout.HEADER
-RUN: Final = layout.RUN
+HEADER: Final = Struct("<QBBHIQIIII")
+RUN: Final = Struct("<16sQQIII")
+SEQUENCE_MAX: Final = (1 << 63) - 1
 TYPES_MAX: Final = (1 << 16) - 1
 PICKED_EVENTS_MIN: Final = 64
 PICKED_PART: Final = 4
-"""In one run of fewer events, or if more than this part of them is wanted, it is quicker to decode all."""
+"""For fewer events in one run, or for more than this part of them, it is quicker to decode all."""
 
+_U64: Final = Struct("<Q")
+_COMMIT: Final = Struct("<BBHIQIIII16sQQIII")
+_ONE: Final = Struct("<16sQHII")
+_THREE: Final = Struct("<HHH")
 _EVERYTHING: Final = EventFilter()
 _make_event = partial(tuple.__new__, Event)
 
@@ -82,6 +86,45 @@ class Run(NamedTuple):
 _make_run = partial(tuple.__new__, Run)
 
 
+class EventRange(NamedTuple):
+    """The part of a record to decode: positions, an earliest time in ticks, and how many events at most."""
+
+    first: int = 0
+    last: int | None = None
+    since: int = 0
+    limit: int | None = None
+
+
+class Offsets(NamedTuple):
+    """Where each part of a record begins."""
+
+    runs: int
+    ids: int
+    stamps: int
+    types: int
+    header_lengths: int
+    body_lengths: int
+    lengths: int
+    text: int
+    headers: int
+    bodies: int
+
+    @classmethod
+    def of(cls, runs: int, events: int, texts: int, text_bytes: int, header_bytes: int) -> "Offsets":
+        ids = HEADER.size + RUN.size * runs
+        stamps = ids + 16 * events
+        types = stamps + 8 * events
+        header_lengths = types + 2 * events
+        body_lengths = header_lengths + 4 * events
+        lengths = body_lengths + 4 * events
+        text = lengths + 2 * texts
+        headers = text + text_bytes
+        return cls(
+            *(HEADER.size, ids, stamps, types, header_lengths, body_lengths, lengths, text, headers),
+            headers + header_bytes,
+        )
+
+
 def columns_of(events: Sequence[NewEvent]) -> Columns:
     """Encode events, checking every field: what this returns can be stored."""
     if len(events) == 1 and (columns := _columns_of_one(events[0])) is not None:
@@ -96,9 +139,9 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
         type_codes = [codes.setdefault(name, len(codes)) for name in types]
         top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
         events_count = len(ids)
-        layout = f"<{16 * events_count}s{events_count}Q{events_count}H{events_count}I{events_count}I"
+        fixed_format = f"<{16 * events_count}s{events_count}Q{events_count}H{events_count}I{events_count}I"
         all_ids = b"".join(ids)
-        fixed = _struct(layout).pack(all_ids, *stamps, *type_codes, *map(len, headers), *body_lengths)
+        fixed = _struct(fixed_format).pack(all_ids, *stamps, *type_codes, *map(len, headers), *body_lengths)
         columns = _columns(
             events_count, tuple(map(str.encode, codes)), fixed, b"".join(headers), b"".join(bodies), top_ticks
         )
@@ -109,7 +152,13 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
         raise InvalidRequest("event id", "is not 16 bytes long")
     if len(columns.bodies) != sum(body_lengths):
         raise InvalidRequest("body", "is not made of bytes")
-    _check_columns(codes, top_ticks)
+    if len(codes) > TYPES_MAX:
+        raise InvalidRequest("event types", f"are {len(codes)}; a commit has at most {TYPES_MAX} different ones")
+    if top_ticks > TICKS_MAX:
+        raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
+    for name in codes:
+        if reason := check_type(name):
+            raise InvalidRequest("event type", reason)
     return columns
 
 
@@ -121,7 +170,7 @@ def _columns(
 
 
 def _columns_of_one(event: NewEvent) -> Columns | None:
-    """The columns of a single event that is plainly good, in half the time; None leaves it to the general way."""
+    """The columns of a plain single event, in half the time; None leaves it to the general way."""
     try:
         number, stamp, name, text, body = event
         if type(number) is not bytes or len(number) != 16 or type(body) is not bytes or type(stamp) is not int:
@@ -138,7 +187,7 @@ def _columns_of_one(event: NewEvent) -> Columns | None:
 
 
 def columns_of_bodies(name: str, stamp: int, bodies: Sequence[bytes]) -> Columns:
-    """The columns of events of one type and time, without headers, with ids of their own: messages of a log."""
+    """The columns of events of one type and time, without headers, with new ids: messages of a log."""
     events = len(bodies)
     if events == 1:
         # Written out, because most messages come one by one.
@@ -156,32 +205,21 @@ def _type_of(name: str) -> tuple[bytes, ...]:
     return () if check_type(name) else (name.encode(),)
 
 
-def _check_columns(types: dict[str, int], top_ticks: int) -> None:
-    if len(types) > TYPES_MAX:
-        raise InvalidRequest("event types", f"are {len(types)}; a commit has at most {TYPES_MAX} different ones")
-    if top_ticks > TICKS_MAX:
-        raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
-    for name in types:
-        if reason := check_type(name):
-            raise InvalidRequest("event type", reason)
-
-
 def _picker(record: "Record") -> "Picker":
-    # It needs NumPy, which takes longer to import than all the rest: most records are read without.
-    from penstock.store.picking import Picker  # noqa: PLC0415
+    # NumPy takes longer to import than everything else that a worker needs, and most records are decoded without it.
+    from penstock.store.selective_decode import Picker  # noqa: PLC0415
 
     return Picker(record)
 
 
 @lru_cache(maxsize=1024)
-def _struct(layout: str) -> Struct:
-    return Struct(layout)
+def _struct(text: str) -> Struct:
+    return Struct(text)
 
 
 def encode_commit(
     columns: Columns, position: int, context: bytes, stream: bytes, sequence: int, commit: bytes, recorded: int
 ) -> bytes:
-    """The record of one commit at its place in the history."""
     types = columns.types
     texts = (context, stream, *types)
     text = b"".join(texts)
@@ -206,27 +244,24 @@ def with_checksum(rest: bytes) -> bytes:
     return _U64.pack(xxh3_64_intdigest(rest)) + rest
 
 
-_U64: Final = Struct("<Q")
-_COMMIT: Final = Struct("<BBHIQIIII16sQQIII")
-_ONE: Final = Struct("<16sQHII")
-_THREE: Final = Struct("<HHH")
-
-
 class Record:
-    """A stored record, checked and taken apart as far as its columns."""
+    """A stored record, checked, with the offsets of its columns."""
 
     __slots__ = ("at", "count", "data", "name_count", "position", "run_count", "type_count")
 
-    def __init__(self, data: object, position: int) -> None:
-        """Check the record that is stored at `position`; raises DamagedRecord if it is not whole."""
-        # In a damaged file even what cannot be null may be, and bytes may be text.
+    def __init__(self, data: object, position: int, *, checked: bool = True) -> None:
+        """Check the record that is stored at `position`; raises DamagedRecord if it is not whole.
+
+        Without `checked` only its header is: for a page that its reader checks.
+        """
+        # A damaged file can have null or text here.
         if not isinstance(data, bytes):
             raise DamagedRecord(position, "no bytes at all")
         if len(data) < HEADER.size:
             raise DamagedRecord(position, f"only {len(data)} bytes long")
         header = HEADER.unpack_from(data)
         checksum, version, _flags, types, events, first, runs, names, text_bytes, header_bytes = header
-        if xxh3_64_intdigest(memoryview(data)[CHECKSUM_BYTES:]) != checksum:
+        if checked and xxh3_64_intdigest(memoryview(data)[CHECKSUM_BYTES:]) != checksum:
             raise DamagedRecord(position, "its checksum does not match")
         if version != VERSION:
             raise DamagedRecord(position, f"its format version {version} is unknown")
@@ -238,22 +273,20 @@ class Record:
         self.run_count = runs
         self.name_count = names
         self.type_count = types
-        self.at = layout.Offsets.of(runs, events, names + types, text_bytes, header_bytes)
+        self.at = Offsets.of(runs, events, names + types, text_bytes, header_bytes)
         if self.at.bodies > len(data):
             raise DamagedRecord(position, "its columns are longer than it is")
 
     @classmethod
     def stored(cls, data: bytes) -> "Record":
-        """A record from somewhere that says nothing of its position: that is in the record itself."""
+        """A record whose position only the record itself tells."""
         return cls(data, HEADER.unpack_from(data)[5] if len(data) >= HEADER.size else 0)
 
     @property
     def last(self) -> int:
-        """The position of the last event."""
         return self.position + self.count - 1
 
     def texts(self) -> list[bytes]:
-        """Names, then types."""
         total = self.name_count + self.type_count
         if total == 3:
             return self._three_texts()
@@ -272,7 +305,6 @@ class Record:
         return [data[start:first], data[first:second], data[second : second + three]]
 
     def runs(self) -> list[Run]:
-        """The runs, in order."""
         with self.sound():
             if self.run_count == 1:
                 return [self._run(self.texts())]
@@ -297,14 +329,13 @@ class Record:
 
     @contextmanager
     def sound(self) -> Iterator[None]:
-        """A checksum tells that a record is as it was written, not that it was written well."""
+        """A checksum proves that a record is unchanged, not that its writer was right."""
         try:
             yield
         except (IndexError, ValueError, OverflowError, struct.error) as error:
             raise DamagedRecord(self.position, f"its insides do not fit together: {error}") from error
 
     def ids(self) -> list[bytes]:
-        """The ids of all events."""
         data = self.data
         return [data[at : at + 16] for at in range(self.at.ids, self.at.stamps, 16)]
 
@@ -319,14 +350,14 @@ class Record:
     ) -> list[Event]:
         """The events that pass a filter, tombstones left out.
 
-        Only those between two positions, and whose time is at or after `since` (ticks), and at most `limit`. What is
-        not asked for is not decoded.
+        Only those between two positions, with a time at or after `since` (ticks), and at most `limit`. Other events are
+        not decoded.
         """
         end = self.last if last is None else last
         if self.run_count != 1 or self._is_few(min(end - first + 1, self.count if limit is None else limit)):
             with self.sound():
                 picker = _picker(self)
-                return picker.events(picker.wanted(wanted, layout.Bounds(first, last, since, limit)))
+                return picker.events(picker.wanted(wanted, EventRange(first, last, since, limit)))
         rows = self._plain(wanted)
         if first > self.position or end < self.last or since > 0:
             rows = [one for one in rows if first <= one.position <= end and one.stamp & TICKS_MASK >= since]
@@ -353,8 +384,7 @@ class Record:
     ) -> list[Event]:
         """The events of a stream between two sequences, tombstones left out, from the last to the first if `backward`.
 
-        `position` is that of one of its events here, living or not; if there is an event of another stream, nothing
-        is found.
+        `position` is that of one of its events here, or of a tombstone; an event of another stream there gives nothing.
         """
         if self.run_count == 1 and not self._is_few(high - low + 1 if limit is None else limit):
             rows = self._plain(_EVERYTHING)
@@ -368,7 +398,9 @@ class Record:
             picked = picker.living(picker.of_stream(position, context, stream, low, high))
             return picker.events(picked.cut(limit, backward))
 
-    def stretch(self, position: int, context: str, stream: str, low: int, high: int) -> tuple[list[bytes], bytes, int]:
+    def stream_ids(
+        self, position: int, context: str, stream: str, low: int, high: int
+    ) -> tuple[list[bytes], bytes, int]:
         """The ids of a stream's events between two sequences, tombstones too; the commit and position of the first."""
         with self.sound():
             if self.run_count == 1:
@@ -410,3 +442,25 @@ class Record:
 def _cut(data: bytes, start: int, lengths: Sequence[int]) -> list[bytes]:
     ends = list(accumulate(lengths, initial=start))
     return [data[a:b] for a, b in pairwise(ends)]
+
+
+class Dedupe:
+    """Drops from the records of each step the positions that earlier steps had.
+
+    A reader ends a step anywhere and continues there. The sealer may merge small records meanwhile: then the first
+    record of a step begins with events of the step before.
+    """
+
+    def __init__(self) -> None:
+        self._reached = 0
+
+    def new(self, records: list[Record]) -> list[Record]:
+        """The records of the next step, without positions of earlier steps."""
+        if records and records[0].position < self._reached:
+            # It needs NumPy, and is rarely necessary.
+            from penstock.store.slices import cut  # noqa: PLC0415
+
+            records = [cut(record, self._reached, record.last) for record in records if record.last >= self._reached]
+        if records:
+            self._reached = records[-1].last + 1
+        return records

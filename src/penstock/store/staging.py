@@ -1,27 +1,28 @@
-"""Staging, as far as it is the same for all stores: units, their order, and the commits that are made from them.
+"""Staging: units, their order, and the commits that are made from them.
 
-A unit is a record of one run that has no place in the history yet: position and sequence 1, no commit id, no time.
-Without keys a unit becomes a commit as it is, by part and number. With keys the units of a stream are merged; those
-that overlap are in memory together, and `merge_bytes_max` bounds that.
+A unit is a record of one run without a place in the history: position and sequence 1, no commit id, no time. A unit
+without keys becomes a commit as it is, by part and number. Units with keys are merged for each stream; overlapping
+units are in memory together, up to `merge_bytes_max`.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import accumulate, groupby, pairwise
-from typing import Final, NamedTuple, Protocol
+from itertools import accumulate, chain, groupby, pairwise
+from typing import Any, Final, NamedTuple
 
-from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded, StageLost, VersionConflict
-from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit, Winner
+from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded
+from penstock.model import ANY, NewEvent, Published, StagedUnit
 from penstock.model.times import TICKS_MASK
-from penstock.store.operations import Commit
+from penstock.store.contract import Commit, Placed
 from penstock.store.record import Columns, Record, columns_of, encode_commit
+from penstock.store.tables.appends import Appender
 
 UNIT_EVENTS_MAX: Final = 4096
 UNIT_BYTES_MAX: Final = 1 << 20
-"""About as much goes into one unit, and into one commit of merged events; one event may be larger."""
+"""The size of one unit, and of one commit of merged events; a single event may be larger."""
 FLUSH_BYTES: Final = 8 << 20
-"""How much of a publication is kept in memory before it is written."""
+"""How much of a publication is in memory before it is written."""
 MERGE_BYTES_MAX: Final = 256 << 20
 """Units of one stream whose keys overlap, all together."""
 _AT: Final = 1
@@ -31,8 +32,6 @@ StreamKey = tuple[str, str]
 
 
 class Unit(NamedTuple):
-    """A unit as a store gives it back."""
-
     context: str
     stream: str
     part: int
@@ -40,16 +39,6 @@ class Unit(NamedTuple):
     low: bytes
     keys: bytes
     data: bytes
-
-
-class Placed(NamedTuple):
-    """What publishing gave, and which streams have new events."""
-
-    published: Published
-    streams: frozenset[StreamKey]
-
-
-# --- units ----------------------------------------------------------------------------------------------------
 
 
 def make_unit(
@@ -62,7 +51,7 @@ def make_unit(
 
 
 def check_unit(unit: StagedUnit) -> Columns:
-    """The columns of a unit that came from elsewhere; InvalidRequest if it is not just as `make_unit` makes it."""
+    """The columns of a unit from a client; InvalidRequest if it is not exactly as `make_unit` makes it."""
     try:
         record = Record(unit.data, _AT)
         if record.run_count != 1:
@@ -100,7 +89,6 @@ def columns_in(record: Record) -> Columns:
 
 
 def encode_keys(keys: Sequence[bytes]) -> bytes:
-    """Keys one after the other, after their lengths."""
     return struct.pack(f"<{len(keys)}I", *map(len, keys)) + b"".join(keys)
 
 
@@ -125,94 +113,11 @@ def low_of(unit: StagedUnit) -> bytes:
 
 
 def size_of(unit: StagedUnit) -> int:
-    """The bytes of a unit."""
     return len(unit.data) + len(unit.keys)
 
 
-# --- what is staged -------------------------------------------------------------------------------------------
-
-
-class Staged(NamedTuple):
-    """An attempt as a store has it."""
-
-    id: int
-    part: int
-    attempt: str
-    units: int
-
-
-def is_repeat(staged: int, number: int, units: int) -> bool:
-    """Whether units were staged before; InvalidRequest if some before them are missing."""
-    if number + units <= staged:
-        return True
-    if number != staged:
-        raise InvalidRequest("number", f"is {number}; the next unit of this attempt is number {staged}")
-    return False
-
-
-def losers(job: str, staged: Iterable[Staged], winners: Sequence[Winner]) -> list[int]:
-    """The ids of attempts that do not count; StageLost if one that counts is not whole."""
-    found = {(one.part, one.attempt): one for one in staged}
-    if len({winner.part for winner in winners}) != len(winners):
-        raise InvalidRequest("winners", "name a part twice")
-    for winner in winners:
-        one = found.pop((winner.part, winner.attempt), None)
-        if (one.units if one else 0) != winner.units:
-            raise StageLost(job, winner.part, winner.units, one.units if one else 0)
-    return [one.id for one in found.values()]
-
-
-def check_limits(size: int, size_max: int, units: int, units_max: int) -> None:
-    """Refuse to stage more for one job than is allowed."""
-    if size > size_max:
-        raise LimitExceeded("stage_bytes_max", size, size_max)
-    if units > units_max:
-        raise LimitExceeded("stage_units_max", units, units_max)
-
-
-def chunks(sizes: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
-    """Ids of units, in order, as many at a time as may be in memory together."""
-    ids: list[int] = []
-    total = 0
-    for number, size in sizes:
-        if ids and total + size > FLUSH_BYTES:
-            yield ids
-            ids, total = [], 0
-        ids.append(number)
-        total += size
-    if ids:
-        yield ids
-
-
-# --- publishing -----------------------------------------------------------------------------------------------
-
-
-class Placing(Protocol):
-    """What an appender does for a publication."""
-
-    def stream_head(self, context: str, stream: str) -> int:
-        """A stream's last sequence."""
-
-    def place(self, commit: Commit) -> Appended:
-        """Give a commit its place."""
-
-    def flush(self) -> None:
-        """Write what is buffered."""
-
-
-def check_expected(rows: Iterable[tuple[str, str, int, int]], appender: Placing) -> None:
-    """Compare what a job expects with what there is: context, stream, and the lowest and highest of what it says."""
-    for context, stream, low, high in rows:
-        if low != high:
-            reason = f"of stream {stream} in context {context} is {low} in one row and {high} in another"
-            raise InvalidRequest("expected version", reason)
-        head = appender.stream_head(context, stream)
-        if low != head + 1:
-            raise VersionConflict(context, stream, low, head)
-
-
-def publish(units: Iterable[Unit], appender: Placing, merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:
-    """Place units, which come by context, stream, lowest key, part and number. Whoever calls takes back what fails."""
+def publish(units: Iterable[Unit], appender: Appender[Any], merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:
+    """Append units, which come by context, stream, lowest key, part and number. The caller rolls back a failure."""
     position = commits = events = unflushed = 0
     streams: set[StreamKey] = set()
     for key, group in groupby(units, lambda unit: (unit.context, unit.stream)):
@@ -229,20 +134,13 @@ def publish(units: Iterable[Unit], appender: Placing, merge_bytes_max: int = MER
 
 def _commits(units: Iterator[Unit], merge_bytes_max: int) -> Iterator[Columns]:
     first = next(units)
-    rest = _chained(first, units)
+    rest = chain([first], units)
     if first.keys:
         return _cut(_merged(rest, merge_bytes_max))
     return (columns_in(Record(unit.data, _AT)) for unit in rest)
 
 
-def _chained(first: Unit, rest: Iterator[Unit]) -> Iterator[Unit]:
-    yield first
-    yield from rest
-
-
 class _Open:
-    """A unit that is being merged."""
-
     def __init__(self, unit: Unit) -> None:
         record = Record(unit.data, _AT)
         self.size = len(unit.data)
@@ -251,7 +149,7 @@ class _Open:
 
 
 def _merged(units: Iterator[Unit], bytes_max: int) -> Iterator[NewEvent]:
-    """The events of a stream by key; those of one key by part, unit and place. A unit is opened when its turn comes."""
+    """The events of a stream by key, and within a key by part, unit and place. Units are opened as late as possible."""
     heap: list[tuple[bytes, int, int, int, _Open]] = []
     size = 0
 
@@ -278,7 +176,6 @@ def _merged(units: Iterator[Unit], bytes_max: int) -> Iterator[NewEvent]:
 
 
 def _cut(events: Iterable[NewEvent]) -> Iterator[Columns]:
-    """Commits of merged events."""
     held: list[NewEvent] = []
     size = 0
     for event in events:
@@ -289,11 +186,3 @@ def _cut(events: Iterable[NewEvent]) -> Iterator[Columns]:
             held, size = [], 0
     if held:
         yield columns_of(held)
-
-
-def units_in_order(sizes: Iterable[tuple[int, int]], read: Callable[[list[int]], Mapping[int, Unit]]) -> Iterator[Unit]:
-    """The units of these ids, in this order, read a few at a time."""
-    for ids in chunks(sizes):
-        found = read(ids)
-        for number in ids:
-            yield found[number]

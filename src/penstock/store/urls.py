@@ -6,32 +6,30 @@ from typing import Any, Final
 
 from penstock.errors import InvalidRequest
 from penstock.store.contract import Store, StoreImport
-from penstock.store.replacing import StoreHold, StoreReplacement
-from penstock.store.sqlite import SqliteImport, SqliteReader, SqliteStore
-from penstock.store.sqlite.replacing import Hold, Replacement
+from penstock.store.replacement import StoreHold, StoreReplacement
+from penstock.store.sqlite import SqliteReader, SqliteStore
 
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
 
 
 def store_url(directory: Path) -> str:
-    """The URL of the embedded store in a directory."""
     return f"{SQLITE}{directory}"
 
 
 def absolute_url(url: str) -> str:
-    """The same store for whoever runs in another folder. Links are not followed: they may lead elsewhere one day."""
+    """The same store for a process in another folder. It keeps links, which may change later."""
     path = url.removeprefix(SQLITE)
     return store_url(Path(path).absolute()) if path and url.startswith(SQLITE) else url
 
 
 def open_store(url: str, *, stream_cache_max: int, wal_bytes_max: int, group_access: bool | None = None) -> Store:
-    """Open a store for writing; it is made if it is not there.
+    """Open a store for writing, and create it if it does not exist.
 
-    `group_access` says whether the group of an embedded store's directory may use it; None: as the directory says.
+    `group_access` says whether the group of an embedded store's directory may use it; None leaves it as it is.
     """
     if url.startswith(POSTGRES):
-        shared: Store = _postgres().PostgresStore(url, stream_cache_max=stream_cache_max)
+        shared: Store = _module("postgres").PostgresStore(url, stream_cache_max=stream_cache_max)
         return shared
     return SqliteStore(
         _directory(url), stream_cache_max=stream_cache_max, wal_bytes_max=wal_bytes_max, group_access=group_access
@@ -39,57 +37,62 @@ def open_store(url: str, *, stream_cache_max: int, wal_bytes_max: int, group_acc
 
 
 def open_reader(url: str) -> Store:
-    """Open a store that exists for reading, beside whoever writes it."""
-    if url.startswith(POSTGRES):
-        shared: Store = _postgres().PostgresReader(url)
-        return shared
-    return SqliteReader(_directory(url))
+    """Open an existing store for reading, next to the processes that write it."""
+    if not url.startswith(POSTGRES):
+        return SqliteReader(_directory(url))
+    shared: Store = _module("postgres").PostgresReader(url)
+    return shared
 
 
 def open_import(url: str) -> StoreImport:
-    """Begin to fill a new store, or go on with one that is not finished."""
+    """Start to fill a new store, or go on with an unfinished one."""
     if url.startswith(POSTGRES):
-        shared: StoreImport = _postgres().PostgresImport(url)
-        return shared
-    return SqliteImport(_directory(url))
+        store: StoreImport = _module("postgres.replacement").PostgresImport(url)
+    else:
+        store = _module("sqlite.replacement").SqliteImport(_directory(url))
+    return store
 
 
 def open_replacement(url: str, *, replace: bool) -> StoreReplacement:
-    """A place to put a new store in, instead of the one that is there only if that is asked for."""
-    if url.startswith(POSTGRES):
-        shared: StoreReplacement = _postgres("replacing").Replacement(url, replace=replace)
-        return shared
-    return Replacement(_directory(url), replace=replace)
+    """A place for a new store; with `replace` it may have a store already."""
+    backend, place = ("postgres", url) if url.startswith(POSTGRES) else ("sqlite", str(_directory(url)))
+    replacement: StoreReplacement = _module(f"{backend}.replacement").Replacement(place, replace=replace)
+    return replacement
 
 
 def hold_store(url: str, *, is_strict: bool = True) -> StoreHold:
-    """Keep everybody from changing a store. Strict: refuse one that a server seems to be connected to."""
+    """Keep all other processes from changing a store. Strict: refuse a store that a server seems to have open."""
+    hold: StoreHold
     if url.startswith(POSTGRES):
-        target = _postgres("connecting").Target.of(url)
-        shared: StoreHold = _postgres("holding").Hold(target, is_strict=is_strict)
-        return shared
-    return Hold(_directory(url))
+        hold = _module("postgres.replacement").Hold(_target(url), is_strict=is_strict)
+    else:
+        hold = _module("sqlite.replacement").Hold(_directory(url))
+    return hold
 
 
 def shown_place(url: str) -> str:
     """A store's place as it may be shown: without a password."""
-    return str(_postgres("connecting").Target.of(url).shown) if url.startswith(POSTGRES) else str(_directory(url))
+    return str(_target(url).shown) if url.startswith(POSTGRES) else str(_directory(url))
 
 
 def is_same_place(one: str, other: str) -> bool:
-    """Whether two URLs name one place, as far as that can be seen from them."""
+    """Whether two URLs name one place, as far as the URLs tell."""
     if one.startswith(POSTGRES) and other.startswith(POSTGRES):
-        target = _postgres("connecting").Target.of
-        return bool((target(one).conninfo, target(one).schema) == (target(other).conninfo, target(other).schema))
+        ours, theirs = _target(one), _target(other)
+        return bool((ours.conninfo, ours.schema) == (theirs.conninfo, theirs.schema))
     if one.startswith(POSTGRES) or other.startswith(POSTGRES):
         return False
     return _directory(one).resolve() == _directory(other).resolve()
 
 
-def _postgres(module: str = "") -> Any:
-    """The shared store, which needs psycopg; whoever has an embedded one does without."""
+def _target(url: str) -> Any:
+    return _module("postgres.connection").Target.of(url)
+
+
+def _module(name: str) -> Any:
+    """A module of a backend. The shared store needs psycopg; imports need NumPy, which takes long to load."""
     try:
-        return import_module(f"penstock.store.postgres{'.' * bool(module)}{module}")
+        return import_module(f"penstock.store.{name}")
     except ImportError as error:
         if error.name is None or not error.name.startswith("psycopg"):
             raise

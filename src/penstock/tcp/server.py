@@ -147,17 +147,13 @@ class TcpServer(ABC, Generic[S]):
         self._peer_log = PeerLog(log, name)
         self._pending_bytes = 0
         self._server: asyncio.Server | None = None
-        self._stopping = False
+        self.is_accepting = True
+        """Whether the server still accepts connections and messages."""
         self._clock: Callable[[], float] = time.monotonic
 
     @abstractmethod
     def new_session(self) -> S:
         """A session for a new connection, with this server as its keeper."""
-
-    @property
-    def is_accepting(self) -> bool:
-        """Whether the server still accepts connections and messages."""
-        return not self._stopping
 
     # -- listening
 
@@ -176,7 +172,7 @@ class TcpServer(ABC, Generic[S]):
 
     def refuse(self) -> None:
         """Accept no more connections. Open ones stay."""
-        self._stopping = True
+        self.is_accepting = False
         if self._server is not None:
             self._server.close()
 
@@ -222,13 +218,13 @@ class TcpServer(ABC, Generic[S]):
             self._addresses[session.network] += 1
             return
         self._refused.add(session)
-        if self._stopping or refusal is Why.FILES or len(self._refused) > REFUSED_MAX:
+        if not self.is_accepting or refusal is Why.FILES or len(self._refused) > REFUSED_MAX:
             session.cut(refusal)
         else:
             session.end(refusal)
 
     def _refusal(self, session: S) -> Why | None:
-        if self._stopping:
+        if not self.is_accepting:
             return Why.SHUTDOWN
         if len(self._sessions) >= self.limits.connections_max:
             return Why.REFUSED

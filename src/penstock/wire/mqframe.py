@@ -52,7 +52,7 @@ class Reason(IntEnum):
 
     @classmethod
     def _missing_(cls, _value: object) -> "Reason":
-        """A number that nobody has given a meaning is UNKNOWN."""
+        """An undefined number is UNKNOWN."""
         return cls.UNKNOWN
 
     @property
@@ -248,7 +248,14 @@ class Parser:
         if self.ended is None:
             kind, payload = part[0], bytes(part[HEAD_BYTES:])
             part.clear()
-            self._complete(kind, payload, messages)
+            if kind != COMMAND:
+                self._take(payload, HEAD_BYTES + len(payload))
+                if kind == LAST:
+                    self._finish(messages)
+            elif payload[0] == DISCONNECT:
+                self.ended = Disconnected(Reason(payload[1] if len(payload) > 1 else Reason.UNKNOWN))
+            else:
+                self.ended = Violation(f"there is no command {payload[0]}")
         return at
 
     def _missing(self) -> int:
@@ -261,20 +268,6 @@ class Parser:
             self.ended = Violation(f"a frame of type {part[0]} has the length 0")
             return 0
         return HEAD_BYTES + int(size) - len(part)
-
-    def _complete(self, kind: int, payload: bytes, messages: list[Message]) -> None:
-        if kind == COMMAND:
-            self._obey(payload)
-            return
-        self._take(payload, HEAD_BYTES + len(payload))
-        if kind == LAST:
-            self._finish(messages)
-
-    def _obey(self, command: bytes) -> None:
-        if command[0] == DISCONNECT:
-            self.ended = Disconnected(Reason(command[1] if len(command) > 1 else Reason.UNKNOWN))
-        else:
-            self.ended = Violation(f"there is no command {command[0]}")
 
     def _take(self, payload: bytes, size: int) -> None:
         self._frames.append(payload)

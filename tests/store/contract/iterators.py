@@ -12,6 +12,7 @@ from penstock.errors import (
     LogNotFound,
     OutputMoved,
 )
+from penstock.model import Over
 from penstock.store.contract import (
     ITERATOR_CHAIN_MAX,
     LOG_CONTEXT,
@@ -20,7 +21,6 @@ from penstock.store.contract import (
     DeleteIterator,
     DeleteLog,
     IteratorState,
-    Over,
     ReadLimits,
     Store,
     WriteOutput,

@@ -64,8 +64,7 @@ class ReofferContract(StoreCase):
         self, store: Store, queue: QueueState, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         do_one(store, Acknowledge(queue.id, "a", given(store, queue, "a", 4).first, None))
-        for module in ("sqlite", "postgres"):
-            monkeypatch.setattr(f"penstock.store.{module}.consumers.QUEUE_ALLOCATIONS_MAX", 2)
+        monkeypatch.setattr("penstock.store.tables.consumers.QUEUE_ALLOCATIONS_MAX", 2)
         outcome = attempt(store, Reoffer(queue.id, ((1, 1, 1), (2, 2, 1), (3, 3, 1))))
         assert isinstance(outcome, LimitExceeded)
         assert do_one(store, Reoffer(queue.id, ((1, 1, 1), (2, 2, 1)))) is True

@@ -20,7 +20,7 @@ from penstock.store.contract import (
     Transaction,
 )
 from penstock.store.record import CHECKSUM_BYTES, with_checksum
-from penstock.store.sealing import BLOCK_BITS, next_seal
+from penstock.store.seals import BLOCK_BITS, next_seal
 from tests.store.contract.case import StoreCase
 from tests.store.contract.logs import erase_all
 from tests.store.contract.reads import FILTERS, LIMITS, backward, fill

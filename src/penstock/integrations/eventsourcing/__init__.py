@@ -9,8 +9,8 @@ from penstock.integrations.eventsourcing.recorders import (
     PenstockAggregateRecorder,
     PenstockApplicationRecorder,
     PenstockSnapshotRecorder,
+    PenstockSubscription,
 )
-from penstock.integrations.eventsourcing.subscription import PenstockSubscription
 from penstock.integrations.eventsourcing.tracking import PenstockProcessRecorder, PenstockTrackingRecorder
 
 Factory = PenstockFactory

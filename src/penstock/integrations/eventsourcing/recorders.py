@@ -12,10 +12,11 @@ version is there twice or missing.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from threading import Lock
-from typing import Any, Final
+from threading import Condition, Lock, Thread
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from eventsourcing.persistence import (
@@ -29,7 +30,6 @@ from eventsourcing.persistence import (
 )
 
 from penstock.integrations.eventsourcing.datastore import PenstockDatastore
-from penstock.integrations.eventsourcing.subscription import NotificationPage, PenstockSubscription
 from penstock.model import NEW, Append, Appended, Event, NewEvent, event
 
 VERSION: Final = "originator_version"
@@ -44,6 +44,11 @@ REMEMBERED_MAX: Final = 100_000
 """Streams whose first version a recorder remembers."""
 USUAL_FIRST_MAX: Final = 1
 """A recorder takes events up to this version for a stream's first, unless it knows better: the append finds out."""
+
+POLL_S: Final = 1.0
+"""How long one long poll waits on the server."""
+PAGES_MAX: Final = 4
+"""Pages that the thread reads ahead."""
 
 # --- events of the library and of Penstock --------------------------------------------------------------------
 
@@ -189,17 +194,17 @@ class EventsWrite(PendingWrite):
                 self._assumed.add(stream)
 
     def appends(self) -> list[Append]:
-        runs = groupby(self._stored_events, lambda stored: str(stored.originator_id))
-        return [self._append(stream, list(run)) for stream, run in runs]
-
-    def _append(self, stream: str, run: list[StoredEvent]) -> Append:
-        first, version = self._firsts[stream], run[0].originator_version
-        # Never send a sequence below 1: -1 would turn the check off.
-        if version < first:
-            raise IntegrityError(f"version {version} of {stream} cannot be recorded: its first version is {first}")
-        sequence = version - first + 1
-        events = tuple(new_event_of(stored, place) for place, stored in enumerate(run, sequence))
-        return Append(self._context, stream, events, sequence)
+        appends = []
+        for stream, group in groupby(self._stored_events, lambda stored: str(stored.originator_id)):
+            run = list(group)
+            first, version = self._firsts[stream], run[0].originator_version
+            # Never send a sequence below 1: -1 would turn the check off.
+            if version < first:
+                raise IntegrityError(f"version {version} of {stream} cannot be recorded: its first version is {first}")
+            sequence = version - first + 1
+            events = tuple(new_event_of(stored, place) for place, stored in enumerate(run, sequence))
+            appends.append(Append(self._context, stream, events, sequence))
+        return appends
 
     def refresh(self) -> bool:
         before = dict(self._firsts)
@@ -279,6 +284,76 @@ class PenstockAggregateRecorder(AggregateRecorder):
         if found:
             self._firsts.learn(stream, events[0].originator_version - found[0].sequence + 1)
         return events
+
+
+class NotificationPage(NamedTuple):
+    """Notifications, the position to read on from, and whether there are no more now."""
+
+    notifications: list[Notification]
+    next: int
+    end: bool
+
+
+Pull = Callable[[int, float], NotificationPage]
+"""Reads a page from a position on. If there are no events, it waits so many seconds."""
+
+
+class PenstockSubscription(Subscription[ApplicationRecorder]):
+    """Notifications after an id, without end. One thread iterates; any thread may stop it.
+
+    A thread long-polls the server for the next events, and queues them. A poll is short, so that the thread of a
+    stopped subscription ends soon. The iteration ends at once.
+    """
+
+    def __init__(self, recorder: ApplicationRecorder, pull: Pull, gt: int | None, topics: Sequence[str]) -> None:
+        super().__init__(recorder, gt, topics)
+        self._pull = pull
+        self._changed = Condition()
+        self._pages: deque[list[Notification]] = deque()
+        self._ready: deque[Notification] = deque()
+        self._error: BaseException | None = None
+        Thread(target=self._run, args=((gt or 0) + 1,), name="penstock-subscription", daemon=True).start()
+
+    def stop(self) -> None:
+        with self._changed:
+            super().stop()
+            self._changed.notify_all()
+
+    def __next__(self) -> Notification:
+        if not self._ready and not self._has_been_stopped:
+            self._ready.extend(self._next_page())
+        if self._has_been_stopped or not self._ready:
+            raise StopIteration
+        return self._ready.popleft()
+
+    def _next_page(self) -> list[Notification]:
+        """The next page; empty if the subscription was stopped. Raises the thread's error."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pages or self._error or self._has_been_stopped)
+            if self._pages:
+                self._changed.notify_all()
+                return self._pages.popleft()
+            if self._error is not None and not self._has_been_stopped:
+                raise self._error
+            return []
+
+    def _run(self, position: int) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: len(self._pages) < PAGES_MAX or self._has_been_stopped)
+                    if self._has_been_stopped:
+                        return
+                page = self._pull(position, POLL_S)
+                position = page.next
+                if page.notifications:
+                    with self._changed:
+                        self._pages.append(page.notifications)
+                        self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001 - the iteration raises it
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
 
 
 class PenstockApplicationRecorder(PenstockAggregateRecorder, ApplicationRecorder):

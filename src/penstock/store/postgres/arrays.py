@@ -1,7 +1,7 @@
 """Columns of many rows as arrays in PostgreSQL's binary format: a batch is a few statements, however many rows it has.
 
-psycopg can send lists too, but looks at each item on its own; for the rows of a batch this takes a tenth of the time.
-Text and numbers that PostgreSQL cannot hold are refused before anything is sent.
+psycopg can send lists too, but it inspects each item; for the rows of a batch this takes a tenth of the time. Text and
+numbers that PostgreSQL cannot hold are refused before anything is sent.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,46 +22,37 @@ _LENGTH: Final = Struct(">i")
 
 
 class Numbers(list[int]):
-    """A column of bigint."""
+    pass
 
 
 class Texts(list[str]):
-    """A column of text."""
+    pass
 
 
 class Blobs(list[bytes]):
-    """A column of bytea."""
+    pass
 
 
 def check(values: Iterable[Any]) -> None:
     """Refuse what PostgreSQL cannot hold: numbers over 64 bits, broken text, text with a NUL character."""
     for value in values:
         if isinstance(value, str):
-            _check_text(value)
+            if "\0" in value:
+                raise InvalidRequest("value", "cannot be stored: it contains a NUL character")
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidRequest("value", f"cannot be stored: {error}") from error
         elif isinstance(value, int):
-            _check_number(value)
+            if not -NUMBER_MAX <= value <= NUMBER_MAX:
+                raise InvalidRequest("value", f"cannot be stored: {value} does not fit into 64 bits")
         elif isinstance(value, Texts):
-            # Columns of numbers are made here, from numbers that were checked or given out here.
+            # The numbers in columns are checked before, or come from here.
             check(value)
 
 
-def _check_number(value: int) -> None:
-    if not -NUMBER_MAX <= value <= NUMBER_MAX:
-        raise InvalidRequest("value", f"cannot be stored: {value} does not fit into 64 bits")
-
-
-def _check_text(value: str) -> None:
-    if "\0" in value:
-        raise InvalidRequest("value", "cannot be stored: it contains a NUL character")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest("value", f"cannot be stored: {error}") from error
-
-
 class _ArrayDumper(Dumper):
-    """What the dumpers of all columns share."""
+    """Common to the dumpers of all columns."""
 
     format = Format.BINARY
     item_oid: ClassVar[int]

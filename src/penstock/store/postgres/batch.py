@@ -1,354 +1,318 @@
-"""A batch of transactions, each judged on its own, inside one transaction of the database.
+"""A batch of transactions inside one transaction of the database.
 
-Most operations are sent without waiting, and their results are read together before the commit. What must not happen
-then is that a transaction of several operations fails in its middle after something of it was sent. If one does, the
-whole batch is taken back (`TakeBack`) and done once more carefully: with a savepoint for each transaction, and waiting
-for every result.
+At its beginning a batch asks for everything that it needs to know of streams, contexts, logs and producers, in one
+round trip. The store remembers streams, contexts and logs as long as no other store object writes; the row of `state`
+tells that.
+
+The batch sends most operations without waiting, and reads their results together before the commit. A transaction of
+several operations must not fail after something of it was sent. If one does, the whole batch is rolled back (`Redo`)
+and done again carefully: with a savepoint for each transaction, and waiting for every result.
 """
 
-from collections.abc import Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
-from penstock.errors import InvalidRequest, NotDurable, PenstockError, StoreError, VersionConflict
-from penstock.model import Appended, ProducerMark
-from penstock.store import operations
-from penstock.store.contract import (
-    Commit,
-    Operation,
-    Outcome,
-    RequireLog,
-    Result,
-    Transaction,
-)
-from penstock.store.postgres import consumers, erasing, sealing, staging
-from penstock.store.postgres.appender import Appender, Point
-from penstock.store.postgres.consumers import Producers, Promise
+from penstock.errors import NotDurable, PenstockError, StoreError
+from penstock.model import Appended, ProducerMark, check_context, check_stream
+from penstock.model.times import TICKS_PER_MS
+from penstock.store import contract
+from penstock.store.contract import Commit, Operation, Result
+from penstock.store.postgres.arrays import Blobs, Numbers, Texts
 from penstock.store.postgres.database import Database
-from penstock.store.postgres.logs import write_output
-from penstock.store.postgres.vacuum import Vacuum
-from penstock.store.tables import iterators, judging, ledger, logs
+from penstock.store.postgres.history import PostgresHistory
+from penstock.store.postgres.upkeep import PostgresStages, Vacuum, erase, seal
+from penstock.store.record import Record
+from penstock.store.tables import appends, consumers, transactions
+from penstock.store.tables.appends import ContextState, StreamKey, StreamState
+from penstock.store.tables.consumers import Later, allocated, reoffered
 from penstock.store.tables.logs import KnownLogs
+from penstock.store.tables.transactions import Pending, receipts, stored_results, waited
 
-SAVEPOINT: Final = "SAVEPOINT transaction_"
-ROLL_BACK: Final = "ROLLBACK TO transaction_"
-RELEASE: Final = "RELEASE transaction_"
+_IN_MEMORY: Final = (Commit, contract.RequireLog)
+"""Operations that send nothing, so the appender alone can roll them back."""
 
-R = TypeVar("R")
-
-_IN_MEMORY: Final = (Commit, RequireLog)
-"""What sends nothing, so that it can be taken back here."""
-
-
-class TakeBack(Exception):
-    """A batch has to be done once more, carefully."""
-
-
-class Later:
-    """A result that was not waited for."""
-
-    __slots__ = ("result",)
-
-    def __init__(self, result: Promise) -> None:
-        self.result = result
-
-
-class Judged:
-    """What became of a transaction, as far as that is known."""
-
-    __slots__ = ("is_whole", "outcome")
-
-    def __init__(self, outcome: list[Result | Later] | PenstockError, *, is_whole: bool) -> None:
-        self.outcome = outcome
-        self.is_whole = is_whole
-        """Whether a failure that comes to light later concerns more than the operation that failed."""
-
-    def settled(self) -> Outcome:
-        """The outcome; waits for it."""
-        if isinstance(self.outcome, PenstockError):
-            return self.outcome
-        try:
-            return [_settled(result) for result in self.outcome]
-        except StoreError:
-            raise
-        except PenstockError as error:
-            if self.is_whole:
-                raise TakeBack from error
-            return error
+_CHANGES_LOGS: Final = (
+    contract.AddLog,
+    contract.DeleteLog,
+    contract.AddIterator,
+    contract.DeleteIterator,
+    contract.HideStream,
+    contract.HideEvents,
+)
+_CHANGES_QUEUES: Final = (
+    contract.Release,
+    contract.MoveQueue,
+    contract.SetDeadRule,
+    contract.Requeue,
+    contract.Reoffer,
+)
+"""After these, a queue may have something to hand out again."""
 
 
-def _settled(result: Result | Later) -> Result:
-    return result.result() if isinstance(result, Later) else result
+class Start(NamedTuple):
+    """The row of `state` when a batch begins, its transaction and process, the database's clock, and bad settings."""
+
+    head: int
+    recorded: int
+    writer: UUID | None
+    stream_id: int
+    context_id: int
+    transaction: str
+    process: int
+    now: int
+    switched_off: str
+    """The names of settings that must be on and are not, separated by blanks."""
 
 
-class Batch:
-    """The operations of a batch."""
+class Appender(appends.Appender[Database]):
+    def __init__(self, db: Database, history: PostgresHistory, writer: UUID, cache_max: int) -> None:
+        super().__init__(db, cache_max)
+        self._history = history
+        self._writer = writer
+
+    def forget(self) -> None:
+        """Ask the database again, because another store object has written or something failed."""
+        self._streams = {}
+        self._contexts = {}
+
+    def unknown(self, keys: Iterable[StreamKey]) -> tuple[list[StreamKey], list[str]]:
+        """The streams and contexts among these that are not in memory, without bad names."""
+        names = {context: check_context(context) is None for context, _ in keys}
+        streams = [
+            (context, stream)
+            for context, stream in keys
+            if (context, stream) not in self._streams and names[context] and check_stream(stream) is None
+        ]
+        return streams, [name for name, is_name in names.items() if is_name and name not in self._contexts]
+
+    def start(self, start: Start, recorded: int) -> None:
+        """Start a batch whose commits get this recorded time."""
+        self.begin(recorded)
+        self._start = start.head
+        self.head, self._stream_id, self._context_id = start.head, start.stream_id, start.context_id
+        self.is_touched = False
+        """Whether something has changed that other store objects may remember."""
+        self._absent: set[StreamKey] = set()
+
+    def load(self, asked: Iterable[StreamKey], streams: list[Any], contexts: list[Any]) -> None:
+        found = {(context, name): StreamState(number, head, name.encode()) for context, name, number, head in streams}
+        self._streams |= found
+        self._absent |= set(asked) - found.keys()
+        self._contexts |= {name: ContextState(*row) for name, *row in contexts}
+
+    def look_up(self, keys: Iterable[StreamKey]) -> None:
+        """Load streams together, because one by one each would be a round trip."""
+        unknown, _ = self.unknown(keys)
+        asked = [key for key in unknown if key not in self._staged_streams and key not in self._absent]
+        if asked:
+            contexts, streams = zip(*asked, strict=True)
+            values = {"contexts": Texts(contexts), "streams": Texts(streams)}
+            self.load(asked, self._db.rows("batch_streams", values), [])
+
+    @property
+    def changed_streams(self) -> list[StreamKey]:
+        return list(self._staged_streams)
+
+    def flush(self) -> None:
+        if not self._records:
+            return
+        if self._new_streams:
+            ids, contexts, names = zip(*self._new_streams, strict=True)
+            values = {"ids": Numbers(ids), "contexts": Numbers(contexts), "names": Texts(names)}
+            self._db.later("add_streams", values)
+        positions, counts, record_contexts, record_streams, data = zip(*self._records, strict=True)
+        changed = sorted(self._changed)
+        fields = ("ids", "events", "commits", "streams", "bytes", "tops", "blocks")
+        columns = zip(*(self._staged_contexts[name] for name in changed), strict=True)
+        numbers = {
+            "positions": positions,
+            "counts": counts,
+            "record_contexts": record_contexts,
+            "record_streams": record_streams,
+            "lasts": [last for _, last, _ in self._commits],
+            **dict(zip(fields, columns, strict=True)),
+        }
+        arrays = {name: Numbers(column) for name, column in numbers.items()}
+        self._db.later("add_commits", {**arrays, "data": Blobs(data), "names": Texts(changed)})
+        if self._blocks:
+            contexts, blocks, tops = zip(*self._blocks, strict=True)
+            values = {"contexts": Numbers(contexts), "blocks": Numbers(blocks), "tops": Numbers(tops)}
+            self._db.later("add_blocks", values)
+        if self._log_bytes:
+            sizes = {"names": Texts(self._log_bytes), "sizes": Numbers(self._log_bytes.values())}
+            self._db.later("grow_logs", sizes)
+        self._clear_rows()
+
+    def finish(self, channel: str, notice: str) -> None:
+        """Send the rest of the batch, and the notice for other servers."""
+        self.flush()
+        told = {"channel": channel, "payload": notice}
+        if self.is_touched or self.head != self._start:
+            numbers = {"head": self.head, "stream_id": self._stream_id, "context_id": self._context_id}
+            self._db.later("batch_end", {**numbers, "recorded": self._recorded, "writer": self._writer, **told})
+        elif notice:
+            self._db.later("notify", told)
+
+    def _find_stream(self, context: str, stream: str) -> StreamState | None:
+        self.look_up([(context, stream)])
+        return self._streams.get((context, stream))
+
+    def _stored_ids(self, commit: Commit, stream: StreamState, /) -> tuple[bytes, bytes, int]:
+        staged = [(Record(row[4], row[0]), row[0]) for row in self._records if row[3] == stream.id]
+        last = commit.expected + commit.columns.length - 1
+        return self._history.stored_ids(commit.context, commit.stream, commit.expected, last, staged)
+
+
+class Redo(Exception):
+    """A batch has to be rolled back and done again, carefully."""
+
+
+def settle(transaction: contract.Transaction, pending: Pending) -> contract.Outcome:
+    """Wait for the outcome of a transaction. Raises Redo if a failure concerns more than the failed operation."""
+    if isinstance(pending, PenstockError):
+        return pending
+    try:
+        return [waited(result) for result in pending]
+    except StoreError:
+        raise
+    except PenstockError as error:
+        if len(transaction.operations) > 1 or transaction.mark is not None:
+            raise Redo from error
+        return error
+
+
+class Batch(transactions.Batch[Database]):
+    """One batch on PostgreSQL. It loads the marks of producers at its beginning, and saves them at its end."""
+
+    appender: Appender
 
     def __init__(
-        self,
-        db: Database,
-        appender: Appender,
-        known_logs: KnownLogs,
-        vacuum: Vacuum,
-        *,
-        now: int,
-        recorded: int,
-        careful: bool,
-        refusal: NotDurable | None = None,
+        self, db: Database, appender: Appender, known_logs: KnownLogs, vacuum: Vacuum, *, now: int, recorded: int
     ) -> None:
-        self._db = db
-        self._appender = appender
-        self._known_logs = known_logs
+        super().__init__(db, appender, known_logs, PostgresStages(db, appender))
         self._vacuum = vacuum
-        self._now = now
-        self._recorded = recorded
-        self._careful = careful
-        self.refusal = refusal
-        """Why nothing of this batch may be committed; what was written before is looked up all the same."""
-        self.producers = Producers(db)
+        self.now = now
+        self.recorded = recorded
+        self.careful = False
+        self.refusal: NotDurable | None = None
+        self._marks: dict[str, tuple[int, bytes]] = {}
+        self._known_producers: set[str] = set()
+        self._used_producers: set[str] = set()
         self.has_erased = False
-        """Whether there was a step of an erasure."""
+        """Whether the batch had a step of an erasure."""
         self.has_changed_logs = False
-        """Whether logs or iterators came or went."""
-        self.queues: set[int] = set()
-        """Queues that may have something to hand out again."""
+        self.changed_queues: set[int] = set()
 
-    def judge(self, transaction: Transaction) -> Judged:
-        """Carry out a transaction as far as that goes without waiting, or say why it cannot be."""
-        ops, mark, refusal = transaction
-        refusal = refusal or self.refusal
+    def is_atomic(self, op: Operation) -> bool:
+        return isinstance(op, _IN_MEMORY)
+
+    def apply(self, op: Operation) -> Result | Later:
+        result = super().apply(op)
+        if isinstance(op, _CHANGES_LOGS):
+            self.has_changed_logs = True
+            self.appender.is_touched |= isinstance(op, contract.AddLog | contract.DeleteLog) and bool(result)
+        elif isinstance(op, _CHANGES_QUEUES):
+            self.changed_queues.add(op.queue)
+        return result
+
+    def together(self, ops: Sequence[Operation]) -> list[Result | Later]:
+        if self.careful and not all(isinstance(op, _IN_MEMORY) for op in ops):
+            return super().together(ops)
+        # Without waiting. As long as nothing was sent, the appender can roll back alone.
+        point = self.appender.savepoint()
+        self.db.has_sent = False
         try:
-            if mark is not None and (before := self._marked(mark)) is not None:
-                return Judged([*judging.first_results(ops, before, mark)], is_whole=False)
-            if refusal is not None:
-                # Not raised: StorageFull would look as if the database itself had failed.
-                return Judged(self._known(ops) or refusal, is_whole=False)
-            results = self._carry_out(ops)
-            if mark is not None:
-                self.producers.save(mark, judging.kept(ops, results))
-            return Judged(results, is_whole=len(ops) > 1 or mark is not None)
+            return [self.apply_new(op, ops) for op in ops]
         except StoreError:
             raise
         except PenstockError as error:
-            return Judged(error, is_whole=False)
+            if self.db.has_sent:
+                raise Redo from error
+            self.appender.roll_back(point)
+            self.known_logs.forget()
+            raise
+        finally:
+            self.appender.release()
 
-    def finish(self) -> None:
-        """Send what was kept back."""
-        self.producers.flush(self._recorded)
-
-    def _marked(self, mark: ProducerMark) -> list[Appended] | None:
-        judging.check_mark(mark)
-        return self.producers.marked(mark)
-
-    def _carry_out(self, ops: Sequence[Operation]) -> list[Result | Later]:
-        """Operations in order, all or nothing. If its commits were made before, all was done before."""
-        if len(ops) == 1 and isinstance(ops[0], _IN_MEMORY):
-            return [self._apply(ops[0])]
-        if len(ops) > 1 and self._is_behind(ops):
-            return self._again(ops)
-        if self._careful and not all(isinstance(op, _IN_MEMORY) for op in ops):
-            return self._carefully(ops)
-        return self._hopefully(ops)
-
-    def _is_behind(self, ops: Sequence[Operation]) -> bool:
-        """Whether all streams have gone on from where the commits want to be: they are repeats or conflicts."""
-        commits = [op for op in ops if isinstance(op, Commit)]
-        return bool(commits) and all(map(self._appender.is_behind, commits))
-
-    def _known(self, ops: Sequence[Operation]) -> list[Result | Later] | None:
-        """The first results of a transaction that is refused now, if it was carried out before."""
-        if not self._is_behind(ops) or (self.refusal is not None and self._is_left_to_do(ops)):
-            return None
-        return self._again(ops)
-
-    def _is_left_to_do(self, ops: Sequence[Operation]) -> bool:
-        """Whether acknowledgements or progress of a transaction would change something; tried, and taken back."""
-        if not (receipts := list(judging.receipts(ops))):
+    def has_open_receipts(self, ops: Sequence[Operation]) -> bool:
+        if not (found := list(receipts(ops))):
             return False
-        self._db.command(SAVEPOINT)
-        has_changed = any(_settled(self._apply(op)) for op in receipts)
-        self._db.command(ROLL_BACK)
-        self._db.command(RELEASE)
+        self.db.command("SAVEPOINT transaction_")
+        has_changed = any(waited(self.apply(op)) for op in found)
+        self.db.command("ROLLBACK TO transaction_")
+        self.db.command("RELEASE transaction_")
         return has_changed
 
-    def _again(self, ops: Sequence[Operation]) -> list[Result | Later]:
-        """The first results of commits that were made before; a conflict if they were not."""
-        # What went into a log that is gone is gone with it: who repeats it must not believe that it is there.
-        for op in ops:
-            if isinstance(op, RequireLog):
-                self._apply(op)
-        placed = [self._appender.place(op) for op in ops if isinstance(op, Commit)]
-        for op in judging.receipts(ops):
-            self._apply(op)
-        return [*judging.first_results(ops, placed)]
+    # -- marks
 
-    def _hopefully(self, ops: Sequence[Operation]) -> list[Result | Later]:
-        """Without waiting. What is only here is taken back here."""
-        point = self._appender.point()
-        self._db.has_sent = False
-        try:
-            return [self._apply_once(op, ops) for op in ops]
-        except StoreError:
-            raise
-        except PenstockError as error:
-            if self._db.has_sent:
-                raise TakeBack from error
-            self._take_back(point)
-            raise
-        finally:
-            self._appender.keep()
+    def load_marks(self, rows: list[Any], names: set[str]) -> None:
+        self._known_producers |= names
+        self._marks |= {name: (number, result) for name, number, result in rows}
 
-    def _carefully(self, ops: Sequence[Operation]) -> list[Result | Later]:
-        self._appender.flush()
-        point = self._appender.point()
-        self._db.command(SAVEPOINT)
-        try:
-            results: list[Result | Later] = [_settled(self._apply_once(op, ops)) for op in ops]
-        except StoreError:
-            raise
-        except PenstockError:
-            self._take_back(point)
-            self._db.command(ROLL_BACK)
-            self._db.command(RELEASE)
-            raise
-        finally:
-            self._appender.keep()
-        self._db.command(RELEASE)
-        return results
+    def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
+        if mark.producer not in self._known_producers:
+            names = {mark.producer}
+            self.load_marks(self.db.rows("batch_producers", {"names": Texts(names)}), names)
+        found = self._marks.get(mark.producer)
+        return stored_results(mark, *found) if found else None
 
-    def _take_back(self, point: Point) -> None:
-        self._appender.back_to(point)
-        self._known_logs.forget()
+    def save_mark(self, mark: ProducerMark, results: bytes) -> None:
+        # After the whole transaction, so there is nothing to roll back.
+        self._marks[mark.producer] = (mark.number, results)
+        self._used_producers.add(mark.producer)
 
-    def _apply_once(self, op: Operation, ops: Sequence[Operation]) -> Result | Later:
-        result = self._apply(op)
-        if len(ops) > 1 and isinstance(op, Commit) and isinstance(result, Appended) and result.repeated:
-            # It is there already, and others of its transaction are not: this was another transaction.
-            head = self._appender.stream_head(op.context, op.stream)
-            raise VersionConflict(op.context, op.stream, op.expected, head)
-        return result
+    def send_marks(self) -> None:
+        if self._used_producers:
+            names = sorted(self._used_producers)
+            numbers = Numbers(self._marks[name][0] for name in names)
+            results = Blobs(self._marks[name][1] for name in names)
+            values = {"names": Texts(names), "numbers": numbers, "results": results, "used": self.recorded}
+            self.db.later("save_producers", values)
+            self._used_producers.clear()
+
+    def expire_producers(self, op: contract.ExpireProducers) -> Later:
+        self.send_marks()
+        gone = self.db.send("expire_producers", {"before": op.before, "limit": op.limit})
+        self._marks.clear()
+        self._known_producers.clear()
+        return Later(lambda: len(gone()))
 
     # -- operations
 
-    def _apply(self, op: Operation) -> Result | Later:
-        match op:
-            case operations.Commit():
-                return self._appender.place(op)
-            case operations.RequireLog():
-                return self._known_logs.require(op.name)
-            case (
-                operations.WriteOutput()
-                | operations.AddLog()
-                | operations.DeleteLog()
-                | operations.AddIterator()
-                | operations.DeleteIterator()
-            ):
-                return self._apply_to_logs(op)
-            case (
-                operations.HideStream()
-                | operations.HideEvents()
-                | operations.Erase()
-                | operations.Seal()
-                | operations.GiveBack()
-            ):
-                return self._look_after(op)
-            case (
-                operations.Stage()
-                | operations.Publish()
-                | operations.Install()
-                | operations.Unstage()
-                | operations.ExpireStages()
-            ):
-                return staging.apply(self._db, op, self._appender, self._recorded)
-            case _:
-                return Later(self._consume(op))
+    def allocate(self, op: contract.Allocate) -> Later:
+        # One statement compares the same things as `allocated`, and changes something only where that says so.
+        proposal, expires = op.proposal, self.now + op.ttl_ms * TICKS_PER_MS
+        values = {
+            "queue_id": op.queue,
+            "subscriber": op.subscriber,
+            "now": self.now,
+            "expires": expires,
+            "kind": proposal.kind,
+            "marker": proposal.marker,
+            "next": proposal.next,
+            "first": proposal.first,
+            "last": proposal.last,
+            "count": proposal.count,
+            "allocations_max": consumers.QUEUE_ALLOCATIONS_MAX,
+        }
+        state = self.db.send("allocate", values)
+        return Later(lambda: allocated(op, state(), self.now, expires))
 
-    def _consume(self, op: Operation) -> Promise:
-        match op:
-            case operations.Progress():
-                return consumers.progress(self._db, op)
-            case operations.Acknowledge():
-                return consumers.acknowledge(self._db, op)
-            case operations.Allocate():
-                return consumers.allocate(self._db, op, self._now)
-            case operations.Register():
-                return consumers.register(self._db, op)
-            case operations.SetBookmark():
-                return consumers.set_bookmark(self._db, op)
-            case operations.DeclareQueue():
-                return consumers.declare_queue(self._db, op)
-            case operations.ExpireProducers():
-                return self.producers.expire(op, self._recorded)
-            case (
-                operations.Release()
-                | operations.MoveQueue()
-                | operations.SetDeadRule()
-                | operations.Requeue()
-                | operations.Reoffer()
-            ):
-                self.queues.add(op.queue)
-                return self._put_back(op)
-            case _:
-                raise InvalidRequest("operation", f"{type(op).__name__} is not known here")
+    def reoffer(self, op: contract.Reoffer) -> Later:
+        columns = {name: Numbers(run[at] for run in op.runs) for at, name in enumerate(("firsts", "lasts", "counts"))}
+        values = {"queue_id": op.queue, "now": self.now, "allocations_max": consumers.QUEUE_ALLOCATIONS_MAX}
+        state = self.db.send("reoffer", {**values, **columns})
+        return Later(lambda: reoffered(op, state()))
 
-    def _put_back(
-        self,
-        op: operations.Release
-        | operations.MoveQueue
-        | operations.SetDeadRule
-        | operations.Requeue
-        | operations.Reoffer,
-    ) -> Promise:
-        match op:
-            case operations.Release():
-                return consumers.release(self._db, op, self._now)
-            case operations.MoveQueue():
-                return consumers.move_queue(self._db, op)
-            case operations.SetDeadRule():
-                return consumers.set_dead_rule(self._db, op)
-            case operations.Requeue():
-                return consumers.requeue(self._db, op, self._now)
-            case operations.Reoffer():
-                return consumers.reoffer(self._db, op, self._now)
+    def erase(self, op: contract.Erase) -> int:
+        self.has_erased = True
+        self.appender.flush()
+        return erase(self.db, op, self.recorded, self._vacuum.take())
 
-    def _apply_to_logs(self, op: operations.LogOperation) -> Result:
-        if isinstance(op, operations.WriteOutput):
-            return write_output(self._db, op)
-        self.has_changed_logs = True
-        match op:
-            case operations.AddLog():
-                return self._touched(logs.add_log(self._db, op, self._appender, self._recorded))
-            case operations.DeleteLog():
-                self._known_logs.forget()
-                return self._deleted(self._touched(logs.delete_log(self._db, op, self._appender, self._recorded)))
-            case operations.AddIterator():
-                return iterators.add_iterator(self._db, op, self._recorded)
-            case operations.DeleteIterator():
-                return self._deleted(iterators.delete_iterator(self._db, op, self._recorded))
+    def seal(self, op: contract.Seal) -> bool:
+        self.appender.flush()
+        return seal(self.db, op)
 
-    def _deleted(self, result: R) -> R:
-        """Iterators may be gone, and what was staged for them goes too."""
-        staging.drop_orphans(self._db, self._appender)
-        return result
-
-    def _touched(self, has_changed: bool) -> bool:
-        if has_changed:
-            self._appender.touch()
-        return has_changed
-
-    def _look_after(self, op: operations.UpkeepOperation) -> Result:
-        match op:
-            case operations.HideStream():
-                self.has_changed_logs = True
-                return self._deleted(ledger.hide_stream(self._db, op, self._appender, self._recorded))
-            case operations.HideEvents():
-                self.has_changed_logs = True
-                return self._deleted(ledger.hide_events(self._db, op, self._appender, self._recorded))
-            case operations.Erase():
-                self.has_erased = True
-                self._appender.flush()
-                return erasing.erase(self._db, op, self._recorded, self._vacuum.take())
-            case operations.Seal():
-                self._appender.flush()
-                return sealing.seal(self._db, op)
-            case operations.GiveBack():
-                return 0  # PostgreSQL uses freed space again and keeps it.
+    def give_back(self, _op: contract.GiveBack) -> int:
+        return 0  # PostgreSQL reuses free space and keeps it.

@@ -1,28 +1,27 @@
-"""One connection: its named queries, its transactions, and what becomes of it when it is lost.
+"""One connection: its named queries, its transactions, and what happens when it is lost.
 
-Statements of a transaction are sent one behind the other (pipeline mode) and waited for only where an answer is needed:
-`later` sends, `rows` and its kin send and wait. A read whose connection was lost is tried once more on a new one;
-inside a transaction whoever began it decides.
+A transaction sends its statements one after the other (pipeline mode) and waits only where it needs an answer: `later`
+and `send` do not wait, `rows` and the like do. A read outside a transaction that loses its connection is retried once
+on a new one.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from penstock.errors import NotDurable, PenstockError, StorageFailure
 from penstock.store.postgres import arrays
-from penstock.store.postgres.connecting import QUERIES, Target, connect, refusal_of
-from penstock.store.postgres.translation import translate
+from penstock.store.postgres.connection import QUERIES, Target, connect, refusal_of, translate
 
 READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 LOOKUP_S_MAX: Final = 10.0
-"""How long the outcome of a commit is looked for."""
+"""How long to look for the outcome of a commit."""
 LOOKUP_PAUSE_S: Final = 0.05
 
 Values = Mapping[str, Any]
@@ -35,7 +34,7 @@ class Database:
     def __init__(self, target: Target, *, write: bool) -> None:
         self.target = target
         self.has_sent = False
-        """Whether something that writes was sent since this was last set to False."""
+        """Whether a statement that writes was sent since this was last set to False."""
         self._is_for_writing = write
         self._pipeline: ExitStack | None = None
         self._is_in_turn = False
@@ -53,8 +52,7 @@ class Database:
         return refusal_of(self.value("switched_off"))
 
     def _timeline(self) -> str:
-        """Which line of PostgreSQL's own history is written here; another after a failover, and transactions of the
-        old one may mean something else there."""
+        """PostgreSQL's timeline. A failover starts another, in which the old transaction numbers mean nothing."""
         return str(self.value("wal_timeline")) if self._is_for_writing else ""
 
     # -- statements
@@ -64,6 +62,14 @@ class Database:
         sent = self._execute(name, values)
         self.has_sent = True
         return sent
+
+    def send(self, name: str, values: Values = _NONE) -> Callable[[], list[Any]]:
+        """The same, with a function that waits for the rows."""
+        return partial(fetched, self.later(name, values))
+
+    def ask(self, name: str, values: Values = _NONE) -> Callable[[], list[Any]]:
+        """The same for a query that writes nothing."""
+        return partial(fetched, self._execute(name, values))
 
     def _execute(self, name: str, values: Values) -> psycopg.Cursor[Any]:
         arrays.check(values.values())
@@ -75,18 +81,11 @@ class Database:
     def rows(self, name: str, values: Values = _NONE) -> list[Any]:
         """All rows of a query."""
         try:
-            return self._fetch(name, values)
+            return fetched(self._execute(name, values), write=self._is_for_writing)
         except StorageFailure:
-            if not self.can_begin_anew():
+            if not self.can_retry():
                 raise
-        return self._fetch(name, values)
-
-    def _fetch(self, name: str, values: Values) -> list[Any]:
         return fetched(self._execute(name, values), write=self._is_for_writing)
-
-    def ask(self, name: str, values: Values = _NONE) -> psycopg.Cursor[Any]:
-        """Send a query; see `fetched`."""
-        return self._execute(name, values)
 
     def row(self, name: str, values: Values = _NONE) -> Any:
         """The first row of a query, or None."""
@@ -102,20 +101,15 @@ class Database:
         """Rows one by one, of a query that limits itself."""
         yield from self.rows(name, values)
 
-    def run(self, name: str, values: Values = _NONE) -> int:
-        """Carry out a statement that writes and returns its rows, and wait; how many there were."""
-        return len(fetched(self.later(name, values)))
-
     # -- transactions
 
     @property
     def is_held(self) -> bool:
-        """Whether a transaction is open here."""
         return self._pipeline is not None or self._is_in_turn
 
     @contextmanager
     def turn(self) -> Iterator[psycopg.Connection[Any]]:
-        """A transaction whose statements are waited for one by one: for what is seldom done, and for COPY."""
+        """A transaction that waits for each statement: for rare work, and for COPY."""
         self._is_in_turn = True
         try:
             with self.connection.transaction():
@@ -126,7 +120,7 @@ class Database:
             self._is_in_turn = False
 
     def begin(self, text: str) -> None:
-        """Open a transaction; everything is sent without waiting from here on."""
+        """Open a transaction; from here on statements are sent without waiting."""
         self._pipeline = ExitStack()
         try:
             self._sync = self._pipeline.enter_context(self.connection.pipeline()).sync
@@ -136,14 +130,13 @@ class Database:
             raise translate(error, write=self._is_for_writing) from error
 
     def sync(self) -> None:
-        """Wait for all that was sent. From here on the database knows that it waits for us, and for how long."""
+        """Wait for everything that was sent. From here on the database can measure how long we are idle."""
         try:
             self._sync()
         except psycopg.Error as error:
             raise translate(error, write=self._is_for_writing) from error
 
     def commit(self) -> None:
-        """End the transaction; what was sent is carried out when this returns."""
         try:
             done = self.connection.execute("COMMIT")
             self._leave_pipeline()
@@ -153,7 +146,7 @@ class Database:
             raise StorageFailure(f"the database answered a commit with {done.statusmessage}")
 
     def command(self, text: str) -> None:
-        """SAVEPOINT and its like; sent without waiting."""
+        """Send SAVEPOINT and the like without waiting."""
         try:
             self.connection.execute(text)
         except psycopg.Error as error:
@@ -165,9 +158,8 @@ class Database:
             stack.close()
 
     def abandon(self) -> None:
-        """Roll back whatever is open; never raises. A connection that cannot is closed."""
+        """Roll back an open transaction; never raises. Closes a connection that cannot roll back."""
         with suppress(psycopg.Error):
-            # That something failed is known already.
             self._leave_pipeline()
         try:
             if not self.is_lost and self.connection.info.transaction_status != TransactionStatus.IDLE:
@@ -196,27 +188,26 @@ class Database:
         """Whether nothing can be sent any more."""
         return self.connection.closed
 
-    def can_begin_anew(self) -> bool:
-        """After a failed read: connect again if the connection was lost; whether it may be tried once more."""
+    def can_retry(self) -> bool:
+        """After a failed read: reconnect if the connection was lost; whether a retry makes sense."""
         if self.is_held or not self.is_lost:
             return False
         self.reconnect()
         return True
 
     def reconnect(self) -> None:
-        """Give up this connection for a new one; raises if there is none."""
+        """Replace this connection by a new one; raises if that fails."""
         self.close()
         self.connection = connect(self.target, write=self._is_for_writing)
         self.timeline = self._timeline()
 
     def close(self) -> None:
-        """Close the connection."""
         with suppress(psycopg.Error):
             self._leave_pipeline()
         self.connection.close()
 
     def was_committed(self, transaction: str, process: int) -> bool:
-        """Whether a transaction of the connection that was lost is committed; StorageFailure if nobody can say."""
+        """Whether a transaction of the lost connection is committed; StorageFailure if that cannot be found out."""
         timeline, deadline = self.timeline, time.monotonic() + LOOKUP_S_MAX
         while time.monotonic() < deadline:
             try:
@@ -224,7 +215,7 @@ class Database:
                     self.reconnect()
                 status = self.value("transaction_status", {"transaction": transaction})
                 if status == "in progress":
-                    # It is still in its turn, perhaps waiting for the end of what we sent.
+                    # Its session may still wait for the rest of a statement.
                     self.rows("end_transaction", {"transaction": transaction, "process": process})
             except PenstockError:
                 time.sleep(LOOKUP_PAUSE_S)
@@ -238,37 +229,7 @@ class Database:
 
 
 def fetched(sent: psycopg.Cursor[Any], *, write: bool = True) -> list[Any]:
-    """The rows of a statement that was sent; waits for them."""
     try:
         return sent.fetchall()
     except psycopg.Error as error:
         raise translate(error, write=write) from error
-
-
-# --- reading once more ----------------------------------------------------------------------------------------
-
-
-class _HasDatabase(Protocol):
-    db: Database
-
-
-_Self = TypeVar("_Self", bound=_HasDatabase)
-_Params = ParamSpec("_Params")
-_Answer = TypeVar("_Answer")
-
-
-def rereading(
-    method: Callable[Concatenate[_Self, _Params], _Answer],
-) -> Callable[Concatenate[_Self, _Params], _Answer]:
-    """A read of several statements that is done once more on a new connection if its own was lost."""
-
-    @wraps(method)
-    def read(self: _Self, /, *given: _Params.args, **named: _Params.kwargs) -> _Answer:
-        try:
-            return method(self, *given, **named)
-        except StorageFailure:
-            if not self.db.can_begin_anew():
-                raise
-        return method(self, *given, **named)
-
-    return read

@@ -210,17 +210,17 @@ WITH place AS (
     SELECT head, coalesce((SELECT position FROM records WHERE position <= %(position)s ORDER BY position DESC LIMIT 1),
         %(position)s) AS start, EXISTS (SELECT FROM erasures WHERE finished IS NULL AND done < last) AS has_erasures
     FROM state
-), stretch AS (
+), context_range AS (
     SELECT head, has_erasures, c.id, greatest(start, b.block << %(block_bits)s::int) AS low FROM place
     LEFT JOIN contexts c ON c.name = %(context)s
     LEFT JOIN LATERAL (SELECT block FROM blocks WHERE context_id = c.id AND block >= start >> %(block_bits)s::int
         ORDER BY block LIMIT 1) AS b ON true
 )
-SELECT head, low + %(span)s - 1, has_erasures, position, data FROM stretch LEFT JOIN LATERAL (
+SELECT head, low + %(span)s - 1, has_erasures, position, data FROM context_range LEFT JOIN LATERAL (
     SELECT position, data, sum(count) OVER before AS events, sum(octet_length(data)) OVER before AS bytes
     FROM (SELECT position, count, data FROM records
         WHERE position BETWEEN low AND least(low + %(span)s - 1, %(end)s) AND position <= head
-          AND (context_id = stretch.id OR context_id IS NULL)
+          AND (context_id = context_range.id OR context_id IS NULL)
           AND (%(prefix)s = '' OR stream_id IS NULL OR EXISTS (
                 SELECT FROM streams WHERE id = stream_id AND name >= %(prefix)s AND name < %(upper)s))
         ORDER BY position LIMIT %(events_max)s) AS found
@@ -248,7 +248,7 @@ SELECT id, has_erasures, last, place, start, CASE WHEN nth = 1 THEN data END FRO
 ) AS measured ON coalesce(bytes, 0) < %(bytes_max)s
 ORDER BY last;
 
--- name: span_start
+-- name: page_start
 SELECT head, (SELECT position FROM records WHERE position <= %(position)s ORDER BY position DESC LIMIT 1),
     (SELECT id FROM contexts WHERE name = %(context)s),
     EXISTS (SELECT FROM erasures WHERE finished IS NULL AND done < last)
@@ -490,14 +490,14 @@ WHERE queue_id = %(queue_id)s AND first > %(after)s ORDER BY first LIMIT %(limit
 -- name: next_expiry
 SELECT expires FROM allocations WHERE queue_id = %(queue_id)s AND expires > %(after)s ORDER BY expires LIMIT 1;
 
+-- name: queue_name
+SELECT name FROM queues WHERE id = %(id)s;
+
 -- name: acknowledge
-WITH ended AS (
-    DELETE FROM allocations
-    WHERE queue_id = %(queue_id)s AND first = %(first)s AND last = coalesce(%(last)s::bigint, last)
-      AND subscriber = %(subscriber)s
-    RETURNING first
-)
-SELECT EXISTS (SELECT FROM ended), (SELECT name FROM queues WHERE id = %(queue_id)s);
+DELETE FROM allocations
+WHERE queue_id = %(queue_id)s AND first = %(first)s AND last = coalesce(%(last)s::bigint, last)
+  AND subscriber = %(subscriber)s
+RETURNING first;
 
 -- name: release
 UPDATE allocations SET expires = least(expires, %(now)s),
@@ -743,7 +743,7 @@ ORDER BY position;
 -- name: records_between
 SELECT position, data FROM records WHERE position BETWEEN %(low)s AND %(high)s ORDER BY position;
 
--- name: record_span
+-- name: record_place
 SELECT position, count FROM records WHERE position <= %(position)s ORDER BY position DESC LIMIT 1;
 
 -- name: record_start

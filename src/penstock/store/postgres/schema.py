@@ -1,6 +1,6 @@
-"""The schema's versions: each migration is a `.sql` file; all that are missing are carried out in one transaction.
+"""The versions of the schema: each migration is a `.sql` file, and all missing ones are one transaction.
 
-Several servers may start at once: whoever changes the schema holds a lock, and looks again under it.
+Several servers may start at once: a server that changes the schema takes a lock, and checks again under it.
 """
 
 from typing import Final
@@ -9,10 +9,10 @@ from uuid import uuid4
 from psycopg import sql
 
 from penstock.errors import NotAStore, ReadFailure, StoreTooNew, StoreUnfinished
-from penstock.store.postgres.connecting import QUERIES
+from penstock.store.postgres.connection import QUERIES
 from penstock.store.postgres.database import Database
-from penstock.store.sql import load_migrations
 from penstock.store.tables.logs import LAST_LOG
+from penstock.store.tables.queries import load_migrations
 
 
 def migrations() -> list[str]:
@@ -38,7 +38,6 @@ def check(database: Database) -> int:
 
 
 def refuse_unfinished(database: Database) -> None:
-    """Refuse a store that is being filled."""
     if database.value("importing"):
         raise StoreUnfinished(database.target.shown)
 
@@ -59,22 +58,18 @@ def migrate(database: Database, now: int, *, importing: bool = False) -> None:
         return
     with database.turn() as connection:
         connection.execute(QUERIES["lock"], database.target.migration_lock)
-        _bring_forward(database, now, importing)
-
-
-def _bring_forward(database: Database, now: int, importing: bool) -> None:
-    connection, schema = database.connection, database.target.schema
-    version = check(database)
-    if version == 0 and not database.row("schema_tables", {"schema": schema})[0]:
-        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
-    for text in migrations()[version:]:
-        connection.execute(text)
-    if version == 0:
-        database.later("make_version", {"version": SCHEMA_VERSION})
-        database.later("set_meta", {"key": "store_id", "value": str(uuid4())})
-        database.later("set_meta", {"key": LAST_LOG, "value": "0"})
-        database.later("add_timeline", {"timeline": 1, "after_position": 0, "started": now})
-        if importing:
-            database.later("set_meta", {"key": "importing", "value": "yes"})
-    else:
-        database.later("set_version", {"version": SCHEMA_VERSION})
+        schema = database.target.schema
+        version = check(database)
+        if version == 0 and not database.row("schema_tables", {"schema": schema})[0]:
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        for text in migrations()[version:]:
+            connection.execute(text)
+        if version == 0:
+            database.later("make_version", {"version": SCHEMA_VERSION})
+            database.later("set_meta", {"key": "store_id", "value": str(uuid4())})
+            database.later("set_meta", {"key": LAST_LOG, "value": "0"})
+            database.later("add_timeline", {"timeline": 1, "after_position": 0, "started": now})
+            if importing:
+                database.later("set_meta", {"key": "importing", "value": "yes"})
+        else:
+            database.later("set_version", {"version": SCHEMA_VERSION})

@@ -7,8 +7,8 @@ INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE 
 -- name: note_recovery
 INSERT INTO meta (key, value) VALUES ('recoveries', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1;
 
--- name: timeline
-SELECT max(timeline) FROM timelines;
+-- name: identity
+SELECT (SELECT value FROM meta WHERE key = 'store_id'), (SELECT max(timeline) FROM timelines);
 
 -- name: add_timeline
 INSERT INTO timelines (timeline, after_position, started) VALUES (:timeline, :after_position, :started);
@@ -44,6 +44,12 @@ SELECT id FROM streams WHERE context_id = :context_id AND name = :name;
 SELECT s.id FROM contexts c JOIN streams s ON s.context_id = c.id WHERE c.name = :context AND s.name = :stream;
 
 -- name: stream_head
+SELECT last FROM commits
+WHERE stream_id = (SELECT id FROM streams
+    WHERE context_id = (SELECT id FROM contexts WHERE name = :context) AND name = :stream)
+ORDER BY last DESC LIMIT 1;
+
+-- name: last_of_stream
 SELECT last FROM commits WHERE stream_id = :stream_id ORDER BY last DESC LIMIT 1;
 
 -- name: add_record
@@ -61,18 +67,27 @@ SELECT position, data FROM records WHERE position <= :position ORDER BY position
 -- name: record_start
 SELECT position FROM records WHERE position <= :position ORDER BY position DESC LIMIT 1;
 
--- name: record_span
+-- name: record_place
 SELECT position, count FROM records WHERE position <= :position ORDER BY position DESC LIMIT 1;
 
 -- name: records_between
 SELECT position, data FROM records WHERE position BETWEEN :low AND :high ORDER BY position;
 
--- name: records_of_context
+-- name: page_start
+SELECT coalesce((SELECT position + count - 1 FROM records ORDER BY position DESC LIMIT 1), 0),
+    (SELECT position FROM records WHERE position <= :position ORDER BY position DESC LIMIT 1),
+    (SELECT id FROM contexts WHERE name = :context),
+    EXISTS (SELECT 1 FROM erasures WHERE finished IS NULL AND done < last);
+
+-- name: page_of_records
+SELECT position, data FROM records WHERE position BETWEEN :low AND :high ORDER BY position;
+
+-- name: page_of_context
 SELECT position, data FROM records
 WHERE position BETWEEN :low AND :high AND (context_id = :context_id OR context_id IS NULL)
 ORDER BY position;
 
--- name: records_of_streams
+-- name: page_of_streams
 SELECT position, data FROM records
 WHERE position BETWEEN :low AND :high
   AND (:context_id IS NULL OR context_id = :context_id OR context_id IS NULL)
@@ -82,6 +97,9 @@ ORDER BY position;
 
 -- name: next_block
 SELECT block FROM blocks WHERE context_id = :context_id AND block >= :block ORDER BY block LIMIT 1;
+
+-- name: next_blocks
+SELECT block FROM blocks WHERE context_id = :context_id AND block >= :block ORDER BY block LIMIT :limit;
 
 -- name: block_before_ticks
 SELECT block FROM blocks
@@ -100,7 +118,8 @@ SELECT name, events, commits, streams, bytes FROM contexts WHERE name > :after O
 -- name: streams
 SELECT name, (SELECT last FROM commits WHERE stream_id = streams.id ORDER BY last DESC LIMIT 1)
 FROM streams
-WHERE context_id = :context_id AND name >= :low AND name < :upper AND name <> :after
+WHERE context_id = (SELECT id FROM contexts WHERE name = :context)
+  AND name >= :low AND name < :upper AND name <> :after
 ORDER BY name LIMIT :limit;
 
 -- name: add_subscription
@@ -120,11 +139,13 @@ WHERE id > :after ORDER BY id LIMIT :limit;
 
 -- name: progress_subscription
 UPDATE subscriptions SET position = :next, last_ticks = coalesce(:last_ticks, last_ticks)
-WHERE id = :id AND position = :start;
+WHERE id = :id AND position = :start
+RETURNING id;
 
 -- name: set_subscription
 UPDATE subscriptions SET position = :position, last_ticks = NULL
-WHERE subscriber = :subscriber AND context = :context AND filter = :filter;
+WHERE subscriber = :subscriber AND context = :context AND filter = :filter
+RETURNING id;
 
 -- name: add_queue
 INSERT INTO queues (name, context, filter, position) VALUES (:name, :context, :filter, :position)
@@ -143,10 +164,10 @@ SELECT position FROM queues WHERE id = :id;
 SELECT name FROM queues WHERE id = :id;
 
 -- name: set_dead_rule
-UPDATE queues SET dead_after = :dead_after WHERE id = :id;
+UPDATE queues SET dead_after = :dead_after WHERE id = :id RETURNING id;
 
 -- name: move_queue
-UPDATE queues SET position = :position WHERE id = :id;
+UPDATE queues SET position = :position WHERE id = :id RETURNING id;
 
 -- name: queues
 SELECT id, context, name, filter, position,
@@ -156,16 +177,20 @@ SELECT id, context, name, filter, position,
 FROM queues LEFT JOIN allocations ON queue_id = id
 WHERE id > :after GROUP BY id ORDER BY id LIMIT :limit;
 
--- name: own_allocation
-SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-WHERE queue_id = :queue_id AND subscriber = :subscriber AND expires > :now AND first IS NOT :except_first
-ORDER BY first LIMIT 1;
+-- The live allocation of a subscriber, else the oldest one that has expired and is no dead letter.
 
--- name: expired_allocation
-SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-WHERE queue_id = :queue_id AND expires <= :now AND first IS NOT :except_first
-  AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1)
-ORDER BY first LIMIT 1;
+-- name: claim
+SELECT * FROM (
+    SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+    WHERE queue_id = :queue_id AND subscriber = :subscriber AND expires > :now AND first IS NOT :except_first
+    ORDER BY first LIMIT 1)
+UNION ALL
+SELECT * FROM (
+    SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+    WHERE queue_id = :queue_id AND expires <= :now AND first IS NOT :except_first
+      AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1)
+    ORDER BY first LIMIT 1)
+LIMIT 1;
 
 -- name: dead_letters
 SELECT first, last, count, subscriber, expires, deliveries FROM allocations
@@ -176,7 +201,8 @@ ORDER BY first LIMIT :limit;
 -- name: put_back
 UPDATE allocations SET deliveries = 0
 WHERE queue_id = :queue_id AND first = :first AND expires <= :now
-  AND deliveries >= (SELECT dead_after FROM queues WHERE id = :queue_id);
+  AND deliveries >= (SELECT dead_after FROM queues WHERE id = :queue_id)
+RETURNING first;
 
 -- name: allocations
 SELECT first, last, count, subscriber, expires, deliveries FROM allocations
@@ -211,14 +237,16 @@ WHERE queue_id = :queue_id AND first = :first;
 
 -- name: acknowledge
 DELETE FROM allocations
-WHERE queue_id = :queue_id AND first = :first AND last = coalesce(:last, last) AND subscriber = :subscriber;
+WHERE queue_id = :queue_id AND first = :first AND last = coalesce(:last, last) AND subscriber = :subscriber
+RETURNING first;
 
 -- name: release
 UPDATE allocations SET expires = min(expires, :now), deliveries = deliveries - (expires > :now AND NOT :counts)
-WHERE queue_id = :queue_id AND first = :first AND last = :last AND subscriber = :subscriber;
+WHERE queue_id = :queue_id AND first = :first AND last = :last AND subscriber = :subscriber
+RETURNING first;
 
 -- name: drop_allocations
-DELETE FROM allocations WHERE queue_id = :queue_id;
+DELETE FROM allocations WHERE queue_id = :id;
 
 -- name: producer
 SELECT number, result FROM producers WHERE name = :name;
@@ -228,7 +256,8 @@ INSERT INTO producers (name, number, result, used) VALUES (:name, :number, :resu
 ON CONFLICT (name) DO UPDATE SET number = excluded.number, result = excluded.result, used = excluded.used;
 
 -- name: expire_producers
-DELETE FROM producers WHERE name IN (SELECT name FROM producers WHERE used < :before LIMIT :limit);
+DELETE FROM producers WHERE name IN (SELECT name FROM producers WHERE used < :before LIMIT :limit)
+RETURNING name;
 
 -- name: add_log
 INSERT INTO logs (name, created, base, bytes) VALUES (:name, :created, :base, 0);
@@ -340,8 +369,9 @@ WHERE context = :context AND stream = :stream AND damaged = 0
 SELECT id, context, stream, last, ranges, iterator_id, timeline, events, requested, finished, damaged FROM erasures
 WHERE id > :after ORDER BY id LIMIT :limit;
 
--- name: last_erasure
-SELECT coalesce(max(id), 0) FROM erasures;
+-- name: ledger
+SELECT (SELECT value FROM meta WHERE key = 'sealed'), (SELECT coalesce(max(id), 0) FROM erasures),
+    (SELECT value FROM meta WHERE key = 'rewrites');
 
 -- name: unerased
 SELECT id, context, stream, iterator_id, ranges, last, done FROM erasures INDEXED BY erasures_open
@@ -397,6 +427,15 @@ UPDATE meta SET value = value + 1 WHERE key = 'rewrites';
 
 -- name: move_mark
 UPDATE meta SET value = :position WHERE key = 'sealed';
+
+-- name: sealed
+SELECT value FROM meta WHERE key = 'sealed';
+
+-- name: unsealed_start
+SELECT (SELECT position FROM records WHERE position >= CAST((SELECT value FROM meta WHERE key = 'sealed') AS INTEGER)
+        ORDER BY position LIMIT 1),
+    coalesce((SELECT position + count - 1 FROM records ORDER BY position DESC LIMIT 1), 0),
+    (SELECT coalesce(max(id), 0) FROM erasures), (SELECT value FROM meta WHERE key = 'rewrites');
 
 -- name: unsealed_rows
 SELECT position, count, length(data) FROM records WHERE position BETWEEN :low AND :high ORDER BY position;
@@ -522,8 +561,8 @@ VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10);
 -- name: forget_timelines
 DELETE FROM timelines;
 
--- name: replace_meta
-UPDATE meta SET value = :value WHERE key = :key;
+-- name: import_sealed
+UPDATE meta SET value = :sealed WHERE key = 'sealed';
 
 -- name: delete_meta
 DELETE FROM meta WHERE key = :key;

@@ -1,7 +1,7 @@
-"""The schema's versions: each migration is a `.sql` file, carried out in one transaction, in order.
+"""The versions of the schema: each migration is a `.sql` file and one transaction.
 
-From version 2 on a file gives free space back step by step (`auto_vacuum`). An older one has to be written anew for
-that once, which is one transaction too and comes first: if it fails, the store is as it was.
+From version 2 on a file returns free space step by step (`auto_vacuum`). The first migration of an older file rewrites
+it once, also in one transaction: if that fails, the store is unchanged.
 """
 
 import logging
@@ -11,14 +11,18 @@ from uuid import uuid4
 
 import apsw
 
-from penstock.errors import NotAStore, StoreTooNew
-from penstock.store.sql import load_migrations
-from penstock.store.sqlite.database import APPLICATION_ID, PAGE_BYTES, Database, translate
-from penstock.store.sqlite.unfinished import refuse_unfinished
+from penstock.errors import NotAStore, StoreTooNew, StoreUnfinished
+from penstock.store.sqlite.database import PAGE_BYTES, Database, translate
+from penstock.store.sqlite.directory import RESTORING
 from penstock.store.tables.logs import LAST_LOG
+from penstock.store.tables.queries import load_migrations
 
 log = logging.getLogger(__name__)
 
+APPLICATION_ID: Final = 0x50454E53
+"""PENS, in the file's header."""
+IMPORTING_ID: Final = 0x50454E49
+"""PENI: the store is being filled. The last transaction of an import changes it to PENS."""
 INCREMENTAL: Final = 2
 """What SQLite calls an `auto_vacuum` in steps."""
 
@@ -32,7 +36,7 @@ SCHEMA_VERSION: Final = len(migrations())
 
 
 def check(database: Database, directory: Path) -> int:
-    """The store's schema version; refuses what is not a store or too new. 0 is an empty file."""
+    """The store's schema version, 0 for an empty file; refuses what is no store, too new or unfinished."""
     try:
         version = int(database.connection.pragma("user_version"))
         application = int(database.connection.pragma("application_id"))
@@ -41,7 +45,8 @@ def check(database: Database, directory: Path) -> int:
         raise NotAStore(str(directory), "its file is no SQLite database") from error
     except apsw.Error as error:
         raise translate(error) from error
-    refuse_unfinished(directory, application, version)
+    if application == IMPORTING_ID or (version == 0 and (directory / RESTORING).exists()):
+        raise StoreUnfinished(str(directory))
     if tables and application != APPLICATION_ID:
         raise NotAStore(str(directory), "its file is a database of some other program")
     if version > SCHEMA_VERSION:
@@ -53,17 +58,13 @@ def migrate(database: Database, directory: Path, now: int) -> None:
     """Bring a store to the present schema."""
     version = check(database, directory)
     if version and database.pragma("auto_vacuum") != INCREMENTAL:
-        _write_anew(database, directory)
+        mib = database.pragma("page_count") * PAGE_BYTES / (1 << 20)
+        log.warning("the store in %s is from an older version: rewriting its %.1f MiB once", directory, mib)
+        database.command("VACUUM")
+        # All of it went through the WAL.
+        database.restart_wal()
     for number, text in enumerate(migrations()[version:], start=version + 1):
         _step(database, number, text, now)
-
-
-def _write_anew(database: Database, directory: Path) -> None:
-    mib = database.pragma("page_count") * PAGE_BYTES / (1 << 20)
-    log.warning("the store in %s is from an older version: writing its %.1f MiB anew, this once", directory, mib)
-    database.command("VACUUM")
-    # All of it went through the WAL.
-    database.restart_wal()
 
 
 def _step(database: Database, number: int, text: str, now: int) -> None:
@@ -75,9 +76,9 @@ def _step(database: Database, number: int, text: str, now: int) -> None:
         connection.pragma("user_version", number)
         if number == 1:
             connection.pragma("application_id", APPLICATION_ID)
-            database.run("set_meta", {"key": "store_id", "value": str(uuid4())})
-            database.run("set_meta", {"key": LAST_LOG, "value": "0"})
-            database.run("add_timeline", {"timeline": 1, "after_position": 0, "started": now})
+            database.later("set_meta", {"key": "store_id", "value": str(uuid4())})
+            database.later("set_meta", {"key": LAST_LOG, "value": "0"})
+            database.later("add_timeline", {"timeline": 1, "after_position": 0, "started": now})
         connection.execute("COMMIT")
     except apsw.Error as error:
         database.abandon()

@@ -3,63 +3,63 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final, cast
 
 import apsw
 
-from penstock.errors import (
-    DamagedRecord,
-    PenstockError,
-    ReadFailure,
-    StorageFailure,
-    StoreError,
-    VersionConflict,
-)
-from penstock.model import Appended, ProducerMark, StoreStats, ticks_of_unix_ns
-from penstock.store import operations
-from penstock.store.contract import (
-    BatchTimes,
-    Commit,
-    Install,
-    Outcome,
-    Publish,
-    RequireLog,
-    Result,
-    StoreIdentity,
-    Transaction,
-)
+from penstock.errors import DamagedRecord, ReadFailure, StorageFailure
+from penstock.model import Allocation, Appended, ProducerMark, StoreStats, ticks_of_unix_ns
+from penstock.model.times import TICKS_PER_MS
+from penstock.store import contract
+from penstock.store.contract import Operation, Outcome, Result
 from penstock.store.record import Record
-from penstock.store.sqlite import consumers, erasing, schema, sealing, staging
-from penstock.store.sqlite.access import settle_access
-from penstock.store.sqlite.appender import Appender
-from penstock.store.sqlite.checkpointer import Checkpointer
-from penstock.store.sqlite.consumers import Consumers
-from penstock.store.sqlite.database import FILE_NAME, Database
-from penstock.store.sqlite.history import History
-from penstock.store.sqlite.lock import make_directory, readers_of, take_lock, write_owner
-from penstock.store.sqlite.logs import Logs, write_output
-from penstock.store.sqlite.sealing import Sealing
-from penstock.store.sqlite.space import GivingBack, free_bytes
-from penstock.store.sqlite.verify import Verifying
-from penstock.store.tables import iterators, judging, ledger, logs
-from penstock.store.tables.ledger import Ledger
+from penstock.store.sqlite import schema, secure_delete
+from penstock.store.sqlite.database import PAGE_BYTES, Checkpointer, Database, translate
+from penstock.store.sqlite.directory import (
+    FILE_NAME,
+    is_served,
+    make_directory,
+    readers_of,
+    settle_access,
+    take_lock,
+    write_owner,
+)
+from penstock.store.tables import appends, transactions
+from penstock.store.tables.appends import StreamState
+from penstock.store.tables.consumers import Later, allocated, reoffered
+from penstock.store.tables.history import Located, StreamRange
 from penstock.store.tables.logs import KnownLogs
-from penstock.store.tables.state import Stating
+from penstock.store.tables.reader import Reader
+from penstock.store.tables.transactions import HANDLERS, stored_results, waited
 
 log = logging.getLogger(__name__)
 
 STREAM_CACHE_MAX: Final = 100_000
 WAL_BYTES_MAX: Final = 32 << 20
+COMMITS_PER_QUERY: Final = 256
+WORTH_BYTES: Final = 16 << 20
+WORTH_SHARE: Final = 0.1
+REST_SHARE: Final = 0.5
+"""The store returns free space when more than WORTH_BYTES and WORTH_SHARE of the file is free, until REST_SHARE of that
+is left. SQLite reuses free pages, and sealing frees and uses pages all the time, so it keeps a small reserve."""
+CHECKED_BESIDE_A_SERVER: Final = (
+    *("meta", "timelines", "contexts", "streams", "blocks", "subscriptions", "queues", "allocations"),
+    *("producers", "logs", "iterators", "erasures"),
+)
 
 Clock = Callable[[], int]
 """Nanoseconds since 1970."""
 
 
-class SqliteReader(History, Consumers, Logs, Ledger[Database], Sealing, Stating[Database], Verifying):
-    """A store opened for reading, beside whoever writes it."""
+class SqliteReader(Reader[Database]):
+    """A store that is open for reading, next to the process that writes it."""
+
+    positions_per_query: ClassVar[int] = 1 << 16
+    last_name: ClassVar[str | bytes] = b""
+    """SQLite sorts a blob after any text, even after a damaged one."""
 
     def __init__(self, directory: Path | str, *, clock: Clock = time.time_ns, vfs: str | None = None) -> None:
         self.directory = Path(directory)
@@ -77,42 +77,209 @@ class SqliteReader(History, Consumers, Logs, Ledger[Database], Sealing, Stating[
     def now(self) -> int:
         return ticks_of_unix_ns(self._clock())
 
-    def identity(self) -> StoreIdentity:
-        return StoreIdentity(self.db.value("meta", {"key": "store_id"}), self.db.value("timeline"))
+    def identity(self) -> contract.StoreIdentity:
+        return contract.StoreIdentity(*self.db.row("identity"))
 
     def stats(self) -> StoreStats:
+        files = (self.directory / name for name in (FILE_NAME, f"{FILE_NAME}-wal"))
         with self.db.snapshot():
-            commits, contexts, streams, subscriptions, queues, logs_, iterators, size = self.db.row("stats")
-            identity = self.identity()
-            return StoreStats(
-                identity.id,
-                identity.timeline,
-                schema.SCHEMA_VERSION,
-                self.head(),
-                *(commits, contexts, streams, subscriptions, queues, logs_, iterators, size),
-                self._bytes_on_disk(),
-                self.sealed() - 1,
-            )
+            size = sum(file.stat().st_size for file in files if file.exists())
+            counts: list[Any] = [schema.SCHEMA_VERSION, self.head(), *self.db.row("stats"), size, self.sealed() - 1]
+            return StoreStats(*self.identity(), *counts)
 
     def free_bytes(self) -> int | None:
-        return free_bytes(self.directory)
-
-    def _bytes_on_disk(self) -> int:
-        files = (self.directory / name for name in (FILE_NAME, f"{FILE_NAME}-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
-
-    def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
-        raise StorageFailure(f"the store was opened for reading only; {len(transactions)} transactions refused")
-
-    def recover(self) -> None:
-        """A reader has nothing to recover."""
+        try:
+            found = os.statvfs(self.directory)
+        except OSError:
+            return None
+        return found.f_bavail * found.f_frsize
 
     def close(self) -> None:
         self.db.close()
 
+    def _records_of_stream(self, wanted: StreamRange, first: int, _events: int) -> Iterator[Located]:
+        name, step = ("commits_backward", -1) if wanted.backward else ("commits_forward", 1)
+        values = {"stream_id": wanted.stream_id, "sequence": first, "limit": COMMITS_PER_QUERY}
+        if wanted.backward:
+            # Start at the commit that holds the first sequence.
+            start = self.db.row("commits_forward", {**values, "limit": 1})
+            values["sequence"] = start[0] if start else -1
+        record: Record | None = None
+        while rows := self.db.rows(name, values):
+            for last, position in rows:
+                if wanted.backward and last < wanted.end:
+                    return
+                if record is None or not record.position <= position <= record.last:
+                    found = self.db.row("record_at", {"position": position})
+                    record = Record(found[1], found[0]) if found else None
+                    if record is None or record.last < position:
+                        raise DamagedRecord(position, "it is missing")
+                    yield record, position
+                if not wanted.backward and last >= wanted.end:
+                    return
+                values["sequence"] = last + step
+
+    def _outputs(self, iterator: int, ordinal: int, _limits: contract.ReadLimits) -> Iterator[tuple[int, int, bytes]]:
+        return self.db.each("outputs_from", {"id": iterator, "ordinal": ordinal})
+
+    def _pages(self) -> Iterator[contract.Finding]:
+        """SQLite's own check of its file; next to a server, of its smaller tables only.
+
+        The check is one long read, and a server's WAL would grow all the while. Other checks read the large tables in
+        steps.
+        """
+        served = is_served(self.directory)
+        for scope in [f"({table})" for table in CHECKED_BESIDE_A_SERVER] if served else [""]:
+            try:
+                for (line,) in self.db.connection.execute(f"PRAGMA quick_check{scope}"):
+                    if line != "ok":
+                        yield contract.Finding("file", line)
+            except apsw.Error as error:
+                yield contract.Finding("file", str(translate(error)))
+
+
+class _Appender(appends.Appender[Database]):
+    """Appends on SQLite. This process alone writes, so it keeps stream heads and context counters in memory."""
+
+    def __init__(self, db: Database, history: SqliteReader, cache_max: int) -> None:
+        super().__init__(db, cache_max)
+        self._history = history
+        self.head = db.value("head") or 0
+        self._stream_id = db.value("last_stream_id") or 0
+        self._context_id = db.value("last_context_id") or 0
+        self.begin(0)
+
+    def flush(self) -> None:
+        if not self._records:
+            return
+        if self._new_streams:
+            self._db.run_many("add_stream", self._new_streams)
+        self._db.run_many("add_record", self._records)
+        self._db.run_many("add_commit", self._commits)
+        if self._blocks:
+            self._db.run_many("add_block", self._blocks)
+        if self._log_bytes:
+            self._db.run_many("grow_log", [(size, name) for name, size in self._log_bytes.items()])
+        states = ((name, self._staged_contexts[name]) for name in self._changed)
+        self._db.run_many("save_context", [(state.id, name, *state[1:]) for name, state in states])
+        self._clear_rows()
+
+    def _find_stream(self, context: str, stream: str) -> StreamState | None:
+        stream_id = self._db.value("stream_id", {"context_id": self._context(context).id, "name": stream})
+        if stream_id is None:
+            return None
+        head = self._db.value("last_of_stream", {"stream_id": stream_id})
+        found = self._streams[context, stream] = StreamState(stream_id, head, stream.encode())
+        return found
+
+    def _stored_ids(self, commit: contract.Commit, _stream: StreamState) -> tuple[bytes, bytes, int]:
+        self.flush()
+        last = commit.expected + commit.columns.length - 1
+        return self._history.stored_ids(commit.context, commit.stream, commit.expected, last)
+
+
+class _Batch(transactions.Batch[Database]):
+    """Batches on SQLite, one after the other."""
+
+    def __init__(self, store: "SqliteStore", cache_max: int) -> None:
+        db = store.db
+        appender = _Appender(db, store, cache_max)
+        super().__init__(db, appender, KnownLogs(db, cache_max), secure_delete.SqliteStages(db, appender))
+        self._store = store
+        self.has_erased = False
+        """Whether the batch had a step of an erasure."""
+        self.emptied: list[int] = []
+        """Erasures that have left the WAL too."""
+        self._gives_back = False
+
+    def begin(self, now: int, recorded: int) -> None:
+        """Start a batch at a time, whose commits get a recorded time."""
+        self.now, self.recorded = now, recorded
+        self.appender.begin(recorded)
+
+    def is_atomic(self, op: Operation) -> bool:
+        return not isinstance(op, contract.Publish | contract.Install)
+
+    def apply(self, op: Operation) -> Result:
+        return waited(HANDLERS[type(op)](self, op))
+
+    def together(self, ops: Sequence[Operation]) -> list[Result | Later]:
+        if len(ops) == 2 and isinstance(ops[0], contract.RequireLog):
+            # Every message comes this way. contract.RequireLog writes nothing, so there is nothing to roll back.
+            return [self.apply(op) for op in ops]
+        return super().together(ops)
+
+    def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
+        row = self.db.row("producer", {"name": mark.producer})
+        return stored_results(mark, *row) if row else None
+
+    def save_mark(self, mark: ProducerMark, results: bytes) -> None:
+        values = {"name": mark.producer, "number": mark.number, "result": results, "used": self.recorded}
+        self.db.rows("save_producer", values)
+
+    def expire_producers(self, op: contract.ExpireProducers) -> Later:
+        gone = self.db.send("expire_producers", {"before": op.before, "limit": op.limit})
+        return Later(lambda: len(gone()))
+
+    def allocate(self, op: contract.Allocate) -> Later:
+        db, proposal, queue = self.db, op.proposal, {"queue_id": op.queue}
+        marker = db.value("queue_position", {"id": op.queue})
+        claim = db.row("claim", {**queue, "subscriber": op.subscriber, "except_first": None, "now": self.now})
+        live = db.value("allocation_count", queue) if proposal.kind == contract.Proposal.FRESH else 0
+        state = (marker, live, *(claim or [None]))
+        expires = self.now + op.ttl_ms * TICKS_PER_MS
+        result = allocated(op, [] if marker is None else [state], self.now, expires)
+        taken = {**queue, "first": proposal.first, "subscriber": op.subscriber, "expires": expires}
+        if isinstance(result, Allocation) and proposal.kind == contract.Proposal.EXPIRED:
+            db.later("take_over", taken)
+        if isinstance(result, Allocation) and proposal.kind == contract.Proposal.FRESH:
+            db.later("add_allocation", {**taken, "last": proposal.last, "count": proposal.count})
+        is_new = proposal.kind in (contract.Proposal.FRESH, contract.Proposal.NOTHING) and not isinstance(result, str)
+        if is_new and proposal.next != marker:
+            db.later("move_queue", {"id": op.queue, "position": proposal.next})
+        return Later(lambda: result)
+
+    def reoffer(self, op: contract.Reoffer) -> Later:
+        db, queue = self.db, {"queue_id": op.queue}
+        marker = db.value("queue_position", {"id": op.queue})
+        ranges = ({**queue, "first": first, "last": last, "limit": 1} for first, last, _ in op.runs)
+        in_use = marker is None or any(
+            values["last"] >= marker or db.rows("shared_allocations", values) for values in ranges
+        )
+        state = (db.value("queue_name", {"id": op.queue}), db.value("allocation_count", queue), in_use)
+        result = reoffered(op, [] if marker is None else [state])
+        for first, last, count in op.runs:
+            db.later("reoffer", {**queue, "first": first, "last": last, "count": count, "now": self.now})
+        return Later(lambda: result)
+
+    def erase(self, op: contract.Erase) -> int:
+        self.appender.flush()
+        self.has_erased = True
+        if self.emptied:
+            self.db.run_many("finish_erasure", [(self.recorded, number) for number in self.emptied])
+        return secure_delete.ErasureStep(self.db, op.records_max, self._store.unreadable).run()
+
+    def seal(self, op: contract.Seal) -> bool:
+        self.appender.flush()
+        return secure_delete.seal(self.db, op, self._store.unsealable)
+
+    def give_back(self, op: contract.GiveBack) -> int:
+        self.appender.flush()
+        if not (before := self._spare_bytes()):
+            return 0
+        self.db.command(f"PRAGMA incremental_vacuum({max(1, min(op.bytes_max, before) // PAGE_BYTES)})")
+        return self._spare_bytes()
+
+    def _spare_bytes(self) -> int:
+        free = self.db.pragma("freelist_count") * PAGE_BYTES
+        limit = max(WORTH_BYTES, int(WORTH_SHARE * PAGE_BYTES * self.db.pragma("page_count")))
+        rest = int(limit * REST_SHARE)
+        self._gives_back = free > (rest + PAGE_BYTES if self._gives_back else limit)
+        return free - rest if self._gives_back else 0
+
 
 class SqliteStore(SqliteReader):
-    """A store opened for writing. Only one process can have it so."""
+    """A store that is open for writing. Only one process can have it open so."""
 
     def __init__(
         self,
@@ -127,6 +294,10 @@ class SqliteStore(SqliteReader):
         make_directory(Path(directory))
         self._stream_cache_max = stream_cache_max
         self._wal_pages = 0
+        self.unreadable: set[int] = set()
+        """First positions of records that no erasure can rewrite, because pages are damaged."""
+        self.unsealable: set[int] = set()
+        """First positions of records that cannot be sealed, for the same reason."""
         with ExitStack() as undo:
             self._lock = take_lock(Path(directory))
             undo.callback(os.close, self._lock)
@@ -135,10 +306,8 @@ class SqliteStore(SqliteReader):
             undo.callback(super().close)
             self._checkpointer = Checkpointer(self._connect(), wal_bytes_max)
             undo.callback(self._checkpointer.close)
-            # What was in the WAL may have been written and not synced by one who died: first make it durable.
+            # A process that died may have written the WAL without syncing it: first make it durable.
             self._checkpointer.copy(self.db)
-            self._unreadable: set[int] = set()
-            self._unsealable: set[int] = set()
             self._load()
             undo.pop_all()
 
@@ -146,7 +315,7 @@ class SqliteStore(SqliteReader):
         return Database(self.directory, create=True, write=True, vfs=self._vfs)
 
     def _open(self) -> Database:
-        # Look first: connecting for writing already changes a file, and it may be another program's.
+        # Check first: to connect for writing already changes a file, which may belong to another program.
         with closing(Database(self.directory, create=True, write=False, vfs=self._vfs)) as untouched:
             schema.check(untouched, self.directory)
         database = self._connect()
@@ -163,17 +332,13 @@ class SqliteStore(SqliteReader):
         return apsw.SQLITE_OK
 
     def _load(self) -> None:
-        self._appender = Appender(self.db, self, self._stream_cache_max)
-        self._known_logs = KnownLogs(self.db, self._stream_cache_max)
-        self._giving_back = GivingBack()
-        self._erased = False
-        self._emptied: list[int] = []
+        self._batch = _Batch(self, self._stream_cache_max)
         self._recorded = self._last_recorded()
         now = self.now()
-        self.batch_times = BatchTimes(now, max(now, self._recorded))
+        self.batch_times = contract.BatchTimes(now, max(now, self._recorded))
 
     def _last_recorded(self) -> int:
-        """The last recorded time; of a record before it if the last one is damaged, which is no reason not to open."""
+        """The last recorded time. If the last record is damaged, use the one before: the store still opens."""
         position = self.head()
         while row := self.db.row("record_at", {"position": position}):
             try:
@@ -182,210 +347,42 @@ class SqliteStore(SqliteReader):
                 position = row[0] - 1
         return 0
 
-    def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
-        # Recorded times never go backwards, whatever the clock does.
+    def write(self, transactions: Sequence[contract.Transaction]) -> list[Outcome]:
+        # Recorded times never go backwards, even if the clock does.
         now = self.now()
         self._recorded = max(self._recorded, now)
-        self.batch_times = BatchTimes(now, self._recorded)
-        self._appender.begin(self._recorded)
+        self.batch_times = contract.BatchTimes(now, self._recorded)
+        batch = self._batch
+        batch.begin(now, self._recorded)
         try:
             self.db.command("BEGIN IMMEDIATE")
-            outcomes = [self._outcome(transaction) for transaction in transactions]
-            self._appender.flush()
+            outcomes = [batch.outcome(transaction) for transaction in transactions]
+            batch.appender.flush()
             self.db.command("COMMIT")
         except BaseException:
-            self._known_logs.forget()
+            batch.known_logs.forget()
             self.db.abandon()
             raise
-        self._after_commit()
-        return outcomes
-
-    def _after_commit(self) -> None:
-        """What is on disk is on disk: nothing here may make it look as if it had failed."""
+        # The batch is on disk: an error from here on must not look as if the commit had failed.
         try:
-            self._appender.settle()
-            if self._erased:
-                self._empty_wal()
+            batch.appender.settle()
+            if batch.has_erased:
+                # The last copies of erased contents are old pages in the WAL.
+                batch.has_erased = False
+                cleared = [number for (number,) in self.db.rows("cleared_erasures")]
+                is_empty = bool(cleared) and self._checkpointer.empty(self._wal_pages, self.db)
+                batch.emptied = cleared if is_empty else []
             self._checkpointer.committed(self._wal_pages, self.db)
         except Exception:
             log.exception("after a commit that is on disk")
-            self._appender = Appender(self.db, self, self._stream_cache_max)
-
-    def _empty_wal(self) -> None:
-        """The last of what was erased leaves the store with the WAL's old pages, once nobody reads them."""
-        self._erased = False
-        cleared = erasing.cleared(self.db)
-        self._emptied = cleared if cleared and self._checkpointer.empty(self._wal_pages, self.db) else []
-
-    def _outcome(self, transaction: Transaction) -> Outcome:
-        operations, mark, refusal = transaction
-        try:
-            if mark is not None and (before := self._marked(mark)) is not None:
-                return [*judging.first_results(operations, before, mark)]
-            if refusal is not None:
-                # Not raised: StorageFull would look as if the database itself had failed.
-                return self._again(operations) if self._is_behind(operations) else refusal
-            # These fail in their middle as several operations do.
-            is_small = len(operations) == 1 and not isinstance(operations[0], Publish | Install)
-            results = [self._apply(operations[0])] if is_small else self._together(operations)
-            if mark is not None:
-                consumers.save_mark(self.db, mark, judging.kept(operations, results), self._recorded)
-            return results
-        except StoreError:
-            raise
-        except PenstockError as error:
-            return error
-
-    def _together(self, operations: Sequence[operations.Operation]) -> list[Result]:
-        """Several operations in order, all or nothing. If its commits were made before, all was done before."""
-        if self._is_behind(operations):
-            return self._again(operations)
-        if len(operations) == 2 and isinstance(operations[0], RequireLog):
-            # The way of every message: the first writes nothing, so there is nothing to take back if the other fails.
-            return [self._apply(op) for op in operations]
-        point = self._appender.point()
-        self.db.command("SAVEPOINT transaction_")
-        try:
-            results = [self._apply_once(op) for op in operations]
-        except StoreError:
-            raise  # The database has rolled back by itself, perhaps with the savepoint: leave all to who recovers.
-        except PenstockError:
-            self._appender.back_to(point)
-            self._known_logs.forget()
-            self.db.command("ROLLBACK TO transaction_")
-            self.db.command("RELEASE transaction_")
-            raise
-        finally:
-            self._appender.keep()
-        self.db.command("RELEASE transaction_")
-        return results
-
-    def _is_behind(self, operations: Sequence[operations.Operation]) -> bool:
-        """Whether all streams have gone on from where the commits want to be: they are repeats or conflicts."""
-        commits = [op for op in operations if isinstance(op, Commit)]
-        return bool(commits) and all(map(self._appender.is_behind, commits))
-
-    def _again(self, operations: Sequence[operations.Operation]) -> list[Result]:
-        """The first results of commits that were made before; a conflict if they were not."""
-        # What went into a log that is gone is gone with it: who repeats it must not believe that it is there.
-        for op in operations:
-            if isinstance(op, RequireLog):
-                self._apply(op)
-        placed = [self._appender.place(op) for op in operations if isinstance(op, Commit)]
-        for op in judging.receipts(operations):
-            self._apply(op)
-        return [*judging.first_results(operations, placed)]
-
-    def _apply_once(self, op: operations.Operation) -> Result:
-        result = self._apply(op)
-        if isinstance(op, Commit) and isinstance(result, Appended) and result.repeated:
-            # It is there already, and others of its transaction are not: this was another transaction.
-            head = self._appender.stream_head(op.context, op.stream)
-            raise VersionConflict(op.context, op.stream, op.expected, head)
-        return result
-
-    def _marked(self, mark: ProducerMark) -> list[Appended] | None:
-        judging.check_mark(mark)
-        return consumers.marked(self.db, mark)
-
-    def _apply(self, op: operations.Operation) -> Result:
-        match op:
-            case operations.Commit():
-                return self._appender.place(op)
-            case operations.RequireLog():
-                return self._known_logs.require(op.name)
-            case operations.Progress():
-                return consumers.progress(self.db, op)
-            case operations.Acknowledge():
-                return consumers.acknowledge(self.db, op)
-            case operations.Release():
-                return consumers.release(self.db, op, self.now())
-            case operations.Allocate():
-                return consumers.allocate(self.db, op, self.now())
-            case operations.Register():
-                return consumers.register(self.db, op)
-            case operations.SetBookmark():
-                return consumers.set_bookmark(self.db, op)
-            case operations.DeclareQueue():
-                return consumers.declare_queue(self.db, op)
-            case operations.MoveQueue() | operations.SetDeadRule() | operations.Requeue() | operations.Reoffer():
-                return self._mend_queue(op)
-            case operations.ExpireProducers():
-                return consumers.expire_producers(self.db, op)
-            case operations.Erase() | operations.Seal() | operations.GiveBack():
-                return self._look_after(op)
-            case (
-                operations.Stage()
-                | operations.Publish()
-                | operations.Install()
-                | operations.Unstage()
-                | operations.ExpireStages()
-            ):
-                return staging.apply(self.db, op, self._appender, self._recorded)
-            case _:
-                return self._apply_to_logs(op)
-
-    def _mend_queue(
-        self, op: operations.MoveQueue | operations.SetDeadRule | operations.Requeue | operations.Reoffer
-    ) -> Result:
-        match op:
-            case operations.MoveQueue():
-                return consumers.move_queue(self.db, op)
-            case operations.SetDeadRule():
-                return consumers.set_dead_rule(self.db, op)
-            case operations.Requeue():
-                return consumers.requeue(self.db, op, self.now())
-            case operations.Reoffer():
-                return consumers.reoffer(self.db, op, self.now())
-
-    def _look_after(self, op: operations.Erase | operations.Seal | operations.GiveBack) -> Result:
-        self._appender.flush()
-        match op:
-            case operations.Erase():
-                self._erased = True
-                return erasing.erase(self.db, op, self._recorded, self._emptied, self._unreadable)
-            case operations.Seal():
-                return sealing.seal(self.db, op, self._unsealable)
-            case operations.GiveBack():
-                return self._giving_back.step(self.db, op)
-
-    def _apply_to_logs(self, op: operations.LogOperation | operations.HideStream | operations.HideEvents) -> Result:
-        match op:
-            case operations.WriteOutput():
-                return write_output(self.db, op)
-            case operations.AddLog():
-                return logs.add_log(self.db, op, self._appender, self._recorded)
-            case operations.AddIterator():
-                return iterators.add_iterator(self.db, op, self._recorded)
-            case _:
-                result = self._delete(op)
-                staging.drop_orphans(self.db, self._appender)
-                return result
-
-    def _delete(
-        self, op: operations.DeleteLog | operations.DeleteIterator | operations.HideStream | operations.HideEvents
-    ) -> Result:
-        match op:
-            case operations.DeleteLog():
-                self._known_logs.forget()
-                return logs.delete_log(self.db, op, self._appender, self._recorded)
-            case operations.HideStream():
-                return ledger.hide_stream(self.db, op, self._appender, self._recorded)
-            case operations.HideEvents():
-                return ledger.hide_events(self.db, op, self._appender, self._recorded)
-            case operations.DeleteIterator():
-                return iterators.delete_iterator(self.db, op, self._recorded)
+            self._batch = _Batch(self, self._stream_cache_max)
+        return cast("list[Outcome]", outcomes)
 
     def recover(self) -> None:
         self.db.abandon()
         self.db.close()
         self.db = self._open()
-        self._restart_wal()
-        self._prove()
-        self._load()
-
-    def _restart_wal(self) -> None:
-        """Empty the WAL: nobody may replay or read what a failed commit left in it. Our own readers make way."""
+        # Empty the WAL, so that no process replays or reads what a failed commit left in it. Our own readers stop.
         write_owner(self._lock, recovering=True)
         try:
             if not self._checkpointer.copy(self.db, restart=True):
@@ -393,16 +390,10 @@ class SqliteStore(SqliteReader):
                 raise StorageFailure(f"its write-ahead log is still being read by {readers}; end that to recover")
         finally:
             write_owner(self._lock)
-
-    def _prove(self) -> None:
-        """Write something new and have it synced: only then does the disk work again."""
-        self.db.command("BEGIN IMMEDIATE")
-        try:
-            self.db.run("note_recovery")
-            self.db.command("COMMIT")
-        except BaseException:
-            self.db.abandon()
-            raise
+        # Only a new commit that is synced proves that the disk works again.
+        with self.db.transaction():
+            self.db.later("note_recovery")
+        self._load()
 
     def close(self) -> None:
         try:

@@ -1,20 +1,25 @@
-"""Reading the history: pages of events from records, wherever those come from."""
+"""Reading the history: pages of events and of records, streams, and the position of a time."""
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable
-from typing import Generic, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar, Final, Generic, NamedTuple
 
-from penstock.model import ContextInfo, Event, EventFilter
-from penstock.store.contract import Page, ReadLimits, RecordSpan, Search, Store
-from penstock.store.record import Record
-from penstock.store.sealing import BLOCK_BITS
-from penstock.store.tables.queries import AnyQueries
-from penstock.store.tombstones import Gone, shown
+from penstock.model import ContextInfo, Event, EventFilter, StreamInfo
+from penstock.store.contract import Page, ReadLimits, RecordPage, Search, Store
+from penstock.store.erasure_filter import Hidden, hidden_in, hidden_in_stream, visible
+from penstock.store.record import SEQUENCE_MAX, Record
+from penstock.store.seals import BLOCK_BITS
+from penstock.store.tables.queries import Db, retried
+
+BLOCKS_PER_QUERY: Final = 64
+Located = tuple[Record, int]
+"""A record, and the position of one event of a stream in it."""
 
 
-class Stretch(NamedTuple):
-    """What of a stream is read: up to `end`, or down to it."""
+class StreamRange(NamedTuple):
+    """The part of a stream to read: up to the sequence `end`, or down to it."""
 
     stream_id: int
     context: str
@@ -23,47 +28,192 @@ class Stretch(NamedTuple):
     backward: bool
 
 
-class History(Store, Generic[AnyQueries]):
-    """The part of reading that is the same wherever records come from."""
+class History(Store, Generic[Db]):
+    db: Db
+    positions_per_query: ClassVar[int]
+    """How many positions one query may scan, so that a sparse scan checks its deadline between queries."""
+    last_name: ClassVar[str | bytes]
+    """Sorts after every name."""
 
-    db: AnyQueries
+    def head(self) -> int:
+        return self.db.value("head") or 0
 
-    def read_all(self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None = None) -> Page:
-        span = self._span(position, wanted, limits, end)
-        events: list[Event] = []
-        for record in span.records:
-            if len(events) > limits.events_max:
-                break
-            # One more than is asked for says where to read on.
-            events += record.events(wanted, position, end, limit=limits.events_max - len(events) + 1)
-        if len(events) > limits.events_max:
-            return Page(events[: limits.events_max], events[limits.events_max].position, False)
-        return Page(events, span.next, span.end)
-
-    def read_records(self, position: int, wanted: EventFilter, limits: ReadLimits) -> RecordSpan:
-        return self._span(position, wanted, limits, None)
-
-    @abstractmethod
-    def _span(self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None) -> RecordSpan:
-        """Records of a filter from a position on."""
-
-    def find_position(self, wanted: EventFilter, ticks: int, limits: ReadLimits, start: int = 1) -> Search:
-        if start == 1 and wanted.context is not None:
-            block = self.db.value("block_before_ticks", {"context": wanted.context, "ticks": ticks})
-            # Everything before that block is older; what begins before the block may reach into it.
-            start = max(1, (block or 0) << BLOCK_BITS)
-        span = self.read_records(start, wanted, limits)
-        for record in span.records:
-            for event in record.events(wanted, start, since=ticks, limit=1):
-                return Search(event.position, event.position + 1, False)
-        return Search(None, span.next, span.end)
+    def stream_head(self, context: str, stream: str) -> int:
+        return self.db.value("stream_head", {"context": context, "stream": stream}) or 0
 
     def contexts(self, after: str, limit: int) -> list[ContextInfo]:
         return [ContextInfo(*row) for row in self.db.rows("contexts", {"after": after, "limit": limit})]
 
+    def streams(self, context: str, prefix: str, after: str, limit: int) -> list[StreamInfo]:
+        values = {
+            "context": context,
+            "after": after,
+            "low": max(after, prefix),
+            "upper": after_prefix(prefix) or self.last_name,
+        }
+        return [StreamInfo(*row) for row in self.db.rows("streams", {**values, "limit": limit})]
 
-def page_of(wanted: Stretch, first: int, limits: ReadLimits, records: Iterable[tuple[Record, int]], gone: Gone) -> Page:
-    """Events of a stream from a sequence on. Records come with the position of one of its events each."""
+    # -- one stream
+
+    @retried
+    def read_stream(
+        self, context: str, stream: str, first: int, last: int | None, limits: ReadLimits, backward: bool = False
+    ) -> Page:
+        if not backward and (page := self._quick_stream_page(context, stream, max(first, 1), last, limits)):
+            return page
+        with self.db.snapshot():
+            stream_id = self.db.value("find_stream", {"context": context, "stream": stream})
+            if stream_id is None:
+                return Page([], max(first, 1), True)
+            if backward:
+                head = self.db.value("last_of_stream", {"stream_id": stream_id}) or 0
+                first = min(first, head) if first > 0 else head
+                wanted = StreamRange(stream_id, context, stream, last or 1, True)
+            else:
+                first = max(first, 1)
+                wanted = StreamRange(stream_id, context, stream, SEQUENCE_MAX if last is None else last, False)
+            records = self._records_of_stream(wanted, first, limits.events_max)
+            return stream_page(wanted, first, limits, records, hidden_in_stream(self.db, context, stream))
+
+    def _quick_stream_page(
+        self, _context: str, _stream: str, _first: int, _last: int | None, _limits: ReadLimits
+    ) -> Page | None:
+        """A page from a single statement; None if that is not possible."""
+        return None
+
+    @abstractmethod
+    def _records_of_stream(self, wanted: StreamRange, first: int, events: int) -> Iterator[Located]:
+        """The records of a range from a sequence on, each once; the caller needs about so many events."""
+
+    def stored_ids(
+        self, context: str, stream: str, first: int, last: int, staged: Sequence[Located] = ()
+    ) -> tuple[bytes, bytes, int]:
+        """The event ids of a range of sequences, with erased events, and the commit id and position of the first.
+
+        `staged` are records that the database does not have yet.
+        """
+        stream_id = self.db.value("find_stream", {"context": context, "stream": stream}) or 0
+        wanted = StreamRange(stream_id, context, stream, last, False)
+        ids: list[bytes] = []
+        commit, position = b"", 0
+        for record, place in (*self._records_of_stream(wanted, first, last + 1 - first), *staged):
+            found = record.stream_ids(place, context, stream, first, last)
+            if not ids:
+                _, commit, position = found
+            ids += found[0]
+        return b"".join(ids), commit, position
+
+    # -- all streams
+
+    def read_all(self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None = None) -> Page:
+        page = self._record_page(position, wanted, limits, end)
+        events: list[Event] = []
+        for record in page.records:
+            if len(events) > limits.events_max:
+                break
+            # One more than the caller wants tells where the next page begins.
+            events += record.events(wanted, position, end, limit=limits.events_max - len(events) + 1)
+        if len(events) > limits.events_max:
+            return Page(events[: limits.events_max], events[limits.events_max].position, False)
+        return Page(events, page.next, page.end)
+
+    def read_records(
+        self, position: int, wanted: EventFilter, limits: ReadLimits, *, checked: bool = True
+    ) -> RecordPage:
+        return self._record_page(position, wanted, limits, None, checked=checked)
+
+    def find_position(self, wanted: EventFilter, ticks: int, limits: ReadLimits, start: int = 1) -> Search:
+        if start == 1 and wanted.context is not None:
+            block = self.db.value("block_before_ticks", {"context": wanted.context, "ticks": ticks})
+            # Everything before that block is older; a record that begins before the block may reach into it.
+            start = max(1, (block or 0) << BLOCK_BITS)
+        page = self.read_records(start, wanted, limits)
+        for record in page.records:
+            for event in record.events(wanted, start, since=ticks, limit=1):
+                return Search(event.position, event.position + 1, False)
+        return Search(None, page.next, page.end)
+
+    @retried
+    def _record_page(
+        self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None, *, checked: bool = True
+    ) -> RecordPage:
+        position = max(position, 1)
+        if page := self._quick_record_page(position, wanted, limits, end, checked):
+            return page
+        deadline = time.monotonic() + limits.scan_ms_max / 1000
+        records: list[Record] = []
+        events = size = 0
+        with self.db.snapshot():
+            start = self.db.row("page_start", {"position": position, "context": wanted.context})
+            head, low, context_id, has_erasures = start
+            last = head if end is None else min(end, head)
+            hidden = hidden_in(self.db, wanted.context) if has_erasures else None
+
+            def page_to(reached: int) -> RecordPage:
+                reached = min(reached, last)
+                return RecordPage(records, max(position, reached + 1), reached >= last)
+
+            # The record that holds `position` may begin before it. A query that counts events counts all of it.
+            low = low or position
+            for name, values in self._queries(low, last, wanted, context_id) if position <= last else ():
+                events_left = limits.events_max - events + position - low
+                left = {"events_max": events_left, "bytes_max": limits.bytes_max - size}
+                for first, data in self.db.each(name, {**values, **left, "limit": max(events_left, 1)}):
+                    # A record without its erased events is a new one, with a checksum of its own: check the old one.
+                    record = Record(data, first, checked=checked or bool(hidden))
+                    records.append(visible(record, hidden) if hidden else record)
+                    events += record.last + 1 - max(first, position)
+                    size += len(data)
+                    if events >= limits.events_max or size >= limits.bytes_max or time.monotonic() > deadline:
+                        return page_to(record.last)
+                # The last record may reach beyond the range of the query.
+                reached = max(values["high"], records[-1].last if records else 0)
+                if time.monotonic() > deadline and reached >= position:
+                    return page_to(reached)
+        return page_to(last)
+
+    def _quick_record_page(
+        self, _position: int, _wanted: EventFilter, _limits: ReadLimits, _end: int | None, _checked: bool
+    ) -> RecordPage | None:
+        """A page from a single statement; None if that is not possible."""
+        return None
+
+    def _queries(
+        self, low: int, last: int, wanted: EventFilter, context_id: int | None
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The queries that together give all records of a filter between two positions, in order."""
+        values: dict[str, Any] = {"context_id": context_id}
+        if wanted.prefix:
+            values |= {"prefix": wanted.prefix, "upper": after_prefix(wanted.prefix) or self.last_name}
+        if wanted.context is None:
+            name = "page_of_streams" if wanted.prefix else "page_of_records"
+            for start in range(low, last + 1, self.positions_per_query):
+                yield name, {**values, "low": start, "high": min(start + self.positions_per_query - 1, last)}
+            return
+        name = "page_of_streams" if wanted.prefix else "page_of_context"
+        for start, high in self._ranges_of_context(context_id, low, last):
+            yield name, {**values, "low": start, "high": high}
+
+    def _ranges_of_context(self, context_id: int | None, low: int, last: int) -> Iterator[tuple[int, int]]:
+        """The ranges of positions in which a context has records; adjacent blocks make one range."""
+        while context_id is not None and low <= last:
+            values = {"context_id": context_id, "block": low >> BLOCK_BITS, "limit": BLOCKS_PER_QUERY}
+            blocks = [block for (block,) in self.db.rows("next_blocks", values)]
+            first = blocks[0] if blocks else 0
+            for block, following in pairwise((*blocks, -1)):
+                if following != block + 1 or block + 1 - first >= self.positions_per_query >> BLOCK_BITS:
+                    start, high = max(low, first << BLOCK_BITS), min((block + 1 << BLOCK_BITS) - 1, last)
+                    if start <= high:
+                        yield start, high
+                    first = following
+            if len(blocks) < BLOCKS_PER_QUERY:
+                return
+            low = (blocks[-1] + 1) << BLOCK_BITS
+
+
+def stream_page(
+    wanted: StreamRange, first: int, limits: ReadLimits, records: Iterable[Located], hidden: Hidden
+) -> Page:
     _, context, stream, end, backward = wanted
     step = -1 if backward else 1
     events: list[Event] = []
@@ -71,48 +221,28 @@ def page_of(wanted: Stretch, first: int, limits: ReadLimits, records: Iterable[t
     following = first
     deadline = time.monotonic() + limits.scan_ms_max / 1000
     for stored, position in records:
-        record = shown(stored, gone) if gone else stored
+        record = visible(stored, hidden) if hidden else stored
         low, high = (end, following) if backward else (following, end)
         limit = limits.events_max - len(events) + 1
         for event in record.events_of_stream(position, context, stream, low, high, limit, backward):
             if len(events) >= limits.events_max or budget <= 0:
                 return Page(events, following, False)
             events.append(event)
-            budget -= _size(event)
+            budget -= len(event.body) + len(event.headers or "") + len(event.type) + 64
             following = event.sequence + step
         if time.monotonic() > deadline:
-            # Most of a long erased stream is passed over: go on after this record, with or without events.
-            following = _beyond(record, wanted, following)
+            # A long erased stream has few events: the next page begins after this record, even if this page is empty.
+            mine = [run for run in record.runs() if (run.context, run.stream) == (context, stream)]
+            if backward:
+                following = min(following, mine[0].sequence - 1)
+            else:
+                following = max(following, mine[-1].sequence + mine[-1].length)
             return Page(events, following, backward and following < end)
     return Page(events, following, True)
 
 
-def _beyond(record: Record, wanted: Stretch, following: int) -> int:
-    """Where to go on after a record."""
-    mine = [run for run in record.runs() if (run.context, run.stream) == (wanted.context, wanted.stream)]
-    if wanted.backward:
-        return min(following, mine[0].sequence - 1)
-    return max(following, mine[-1].sequence + mine[-1].length)
-
-
-def _size(event: Event) -> int:
-    return len(event.body) + len(event.headers or "") + len(event.type) + 64
-
-
-def stretch_of(wanted: Stretch, first: int, records: Iterable[tuple[Record, int]]) -> tuple[bytes, bytes, int]:
-    """The ids of a stretch of a stream, erased events too, and the commit and position it begins with."""
-    ids: list[bytes] = []
-    commit, position = b"", 0
-    for record, place in records:
-        found = record.stretch(place, wanted.context, wanted.stream, first, wanted.end)
-        if not ids:
-            _, commit, position = found
-        ids += found[0]
-    return b"".join(ids), commit, position
-
-
 def after_prefix(prefix: str) -> str | None:
-    """The first text after all that begin with a prefix; None if none is."""
+    """The first text after all names with a prefix; None if there is none."""
     while prefix and prefix[-1] == "\U0010ffff":
         prefix = prefix[:-1]
     if not prefix:

@@ -1,37 +1,33 @@
-"""Logs, and the output of iterators. See `iterators` for these themselves."""
+"""Logs, and iterators over logs, streams and other iterators."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from itertools import accumulate
-from struct import pack, unpack_from
-from typing import Final, Generic
+from struct import unpack_from
+from typing import Any, Final, Generic
 
-from penstock.errors import LimitExceeded, LogNotFound, OutputMoved
-from penstock.store.contract import (
-    LOG_CONTEXT,
-    LOGS_MAX,
-    AddLog,
-    DeleteLog,
-    IteratorState,
-    LogInfo,
-    Over,
-    ReadLimits,
-    Store,
-    WriteOutput,
+from penstock.errors import (
+    InvalidRequest,
+    IteratorCycle,
+    IteratorExists,
+    IteratorNotFound,
+    LimitExceeded,
+    LogNotFound,
 )
-from penstock.store.tables.hiding import enter
-from penstock.store.tables.iterators import delete_below, iterator_of
-from penstock.store.tables.ledger import Heads
-from penstock.store.tables.queries import AnyQueries, Queries, Statements
+from penstock.model import Over, check_context, check_name, check_stream
+from penstock.store import contract
+from penstock.store.contract import IteratorState, LogInfo, Store
+from penstock.store.erasure_filter import add_entry
+from penstock.store.tables.appends import Appender
+from penstock.store.tables.queries import Db, Queries, Statements, retried
 
 LAST_LOG: Final = "last_log"
-"""The key of the time (ticks) at which the last log was made."""
+"""The key of the creation time (ticks) of the newest log."""
 
 
-class Logs(Store, Generic[AnyQueries]):
-    """The reading half of logs and iterators."""
-
-    db: AnyQueries
+class Logs(Store, Generic[Db]):
+    db: Db
 
     def log(self, name: str) -> LogInfo | None:
         row = self.db.row("log", {"name": name})
@@ -54,12 +50,15 @@ class Logs(Store, Generic[AnyQueries]):
         place = self.db.row("iterator_place", {"id": number})
         return place[1] if place else None
 
-    def read_output(self, iterator: int, ordinal: int, limits: ReadLimits) -> list[bytes]:
+    @retried
+    def read_output(self, iterator: int, ordinal: int, limits: contract.ReadLimits) -> list[bytes]:
         items: list[bytes] = []
         size = 0
         with self.db.snapshot():
             for first, count, data in self._outputs(iterator, ordinal, limits):
-                for item in _items(count, data, max(0, ordinal - first)):
+                ends = list(accumulate(unpack_from(f"<{count}I", data), initial=4 * count))
+                for index in range(max(0, ordinal - first), count):
+                    item = data[ends[index] : ends[index + 1]]
                     if len(items) >= limits.events_max or (items and size + len(item) > limits.bytes_max):
                         return items
                     items.append(item)
@@ -67,23 +66,15 @@ class Logs(Store, Generic[AnyQueries]):
         return items
 
     @abstractmethod
-    def _outputs(self, iterator: int, ordinal: int, limits: ReadLimits, /) -> Iterator[tuple[int, int, bytes]]:
-        """Rows of output (first ordinal, count, items) from the one with an ordinal on, as many as a page may need."""
-
-
-def _items(count: int, data: bytes, skipped: int) -> Iterator[bytes]:
-    lengths = unpack_from(f"<{count}I", data)
-    ends = list(accumulate(lengths, initial=4 * count))
-    for index in range(skipped, count):
-        yield data[ends[index] : ends[index + 1]]
+    def _outputs(self, iterator: int, ordinal: int, limits: contract.ReadLimits, /) -> Iterator[tuple[int, int, bytes]]:
+        """Rows of output (first ordinal, count, items) from an ordinal on, as many as a page may need."""
 
 
 class KnownLogs:
-    """Which logs are there, remembered by who writes: every message that is added asks.
+    """The names of existing logs in memory, because every append to a log checks its name.
 
-    Only what the database has said is remembered, and only until somebody else may have changed something. Whoever
-    takes something back (a transaction that failed, a batch) says `forget`, because what was seen inside it may never
-    have been.
+    It holds only what the database has said. A caller that rolls back a transaction or a batch calls `forget`, because
+    a log that the transaction saw may not exist afterwards.
     """
 
     def __init__(self, db: Queries, names_max: int) -> None:
@@ -92,11 +83,9 @@ class KnownLogs:
         self._names: set[str] = set()
 
     def unknown(self, names: Iterable[str]) -> set[str]:
-        """Those of which nothing is remembered."""
         return set(names) - self._names
 
     def add(self, names: Iterable[str]) -> None:
-        """The database says that these are there."""
         if len(self._names) >= self._names_max:
             self._names.clear()
         self._names.update(names)
@@ -110,71 +99,112 @@ class KnownLogs:
         return True
 
     def forget(self) -> None:
-        """Ask the database again."""
         self._names.clear()
 
 
-def add_log(db: Statements, op: AddLog, heads: Heads, now: int) -> bool:
-    """Make a log that begins after whatever its stream holds already, unless it is there."""
+def add_log(db: Statements, op: contract.AddLog, heads: Appender[Any], now: int) -> bool:
+    """Add a log that begins after the present events of its stream, unless it exists."""
     if db.row("log", {"name": op.name}) is not None:
         return False
-    if (count := db.value("log_count")) >= LOGS_MAX:
-        raise LimitExceeded("logs_max", count + 1, LOGS_MAX)
-    base = heads.stream_head(LOG_CONTEXT, op.name)
+    if (count := db.value("log_count")) >= contract.LOGS_MAX:
+        raise LimitExceeded("logs_max", count + 1, contract.LOGS_MAX)
+    base = heads.stream_head(contract.LOG_CONTEXT, op.name)
     heads.flush()
-    db.later("add_log", {"name": op.name, "created": _created(db, now), "base": base})
+    # Creation times are unique, so that a log differs from a later one of the same name.
+    created = max(now, _last_log(db, now) + 1)
+    db.later("set_meta", {"key": LAST_LOG, "value": str(created)})
+    db.later("add_log", {"name": op.name, "created": created, "base": base})
     return True
 
 
-def _created(db: Statements, now: int) -> int:
-    """A time for a new log that no log before it has, so that a log and its successor of the same name differ.
-
-    Recorded times may stand still, and logs may be gone; so the store keeps the time of the last log that was made.
-    """
-    created = max(now, _last_log(db, now) + 1)
-    _keep_last_log(db, created)
-    return created
-
-
 def _last_log(db: Statements, now: int) -> int:
-    """When the last log was made, at the latest: older stores and restored ones have not kept it."""
+    """The creation time of the newest log, or a later time: older stores and restored ones have not stored it."""
     kept = db.value("meta", {"key": LAST_LOG})
     return max(now, db.value("last_log") or 0) if kept is None else int(kept)
 
 
-def _keep_last_log(db: Statements, created: int) -> None:
-    db.later("set_meta", {"key": LAST_LOG, "value": str(created)})
-
-
-def delete_log(db: Statements, op: DeleteLog, heads: Heads, now: int) -> bool:
-    """Delete a log with all that is made from it, and enter what that held in the ledger of erasures."""
+def delete_log(db: Statements, op: contract.DeleteLog, heads: Appender[Any], now: int) -> bool:
+    """Delete a log and everything made from it, and add its events to the ledger of erasures."""
     row = db.row("log", {"name": op.name})
     if row is None or op.created not in (None, row[1]):
         return False
-    head = heads.stream_head(LOG_CONTEXT, op.name)
+    head = heads.stream_head(contract.LOG_CONTEXT, op.name)
     heads.flush()
     if head > row[2]:
-        enter(db, now, context=LOG_CONTEXT, stream=op.name, last=head, done=row[2], events=head - row[2])
-    delete_below(db, op.name, Over.LOG, now)
-    _keep_last_log(db, _last_log(db, now))
+        add_entry(db, now, context=contract.LOG_CONTEXT, stream=op.name, last=head, done=row[2], events=head - row[2])
+    _delete_below(db, op.name, Over.LOG, now)
+    db.later("set_meta", {"key": LAST_LOG, "value": str(_last_log(db, now))})
     db.later("delete_log", {"name": op.name})
     return True
 
 
-def write_output(db: Statements, op: WriteOutput, forget_state: Callable[[int], object]) -> int:
-    """Add to an iterator's output if it is where its builder thinks.
+def iterator_of(row: tuple[Any, ...]) -> IteratorState:
+    # SQLite stores a boolean as a number.
+    return IteratorState(*(*row[:6], bool(row[6]), *row[7:]))
 
-    The accumulator is in the last row only: `forget_state` takes it from the row that was the last one of an iterator.
-    """
-    place = db.row("iterator_place", {"id": op.iterator})
-    if place is None or place[0] != op.source:
-        raise OutputMoved(op.iterator)
-    outputs: int = place[1]
-    if op.items:
-        data = pack(f"<{len(op.items)}I", *map(len, op.items)) + b"".join(op.items)
-        forget_state(op.iterator)
-        row = {"id": op.iterator, "ordinal": outputs, "count": len(op.items), "data": data, "state": op.state}
-        db.later("add_output", row)
-    outputs += len(op.items)
-    db.later("move_iterator", {"id": op.iterator, "source": op.next_source, "outputs": outputs})
-    return outputs
+
+def add_iterator(db: Statements, op: contract.AddIterator, now: int) -> IteratorState:
+    if reason := check_name(op.name):
+        raise InvalidRequest("iterator", reason)
+    row = db.row("iterator", {"name": op.name})
+    if row:
+        found = iterator_of(row)
+        if (found.log, found.kind, found.function, found.indexed) == (op.log, op.kind, op.function, op.indexed):
+            return found
+    log = db.row("log", {"name": op.log})
+    above = [] if log else [name for (name,) in db.rows("iterators_upward", {"name": op.log})]
+    if log is None:
+        if op.name in (*above, op.log):
+            raise IteratorCycle(op.name)
+        if len(above) >= contract.ITERATOR_CHAIN_MAX:
+            raise LimitExceeded("iterator_chain_max", len(above) + 1, contract.ITERATOR_CHAIN_MAX)
+    if row:
+        raise IteratorExists(op.name)
+    over, base = Over.STREAM, 0
+    if log is not None:
+        over, base = Over.LOG, log[2]
+    elif above:
+        over = Over.ITERATOR
+    else:
+        context, slash, stream = op.log.partition("/")
+        # A log is read by its own name; read as a stream, it would outlive the log.
+        if not slash or context == contract.LOG_CONTEXT or check_context(context) or check_stream(stream):
+            raise LogNotFound(op.log)
+    if (count := db.value("iterator_count")) >= op.iterators_max:
+        raise LimitExceeded("iterators_max", count + 1, op.iterators_max)
+    wanted = {"log": op.log, "kind": op.kind, "function": op.function, "indexed": op.indexed}
+    db.later("add_iterator", {"name": op.name, "created": now, "over": over.value, "base": base, **wanted})
+    return iterator_of(db.row("iterator", {"name": op.name}))
+
+
+def delete_iterator(db: Statements, op: contract.DeleteIterator, now: int) -> bool:
+    row = db.row("iterator", {"name": op.name})
+    if row is None or row[2] != op.log:
+        raise IteratorNotFound(op.name)
+    _delete_below(db, op.name, Over.ITERATOR, now)
+    _delete_iterator(db, row[0], now)
+    return True
+
+
+def _delete_below(db: Statements, log: str, over: Over, now: int) -> None:
+    """Delete the iterators over something, and the iterators over those."""
+    for (number,) in db.rows("iterators_below", {"log": log, "over": over.value}):
+        _delete_iterator(db, number, now)
+
+
+def _delete_iterator(db: Statements, number: int, now: int) -> None:
+    outputs = db.row("iterator_place", {"id": number})[1]
+    if outputs:
+        add_entry(db, now, iterator_id=number, last=outputs)
+    db.later("delete_iterator", {"id": number})
+
+
+def restart_iterators(db: Statements, log: str, over: Over, now: int) -> list[IteratorState]:
+    """Restart the iterators over something, and those over them, under new numbers; erase their output."""
+    restarted: list[IteratorState] = []
+    for (number,) in db.rows("iterators_below", {"log": log, "over": over.value}):
+        before = iterator_of(db.row("iterator_numbered", {"id": number}))
+        _delete_iterator(db, number, now)
+        db.later("add_iterator", asdict(before))
+        restarted.append(iterator_of(db.row("iterator", {"name": before.name})))
+    return restarted

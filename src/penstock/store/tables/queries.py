@@ -1,60 +1,111 @@
-"""A database as the parts of a store need it that are the same for all of them: it answers to the names of queries.
+"""Named queries, and the database as the code that both backends share needs it.
 
-What a query asks is written in each backend's own `queries.sql`; what its values and columns mean is the same in all.
+Each backend has a `queries.sql`, where every query stands below a line `-- name: …`. A name means the same in both: the
+same values go in and the same columns come out. Migrations are one file each.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from functools import wraps
+from importlib.resources import files
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+from penstock.errors import StorageFailure
+
+_MARK: Final = "-- name: "
+_MIGRATION: Final = re.compile(r"(\d{4})_\w+\.sql")
+
+
+def load_queries(package: str, file: str) -> dict[str, str]:
+    text = files(package).joinpath(file).read_text(encoding="utf-8")
+    queries: dict[str, str] = {}
+    for part in text.split(_MARK)[1:]:
+        name, _, body = part.partition("\n")
+        if name.strip() in queries:
+            raise ValueError(f"{file} has two queries named {name.strip()}")
+        queries[name.strip()] = body.strip().rstrip(";")
+    return queries
+
+
+def load_migrations(package: str) -> list[str]:
+    """The text of every migration, in order; the first one creates version 1 in an empty database."""
+    folder = files(package).joinpath("migrations")
+    named = sorted((entry.name, entry) for entry in folder.iterdir() if _MIGRATION.fullmatch(entry.name))
+    return [entry.read_text(encoding="utf-8") for _, entry in named]
 
 
 class Queries(Protocol):
-    """A database that is read."""
+    """A database to read from."""
 
     def rows(self, name: str, values: dict[str, Any] = ..., /) -> list[Any]:
         """All rows of a query."""
-        ...
 
     def row(self, name: str, values: dict[str, Any] = ..., /) -> Any:
         """The first row of a query, or None."""
-        ...
 
     def value(self, name: str, values: dict[str, Any] = ..., /) -> Any:
         """The first column of the first row, or None."""
-        ...
 
     def each(self, name: str, values: dict[str, Any] = ..., /) -> Iterator[Any]:
         """Rows one by one; the caller may stop early."""
-        ...
 
     def snapshot(self) -> AbstractContextManager[None]:
         """Reads inside see one state."""
-        ...
 
-
-AnyQueries = TypeVar("AnyQueries", bound=Queries)
-"""The database of a backend, as a part of its store has it."""
+    def can_retry(self) -> bool:
+        """After a failed read: whether the database has a new connection, on which a retry makes sense."""
 
 
 class Statements(Queries, Protocol):
-    """A database that is written, inside a transaction."""
+    """A database to write to, inside a transaction."""
 
     def later(self, name: str, values: dict[str, Any] = ..., /) -> object:
-        """Carry out a statement whose result nobody waits for, before anything that is asked or sent after it."""
-        ...
+        """Run a statement without waiting for it, before every statement that comes after it."""
+
+    def send(self, name: str, values: dict[str, Any] = ..., /) -> Callable[[], list[Any]]:
+        """The same, with a function that waits for the rows of the statement."""
+
+    def command(self, text: str, /) -> None:
+        """Run SAVEPOINT and the like."""
 
 
-class Rows(Protocol):
+Db = TypeVar("Db", bound=Statements)
+"""The database of a backend."""
+
+
+class BulkRows(Protocol):
     """A database that takes many rows at once."""
 
     def rows(self, name: str, /) -> list[Any]:
         """All rows of a query."""
-        ...
 
     def value(self, name: str, values: dict[str, Any] = ..., /) -> Any:
         """The first column of the first row, or None."""
-        ...
 
-    def run_many(self, name: str, rows: Sequence[Sequence[Any]], /) -> None:
-        """Carry out a statement for every row."""
-        ...
+    def run_many(self, name: str, rows: Sequence[Sequence[Any]], /) -> None: ...
+
+
+class _HasDatabase(Protocol):
+    @property
+    def db(self) -> Queries: ...
+
+
+_Self = TypeVar("_Self", bound=_HasDatabase)
+_Params = ParamSpec("_Params")
+_Answer = TypeVar("_Answer")
+
+
+def retried(method: Callable[Concatenate[_Self, _Params], _Answer]) -> Callable[Concatenate[_Self, _Params], _Answer]:
+    """Retry a read of several statements once, on a new connection, if it lost its connection."""
+
+    @wraps(method)
+    def read(self: _Self, /, *given: _Params.args, **named: _Params.kwargs) -> _Answer:
+        try:
+            return method(self, *given, **named)
+        except StorageFailure:
+            if not self.db.can_retry():
+                raise
+        return method(self, *given, **named)
+
+    return read

@@ -18,18 +18,16 @@ ERROR: Final = 3
 LENGTH_MIN: Final = 2
 """The length counts the kind and the code."""
 LENGTH_MAX: Final = (1 << 32) - 1
-_PIECE_BYTES: Final = 4096
-"""Shorter chunks of a frame are joined; a list of them would take far more memory."""
 
 _LENGTH: Final = Struct(">I")
 _HEAD: Final = Struct(">IBB")
 
 
 class Rejected(Exception):
-    """A request that is wrong on its face: the code for the client, and the reason for the log."""
+    """A request that is wrong on its face: the reason for the log, and the code for the client."""
 
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(code, reason)
+    def __init__(self, reason: str, code: RemitsCode = RemitsCode.CouldNotReadPayload) -> None:
+        super().__init__(reason, code)
         self.code = code
         self.reason = reason
 
@@ -70,99 +68,54 @@ class Parser:
     closes the connection.
     """
 
-    __slots__ = ("_begun", "_frame_bytes_max", "_head", "_kept", "_missing", "_pieces", "lost")
+    __slots__ = ("_frame_bytes_max", "_rest", "lost")
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.lost: Rejected | None = None
         self._frame_bytes_max = frame_bytes_max
-        # At most one of these is set: the first bytes of a head, or a head with chunks of its payload.
-        self._head = b""
-        self._begun: tuple[int, int] | None = None
-        self._missing = self._kept = 0
-        self._pieces: list[bytes | bytearray] = []
+        self._rest = bytearray()
 
     def receive(self, data: bytes) -> list[Frame]:
         """The frames that these bytes complete, in order."""
         frames: list[Frame] = []
-        at = 0
-        if self._head:
-            at = self._finish_head(data)
-        if self._begun:
-            at = self._fill(self._begun, data, at, frames)
-        if not self._begun and not self._head and self.lost is None:
-            self._split(data, at, frames)
+        if self.lost is not None:
+            return frames
+        source: bytes | bytearray = data
+        if self._rest:
+            self._rest += data
+            source = self._rest
+        at, size = 0, len(source)
+        # A wrong length is rejected as soon as it is known: the rest of the head may never come.
+        while size - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(source, at)
+            end = at + _LENGTH.size + length
+            if not LENGTH_MIN <= length <= self._frame_bytes_max:
+                self._reject(length)
+                return frames
+            if end > size:
+                break
+            start = at + _HEAD.size
+            frames.append(Frame(source[start - 2], source[start - 1], bytes(memoryview(source)[start:end])))
+            at = end
+        if source is data:
+            self._rest += data[at:]
+        else:
+            del self._rest[:at]
         return frames
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of an unfinished frame."""
-        return len(self._head) if self._begun is None else _HEAD.size + self._kept
+        return len(self._rest)
 
     def forget(self) -> None:
-        self._head, self._begun, self._missing, self._kept, self._pieces = b"", None, 0, 0, []
+        self._rest = bytearray()
 
-    def _finish_head(self, data: bytes) -> int:
-        at = _HEAD.size - len(self._head)
-        self._head += data[:at]
-        self._check_length()
-        if len(self._head) == _HEAD.size:
-            length, kind, code = _HEAD.unpack(self._head)
-            self._begun, self._missing, self._head = (kind, code), length - LENGTH_MIN, b""
-        return at
-
-    def _fill(self, begun: tuple[int, int], data: bytes, at: int, frames: list[Frame]) -> int:
-        """Read the rest of the unfinished frame; where the next one begins."""
-        end = at + self._missing
-        if end > len(data):
-            self._keep(data[at:])
-            return len(data)
-        self._pieces.append(data[at:end])
-        frames.append(Frame(*begun, b"".join(self._pieces)))
-        self._begun, self._missing, self._kept, self._pieces = None, 0, 0, []
-        return end
-
-    def _split(self, data: bytes, at: int, frames: list[Frame]) -> None:
-        """Read frames up to one that is unfinished or has a wrong length."""
-        size = len(data)
-        while size - at >= _HEAD.size:
-            length, kind, code = _HEAD.unpack_from(data, at)
-            if not LENGTH_MIN <= length <= self._frame_bytes_max:
-                break
-            end = at + _LENGTH.size + length
-            if end > size:
-                self._begun, self._missing = (kind, code), length - LENGTH_MIN
-                self._keep(data[at + _HEAD.size :])
-                return
-            frames.append(Frame(kind, code, data[at + _HEAD.size : end]))
-            at = end
-        self._head = data[at : at + _HEAD.size]
-        self._check_length()
-
-    def _keep(self, piece: bytes) -> None:
-        self._missing -= len(piece)
-        self._kept += len(piece)
-        if len(piece) >= _PIECE_BYTES:
-            self._pieces.append(piece)
-        elif self._pieces and isinstance(self._pieces[-1], bytearray):
-            self._pieces[-1] += piece
-        else:
-            self._pieces.append(bytearray(piece))
-
-    def _check_length(self) -> None:
-        """Reject a wrong length as soon as it is known: the rest of the head may never come."""
-        if len(self._head) < _LENGTH.size:
-            return
-        (length,) = _LENGTH.unpack_from(self._head)
+    def _reject(self, length: int) -> None:
+        self.forget()
         if length < LENGTH_MIN:
-            self._lose(
-                RemitsCode.FailedToReadBytes,
-                f"a frame's length is {length}; it counts kind and code, {LENGTH_MIN} bytes",
-            )
-        elif length > self._frame_bytes_max:
-            self._lose(
-                RemitsCode.LimitExceeded, f"a frame has {length} bytes; at most {self._frame_bytes_max} are allowed"
-            )
-
-    def _lose(self, code: int, reason: str) -> None:
-        self.lost = Rejected(code, reason)
-        self._head = b""
+            reason = f"a frame's length is {length}; it counts kind and code, {LENGTH_MIN} bytes"
+            self.lost = Rejected(reason, RemitsCode.FailedToReadBytes)
+        else:
+            reason = f"a frame has {length} bytes; at most {self._frame_bytes_max} are allowed"
+            self.lost = Rejected(reason, RemitsCode.LimitExceeded)

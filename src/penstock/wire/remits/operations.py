@@ -52,7 +52,7 @@ Write = Callable[[Any], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a frame asks for.
+    """A decoded frame: its request, and how the reply becomes a frame.
 
     A frame that is rejected, or that needs no engine, has no request: `answer()` is its answer at once. `refused` is
     the reason for logs; the client gets the code's name.
@@ -99,9 +99,16 @@ class Operation(NamedTuple):
 
 
 def decode(frame: Frame, messages_max: int = MESSAGES_MAX) -> Exchange:
-    """What a frame asks for. `messages_max`: how many messages one Message Add may have."""
+    """Decode a frame. `messages_max`: how many messages one Message Add may have."""
     try:
-        operation = _operation(frame)
+        if frame.kind in (INFO, DATA, ERROR):
+            sentence = f"a frame of kind {frame.kind} is an answer; only requests are accepted"
+            raise Rejected(sentence, RemitsCode.ServerOnlyAcceptsRequests)
+        if frame.kind != REQUEST:
+            raise Rejected(f"there is no frame of kind {frame.kind}", RemitsCode.UnknownFrameKind)
+        operation = OPERATIONS.get(frame.code)
+        if operation is None:
+            raise Rejected(f"there is no request {frame.code}", RemitsCode.UnknownRequestCode)
         is_empty = operation.ignored or (operation.empty and not frame.payload)
         fields = Fields({}) if is_empty else read_fields(frame.payload, operation.known, messages_max)
         request = operation.read(fields)
@@ -109,19 +116,6 @@ def decode(frame: Frame, messages_max: int = MESSAGES_MAX) -> Exchange:
         answer = refusal_frame(rejected.code)
         return Exchange(None, lambda _reply: answer, rejected.reason)
     return Exchange(request, operation.write)
-
-
-def _operation(frame: Frame) -> Operation:
-    if frame.kind in (INFO, DATA, ERROR):
-        raise Rejected(
-            RemitsCode.ServerOnlyAcceptsRequests, f"a frame of kind {frame.kind} is an answer; only requests are taken"
-        )
-    if frame.kind != REQUEST:
-        raise Rejected(RemitsCode.UnknownFrameKind, f"there is no frame of kind {frame.kind}")
-    operation = OPERATIONS.get(frame.code)
-    if operation is None:
-        raise Rejected(RemitsCode.UnknownRequestCode, f"there is no request {frame.code}")
-    return operation
 
 
 # --- payloads ---------------------------------------------------------------------------------------------------
@@ -139,10 +133,7 @@ class Fields:
         """A required text, under one of these names."""
         value = self._one(names)
         if not isinstance(value, str):
-            raise Rejected(
-                RemitsCode.CouldNotReadPayload,
-                f"{names[0]} is {_WHAT.get(type(value), 'something else')}; it must be a text",
-            )
+            raise _wrong(names[0], value, "a text")
         return value
 
     def text_or_none(self, name: str) -> str | None:
@@ -153,20 +144,14 @@ class Fields:
         """A required number of 64 bits."""
         value = self._values.get(name)
         if type(value) is not int or value not in _INT64:
-            raise Rejected(
-                RemitsCode.CouldNotReadPayload,
-                f"{name} is {_WHAT.get(type(value), 'something else')}; it must be an integer of 64 bits",
-            )
+            raise _wrong(name, value, "an integer of 64 bits")
         return value
 
     def flag(self, name: str) -> bool:
         """True or false; false if it is absent."""
         value = self._values.get(name)
         if value is not None and not isinstance(value, bool):
-            raise Rejected(
-                RemitsCode.CouldNotReadPayload,
-                f"{name} is {_WHAT.get(type(value), 'something else')}; it must be true or false",
-            )
+            raise _wrong(name, value, "true or false")
         return bool(value)
 
     def messages(self) -> list[bytes]:
@@ -175,25 +160,22 @@ class Fields:
         if isinstance(value, list):
             return value
         if value is None or self._values.get(MESSAGES) is not None:
-            raise Rejected(
-                RemitsCode.CouldNotReadPayload,
-                f"messages is {_WHAT.get(type(value), 'something else')}; it must be an array",
-            )
+            raise _wrong("messages", value, "an array")
         if not isinstance(value, bytes):
-            raise Rejected(
-                RemitsCode.MsgFieldNotOfTypeBinary,
-                f"message is {_WHAT.get(type(value), 'something else')}; it must be a byte string",
-            )
+            raise _wrong("message", value, "a byte string", RemitsCode.MsgFieldNotOfTypeBinary)
         return [value]
 
     def _one(self, names: tuple[str, ...]) -> Any:
         """The value under one of the names, or None."""
         given = [value for name in names if (value := self._values.get(name)) is not None]
         if len(given) > 1:
-            raise Rejected(
-                RemitsCode.CouldNotReadPayload, f"{' and '.join(names)} are the same field, and both are given"
-            )
+            raise Rejected(f"{' and '.join(names)} are the same field, and both are given")
         return given[0] if given else None
+
+
+def _wrong(name: str, value: object, wanted: str, code: RemitsCode = RemitsCode.CouldNotReadPayload) -> Rejected:
+    """The reason leaves the value's content out, which may be long."""
+    return Rejected(f"{name} is {_WHAT.get(type(value), 'something else')}; it must be {wanted}", code)
 
 
 def read_fields(payload: bytes, known: frozenset[str], messages_max: int) -> Fields:
@@ -201,22 +183,26 @@ def read_fields(payload: bytes, known: frozenset[str], messages_max: int) -> Fie
     try:
         values, end = _read_map(payload, known, messages_max)
     except NotAnItem as error:
-        raise Rejected(RemitsCode.CouldNotReadPayload, f"the payload is not CBOR: {error}") from None
+        raise Rejected(f"the payload is not CBOR: {error}") from None
     if end != len(payload):
-        raise Rejected(RemitsCode.CouldNotReadPayload, f"the payload ends at byte {end}, and more follows")
+        raise Rejected(f"the payload ends at byte {end}, and more follows")
     return Fields(values)
 
 
 def _read_map(payload: bytes, known: frozenset[str], messages_max: int) -> tuple[dict[str, Any], int]:
     count, at = _opened(payload, 0, _MAP, "the payload")
     if count is not None and count > FIELDS_MAX:
-        raise Rejected(RemitsCode.CouldNotReadPayload, f"the payload has {count} keys; at most {FIELDS_MAX} are read")
+        raise Rejected(f"the payload has {count} keys; at most {FIELDS_MAX} are read")
     values: dict[str, Any] = {}
     for _ in range(FIELDS_MAX if count is None else count):
         if count is None and payload[at : at + 1] == bytes([BREAK]):
             return values, at + 1
         at = _read_field(payload, at, known, messages_max, values)
-    return values, at if count is not None else _ended(payload, at)
+    if count is None:
+        if payload[at : at + 1] != bytes([BREAK]):
+            raise NotAnItem(SHORT if at >= len(payload) else "it has too many entries")
+        at += 1
+    return values, at
 
 
 def _read_field(payload: bytes, at: int, known: frozenset[str], messages_max: int, values: dict[str, Any]) -> int:
@@ -224,7 +210,7 @@ def _read_field(payload: bytes, at: int, known: frozenset[str], messages_max: in
     if not isinstance(name, str) or name not in known:
         return end_of(payload, at, FIELD_ITEMS_MAX)
     if name in values:
-        raise Rejected(RemitsCode.CouldNotReadPayload, f"{name} is there twice")
+        raise Rejected(f"{name} is there twice")
     if name == MESSAGES and at < len(payload) and payload[at] >> 5 == _ARRAY:
         values[name], at = read_messages(payload, at, messages_max)
     else:
@@ -236,7 +222,7 @@ def read_messages(data: bytes, at: int, messages_max: int) -> tuple[list[bytes],
     """An array of byte strings, and where it ends. The hot loop of Message Add: the usual lengths are read in place."""
     count, at = _opened(data, at, _ARRAY, MESSAGES)
     if count is not None and count > messages_max:
-        raise Rejected(RemitsCode.LimitExceeded, f"messages has {count} messages; at most {messages_max} are allowed")
+        raise Rejected(f"messages has {count} messages; at most {messages_max} are allowed", RemitsCode.LimitExceeded)
     messages: list[bytes] = []
     size = len(data)
     while len(messages) != count:
@@ -254,22 +240,16 @@ def read_messages(data: bytes, at: int, messages_max: int) -> tuple[list[bytes],
         elif head == BREAK and count is None:
             return messages, at + 1
         else:
-            message, end = _unusual_message(data, at, len(messages))
+            if head >> 5 != _BYTES:
+                raise Rejected(f"message {len(messages)} is not a byte string", RemitsCode.MsgFieldNotOfTypeBinary)
+            message, end = simple_value(data, at, FIELD_ITEMS_MAX)
         if end > size:
             raise NotAnItem(SHORT)
         if len(messages) == messages_max:
-            raise Rejected(RemitsCode.LimitExceeded, f"messages has more than {messages_max} messages")
+            raise Rejected(f"messages has more than {messages_max} messages", RemitsCode.LimitExceeded)
         messages.append(message)
         at = end
     return messages, at
-
-
-def _unusual_message(data: bytes, at: int, index: int) -> tuple[bytes, int]:
-    if data[at] >> 5 != _BYTES:
-        raise Rejected(RemitsCode.MsgFieldNotOfTypeBinary, f"message {index} is not a byte string")
-    message, end = simple_value(data, at, FIELD_ITEMS_MAX)
-    assert isinstance(message, bytes)
-    return message, end
 
 
 def _opened(data: bytes, at: int, kind: int, what: str) -> tuple[int | None, int]:
@@ -277,15 +257,8 @@ def _opened(data: bytes, at: int, kind: int, what: str) -> tuple[int | None, int
     if at >= len(data):
         raise NotAnItem(SHORT)
     if data[at] >> 5 != kind:
-        raise Rejected(RemitsCode.CouldNotReadPayload, f"{what} is no {'map' if kind == _MAP else 'array'}")
+        raise Rejected(f"{what} is no {'map' if kind == _MAP else 'array'}")
     return (None, at + 1) if data[at] & 31 == _INDEFINITE else argument(data, at)
-
-
-def _ended(data: bytes, at: int) -> int:
-    """Past the break that must be here."""
-    if data[at : at + 1] != bytes([BREAK]):
-        raise NotAnItem(SHORT if at >= len(data) else "it has too many entries")
-    return at + 1
 
 
 # --- answers ----------------------------------------------------------------------------------------------------
@@ -361,13 +334,13 @@ def _kind(fields: Fields, *names: str) -> IteratorKind:
     try:
         return IteratorKind(fields.text(*names))
     except ValueError:
-        raise Rejected(RemitsCode.CouldNotReadPayload, f"{names[0]} must be one of {', '.join(IteratorKind)}") from None
+        raise Rejected(f"{names[0]} must be one of {', '.join(IteratorKind)}") from None
 
 
 def _count(fields: Fields, name: str) -> int:
     count = fields.number(name)
     if count < 0:
-        raise Rejected(RemitsCode.CouldNotReadPayload, f"{name} is {count}; it must be 0 or more")
+        raise Rejected(f"{name} is {count}; it must be 0 or more")
     return count
 
 

@@ -1,0 +1,159 @@
+"""Compares a lake with its store: file by file, rows and digests, and every byte of each file."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from xxhash import xxh3_128_hexdigest
+
+from penstock.errors import LakeDamaged, LakeInUse, StoreError
+from penstock.lake.changes import pending_of, read_manifest, recover, strays
+from penstock.lake.manifests import LakeFile, Manifest, named
+from penstock.lake.parquet import Erased, check_positions, decode, digest
+from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
+from penstock.lake.slices import read_rows
+from penstock.lake.sources import check_source, look
+from penstock.model import PositionRange
+from penstock.spark.parallel import Session, event_progress, parallel_map
+from penstock.store.contract import Progressed, StoreIdentity
+
+ROUND_FILES: Final = 64
+LOOKS_MAX: Final = 3
+"""How often to compare again because another process changes the lake."""
+
+
+class Difference(NamedTuple):
+    first: int
+    last: int
+    path: str
+    what: str
+
+
+class Verified(NamedTuple):
+    """The result of a comparison. `behind` counts events of the store that are not archived yet."""
+
+    files: int
+    rows: int
+    head: int
+    behind: int
+    differences: list[Difference]
+
+
+class _Task(NamedTuple):
+    lake: str
+    url: str
+    identity: StoreIdentity
+    file: LakeFile
+
+
+def verify(spark: Session, url: str, lake: str, progressed: Progressed) -> Verified:
+    """Compare a lake with its store. Other processes may work on both meanwhile."""
+    place = open_lake_place(lake)
+    _finish(place)
+    good: set[LakeFile] = set()
+    looks = 0
+    while True:
+        looks += 1
+        # The manifest first: events archived after that are in the store.
+        manifest = read_manifest(place)
+        source = look(url)
+        check_source(place.shown, manifest, source)
+        found = list(_compared(spark, url, lake, manifest, good, progressed))
+        # A difference may be a change under way.
+        if not found or looks == LOOKS_MAX or _is_unmoved(place, manifest):
+            break
+    found += _listed(place)
+    if found and look(url).erasures > manifest.erasures:
+        found = [each._replace(what=f"{each.what}; events were erased since: run lake archive") for each in found]
+    return Verified(len(manifest.files), manifest.rows, manifest.head, source.head - manifest.head, found)
+
+
+def _finish(place: LakePlace) -> None:
+    """Finish an interrupted run, unless another process has the lock or the lake is read-only."""
+    if pending_of(place) is None:
+        return
+    with ExitStack() as held:
+        try:
+            held.enter_context(place.lock("verify"))
+        except (LakeInUse, StoreError):
+            return
+        recover(place)
+
+
+def _is_unmoved(place: LakePlace, manifest: Manifest) -> bool:
+    """Whether no process changes the lake, or has changed it since the manifest was read."""
+    # In this order: a run removes the change only after it has written the manifest.
+    return pending_of(place) is None and read_manifest(place).number == manifest.number
+
+
+def _listed(place: LakePlace) -> Iterator[Difference]:
+    """Files that no manifest names, unless a process is changing the lake now."""
+    manifest = read_manifest(place)
+    paths = strays(place.files(), manifest)
+    if not _is_unmoved(place, manifest):
+        return
+    for path in paths:
+        found = named(path)
+        first, last = (found.first, found.last) if found else (0, 0)
+        yield Difference(first, last, path, "is in no manifest")
+
+
+def _compared(
+    spark: Session, url: str, lake: str, manifest: Manifest, good: set[LakeFile], progressed: Progressed
+) -> Iterator[Difference]:
+    """Differences in files that are not in `good`; adds equal files to it."""
+    files = [file for file in manifest.files if file not in good]
+    for number in range(0, len(files), ROUND_FILES):
+        part = files[number : number + ROUND_FILES]
+        tasks = [_Task(absolute(lake), absolute(url), manifest.identity, file) for file in part]
+        first, last = part[0].first, part[-1].last
+        report = event_progress(progressed, first - 1, last - first + 1, manifest.head)
+        for file, found in zip(part, parallel_map(spark, tasks, _check, report), strict=True):
+            yield from (Difference(file.first, file.last, file.path, what) for what in found)
+            if not found:
+                good.add(file)
+        progressed(last, manifest.head)
+
+
+# -- in tasks
+
+
+def _check(task: _Task) -> list[str]:
+    """The differences of a file from the store and from the manifest."""
+    rows, _ = read_rows(task.url, task.identity, PositionRange(task.file.first, task.file.last))
+    store = "the store", rows.num_rows, digest(rows)
+    found = list(_disagreements(task.file, *store))
+    try:
+        kept, _ = read_file(open_seen_place(task.lake), task.file)
+    except LakeDamaged as error:
+        return [*found, error.reason]
+    return [*found, *_disagreements(task.file, "the file", kept.num_rows, digest(kept))]
+
+
+def _disagreements(file: LakeFile, who: str, rows: int, found: str) -> Iterable[str]:
+    if rows != file.rows:
+        yield f"{who} has {rows} events, and the manifest says {file.rows}"
+    elif found != file.digest:
+        yield f"{who} has other events than the manifest says"
+
+
+def read_whole(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]]:
+    """The rows and the erased events of a file: together all of its positions. Raises LakeDamaged."""
+    rows, erased = read_file(place, file)
+    try:
+        check_positions(file.first, file.last, rows, erased)
+    except ValueError as error:
+        raise LakeDamaged(place.shown, file.path, f"is not sound: {error}") from error
+    return rows, erased
+
+
+def read_file(place: LakePlace, file: LakeFile) -> tuple[pa.Table, list[Erased]]:
+    """The rows and the erased events of a file. Raises LakeDamaged if the file was changed."""
+    data = place.read(file.path)
+    if data.size != file.bytes or xxh3_128_hexdigest(data) != file.checksum:
+        raise LakeDamaged(place.shown, file.path, "does not have the checksum that the manifest says")
+    try:
+        return decode(data)
+    except ValueError as error:
+        raise LakeDamaged(place.shown, file.path, f"cannot be read: {error}") from error

@@ -1,0 +1,284 @@
+"""Transactions: idempotency, all or nothing, and the function for each operation.
+
+A producer's mark stores the commits of its transaction, so a retry gets the first results. A publication is stored as
+one commit: its first position, its number of commits and its number of events. Its commit id is eight zeros, which no
+other commit id begins with, and a digest of its origin.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from struct import Struct
+from typing import Any, Final, Generic
+
+from penstock.errors import InvalidRequest, MarkSuperseded, PenstockError, StoreError, VersionConflict
+from penstock.model import Appended, ProducerMark, Published, check_name
+from penstock.store import contract
+from penstock.store.contract import Commit, Operation, Publish, Result
+from penstock.store.tables import consumers, erasures, logs
+from penstock.store.tables.appends import Appender
+from penstock.store.tables.consumers import Later
+from penstock.store.tables.logs import KnownLogs
+from penstock.store.tables.queries import Db
+from penstock.store.tables.staging import Stages
+
+NUMBER_MAX: Final = (1 << 63) - 1
+_PUBLISHED: Final = bytes(8)
+_NO_ORIGIN: Final = bytes(8)
+_RESULT: Final = Struct("<16sQQI")
+
+Pending = list[Result | Later] | PenstockError
+"""The outcome of a transaction; the batch may not have waited for some results yet."""
+
+
+# --- idempotency ----------------------------------------------------------------------------------------------
+
+
+def check_mark(mark: ProducerMark) -> None:
+    if reason := check_name(mark.producer):
+        raise InvalidRequest("producer", reason)
+    if not -NUMBER_MAX <= mark.number <= NUMBER_MAX:
+        raise InvalidRequest("producer's number", f"{mark.number} does not fit into 64 bits")
+
+
+def stored_results(mark: ProducerMark, number: int, results: bytes) -> list[Appended] | None:
+    """The commits that a producer's row has for a mark; None if the mark is new."""
+    if number < mark.number:
+        return None
+    if number > mark.number:
+        raise MarkSuperseded(mark.producer, mark.number, number)
+    found = _RESULT.iter_unpack(results)
+    return [Appended(commit, position, sequence, count, True) for commit, position, sequence, count in found]
+
+
+def pack_results(ops: Sequence[Operation], results: Sequence[object]) -> bytes:
+    packed = b""
+    for op, result in zip(ops, results, strict=True):
+        if isinstance(result, Appended):
+            packed += _RESULT.pack(result.commit, result.position, result.sequence, result.count)
+        elif isinstance(result, contract.Placed):
+            done = result.published
+            packed += _RESULT.pack(_PUBLISHED + _origin(op), done.position, done.commits, done.events)
+    return packed
+
+
+def _origin(op: Operation) -> bytes:
+    if not isinstance(op, Publish) or not op.origin:
+        return _NO_ORIGIN
+    return blake2b(op.origin.encode(), digest_size=len(_NO_ORIGIN)).digest()
+
+
+def first_results(
+    ops: Sequence[Operation], before: Sequence[Appended], mark: ProducerMark | None = None
+) -> list[Result | Later]:
+    """The first results of a repeated transaction; InvalidRequest if the mark belongs to another transaction."""
+    written = [op for op in ops if isinstance(op, Commit | Publish)]
+    if mark is not None:
+        if [isinstance(op, Publish) for op in written] != [one.commit.startswith(_PUBLISHED) for one in before]:
+            raise InvalidRequest("producer's number", f"{mark.number} was used for another transaction")
+        for publish, one in zip(written, before, strict=True):
+            known = one.commit[len(_PUBLISHED) :]
+            is_told = isinstance(publish, Publish) and publish.origin
+            if is_told and known not in (_NO_ORIGIN, _origin(publish)):
+                reason = (
+                    f"{mark.producer} has published number {mark.number} from another origin, such as a query with "
+                    "another checkpoint; nothing is written: use another producer name"
+                )
+                raise InvalidRequest("producer", reason)
+    rest = iter(before)
+    results: list[Result | Later] = []
+    for op in ops:
+        if isinstance(op, Commit):
+            results.append(next(rest))
+        elif isinstance(op, Publish):
+            found = next(rest)
+            published = Published(found.position, found.sequence, found.count, repeated=True)
+            results.append(contract.Placed(published, frozenset()))
+        else:
+            results.append(None)
+    return results
+
+
+def receipts(ops: Sequence[Operation]) -> Iterator[Operation]:
+    """The acknowledgements and progress of a transaction whose commits exist: a client may have committed without them.
+
+    Where the store has them already, they do nothing.
+    """
+    for op in ops:
+        if isinstance(op, contract.Acknowledge | contract.Progress):
+            yield replace(op, strict=False)
+
+
+# --- carrying out ---------------------------------------------------------------------------------------------
+
+
+class Batch(ABC, Generic[Db]):
+    """A batch of transactions inside one transaction of the database."""
+
+    refusal: PenstockError | None = None
+    """Why nothing of this batch may be committed; the batch still recognises what was written before."""
+    now: int
+    recorded: int
+
+    def __init__(self, db: Db, appender: Appender[Db], known_logs: KnownLogs, stages: Stages[Db]) -> None:
+        self.db = db
+        self.appender = appender
+        self.known_logs = known_logs
+        self.stages = stages
+
+    def outcome(self, transaction: contract.Transaction) -> Pending:
+        """Carry out a transaction; a PenstockError says why it failed. Raises StoreError if the database failed."""
+        ops, mark, refusal = transaction
+        try:
+            if mark is not None:
+                check_mark(mark)
+                if (before := self.find_mark(mark)) is not None:
+                    return first_results(ops, before, mark)
+            if (refusal := refusal or self.refusal) is not None:
+                is_known = self._is_behind(ops) and not (self.refusal is not None and self.has_open_receipts(ops))
+                # Returned, not raised: the caller would take StorageFull for a failure of the database.
+                return self._repeat(ops) if is_known else refusal
+            if len(ops) == 1 and self.is_atomic(ops[0]):
+                results = [self.apply(ops[0])]
+            else:
+                results = self._repeat(ops) if len(ops) > 1 and self._is_behind(ops) else self.together(ops)
+            if mark is not None:
+                self.save_mark(mark, pack_results(ops, results))
+            return results
+        except StoreError:
+            raise
+        except PenstockError as error:
+            return error
+
+    def apply(self, op: Operation) -> Result | Later:
+        return HANDLERS[type(op)](self, op)
+
+    def together(self, ops: Sequence[Operation]) -> list[Result | Later]:
+        """Carry out several operations, all or nothing."""
+        self.appender.flush()
+        point = self.appender.savepoint()
+        self.db.command("SAVEPOINT transaction_")
+        try:
+            results: list[Result | Later] = [waited(self.apply_new(op, ops)) for op in ops]
+        except StoreError:
+            raise  # The database may have rolled back everything; `recover` decides.
+        except PenstockError:
+            self.appender.roll_back(point)
+            self.known_logs.forget()
+            self.db.command("ROLLBACK TO transaction_")
+            self.db.command("RELEASE transaction_")
+            raise
+        finally:
+            self.appender.release()
+        self.db.command("RELEASE transaction_")
+        return results
+
+    def apply_new(self, op: Operation, ops: Sequence[Operation]) -> Result | Later:
+        """Carry out an operation of a transaction that is not a repeat."""
+        result = self.apply(op)
+        if len(ops) > 1 and isinstance(op, Commit) and isinstance(result, Appended) and result.repeated:
+            # The store has this commit and lacks others of the transaction, so it is from another transaction.
+            head = self.appender.stream_head(op.context, op.stream)
+            raise VersionConflict(op.context, op.stream, op.expected, head)
+        return result
+
+    def _is_behind(self, ops: Sequence[Operation]) -> bool:
+        """Whether all streams are past the expected versions of the commits: a repeat or a conflict."""
+        commits = [op for op in ops if isinstance(op, Commit)]
+        return bool(commits) and all(map(self.appender.is_behind, commits))
+
+    def _repeat(self, ops: Sequence[Operation]) -> list[Result | Later]:
+        """The first results of commits that the store already has; VersionConflict if it has others."""
+        # The messages of a deleted log are gone, so a retry must not succeed.
+        for op in ops:
+            if isinstance(op, contract.RequireLog):
+                self.apply(op)
+        placed = [self.appender.place(op) for op in ops if isinstance(op, Commit)]
+        for op in receipts(ops):
+            self.apply(op)
+        return first_results(ops, placed)
+
+    # -- what differs between backends
+
+    @abstractmethod
+    def is_atomic(self, op: Operation) -> bool:
+        """Whether an operation alone needs no savepoint, because it changes nothing if it fails."""
+
+    @abstractmethod
+    def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
+        """The commits under a mark; None if the mark is new."""
+
+    @abstractmethod
+    def save_mark(self, mark: ProducerMark, results: bytes) -> None: ...
+
+    @abstractmethod
+    def expire_producers(self, op: contract.ExpireProducers) -> Later: ...
+
+    @abstractmethod
+    def allocate(self, op: contract.Allocate) -> Later: ...
+
+    @abstractmethod
+    def reoffer(self, op: contract.Reoffer) -> Later: ...
+
+    @abstractmethod
+    def erase(self, op: contract.Erase) -> int: ...
+
+    @abstractmethod
+    def seal(self, op: contract.Seal) -> bool: ...
+
+    @abstractmethod
+    def give_back(self, op: contract.GiveBack) -> int: ...
+
+    def has_open_receipts(self, _ops: Sequence[Operation]) -> bool:
+        """Whether the acknowledgements or progress of a transaction would still change something."""
+        return False
+
+
+def _delete(batch: Batch[Any], result: Result) -> Result:
+    """After a deletion: forget the logs, and drop the staged output of iterators that are gone."""
+    batch.known_logs.forget()
+    batch.stages.drop_orphans()
+    return result
+
+
+HANDLERS: Final[dict[type[Operation], Callable[[Batch[Any], Any], Result | Later]]] = {
+    Commit: lambda batch, op: batch.appender.place(op),
+    contract.RequireLog: lambda batch, op: batch.known_logs.require(op.name),
+    contract.Register: lambda batch, op: consumers.register(batch.db, op),
+    contract.Progress: lambda batch, op: consumers.progress(batch.db, op),
+    contract.SetBookmark: lambda batch, op: consumers.set_bookmark(batch.db, op),
+    contract.DeclareQueue: lambda batch, op: consumers.declare_queue(batch.db, op),
+    contract.Acknowledge: lambda batch, op: consumers.acknowledge(batch.db, op),
+    contract.Allocate: lambda batch, op: batch.allocate(op),
+    contract.Release: lambda batch, op: consumers.release(batch.db, op, batch.now),
+    contract.MoveQueue: lambda batch, op: consumers.move_queue(batch.db, op),
+    contract.SetDeadRule: lambda batch, op: consumers.set_dead_rule(batch.db, op),
+    contract.Requeue: lambda batch, op: consumers.requeue(batch.db, op, batch.now),
+    contract.Reoffer: lambda batch, op: batch.reoffer(op),
+    contract.ExpireProducers: lambda batch, op: batch.expire_producers(op),
+    contract.AddLog: lambda batch, op: logs.add_log(batch.db, op, batch.appender, batch.recorded),
+    contract.DeleteLog: lambda batch, op: _delete(batch, logs.delete_log(batch.db, op, batch.appender, batch.recorded)),
+    contract.AddIterator: lambda batch, op: logs.add_iterator(batch.db, op, batch.recorded),
+    contract.DeleteIterator: lambda batch, op: _delete(batch, logs.delete_iterator(batch.db, op, batch.recorded)),
+    contract.WriteOutput: lambda batch, op: batch.stages.write_output(op),
+    contract.HideStream: lambda batch, op: _delete(
+        batch, erasures.hide_stream(batch.db, op, batch.appender, batch.recorded)
+    ),
+    contract.HideEvents: lambda batch, op: _delete(
+        batch, erasures.hide_events(batch.db, op, batch.appender, batch.recorded)
+    ),
+    contract.Erase: lambda batch, op: batch.erase(op),
+    contract.Seal: lambda batch, op: batch.seal(op),
+    contract.GiveBack: lambda batch, op: batch.give_back(op),
+    contract.Stage: lambda batch, op: batch.stages.stage(op, batch.recorded),
+    Publish: lambda batch, op: batch.stages.publish(op),
+    contract.Install: lambda batch, op: batch.stages.install(op),
+    contract.Unstage: lambda batch, op: batch.stages.drop("stages_of_job", {"job": op.job}),
+    contract.ExpireStages: lambda batch, op: batch.stages.drop("idle_stages", {"before": op.before, "limit": op.limit}),
+}
+"""The function for each operation."""
+
+
+def waited(result: Result | Later) -> Result:
+    return result.result() if isinstance(result, Later) else result

@@ -1,0 +1,70 @@
+"""One append through the MQ gate, from the call in the client to the row in the store: how many modules it enters.
+
+docs/engine.md draws the way. A module that only passes a call on makes it longer: merge it into its caller.
+"""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import penstock
+from penstock.engine import Engine
+from penstock.gates import MqGate
+from penstock.settings import Settings
+
+SOURCE = Path(penstock.__file__).parent
+MODULES_MAX = 25
+OUTER = ("client", "tcp", "mq", "wire", "gates")
+OUTER_MAX = 12
+ENGINE_MAX = 8
+
+
+class Tracer:
+    """The modules of this package whose functions are called while it is on."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.modules: set[str] = set()
+
+    def __call__(self, frame: FrameType, event: str, _argument: Any) -> None:
+        if self.is_on and event == "call" and frame.f_code.co_filename.startswith(str(SOURCE)):
+            self.modules.add(str(Path(frame.f_code.co_filename).relative_to(SOURCE)))
+
+
+async def traced_append(tracer: Tracer, store: Path, profile: Callable[[Tracer | None], None]) -> None:
+    async with Engine(f"sqlite:///{store}", Settings()) as engine:
+        gate = MqGate(engine, "127.0.0.1:0")
+        await gate.start()
+        async with penstock.aconnect(f"penstock://{gate.address}") as client:
+            await client.append("shop", "order-1", [penstock.event("Placed")])
+            event = penstock.event("Paid")
+            # A thread that is still busy with the first append must not be counted.
+            await asyncio.to_thread(lambda: None)
+            tracer.is_on = True
+            profile(tracer)
+            await client.append("shop", "order-1", [event])
+            profile(None)
+            tracer.is_on = False
+        await gate.stop()
+
+
+def test_an_append_enters_few_modules(tmp_path: Path) -> None:
+    tracer = Tracer()
+    # Threads that start from now on report their calls: the engine's writer is one of them.
+    threading.setprofile(tracer)
+    try:
+        asyncio.run(traced_append(tracer, tmp_path / "store", sys.setprofile))
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    entered = sorted(tracer.modules)
+    assert {"client/aio.py", "gates/mq.py", "engine/writer.py", "store/sqlite/store.py"} < tracer.modules
+    outer = [module for module in entered if module.startswith(OUTER)]
+    inner = [module for module in entered if module.startswith(("engine", "model"))]
+    assert len(outer) <= OUTER_MAX, outer
+    assert len(inner) <= ENGINE_MAX, inner
+    assert len(entered) <= MODULES_MAX, entered
