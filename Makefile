@@ -77,8 +77,6 @@ soak-spark: $(VENV)/.dev ## hundreds of drivers and workers killed while they ar
 	$(BIN)/python -m tests.soak.lake $(ARGS)
 
 docs: $(VENV)/.run ## the pages that are made from code
-	$(BIN)/python -c 'from penstock.cli.settings import settings_page as page; print(page(), end="")' > docs/settings.tmp
-	mv docs/settings.tmp docs/settings.md
 	$(BIN)/python -m penstock.cli.reference docs
 	$(BIN)/python scripts/res01_page.py docs/protocols/res01.md
 

@@ -8,9 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli.output import refuse, shown
+from penstock.cli.output import refuse
 from penstock.model.times import TICKS_MAX, ticks_of_datetime
 from penstock.settings import TABLE
+from penstock.terminal import shown
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGO: Final = re.compile(r"(\d{1,9})([smhd])")
@@ -56,8 +57,6 @@ def need_name(name: str, what: str) -> str:
     return name
 
 
-# --- which server or store ------------------------------------------------------------------------------------
-
 Url = Annotated[
     str | None,
     typer.Option(
@@ -99,8 +98,6 @@ def new_store_url(data: Path | None, store: str | None) -> str:
 
     return store or store_url(data or Path())
 
-
-# --- which events ---------------------------------------------------------------------------------------------
 
 ContextArgument = Annotated[
     str | None,

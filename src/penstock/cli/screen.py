@@ -5,15 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.text import Text
 
@@ -46,9 +38,6 @@ def screen(*, stderr: bool = False) -> Screen:
     return found if found.is_terminal else Screen(**given, width=PIPED_COLUMNS)
 
 
-# --- progress bars --------------------------------------------------------------------------------------------
-
-
 class Bar(Protocol):
     """Shows how much is done, out of how much if that is known, and optionally a new description."""
 
@@ -57,10 +46,7 @@ class Bar(Protocol):
 
 
 class RateColumn(ProgressColumn):
-    """Items per second."""
-
     def render(self, task: Task) -> Text:
-        """The rate, once it is known."""
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:,.0f}/s", style="progress.data.speed")
 

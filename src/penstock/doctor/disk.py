@@ -119,5 +119,4 @@ def speed(durations: list[float]) -> Finding:
 
 
 def milliseconds(seconds: float) -> str:
-    """A duration for people."""
     return f"{1000 * seconds:.3g} ms"

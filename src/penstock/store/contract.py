@@ -707,8 +707,13 @@ class Store(ABC):
         """Events that pass a filter from a position on, up to and including `end`."""
 
     @abstractmethod
-    def read_records(self, position: int, wanted: EventFilter, limits: ReadLimits) -> RecordPage:
-        """Records that may hold events of a filter; the first may begin before `position`."""
+    def read_records(
+        self, position: int, wanted: EventFilter, limits: ReadLimits, *, checked: bool = True
+    ) -> RecordPage:
+        """Records that may hold events of a filter; the first may begin before `position`.
+
+        Without `checked` their checksums are not: the caller passes them on to a reader who does it.
+        """
 
     @abstractmethod
     def find_position(self, wanted: EventFilter, ticks: int, limits: ReadLimits, start: int = 1) -> Search:

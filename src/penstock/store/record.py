@@ -249,8 +249,11 @@ class Record:
 
     __slots__ = ("at", "count", "data", "name_count", "position", "run_count", "type_count")
 
-    def __init__(self, data: object, position: int) -> None:
-        """Check the record that is stored at `position`; raises DamagedRecord if it is not whole."""
+    def __init__(self, data: object, position: int, *, checked: bool = True) -> None:
+        """Check the record that is stored at `position`; raises DamagedRecord if it is not whole.
+
+        Without `checked` only its header is: for a page that its reader checks.
+        """
         # A damaged file can have null or text here.
         if not isinstance(data, bytes):
             raise DamagedRecord(position, "no bytes at all")
@@ -258,7 +261,7 @@ class Record:
             raise DamagedRecord(position, f"only {len(data)} bytes long")
         header = HEADER.unpack_from(data)
         checksum, version, _flags, types, events, first, runs, names, text_bytes, header_bytes = header
-        if xxh3_64_intdigest(memoryview(data)[CHECKSUM_BYTES:]) != checksum:
+        if checked and xxh3_64_intdigest(memoryview(data)[CHECKSUM_BYTES:]) != checksum:
             raise DamagedRecord(position, "its checksum does not match")
         if version != VERSION:
             raise DamagedRecord(position, f"its format version {version} is unknown")
