@@ -77,10 +77,8 @@ soak-spark: $(VENV)/.dev ## hundreds of drivers and workers killed while they ar
 	$(BIN)/python -m tests.soak.lake $(ARGS)
 
 docs: $(VENV)/.run ## the pages that are made from code
-	$(BIN)/python -c 'from penstock.cli.settings import settings_page as page; print(page(), end="")' > docs/settings.tmp
-	mv docs/settings.tmp docs/settings.md
 	$(BIN)/python -m penstock.cli.reference docs
-	$(BIN)/python -m penstock.wire.res01.page docs/protocols/res01.md
+	$(BIN)/python scripts/res01_page.py docs/protocols/res01.md
 
 # NO_MKDOCS_2_WARNING hides a notice of mkdocs-material about its successor; it is no fault of a page.
 site: $(SITE_VENV)/.site ## the docs as a website with search, in build/site

@@ -1,8 +1,8 @@
 """The capacity sheet of docs/scale.md: bytes, core-seconds and memory per million events, step by step.
 
-Every step is a command or a small program beside a server, and all processes of both are metered. What the same command
-takes for a handful of events is its start, which is told apart: it is paid once, however many events there are. Bodies
-are 200 bytes of JSON, half of it random; commits have ten events if nothing else is said.
+Every step is a command or a small program that works with a server, and all processes of both are metered. The start of
+a command, measured with a few events, is a separate figure: its cost does not depend on the number of events. Bodies
+are 200 bytes of JSON, half of it random; commits have ten events unless a step says otherwise.
 """
 
 import subprocess
@@ -35,7 +35,7 @@ GATES: Final = ("--res", "tcp://127.0.0.1:0", "--mq", "127.0.0.1:0", "--remits",
 
 
 class Sheet:
-    """What steps use per million events, beside one server."""
+    """Measures what steps use per million events, with one server."""
 
     def __init__(self, report: Report, url: str, server: Meter, events: int) -> None:
         self._report, self._url, self._server, self._events = report, url, server, events
@@ -46,7 +46,7 @@ class Sheet:
         self._tell(name, used, served, start_s)
 
     def started(self, name: str, command: Sequence[str]) -> float:
-        """A step with a start of its own, which is what the same command takes for a few events more."""
+        """Measure a step, and its start: the same command for a few more events."""
         used, served = self._metered(command)
         used_by(program("append", self._url, COMMIT_EVENTS))
         start_s = used_by(command).core_s
@@ -55,7 +55,6 @@ class Sheet:
         return start_s
 
     def size(self, name: str, size_bytes: int) -> None:
-        """What something takes on disk."""
         self._report.figure(f"{name}: bytes per event", size_bytes / self._events, "bytes")
 
     def _metered(self, command: Sequence[str]) -> tuple[Used, Used]:
@@ -109,7 +108,7 @@ def pipeline(sheet: Sheet, project: Path, url: str) -> None:
 
 @contextmanager
 def served(directory: Path) -> Iterator[tuple[str, Meter]]:
-    """A server in a session of its own; its address and its meter."""
+    """A server in a new session; its address and its meter."""
     with metered([*PENSTOCK, "serve", "--data", str(directory), *GATES]) as (process, meter):
         assert process.stdout is not None
         gates = dict(pair.split("=", 1) for pair in process.stdout.readline().split()[2:])

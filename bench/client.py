@@ -82,7 +82,7 @@ def _following(report: Report, address: str, events: int) -> None:
             acknowledged.append(time.perf_counter())
             arrived.wait()
         follower.join()
-    # It may be seen before its append is acknowledged to the one who made it.
+    # A follower may see an event before its writer gets the acknowledgement.
     waits = sorted(max(0.0, 1000 * (came - told)) for came, told in zip(seen, acknowledged, strict=True))
     report.figure("follow, acknowledged append to event in hand, median", waits[len(waits) // 2], "ms")
     report.figure("follow, acknowledged append to event in hand, 99 %", waits[len(waits) * 99 // 100], "ms")

@@ -1,6 +1,6 @@
 """Opening, an append, a fetch and an acknowledgement on a small and on a large store: they should cost the same.
 
-Each size runs in a process of its own, so that its peak memory can be told.
+Each size runs in its own process, to measure its peak memory.
 """
 
 import json

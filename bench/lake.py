@@ -122,7 +122,7 @@ def sizes(report: Report, directory: Path, lake: Path, events: int) -> None:
 
 
 def questions(report: Report, lake: Path) -> None:
-    """What `lake query` takes, beside DuckDB alone over the same files; both from opening to the last row."""
+    """Compare `lake query` with DuckDB alone over the same files, both from opening to the last row."""
     paths = [str(lake / file.path) for file in read_manifest(open_lake_place(str(lake))).files]
     for what, question in QUESTIONS.items():
         pairs = [
@@ -169,6 +169,6 @@ def an_event(number: int) -> NewEvent:
 
 
 def command(url: str, lake: Path) -> None:
-    """The command, as somebody types it."""
+    """The command, as a user types it."""
     arguments = ["lake", "archive", "--url", url, "--lake", str(lake)]
     subprocess.run([sys.executable, "-m", "penstock", *arguments], check=True, stdout=subprocess.DEVNULL)

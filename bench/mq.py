@@ -1,4 +1,4 @@
-"""MqFrames over loopback, a process on each side, beside a bare socket that copies the same bytes.
+"""MqFrames over loopback, a process on each side, compared with a bare socket that copies the same bytes.
 
 The three sizes are those of the original's own performance test: messages of four frames each. The receiver parses
 every message and hands it to a handler; the bare one only receives.
@@ -27,7 +27,7 @@ CHUNK_BYTES = 256 * 1024
 
 
 def run(report: Report, _data: Path, scale: float) -> None:
-    """All three sizes, each beside the bare socket."""
+    """All three sizes, each compared with the bare socket."""
     for total, size, original in SIZES:
         count = max(BURST, int(total * scale)) // BURST * BURST
         wire_bytes = len(encode(_message(size)))
@@ -44,7 +44,7 @@ def _message(size: int) -> Message:
 
 
 def _rate(kind: str, count: int, send: Callable[[int, int], None]) -> float:
-    """What the receiving process saw, per second."""
+    """Messages per second in the receiving process."""
     command = [sys.executable, "-m", "bench.mq", kind, str(count)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout is not None
@@ -79,7 +79,7 @@ def _send_bytes(port: int, count: int) -> None:
         sender.recv(1)
 
 
-# --- the receiving side, a process of its own -----------------------------------------------------------------
+# --- the receiving process ------------------------------------------------------------------------------------
 
 
 async def _receive_messages(count: int) -> None:

@@ -20,7 +20,7 @@ from penstock.wire.res01.messages import join_fields, split_fields
 
 EVENT = [uuid.uuid4().bytes_le, b"5250989155635817646", b"OrderPlaced", b"", os.urandom(load.BODY_BYTES)]
 COMMITTED = b"\x02\x02\x00CR\x03\x10\x00"
-"""What every answer to an append has before its commit id, and nothing else has."""
+"""The bytes before the commit id in every answer to an append, and nowhere else."""
 RECEIVE_BYTES = 256 * 1024
 HISTORY_EVENTS = 1_000_000
 

@@ -1,6 +1,6 @@
-"""The shared store: one and two servers on a PostgreSQL, beside a plain loop of INSERT and COMMIT, and beside COPY.
+"""The shared store: one and two servers on a PostgreSQL, compared with a plain loop of INSERT and COMMIT and with COPY.
 
-A server is a process with an engine and callers of its own. The database is one that the section starts; it keeps its
+A server is a process with its own engine and callers. The database is one that the section starts; it keeps its
 files where temporary files go (TMPDIR), with all its settings as they come.
 """
 

@@ -1,4 +1,4 @@
-"""Res01 over ZeroMQ, a server process and a client process, beside a bare ROUTER that only echoes the same frames.
+"""Res01 over ZeroMQ, a server process and a client process, compared with a bare ROUTER that echoes the same frames.
 
 The clients speak raw frames. Every append is on disk before its answer; the echo keeps nothing.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from bench import disk, load
+from bench import appends, load
 from bench.report import Report
 
 BODY = os.urandom(load.BODY_BYTES)
@@ -40,7 +40,7 @@ while True:
 
 
 def run(report: Report, data: Path, scale: float) -> None:
-    """Appends of several sizes, catch-up and queue drain, each beside the echo."""
+    """Appends of several sizes, catch-up and queue drain, each compared with the echo."""
     seconds = 3 * scale
     with load.server(load.fresh(data)) as gates, _echo() as echo:
         address = gates["res"]
@@ -126,7 +126,7 @@ def _latencies(report: Report, data: Path, address: str, seconds: float) -> None
     cuts = statistics.quantiles(taken, n=1000)
     for name, value in (("p50", cuts[499]), ("p99", cuts[989]), ("p999", cuts[998])):
         report.figure(f"one commit, {name}", value, "us")
-    report.figure("  the machine's own write+fdatasync", 1e6 / disk.overwriting(data / "overwrite", 1), "us")
+    report.figure("  the machine's own write+fdatasync", 1e6 / appends.overwriting(data / "overwrite", 1), "us")
 
 
 def _catching_up(report: Report, address: str, echo: str, seconds: float) -> None:
@@ -168,7 +168,7 @@ def _queue(address: str, seconds: float) -> float:
 
 
 def _given(echo: str, seconds: float) -> float:
-    """What a bare ROUTER can give in answers of 1,000 events."""
+    """Events per second of a bare ROUTER in answers of 1,000 events."""
     with _dealers(echo, 1) as (socket,):
         done, started = 0, time.perf_counter()
         while time.perf_counter() - started < seconds:

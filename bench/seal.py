@@ -21,7 +21,7 @@ COSTS = ("opening", "append", "fetch", "acknowledge")
 
 
 def run(report: Report, data: Path, scale: float) -> None:
-    """Appends beside the sealer; then a store of 1-event commits before and after it; then stores of three sizes."""
+    """Appends while the sealer works; a store of 1-event commits before and after it; stores of three sizes."""
     load.run(_appends(report, data, 8 * scale))
     events = EVENTS if scale >= 1 else QUICK_EVENTS
     large = load.fresh(data)

@@ -1,4 +1,4 @@
-"""The Spark table: scans of a store before and after it is sealed, beside Parquet, PostgreSQL and a server.
+"""The Spark table: scans of a store before and after it is sealed, compared with Parquet, PostgreSQL and a server.
 
 Also scans for rare events, latency, and appends meanwhile.
 
@@ -88,7 +88,7 @@ def fill(directory: Path, events: int) -> None:
     """A store of small commits of 200-byte bodies. One in a hundred is of a rare context, one of a rare kind of stream.
 
     Both lie among the others evenly, which is the worst case: nearly every sealed record has some of each. The last
-    hundredth is of a context of its own.
+    hundredth is in another context.
     """
     store = SqliteStore(directory)
     kinds = [columns_of([an_event(10 * kind + number) for number in range(COMMIT_EVENTS)]) for kind in range(100)]
@@ -127,7 +127,7 @@ def seal(directory: Path) -> None:
 
 
 def table(spark: SparkSession, url: str, **options: str) -> Callable[[], DataFrame]:
-    """Loads a table, anew each time."""
+    """Loads a table again each time."""
     return lambda: spark.read.format("penstock").option("url", url).options(**options).load()
 
 
@@ -171,11 +171,11 @@ def shared(report: Report, spark: SparkSession, directory: Path, events: int) ->
         report.figure("scan of PostgreSQL, sealed", events / seconds, "events/s")
 
 
-# -- beside a server
+# -- with a server
 
 
 def appends(report: Report, spark: SparkSession, url: str, directory: Path, seconds: float) -> None:
-    """Appends with and without scans beside them, in turns."""
+    """Appends with and without concurrent scans, in turns."""
     stop = threading.Event()
 
     def scans() -> None:
@@ -191,7 +191,7 @@ def appends(report: Report, spark: SparkSession, url: str, directory: Path, seco
         stop.set()
         scanner.join()
     report.figure("appends of 10 events, alone", alone, "events/s")
-    report.figure("appends of 10 events, beside scans", beside, "events/s")
+    report.figure("appends of 10 events, during scans", beside, "events/s")
     report.figure("  beside scans, of alone", 100 * beside / alone, "%", goal=50)
 
 

@@ -1,8 +1,7 @@
-"""What commands use: core-seconds and memory of all their processes, seen from outside.
+"""Core-seconds and memory of a command and all its processes, measured from outside.
 
-A command is started in a session of its own (setsid), and everything that it starts stays in that. All processes of the
-session are looked at many times a second. What a process uses after the last look at it is missed, which is at most
-`LOOK_S` of it.
+The command starts in a new session (setsid), and its child processes stay in that session. The meter samples all
+processes of the session every `LOOK_S` seconds, and misses what a process uses after its last sample.
 """
 
 import os
@@ -27,12 +26,12 @@ class Used(NamedTuple):
     memory_bytes: int
 
     def since(self, before: "Used") -> "Used":
-        """What was used meanwhile; the memory is the most of both."""
+        """The usage since another measurement; memory is the larger of both."""
         return Used(self.core_s - before.core_s, max(self.memory_bytes, before.memory_bytes))
 
 
 class Meter:
-    """Looks at a session until it is told to stop."""
+    """Samples a session until `stop`."""
 
     def __init__(self, session: int) -> None:
         self._session = session
@@ -56,12 +55,10 @@ class Meter:
         self._memory = max(self._memory, resident)
 
     def used(self) -> Used:
-        """What was used until now."""
         self._look()
         return Used(sum(self._core_s.values()), self._memory)
 
     def stop(self) -> Used:
-        """Look no longer."""
         self._over.set()
         self._thread.join()
         return self.used()
@@ -78,7 +75,7 @@ def _stat(process: Path) -> list[str] | None:
 
 @contextmanager
 def metered(command: Sequence[str]) -> Iterator[tuple["subprocess.Popen[str]", Meter]]:
-    """A command that runs meanwhile, and its meter. It is ended at the end, if it has not ended by itself."""
+    """A running command and its meter; the command is terminated at the end."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         meter = Meter(process.pid)
         try:
@@ -89,7 +86,7 @@ def metered(command: Sequence[str]) -> Iterator[tuple["subprocess.Popen[str]", M
 
 
 def run(command: Sequence[str]) -> Used:
-    """What a command uses from its start to its end. It must not fail."""
+    """The usage of a command from start to end. Raises RuntimeError if it fails."""
     with metered(command) as (process, meter):
         output, _ = process.communicate()
         if process.returncode:

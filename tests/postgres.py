@@ -67,9 +67,9 @@ def _copied(folder: Path) -> Path:
 class Postgres:
     """A PostgreSQL in a folder of its own, on a free port of loopback and on a socket."""
 
-    def __init__(self, *settings: str, standby_of: "Postgres | None" = None) -> None:
+    def __init__(self, *settings: str, standby_of: "Postgres | None" = None, place: Path | None = None) -> None:
         # Its own folder: the path of a socket may be 107 bytes long, and its user must reach it.
-        self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-", dir=_place()))
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-", dir=place or _place()))
         self.data = self.folder / "data"
         self._settings = settings
         self._user = USER if os.geteuid() == 0 else None
@@ -191,9 +191,9 @@ def _children(process: int) -> list[int]:
 
 
 @contextmanager
-def postgres(*settings: str) -> Iterator[Postgres]:
-    """A PostgreSQL for as long as the block lasts."""
-    server = Postgres(*settings)
+def postgres(*settings: str, place: Path | None = None) -> Iterator[Postgres]:
+    """A PostgreSQL for as long as the block lasts; `place` is a folder for its files."""
+    server = Postgres(*settings, place=place)
     try:
         yield server
     finally:

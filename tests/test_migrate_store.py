@@ -384,7 +384,7 @@ def test_the_command_moves_a_store_and_says_what_to_do_now(tmp_path: Path, schem
     code, out, err = penstock("migrate-store", tmp_path / "data", url)
     assert (code, err) == (0, "")
     assert out.startswith("moved ")
-    assert f"and {tmp_path / 'data'} never again\n" in out
+    assert f"and do not serve {tmp_path / 'data'} again\n" in out
     assert "secret" not in out
     code, out, err = penstock("migrate-store", url, store_url(tmp_path / "back"), "--json")
     report = json.loads(out)

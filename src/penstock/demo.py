@@ -68,7 +68,7 @@ class BoxDropped(Exception):
 
 @dataclass
 class Snapshot:
-    """What has happened since the shop opened, and what the server says."""
+    """Counts since the shop opened, and the state of the server."""
 
     placed: int = 0
     paid: int = 0
@@ -81,8 +81,6 @@ class Snapshot:
 
 
 class Shop:
-    """A shop on a server."""
-
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._counts = Snapshot()
@@ -99,7 +97,6 @@ class Shop:
         self._last = sum(info.streams for info in await self._client.contexts() if info.name == CONTEXT)
 
     async def run(self) -> None:
-        """Run customers and packers until cancelled."""
         async with asyncio.TaskGroup() as group:
             for number in range(CUSTOMERS_AT_ONCE):
                 group.create_task(self._customer(number))
@@ -107,7 +104,6 @@ class Shop:
                 group.create_task(self._packer(name))
 
     async def snapshot(self) -> Snapshot:
-        """The state of the shop now."""
         counts, queues = self._counts, await self._client.queues()
         counts.behind = sum(info.behind for info in queues if (info.context, info.name) == (CONTEXT, QUEUE))
         counts.events = (await self._client.stats()).head

@@ -36,7 +36,7 @@ def run(settings: Settings, ready: Ready) -> int:
     """Serve until a signal comes; the exit code."""
     log_to_stderr(settings.log_level)
     # The loop's thread and the writer take turns at the interpreter. By default a busy loop keeps the
-    # writer waiting for 5 ms after every call into SQLite; see bench/mixed.py. Only here: the process is ours.
+    # writer waiting for 5 ms after every call into SQLite; see bench/appends.py. Only here: the process is ours.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:

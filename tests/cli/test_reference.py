@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import COMMANDS
-from penstock.cli.reference import OPENING_END, cli_page, described, man_page
+from penstock.cli.reference import cli_page, described, man_page
 from penstock.cli.root import loaded
 from tests.cli.support import called as command
 from tests.cli.support import variables
@@ -21,7 +21,7 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 
 def test_the_page_is_what_the_commands_say() -> None:
     page = (DOCS / "cli.md").read_text(encoding="utf-8")
-    assert page == cli_page(page.partition(OPENING_END)[0]), "run make docs"
+    assert page == cli_page(page), "run make docs"
 
 
 def test_the_man_page_is_what_the_commands_say() -> None:

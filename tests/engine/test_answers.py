@@ -183,7 +183,7 @@ def test_a_task_of_spark_reads_answers_of_its_child_in_the_same_way() -> None:
     assert read_progress(BytesIO(frame_answer(Answer(True, PROGRESS, True))), 1000) == PROGRESS
     with pytest.raises(IteratorNotFound):
         read_progress(BytesIO(frame_answer(Answer(False, IteratorNotFound("it"), True))), 1000)
-    for message in (frame(PROGRESS), frame_answer(Answer(True, BUILT, True)), b"\xff\xff\xff\xff"):
+    for message in (b"".join(frame(PROGRESS)), frame_answer(Answer(True, BUILT, True)), b"\xff\xff\xff\xff"):
         with pytest.raises(Unreadable):
             read_progress(BytesIO(message), 1000)
     with pytest.raises(EOFError):

@@ -167,7 +167,7 @@ async def test_a_transaction_that_breaks_the_store_does_not_fail_its_neighbours(
     write = engine._store.write
 
     def breaking(transactions: Sequence[Transaction]) -> list[Outcome]:
-        if any(op.stream == "poison" for transaction in transactions for op in transaction.operations):  # type: ignore[union-attr]
+        if any(op.stream == "poison" for transaction in transactions for op in transaction.operations):  # type: ignore[attr-defined]
             raise RuntimeError("a bug")
         return write(transactions)
 

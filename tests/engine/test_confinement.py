@@ -119,7 +119,7 @@ def test_what_a_system_lacks_is_logged_once(caplog: pytest.LogCaptureFixture) ->
 async def test_answers_that_are_none_cost_their_worker_only(engine: Engine, tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     messages = {
-        "a pickle that runs": frame((True, Bomb(touched), True)),
+        "a pickle that runs": b"".join(frame((True, Bomb(touched), True))),
         "another result": frame_answer(Answer(True, 7, True)),
         "much too long": b"\xff\xff\xff\xff",
     }

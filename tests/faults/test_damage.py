@@ -7,7 +7,19 @@ import apsw
 import pytest
 
 from penstock.errors import DamagedRecord, NotAStore, StorageFailure
-from penstock.model import ANY, Append, Event, EventFilter, EventPage, ReadAll, ReadStream, SubscribeQueue, new_event
+from penstock.model import (
+    ANY,
+    Append,
+    Event,
+    EventFilter,
+    EventPage,
+    ReadAll,
+    ReadRecords,
+    ReadStream,
+    RecordPage,
+    SubscribeQueue,
+    new_event,
+)
 from penstock.store.contract import (
     Allocate,
     Commit,
@@ -17,7 +29,7 @@ from penstock.store.contract import (
     Register,
     Transaction,
 )
-from penstock.store.record import columns_of
+from penstock.store.record import Record, columns_of
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from tests.faults.support import append, ask, engine_on, findings, run
 
@@ -88,6 +100,12 @@ def test_reads_that_touch_a_damaged_record_fail_and_others_work(directory: Path)
                 with pytest.raises(DamagedRecord) as error:
                     await ask(engine, request)
                 assert error.value.position == DAMAGED
+            # Records are passed on as they are, and their reader checks them.
+            page = await ask(engine, ReadRecords(1))
+            assert isinstance(page, RecordPage)
+            with pytest.raises(DamagedRecord) as error:
+                [Record.stored(bytes(data)) for data in page.records]
+            assert error.value.position == DAMAGED
             before = await ask(engine, ReadAll(1, limit=DAMAGED - 1))
             after = await ask(engine, ReadAll(DAMAGED + 1))
             other = await ask(engine, ReadStream("c", "s0"))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from penstock.cli.output import INTERRUPTED
+from penstock.cli.signals import INTERRUPTED
 from penstock.files import sealed, unsealed
 from penstock.interchange.exporter import FileTarget
 from tests.backup.support import reading, writing

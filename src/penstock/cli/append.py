@@ -16,17 +16,8 @@ import typer
 
 from penstock.cli.connection import connected, error_line
 from penstock.cli.options import Data, Url, moment, need_name
-from penstock.cli.output import (
-    INTERRUPTED,
-    AsJson,
-    counted,
-    fail,
-    json_text,
-    print_line,
-    print_lines,
-    refuse,
-    stop_command,
-)
+from penstock.cli.output import AsJson, counted, fail, json_text, print_line, print_lines, refuse, stop_command
+from penstock.cli.signals import INTERRUPTED
 from penstock.errors import PenstockError, Retry, VersionConflict
 from penstock.model import ANY, NEW, Appended
 from penstock.model.events import NewEvent, random_id
@@ -41,7 +32,7 @@ NEW_STREAM: Final = ("new", "none")
 BOM: Final = b"\xef\xbb\xbf"
 TRANSACTION_LINES_MAX: Final = 500
 TRANSACTION_BYTES_MAX: Final = 4 << 20
-"""Bytes of lines in one transaction; a longer line has a transaction of its own."""
+"""Bytes of lines in one transaction; a longer line has its own transaction."""
 READ_BYTES: Final = 1 << 18
 LINE_BYTES_MAX: Final = 64 << 20
 """The longest line, or body, on standard input: far more than the default limits of a server."""
@@ -173,7 +164,6 @@ def _expected_version(text: str) -> int:
 
 
 def _report(context: str, stream: str, events: list[NewEvent], appended: Appended, as_json: bool) -> None:
-    """Print where events were written."""
     for offset, event in enumerate(events):
         position, sequence = appended.position + offset, appended.sequence + offset
         if as_json:
@@ -181,9 +171,6 @@ def _report(context: str, stream: str, events: list[NewEvent], appended: Appende
             print_lines([{**place, "id": str(UUID(bytes=event.id))}])
         else:
             print_line(f"position {position}, event {sequence} of {context}/{stream}")
-
-
-# --- JSON lines -----------------------------------------------------------------------------------------------
 
 
 class Lines:
@@ -199,7 +186,6 @@ class Lines:
         """The last line of the transaction in flight."""
 
     def append(self, source: int) -> None:
-        """Append all lines, or those before the first that is not an event."""
         try:
             for lines in numbered_lines(source):
                 found: list[tuple[int, Incoming]] = []
@@ -247,7 +233,6 @@ class Lines:
             sys.stdout.flush()
 
     def _end(self, reason: str, *, is_known: bool = True) -> NoReturn:
-        """End with what is wrong, and how much is written."""
         before = "nothing was written" if is_known else "nothing was written before"
         if self._written:
             are = "is" if self._written == 1 else "are"
@@ -273,7 +258,7 @@ def event_of(line: bytes, context: str | None = None, stream: str | None = None)
 
 
 def json_flaw(error: Exception) -> str:
-    """What is wrong with a JSON text, and in which column if that is known."""
+    """The mistake in a JSON text, and its column if that is known."""
     if isinstance(error, JSONDecodeError):
         return f"column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
     if isinstance(error, UnicodeDecodeError):

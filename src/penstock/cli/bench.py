@@ -17,17 +17,8 @@ import typer
 
 from penstock.cli.connection import address_of, exit_on_error
 from penstock.cli.options import Url
-from penstock.cli.output import (
-    INTERRUPTED,
-    AsJson,
-    console,
-    counted,
-    print_document,
-    print_line,
-    print_table,
-    refuse,
-    stop_command,
-)
+from penstock.cli.output import AsJson, console, counted, print_document, print_line, print_table, refuse, stop_command
+from penstock.cli.signals import INTERRUPTED
 from penstock.errors import PenstockError
 from penstock.model import check_context
 
@@ -114,15 +105,12 @@ def bench_command(
 
 
 class Latencies:
-    """Durations, counted in buckets."""
-
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()
         self.count = 0
         self.longest_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count a duration."""
         self._buckets[math.ceil(math.log(max(seconds, 1e-9), BUCKET))] += 1
         self.count += 1
         self.longest_s = max(self.longest_s, seconds)
@@ -138,8 +126,6 @@ class Latencies:
 
 
 class Load:
-    """The load on a server, and the results so far."""
-
     def __init__(self, context: str, batch: int, body_bytes: int, seconds: float | None, events: int | None) -> None:
         self.context = context
         self.batch = batch

@@ -41,9 +41,6 @@ EVERYWHERE: Final = ("0.0.0.0", "[::]")  # noqa: S104 - where a server listens, 
 """Addresses that servers listen on and clients cannot connect to."""
 
 
-# --- a server -------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def connected(
     url: str | None,
@@ -89,15 +86,11 @@ def by_flag(url: str | None) -> bool:
 
 
 def default_url() -> str:
-    """The address of the server of this machine, from the settings."""
     address = load({}, os.environ).mq or str(TABLE["mq"].default)
     host, _, port = address.rpartition(":")
     if port == "0":
         refuse(f"mq = {address!r} means any free port: name the server with --url penstock://HOST:PORT")
     return f"penstock://{'127.0.0.1' if host in EVERYWHERE else host}:{port}"
-
-
-# --- a store --------------------------------------------------------------------------------------------------
 
 
 def with_store(command: Callable[..., None]) -> Callable[..., None]:
@@ -131,9 +124,6 @@ def opened(url: str) -> Iterator["Store"]:
         raise StoreError(f"the store holds an impossible value: {error}; run penstock verify") from error
     finally:
         store.close()
-
-
-# --- errors ---------------------------------------------------------------------------------------------------
 
 
 def error_line(error: PenstockError | OSError) -> str:

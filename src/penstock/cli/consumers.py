@@ -37,9 +37,6 @@ Context = Annotated[str, typer.Argument(metavar="CONTEXT", help="the queue's con
 Name = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's name")]
 
 
-# --- queues ---------------------------------------------------------------------------------------------------
-
-
 @queue_app.command("list")
 def list_queues(context: OnlyContext = None, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
     """List queues: position, lag, events that consumers hold, and dead letters.
@@ -81,8 +78,7 @@ def consume_command(
         typer.Option("--filter", help="of a new queue: only streams whose names begin with this", metavar="PREFIX"),
     ] = None,
     subscriber: Annotated[
-        str | None,
-        typer.Option("--subscriber", help="the name of this consumer (default: random)", metavar="NAME"),
+        str | None, typer.Option("--subscriber", help="the name of this consumer (default: random)", metavar="NAME")
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -115,8 +111,6 @@ def consume_command(
 
 
 class Consumer:
-    """One consumer of a queue."""
-
     def __init__(
         self, client: "Client", context: str, name: str, filter_: str, subscriber: str | None, wait: float
     ) -> None:
@@ -127,7 +121,6 @@ class Consumer:
         self._wait = wait
 
     def consume(self, count: int | None, *, follow: bool, as_json: bool) -> int:
-        """Print and acknowledge `count` events, or all there are; returns how many."""
         taken = 0
         while count is None or taken < count:
             found = self._consume_batch(None if count is None else count - taken, as_json=as_json)
@@ -267,9 +260,6 @@ def requeue_command(
             queue.put_back(number)
     document = {"queue": name, "context": context, "first": returned}
     print_result(document, f"returned {counted(len(returned), 'dead letter')} to queue {name}", as_json=as_json)
-
-
-# --- subscriptions --------------------------------------------------------------------------------------------
 
 
 @subscription_app.command("list")

@@ -135,7 +135,6 @@ def shown_snapshots() -> Iterator[Callable[["Snapshot", float], None]]:
 
 
 def print_snapshot(snapshot: "Snapshot", age: float) -> None:
-    """Print the state of the shop as a line."""
     packed = ", ".join(f"{name} {count}" for name, count in snapshot.shipped.items())
     orders = f"{counted(snapshot.placed, 'order')} placed, {snapshot.paid} paid, {snapshot.declined} declined"
     shipped = f"{sum(snapshot.shipped.values())} shipped ({packed})"
@@ -145,7 +144,6 @@ def print_snapshot(snapshot: "Snapshot", age: float) -> None:
 
 
 def snapshot_table(snapshot: "Snapshot") -> "Table":
-    """The state of the shop for a terminal."""
     from rich.table import Table  # noqa: PLC0415
 
     declined = f"{counted(snapshot.declined, 'payment')} declined"

@@ -27,11 +27,7 @@ CHECK_COLUMNS: Final = 15
 
 
 def doctor_command(
-    data: StoreData = None,
-    store: StoreUrl = None,
-    url: Url = None,
-    config: Config = None,
-    as_json: AsJson = False,
+    data: StoreData = None, store: StoreUrl = None, url: Url = None, config: Config = None, as_json: AsJson = False
 ) -> None:
     """Check Python, Java, ports, the disk and a store, and say what to do.
 
@@ -55,7 +51,7 @@ def doctor_command(
 
 
 def _target(url: str | None, data: str | None, store: str | None, config: Path | None) -> "Target":
-    """What to check. A flag wins over PENSTOCK_URL, and that over the settings."""
+    """Find the target. A flag wins over PENSTOCK_URL, and that over the settings."""
     from penstock.doctor import Target  # noqa: PLC0415
 
     if sum((by_flag(url), data is not None, store is not None)) > 1:

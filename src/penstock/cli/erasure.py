@@ -14,7 +14,6 @@ import typer
 from penstock.cli.connection import address_of, by_flag, exit_on_error, opened, store_error_line
 from penstock.cli.options import URL_ENVIRONMENT, Data, Url
 from penstock.cli.output import (
-    INTERRUPTED,
     AsJson,
     agreed,
     console,
@@ -23,10 +22,11 @@ from penstock.cli.output import (
     print_document,
     print_result,
     print_table,
+    progress_bar,
     refuse,
     stop_command,
 )
-from penstock.cli.screen import progress_bar
+from penstock.cli.signals import INTERRUPTED
 from penstock.cli.stats import all_pages
 from penstock.client import Client, connect
 from penstock.engine.jobs import erasure_info
@@ -105,7 +105,7 @@ def erase_command(
 
 
 class Erasure(NamedTuple):
-    """What to erase: a stream, or the events of a subject."""
+    """Names what to erase: a stream, or the events of a subject."""
 
     context: str | None
     stream: str
@@ -113,7 +113,6 @@ class Erasure(NamedTuple):
 
     @classmethod
     def of(cls, stream: str | None, subject: str | None, context: str | None) -> "Erasure":
-        """Read the flags; they must name one thing."""
         if (stream is None) == (subject is None):
             refuse("say what to erase: either --stream CONTEXT/STREAM or --subject TEXT")
         if stream is None:
@@ -124,7 +123,6 @@ class Erasure(NamedTuple):
         return cls(of, name, None)
 
     def question(self, client: Client) -> str:
-        """What the user is asked first."""
         if self.subject is None:
             assert self.context is not None
             infos = client.streams(self.context, self.stream)
@@ -134,7 +132,6 @@ class Erasure(NamedTuple):
         return f"Erase all events in {place} whose headers name the subject {self.subject!r} for good?"
 
     def run(self, client: Client) -> int:
-        """Erase; returns the number of events."""
         if self.subject is None:
             assert self.context is not None
             return client.erase_stream(self.context, self.stream)

@@ -2,28 +2,29 @@
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from penstock.cli.connection import address_of, error_line, exit_on_error
 from penstock.cli.options import TIMES, Data, Filter, OfContext, Types, Url, moment
 from penstock.cli.output import (
-    INTERRUPTED,
     AsJson,
     counted,
     fail,
     json_text,
     print_line,
     print_lines,
+    progress_bar,
     refuse,
     remark,
     stop_command,
 )
+from penstock.cli.signals import INTERRUPTED
 from penstock.errors import PenstockError
 from penstock.interchange.formats import STANDARD, FileRefused, Format, format_of
 from penstock.model import check_context, check_stream, check_type, ticks_of_datetime
@@ -45,9 +46,6 @@ def _format_of(path: str, format: Format | None) -> Format:
         return format_of(path, format)
     except FileRefused as error:
         refuse(str(error))
-
-
-# --- import ---------------------------------------------------------------------------------------------------
 
 
 def import_command(
@@ -93,7 +91,7 @@ def import_command(
         sources = [spools.enter_context(_source(file, format, defaults)) for file in files]
         surveys: list[Survey] = []
         for source in sources:
-            with _progress_bar(f"checking {source.path.name}") as bar:
+            with progress_bar(f"checking {source.path.name}") as bar:
                 found = survey(source, name, partial(bar, total=None))
             # The server checks it too: nothing is sent before all files are sound.
             surveys.append(rehearsed(found, address))
@@ -106,12 +104,6 @@ def import_command(
             else:
                 print_line(f"{found.source.name}: {_import_result(found, imported)}")
             sys.stdout.flush()
-
-
-def _progress_bar(what: str, *, hidden: bool = False) -> Any:
-    from penstock.cli.screen import progress_bar  # noqa: PLC0415 - Rich takes long to import
-
-    return progress_bar(what, hidden=hidden)
 
 
 @contextmanager
@@ -166,7 +158,7 @@ def _import(found: "Survey", address: str) -> "Imported":
         return f"{events} are imported; run the same command again to continue"
 
     try:
-        with _progress_bar(f"importing {found.source.path.name}") as bar:
+        with progress_bar(f"importing {found.source.path.name}") as bar:
             return import_file(found, address, progress)
     except KeyboardInterrupt:
         stop_command(f"interrupted: {so_far()}", INTERRUPTED)
@@ -185,9 +177,6 @@ def _import_result(found: "Survey", imported: "Imported | None") -> str:
     if not imported.new_events:
         return f"{events}, all of them imported before"
     return f"{events} imported, {imported.new_events:,} of them now"
-
-
-# --- export ---------------------------------------------------------------------------------------------------
 
 
 def export_command(
@@ -230,7 +219,7 @@ def export_command(
         address = address_of(url, data)
         try:
             # A bar would run into events that are printed on the same terminal.
-            with _progress_bar(f"exporting {Path(path).name}", hidden=is_on_screen) as bar:
+            with progress_bar(f"exporting {Path(path).name}", hidden=is_on_screen) as bar:
                 exported = export_events(
                     address,
                     path,
@@ -258,11 +247,11 @@ def export_command(
 
 def check_names(context: str | None, filter: str, types: tuple[str, ...]) -> None:
     """End the command if an option has a name that no context, stream or type can have."""
-    given: list[tuple[str, str, Callable[[str], str | None]]] = [("--type", name, check_type) for name in types]
-    if context is not None:
-        given.append(("--context", context, check_context))
-    if filter:
-        given.append(("--filter", filter, check_stream))
-    for option, value, check in given:
-        if reason := check(value):
+    named_types = (("--type", name, check_type) for name in types)
+    for option, value, check in (
+        ("--context", context, check_context),
+        ("--filter", filter, check_stream),
+        *named_types,
+    ):
+        if value and (reason := check(value)):
             refuse(f"{option} {reason}")

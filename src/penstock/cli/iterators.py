@@ -20,15 +20,16 @@ from penstock.cli.logs import as_json_value, messages
 from penstock.cli.options import COUNT_MAX, Data, Url, need_name
 from penstock.cli.output import (
     AsJson,
-    complain,
     counted,
     fail,
     json_text,
     print_document,
+    print_fields,
     print_line,
     print_lines,
     print_result,
     print_rows,
+    progress_bar,
     remark,
 )
 from penstock.cli.signals import interruptible
@@ -37,6 +38,7 @@ from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound
 from penstock.model import IteratorKind
 from penstock.model.times import text_of_ticks
 from penstock.settings import load
+from penstock.terminal import complain
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -102,9 +104,6 @@ def _in_file(file: Path, error: str, at: str = "") -> str:
     return f"{file}{line[1]}: {at}{error[line.end() :]}" if line else f"{file}: {at}{error}"
 
 
-# --- list and show --------------------------------------------------------------------------------------------
-
-
 @app.command("list")
 def list_command(
     log: Annotated[str | None, typer.Option("--log", help="only those with this input", metavar="NAME")] = None,
@@ -132,7 +131,7 @@ def _definition(one: "IteratorSummary") -> dict[str, Any]:
 def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
     """Show an iterator's input, kind, function and lag, and which iterators read it.
 
-    This runs no function: `penstock iterator next NAME --from -1` prints the last result, or why there is none. With
+    This runs no function: `penstock iterator next NAME --from -1` prints the last result, or the error. With
     --data the command reads the store itself, and a server may have it open.
     """
     if data is not None:
@@ -151,14 +150,8 @@ def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson
     if as_json:
         print_document(document)
         return
-    for key, value in document.items():
-        text = ", ".join(value) or "none" if isinstance(value, list) else value
-        # A function has several lines.
-        for number, line in enumerate((text if isinstance(text, str) else json_text(text)).splitlines() or [""]):
-            print_line(f"{'' if number else key:<9} {line}")
-
-
-# --- read and delete ------------------------------------------------------------------------------------------
+    document["readers"] = ", ".join(readers) or "none"
+    print_fields({name: value if isinstance(value, str) else json_text(value) for name, value in document.items()})
 
 
 @app.command("next")
@@ -201,17 +194,9 @@ def delete_command(
     print_line(f"deleted iterator {name}")
 
 
-# --- build ----------------------------------------------------------------------------------------------------
-
-
 @app.command("build")
 def build_command(
-    name: Name,
-    url: Url = None,
-    data: Data = None,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: AsJson = False,
+    name: Name, url: Url = None, data: Data = None, master: Master = None, conf: Conf = None, as_json: AsJson = False
 ) -> None:
     """Build the results of an indexed iterator on Spark, up to the messages that exist now.
 
@@ -223,9 +208,6 @@ def build_command(
 
     again = "interrupted: results that are not installed are discarded; run the same command again"
     with exit_on_error(), interruptible(again):
-        # Rich takes long to import.
-        from penstock.cli.screen import progress_bar  # noqa: PLC0415
-
         address, lua = address_of(url, data), lua_limits(load({}, os.environ))
         started, began = session(APP_NAME, master, conf), time.monotonic()
         with begin_build(address, name, lua) as building, started as spark, progress_bar("messages") as bar:
@@ -271,9 +253,6 @@ def _failure(outcome: "Outcome", error: FunctionFailed | None) -> dict[str, Any]
     if error is None:
         return None
     return {"message": error.message, "position": outcome.position, "reason": error.reason}
-
-
-# --- try ------------------------------------------------------------------------------------------------------
 
 
 @app.command("try")

@@ -2,21 +2,21 @@
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from penstock.cli.options import NewData, NewStore, new_store_url
 from penstock.cli.output import (
     AsJson,
-    complain,
     counted,
     fail,
     print_document,
+    print_fields,
     print_line,
     print_lines,
     print_result,
+    progress_bar,
     refuse,
     size,
 )
@@ -39,6 +39,7 @@ from penstock.cli.sql import (
 from penstock.errors import LakeInUse
 from penstock.files import is_replaceable
 from penstock.settings.table import size as size_of
+from penstock.terminal import complain
 
 if TYPE_CHECKING:
     from penstock.lake.archiver import Archived, Archiver
@@ -58,12 +59,6 @@ Url = Annotated[
 Lake = Annotated[str, typer.Option("--lake", help="a folder, or a URL such as s3://BUCKET/FOLDER", metavar="LAKE")]
 
 
-def _progress_bar(what: str = "events") -> AbstractContextManager[Any]:
-    from penstock.cli.screen import progress_bar  # noqa: PLC0415 - Rich takes long to import
-
-    return progress_bar(what)
-
-
 @lake_app.command("archive")
 def archive_command(
     url: Url,
@@ -80,7 +75,7 @@ def archive_command(
     from penstock.lake.archiver import Archiver  # noqa: PLC0415
 
     def catch_up(archiver: "Archiver", is_ending: Callable[[], bool] = lambda: False) -> None:
-        with _progress_bar() as bar:
+        with progress_bar() as bar:
             archived = archiver.catch_up(bar, is_ending)
         if not follow or archived.events or archived.rewritten:
             _print_archived(archived, as_json, many=follow)
@@ -134,7 +129,7 @@ def compact_command(
         target = int(size_of(1)(file_size))
     except ValueError as error:
         refuse(f"--file-size is {file_size!r}: it {error}")
-    with interruptible(AGAIN), session(APP_NAME, master, conf) as spark, _progress_bar() as bar:
+    with interruptible(AGAIN), session(APP_NAME, master, conf) as spark, progress_bar() as bar:
         done = compact(spark, lake, bar, target, patience_s=LOCK_WAIT_S)
     line = f"{counted(done.replaced, 'file')} became {done.made:,}; the lake has {counted(done.files, 'file')}"
     print_result(done._asdict(), line, as_json=as_json)
@@ -145,7 +140,7 @@ def verify_command(url: Url, lake: Lake, master: Master = None, conf: Conf = Non
     """Compare a lake with its store: counts and checksums of every range. Exit code 1 if anything differs."""
     from penstock.lake.verification import verify  # noqa: PLC0415
 
-    with interruptible("interrupted"), session(APP_NAME, master, conf) as spark, _progress_bar() as bar:
+    with interruptible("interrupted"), session(APP_NAME, master, conf) as spark, progress_bar() as bar:
         found = verify(spark, url, lake, bar)
     differences = found.differences
     if as_json:
@@ -189,8 +184,7 @@ def status_command(
         rows["in use by"] = found.in_use_by
     if found.interrupted:
         rows["interrupted"] = f"{found.interrupted}; the next run completes it"
-    for name, value in rows.items():
-        print_line(f"{name:<14}{value}")
+    print_fields(rows)
 
 
 @lake_app.command("restore")
@@ -198,7 +192,7 @@ def restore_command(lake: Lake, data: NewData = None, store: NewStore = None, as
     """Create a store from a lake alone, in an empty place. It is on a new timeline. Needs no Spark."""
     from penstock.lake.restore import restore_lake  # noqa: PLC0415
 
-    restored = restore_lake(lake, new_store_url(data, store), _progress_bar)
+    restored = restore_lake(lake, new_store_url(data, store), progress_bar)
     erased = f" ({restored.erased:,} more are erased)" if restored.erased else ""
     events = f"{counted(restored.events, 'event')}{erased} from {counted(restored.files, 'file')}"
     line = f"restored {events}, now on timeline {restored.timeline}; compared with the lake"

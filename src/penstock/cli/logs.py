@@ -11,19 +11,20 @@ from penstock.cli.append import json_flaw, numbered_lines
 from penstock.cli.connection import connected
 from penstock.cli.options import COUNT_MAX, Data, Url, need_name
 from penstock.cli.output import (
-    INTERRUPTED,
     AsJson,
     agreed,
     counted,
     fail,
     json_text,
     print_document,
+    print_fields,
     print_line,
     print_result,
     print_rows,
     refuse,
     stop_command,
 )
+from penstock.cli.signals import INTERRUPTED
 from penstock.errors import LogNotFound, PenstockError
 from penstock.model.times import text_of_ticks
 
@@ -69,10 +70,9 @@ def show_command(name: LogName, url: Url = None, data: Data = None, as_json: AsJ
     if as_json:
         print_document(_document(found))
         return
-    print_line(f"log        {found.log}")
-    print_line(f"created    {text_of_ticks(found.created)}")
-    print_line(f"messages   {found.messages:,}, {found.size_bytes:,} bytes")
-    print_line(f"iterators  {', '.join(found.iterators) or 'none'}")
+    messages, iterators = f"{found.messages:,}, {found.size_bytes:,} bytes", ", ".join(found.iterators) or "none"
+    created = text_of_ticks(found.created)
+    print_fields({"log": found.log, "created": created, "messages": messages, "iterators": iterators})
 
 
 def _document(log: "LogSummary") -> dict[str, Any]:

@@ -11,29 +11,25 @@ from penstock.cli.connection import exit_on_error, opened, store_error_line
 from penstock.cli.options import NewData, NewStore, new_store_url
 from penstock.cli.output import (
     AsJson,
-    complain,
     counted,
     fail,
     print_document,
     print_line,
     print_result,
     print_table,
+    progress_bar,
     size,
 )
-from penstock.cli.screen import progress_bar
 from penstock.errors import PenstockError
 from penstock.store import Store, shown_place, store_url
 from penstock.store.contract import Finding, Progressed
-from penstock.terminal import one_line
+from penstock.terminal import complain, one_line
 
 PLACES = "sqlite:///DIR, postgresql://…, or a directory"
 
 PathArgument = Annotated[
     Path, typer.Argument(help="a folder, or one file if its name ends in .tar", metavar="PATH", show_default=False)
 ]
-
-
-# --- verify ---------------------------------------------------------------------------------------------------
 
 
 def verify_command(url: str, as_json: AsJson = False) -> None:
@@ -64,7 +60,7 @@ def verify_command(url: str, as_json: AsJson = False) -> None:
 
 
 def findings(store: Store, progress: Progressed) -> Iterator[Finding]:
-    """What is wrong with a store, including what ends the check early."""
+    """All problems of a store, including one that ends the check early."""
     try:
         yield from store.verify(progress)
     except PenstockError as error:
@@ -72,9 +68,6 @@ def findings(store: Store, progress: Progressed) -> Iterator[Finding]:
     except (TypeError, ValueError) as error:
         # A damaged file can hold any value in any column, a number or broken text where bytes should be.
         yield Finding("store", f"holds an impossible value: {error}")
-
-
-# --- backup and restore ---------------------------------------------------------------------------------------
 
 
 def backup_command(url: str, path: PathArgument, as_json: AsJson = False) -> None:
@@ -151,9 +144,6 @@ def restore_command(
     print_result({**restored._asdict(), **where}, line, as_json=as_json)
 
 
-# --- migrate --------------------------------------------------------------------------------------------------
-
-
 def migrate_command(
     source: Annotated[str, typer.Argument(help=f"the store: {PLACES}", metavar="SRC", show_default=False)],
     target: Annotated[str, typer.Argument(help=f"an empty place: {PLACES}", metavar="DST", show_default=False)],
@@ -179,5 +169,5 @@ def migrate_command(
     }
     new = "" if copied.new_events == copied.events else f" ({copied.new_events:,} of them now)"
     moved = f"moved {counted(copied.events, 'event')}{new} and {counted(sum(copied.tables.values()), 'row')} of state"
-    line = f"{moved}, and compared them. Serve {after} from now on, and never again {before}"
+    line = f"{moved}, and compared them. Serve {after} from now on, and do not serve {before} again"
     print_result(document, line, as_json=as_json)

@@ -8,9 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli.output import refuse, shown
+from penstock.cli.output import refuse
 from penstock.model.times import TICKS_MAX, ticks_of_datetime
 from penstock.settings import TABLE
+from penstock.terminal import escape
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGO: Final = re.compile(r"(\d{1,9})([smhd])")
@@ -50,13 +51,11 @@ def moment(text: str) -> datetime:
 
 
 def need_name(name: str, what: str) -> str:
-    """Refuse a new name with characters that are not shown: it is a mistake, and hard to type again."""
-    if (found := shown(name)) != name:
+    """Refuse a new name with characters that a terminal hides: it is a mistake, and hard to type again."""
+    if (found := escape(name)) != name:
         refuse(f"the name of {what} has characters that cannot be printed: {found}")
     return name
 
-
-# --- which server or store ------------------------------------------------------------------------------------
 
 Url = Annotated[
     str | None,
@@ -99,8 +98,6 @@ def new_store_url(data: Path | None, store: str | None) -> str:
 
     return store or store_url(data or Path())
 
-
-# --- which events ---------------------------------------------------------------------------------------------
 
 ContextArgument = Annotated[
     str | None,

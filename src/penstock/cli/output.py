@@ -9,48 +9,18 @@ no colours and is neither cropped nor wrapped.
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from penstock.cli.signals import INTERRUPTED
-from penstock.terminal import complain, shown, shown_document
+from penstock.terminal import complain, escape, escape_document
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from penstock.cli.screen import Screen
-
-__all__ = [
-    "INTERRUPTED",
-    "AsJson",
-    "Painted",
-    "agreed",
-    "complain",
-    "console",
-    "counted",
-    "fail",
-    "has_colours",
-    "json_text",
-    "print_document",
-    "print_line",
-    "print_lines",
-    "print_result",
-    "print_rows",
-    "print_table",
-    "refuse",
-    "remark",
-    "shown",
-    "size",
-    "stop_command",
-    "table",
-]
+    from penstock.cli.screen import Bar, Screen
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
-
-
-# --- texts ----------------------------------------------------------------------------------------------------
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -58,7 +28,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
     is_unicode = (sys.stdout.encoding or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
     separators = (",", ":") if indent is None else None
     text = json.dumps(value, ensure_ascii=not is_unicode, separators=separators, indent=indent, default=str)
-    return shown_document(text)
+    return escape_document(text)
 
 
 def counted(number: int, thing: str) -> str:
@@ -73,9 +43,6 @@ def size(number: int) -> str:
     return decimal(number)
 
 
-# --- standard output ------------------------------------------------------------------------------------------
-
-
 def print_result(document: Any, line: str, *, as_json: bool) -> None:
     """Print the result of a command: a JSON document for programs, or a line for people."""
     if as_json:
@@ -85,12 +52,7 @@ def print_result(document: Any, line: str, *, as_json: bool) -> None:
 
 
 def print_rows(
-    documents: Iterable[Any],
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    empty: str,
-    as_json: bool,
+    documents: Iterable[Any], columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, as_json: bool
 ) -> None:
     """Print a list: JSON lines for programs, or a table for people (see `print_table`)."""
     if as_json:
@@ -100,12 +62,10 @@ def print_rows(
 
 
 def print_document(value: Any) -> None:
-    """Print one JSON document."""
     sys.stdout.write(f"{json_text(value, indent=2)}\n")
 
 
 def print_lines(values: Iterable[Any]) -> None:
-    """Print JSON, one value per line."""
     for value in values:
         sys.stdout.write(f"{json_text(value)}\n")
 
@@ -124,17 +84,23 @@ def print_line(*parts: str | Painted, colours: bool = False) -> None:
 
 def _drawn(part: str | Painted, colours: bool) -> str:
     if isinstance(part, str):
-        return shown(part)
-    text, style = shown(part.text), part.style
+        return escape(part)
+    text, style = escape(part.text), part.style
     return typer.style(text, **({style: True} if style in ("dim", "bold") else {"fg": style})) if colours else text
 
 
 def console(*, stderr: bool = False) -> "Screen":
-    """The console that tables and progress bars are drawn on."""
     # Rich takes long to import, and JSON does not need it.
     from penstock.cli.screen import screen  # noqa: PLC0415
 
     return screen(stderr=stderr)
+
+
+def progress_bar(what: str = "events", *, hidden: bool = False, rated: bool = True) -> AbstractContextManager["Bar"]:
+    """A progress bar on standard error, if that is a terminal; see `penstock.cli.screen`."""
+    from penstock.cli import screen  # noqa: PLC0415
+
+    return screen.progress_bar(what, hidden=hidden, rated=rated)
 
 
 def has_colours() -> bool:
@@ -143,13 +109,18 @@ def has_colours() -> bool:
     return found.is_terminal and not found.no_color and not found.is_dumb_terminal
 
 
-def table(
+def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
+    *,
+    empty: str,
     caption: str | None = None,
     is_bold: Callable[[Sequence[object]], bool] = lambda _: False,
-) -> "Table":
-    """A table for people. Columns whose names begin with `#` hold numbers and are aligned right."""
+) -> None:
+    """Print a table for people; if it has no rows, print `empty` on standard error.
+
+    Columns whose names begin with `#` hold numbers and are aligned right.
+    """
     from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
@@ -157,38 +128,30 @@ def table(
     for column in columns:
         made.add_column(column.removeprefix("#"), justify="right" if column[:1] == "#" else "left", overflow="fold")
     for row in rows:
-        made.add_row(*map(_cell, row), style="bold" if is_bold(row) else None)
-    return made
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, caption: str | None = None
-) -> None:
-    """Print a table; if it has no rows, print `empty` on standard error."""
-    found = list(rows)
-    if found:
-        console().print(table(columns, found, caption))
+        cells = ("-" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row)
+        made.add_row(*cells, style="bold" if is_bold(row) else None)
+    if made.row_count:
+        console().print(made)
     else:
         remark(empty)
 
 
-# --- standard error -------------------------------------------------------------------------------------------
+def print_fields(fields: Mapping[str, str]) -> None:
+    """Print names and values in two columns; a value may have several lines."""
+    width = max(map(len, fields)) + 2
+    for name, value in fields.items():
+        for number, line in enumerate(value.splitlines() or [""]):
+            print_line(f"{'' if number else name:<{width}}{line}")
 
 
 def remark(line: str) -> None:
     """Print a line on standard error that is not an error: that a list is empty, what is in progress."""
-    sys.stderr.write(f"{shown(line)}\n")
+    sys.stderr.write(f"{escape(line)}\n")
 
 
 def agreed(question: str) -> bool:
     """Ask a yes-or-no question on standard error; whether the answer is yes."""
-    sys.stderr.write(f"{shown(question)} [y/N]: ")
+    sys.stderr.write(f"{escape(question)} [y/N]: ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

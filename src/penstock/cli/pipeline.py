@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.options import OfContext, Types, directory
-from penstock.cli.output import AsJson, complain, counted, fail, print_document, print_line, print_table, refuse, remark
+from penstock.cli.output import AsJson, counted, fail, print_document, print_line, print_table, refuse, remark
 from penstock.cli.signals import interruptible
 from penstock.cli.spark_options import AGAIN, Conf, Master, hide_py4j_log, options_of
 from penstock.settings.loading import without_password
+from penstock.terminal import complain
 
 if TYPE_CHECKING:
     from penstock.pipelines.projects import Project
@@ -81,8 +82,7 @@ def run_command(
         ),
     ] = None,
     full_refresh: Annotated[
-        list[str] | None,
-        typer.Option("--full-refresh", help="rebuild this table; can be repeated", metavar="TABLE"),
+        list[str] | None, typer.Option("--full-refresh", help="rebuild this table; can be repeated", metavar="TABLE")
     ] = None,
     master: Master = None,
     conf: Conf = None,
@@ -153,7 +153,10 @@ def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -
         if table not in full_refresh:
             complain(f"{table} was rebuilt as well: it would not match the others", 0)
     for flow, target in sorted(outcome.flows.items()):
-        print_line(_line(flow, outcome, before.get(target), counts.of(target)))
+        state, after = outcome.states.get(flow, "").lower() or "not run", counts.of(target)
+        new = (after or 0) - (before.get(target) or 0)
+        rows = "" if after is None else f", {counted(after, 'row')}" + (f" ({new:,} new)" if new > 0 else "")
+        print_line(f"{flow}: {state}{rows}")
     # With --follow into a pipe, each round is printed when it is done.
     sys.stdout.flush()
     _conclude(outcome)
@@ -163,13 +166,6 @@ def _say(flow: str, state: str) -> None:
     """Print the state of a flow on a terminal: a round can take long."""
     if sys.stderr.isatty() and state in PRINTED_STATES:
         remark(f"{flow}: {state.lower()}")
-
-
-def _line(flow: str, outcome: "Outcome", before: int | None, after: int | None) -> str:
-    state = outcome.states.get(flow, "").lower() or "not run"
-    new = (after or 0) - (before or 0)
-    rows = "" if after is None else f", {counted(after, 'row')}" + (f" ({new:,} new)" if new > 0 else "")
-    return f"{flow}: {state}{rows}"
 
 
 def _conclude(outcome: "Outcome") -> None:

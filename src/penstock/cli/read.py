@@ -15,31 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli.connection import connected, error_line
-from penstock.cli.options import (
-    COUNT_MAX,
-    ContextArgument,
-    Data,
-    Filter,
-    Limit,
-    StreamArgument,
-    Types,
-    Url,
-    moment,
-)
-from penstock.cli.output import (
-    AsJson,
-    Painted,
-    complain,
-    fail,
-    has_colours,
-    print_line,
-    print_lines,
-    refuse,
-    remark,
-)
+from penstock.cli.options import COUNT_MAX, ContextArgument, Data, Filter, Limit, StreamArgument, Types, Url, moment
+from penstock.cli.output import AsJson, Painted, fail, has_colours, print_line, print_lines, refuse, remark
 from penstock.errors import CannotConnect, ConnectionLost, DeadlinePassed, PenstockError, Retry
 from penstock.model import Event, StoreStats
 from penstock.model.times import text_of_ticks, ticks_of_datetime
+from penstock.terminal import complain
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -53,9 +34,6 @@ WINDOW: Final = 1000
 """Positions before the end that `tail` searches first; each further step back is four times as wide."""
 OUTAGES: Final = (CannotConnect, ConnectionLost, DeadlinePassed)
 ONE_STREAM: Final = "--filter selects streams by name, but STREAM names one already: leave out one of them"
-
-
-# --- printing events ------------------------------------------------------------------------------------------
 
 
 def print_events(events: Iterable[Event], *, as_json: bool, flush: bool = False) -> int:
@@ -92,9 +70,6 @@ def body_text(body: bytes) -> str:
     except UnicodeDecodeError:
         return size
     return text if len(text) <= BODY_LETTERS_MAX else f"{text[:BODY_LETTERS_MAX]}… {size}"
-
-
-# --- read -----------------------------------------------------------------------------------------------------
 
 
 def read_command(
@@ -144,33 +119,18 @@ def read_command(
             found = client.read_stream(context, stream, start, end, backward=backwards, limit=most)
             events: Iterator[Event] = (event for event in found if types is None or event.type in types)
         else:
-            events = _read_history(client, context, first or 1, last, filter_, types, since)
+            begin: int | None = first or 1
+            if since is not None and context is not None:
+                position = client.position_of(since, context=context, filter=filter_)
+                begin = None if position is None else max(first or 1, position)
+            history = client.read_all(begin or 1, context=context, filter=filter_, types=types, until=last)
+            events = iter(()) if begin is None else history
         earliest = 0 if since is None else ticks_of_datetime(since)
         latest = None if until is None else ticks_of_datetime(until)
         wanted = (event for event in events if earliest <= event.ticks and (latest is None or event.ticks < latest))
         count = print_events(islice(wanted, limit), as_json=as_json)
     if not count and not as_json:
         remark("no events")
-
-
-def _read_history(
-    client: "Client",
-    context: str | None,
-    start: int,
-    last: int | None,
-    filter_: str,
-    types: list[str] | None,
-    since: datetime | None,
-) -> Iterator[Event]:
-    if since is not None and context is not None:
-        position = client.position_of(since, context=context, filter=filter_)
-        if position is None:
-            return iter(())
-        start = max(start, position)
-    return client.read_all(start, context=context, filter=filter_, types=types, until=last)
-
-
-# --- tail -----------------------------------------------------------------------------------------------------
 
 
 def tail_command(

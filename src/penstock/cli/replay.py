@@ -4,20 +4,20 @@ import os
 import re
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from penstock.cli.connection import address_of, error_line, exit_on_error
 from penstock.cli.interchange import check_names
 from penstock.cli.options import TIMES, Data, Filter, OfContext, Types, Url, moment
-from penstock.cli.output import AsJson, complain, counted, fail, print_result, refuse, remark, stop_command
+from penstock.cli.output import AsJson, counted, fail, print_result, progress_bar, refuse, remark, stop_command
 from penstock.cli.signals import stop_signals
 from penstock.errors import CannotConnect, PenstockError
 from penstock.model import check_context, check_stream, ticks_of_datetime
 from penstock.settings.loading import without_password
+from penstock.terminal import complain
 
 if TYPE_CHECKING:
     from penstock.cli.screen import Bar
@@ -31,13 +31,6 @@ SHOWN_S: Final = 0.1
 """The shortest time between two updates of the bar."""
 STALLED_S: Final = 10.0
 """How long a replay stands still before the command says that it waits for consumers."""
-
-
-class Expected(StrEnum):
-    """Whether the target may have streams when a replay begins."""
-
-    ANY = "any"
-    NEW = "new"
 
 
 def replay_command(
@@ -55,9 +48,7 @@ def replay_command(
     last: Annotated[
         str | None,
         typer.Option(
-            "--to",
-            help="up to and including this position, or only events before this time",
-            metavar="POSITION|TIME",
+            "--to", help="up to and including this position, or only events before this time", metavar="POSITION|TIME"
         ),
     ] = None,
     queue: Annotated[
@@ -90,9 +81,8 @@ def replay_command(
         ),
     ] = "",
     expected: Annotated[
-        Expected,
-        typer.Option("--expected", help="new: begin only if the target has no such streams yet"),
-    ] = Expected.ANY,
+        Literal["any", "new"], typer.Option("--expected", help="new: begin only if the target has no such streams yet")
+    ] = "any",
     rate: Annotated[
         float | None,
         typer.Option("--rate", help="at most this many events per second", metavar="N", show_default=False),
@@ -118,7 +108,19 @@ def replay_command(
     events. The end is fixed when a replay begins. If a replay is interrupted, the same command continues where it was,
     and no event is replayed twice.
     """
-    _check_target(queue, queue_context, to_url, to_context, prefix, expected)
+    is_store = to_url is not None or to_context is not None
+    if queue is not None and is_store:
+        refuse("--queue cannot be combined with --to-url or --to-context: use one of them")
+    if queue is None and not is_store:
+        refuse("say where to: either --queue, or --to-url or --to-context")
+    if queue is None and queue_context is not None:
+        refuse("--queue-context belongs to --queue")
+    if queue is not None and (prefix or expected == "new"):
+        refuse("--to-stream-prefix and --expected belong to --to-url and --to-context")
+    if to_context is not None and (reason := check_context(to_context)):
+        refuse(f"--to-context {reason}")
+    if prefix and (reason := check_stream(prefix)):
+        refuse(f"--to-stream-prefix {reason}")
     if rate is not None and not 0 < rate < float("inf"):
         refuse(f"--rate {rate} is not a number of events per second")
     if name is not None and not NAME.fullmatch(name):
@@ -136,36 +138,12 @@ def replay_command(
             target: IntoStreams | ThroughQueue = ThroughQueue(queue, queue_context)
             where = f"through queue {queue}"
         else:
-            target = IntoStreams(to_url or address, to_context, prefix, expected is Expected.NEW)
+            target = IntoStreams(to_url or address, to_context, prefix, expected == "new")
             parts = (f"context {to_context}" if to_context else "", str(without_password(to_url)) if to_url else "")
             where = "into " + " of ".join(part for part in parts if part)
         notes = Path(os.environ.get(STATE_ENVIRONMENT) or "~/.local/state").expanduser() / "penstock" / "replays"
         request = ReplayRequest(address, selection, target, (first, last), name, state, notes, again, rate)
         _replay(request, where, as_json)
-
-
-def _check_target(
-    queue: str | None,
-    queue_context: str | None,
-    url: str | None,
-    context: str | None,
-    prefix: str,
-    expected: Expected,
-) -> None:
-    """End the command unless it names exactly one target."""
-    is_store = url is not None or context is not None
-    if queue is not None and is_store:
-        refuse("--queue cannot be combined with --to-url or --to-context: use one of them")
-    if queue is None and not is_store:
-        refuse("say where to: either --queue, or --to-url or --to-context")
-    if queue is None and queue_context is not None:
-        refuse("--queue-context belongs to --queue")
-    if queue is not None and (prefix or expected is Expected.NEW):
-        refuse("--to-stream-prefix and --expected belong to --to-url and --to-context")
-    if context is not None and (reason := check_context(context)):
-        refuse(f"--to-context {reason}")
-    if prefix and (reason := check_stream(prefix)):
-        refuse(f"--to-stream-prefix {reason}")
 
 
 def _selection(
@@ -192,11 +170,7 @@ def _position_or_ticks(option: str, text: str | None) -> tuple[int | None, int |
     return int(text), None
 
 
-# --- running it -----------------------------------------------------------------------------------------------
-
-
 def _replay(request: "ReplayRequest", where: str, as_json: bool) -> None:
-    from penstock.cli.screen import progress_bar  # noqa: PLC0415 - Rich takes long to import
     from penstock.interchange.replay import open_replay  # noqa: PLC0415
 
     def so_far() -> str:
@@ -243,7 +217,6 @@ class ReplayProgress:
         self._moved = -1, 0.0
 
     def show(self, replay: "Replay") -> None:
-        """Update the bar, not too often."""
         now, note = time.monotonic(), replay.note
         self._warn_if_stalled(replay, now)
         if self._begun is None:

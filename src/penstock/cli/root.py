@@ -20,10 +20,11 @@ from typer.models import CommandInfo
 from penstock import __version__
 from penstock.cli import COMMANDS
 from penstock.cli.connection import error_line
-from penstock.cli.output import complain, print_line, refuse
+from penstock.cli.output import print_line, refuse
 from penstock.cli.signals import INTERRUPTED, ignore_interrupts
 from penstock.errors import PenstockError
 from penstock.settings import BadSetting
+from penstock.terminal import complain
 
 COMPLETION_OPTIONS: Final = ("--install-completion", "--show-completion")
 """Options after which typer ignores all other arguments."""
@@ -37,7 +38,6 @@ class Command(TyperCommand):
     """A command that checks its names, found by their metavars, before it runs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; an invalid name ends the command."""
         rest = super().parse_args(ctx, args)
         for parameter in () if ctx.resilient_parsing else self.params:
             if parameter.metavar in TEXTS:
@@ -45,15 +45,11 @@ class Command(TyperCommand):
         return rest
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """All options and arguments, as help shows them."""
         return list(map(_without_type, super().get_params(ctx)))
 
 
 class Group(TyperGroup):
-    """Commands below a command."""
-
     def get_params(self, ctx: Any) -> list[Any]:
-        """All options, as help shows them."""
         return list(map(_without_type, super().get_params(ctx)))
 
 
@@ -84,8 +80,6 @@ class Placeholder(TyperCommand):
 
 
 class Commands(Group):
-    """The commands of the table."""
-
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         for name, (panel, _, help, _) in COMMANDS.items():
@@ -166,9 +160,6 @@ def _imported(target: str) -> Any:
     return getattr(import_module(f"penstock.cli.{module}"), name)
 
 
-# --- how it ends ----------------------------------------------------------------------------------------------
-
-
 def _report(error: Exception) -> int:
     """Print in one line why a command failed; returns the exit code."""
     if isinstance(error, Abort):
@@ -182,7 +173,7 @@ def _report(error: Exception) -> int:
         # Its help is printed already.
         return error.exit_code
     message = error.message if (near := getattr(error, "possibilities", None)) else error.format_message()
-    # Typer lists choices on lines of their own, and writes sentences; ours follow a colon.
+    # Typer lists choices on separate lines and writes sentences; ours follow a colon.
     message = " ".join(message.replace(": Value error, ", ": ").replace(". Choose from:", "; choose from").split())
     sentence = (message[:1].lower() + message[1:]).removesuffix(".").replace(". Did you mean", "; did you mean")
     sentence = f"{sentence}; did you mean {near[0]}?" if near else sentence
@@ -198,8 +189,6 @@ def _discard_output() -> None:
         # Standard output is not a file, as in tests.
         return
 
-
-# --- the application ------------------------------------------------------------------------------------------
 
 app = typer.Typer(
     name="penstock",

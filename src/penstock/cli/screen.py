@@ -5,19 +5,11 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.text import Text
 
-from penstock.terminal import shown
+from penstock.terminal import escape
 
 PIPED_COLUMNS: Final = 100_000
 """How wide tables may be where there is no terminal."""
@@ -28,7 +20,7 @@ class Screen(Console):
 
     def render_str(self, text: str, **given: Any) -> Text:
         """Escape a cell, a heading or a line before its columns are counted."""
-        return super().render_str(shown(text), **given)
+        return super().render_str(escape(text), **given)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Escape texts that Rich did not pass through `render_str`, as in progress bars."""
@@ -36,7 +28,7 @@ class Screen(Console):
             if piece.control or piece.text == "\n":
                 yield piece
             else:
-                yield piece._replace(text="\n".join(map(shown, piece.text.split("\n"))))
+                yield piece._replace(text="\n".join(map(escape, piece.text.split("\n"))))
 
 
 def screen(*, stderr: bool = False) -> Screen:
@@ -44,9 +36,6 @@ def screen(*, stderr: bool = False) -> Screen:
     given: dict[str, Any] = {"stderr": stderr, "highlight": False, "markup": False, "emoji": False}
     found = Screen(**given)
     return found if found.is_terminal else Screen(**given, width=PIPED_COLUMNS)
-
-
-# --- progress bars --------------------------------------------------------------------------------------------
 
 
 class Bar(Protocol):
@@ -57,10 +46,7 @@ class Bar(Protocol):
 
 
 class RateColumn(ProgressColumn):
-    """Items per second."""
-
     def render(self, task: Task) -> Text:
-        """The rate, once it is known."""
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:,.0f}/s", style="progress.data.speed")
 

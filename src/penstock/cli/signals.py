@@ -65,12 +65,10 @@ class StopSignals:
 
     @property
     def is_set(self) -> bool:
-        """Whether a signal was received."""
         return bool(self.received)
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a command that the last signal ended."""
         return SIGNALLED + (self.received or [signal.SIGINT])[-1]
 
     def wait(self, seconds: float) -> bool:
@@ -91,7 +89,6 @@ class StopSignals:
             self.on_signal()
 
     def close(self) -> None:
-        """Close the pipe."""
         os.close(self._read)
         os.close(self._write)
 

@@ -29,11 +29,7 @@ def session(name: str, master: str | None, conf: list[str] | None) -> AbstractCo
 
 def hide_py4j_log() -> None:
     """Hide what Py4J logs about a JVM that an interrupt has ended: it raises the same as an error."""
-    logging.getLogger().addFilter(_is_not_py4j)
-
-
-def _is_not_py4j(record: logging.LogRecord) -> bool:
-    return "py4j" not in record.pathname
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
 
 
 def options_of(conf: list[str] | None, master: str | None = None) -> dict[str, str]:

@@ -12,10 +12,11 @@ import typer
 
 from penstock.cli.connection import by_flag, default_url, exit_on_error
 from penstock.cli.options import Config, StoreData, StoreUrl, Url, directory
-from penstock.cli.output import complain, counted, json_text, print_line, print_table, refuse, shown
+from penstock.cli.output import counted, json_text, print_line, print_table, refuse
 from penstock.cli.settings import one_store
 from penstock.cli.signals import interruptible
 from penstock.settings.table import size
+from penstock.terminal import complain, escape
 
 if TYPE_CHECKING:
     from penstock.sql import Answer, Limits
@@ -32,8 +33,6 @@ INTERRUPTION: Final = "interrupted"
 
 
 class Format(StrEnum):
-    """The formats of a result."""
-
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
@@ -60,8 +59,7 @@ Output = Annotated[
     ),
 ]
 FileOption = Annotated[
-    Path | None,
-    typer.Option("--file", help="write to this file, which appears when it is complete", metavar="PATH"),
+    Path | None, typer.Option("--file", help="write to this file, which appears when it is complete", metavar="PATH")
 ]
 Memory = Annotated[
     str, typer.Option("--memory", help="how much memory DuckDB may use before it spills to disk", metavar="SIZE")
@@ -135,9 +133,6 @@ def _address(data: str | None, store: str | None, url: str | None, config: Path 
     return default_url() if settings.data is None and settings.store is None else store_address(settings)
 
 
-# --- what to query, and how -----------------------------------------------------------------------------------
-
-
 def statement_of(text: str) -> str:
     """The statement, read from standard input if it is `-`."""
     if text != STANDARD:
@@ -153,7 +148,6 @@ def statement_of(text: str) -> str:
 
 
 def limits_of(memory: str, temp: Path | None, allowed: list[Path] | None) -> "Limits":
-    """What DuckDB may use and read."""
     from penstock.sql.session import MEMORY_BYTES_MIN, Limits  # noqa: PLC0415
 
     for option, path in [("--temp", temp), *(("--allow-dir", path) for path in allowed or ())]:
@@ -178,11 +172,7 @@ def format_of(output: Format | None, file: Path | None) -> Format:
     return kind
 
 
-# --- results --------------------------------------------------------------------------------------------------
-
-
 def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
-    """Write a result to a file or to standard output."""
     if kind is Format.TABLE:
         _print_table(answer)
         return
@@ -190,7 +180,7 @@ def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
 
     with _output(file) as target:
         if kind is Format.CSV:
-            rows = results.write_csv(answer, target, shown if target.isatty() else None)
+            rows = results.write_csv(answer, target, escape if target.isatty() else None)
         else:
             write = results.write_json if kind is Format.JSON else results.write_parquet
             rows = write(answer, target)
@@ -218,7 +208,6 @@ def _output(file: Path | None) -> Iterator[IO[bytes]]:
 
 
 def _print_table(answer: "Answer") -> None:
-    """Print the first rows, and how many there are."""
     import pyarrow as pa  # noqa: PLC0415
 
     from penstock.sql.results import plain  # noqa: PLC0415

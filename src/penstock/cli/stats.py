@@ -1,33 +1,20 @@
-"""What a store holds: `penstock stats`, `penstock contexts` and `penstock streams`."""
+"""The contents of a store: `penstock stats`, `penstock contexts` and `penstock streams`."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
 from penstock.cli.connection import by_flag, connected, exit_on_error, opened, store_error_line
 from penstock.cli.options import Config, Data, Filter, Limit, StoreData, StoreUrl, Url
-from penstock.cli.output import (
-    AsJson,
-    console,
-    print_document,
-    print_lines,
-    print_rows,
-    print_table,
-    refuse,
-    size,
-    table,
-)
+from penstock.cli.output import AsJson, print_document, print_fields, print_lines, print_rows, print_table, refuse, size
 from penstock.cli.settings import one_store
 from penstock.model import ContextInfo, QueueInfo, StoreStats
 from penstock.settings import resolve
-
-if TYPE_CHECKING:
-    from penstock.store import Store
 
 PAGE_ROWS: Final = 1000
 TABLE_ROWS_MAX: Final = 50
@@ -65,7 +52,7 @@ def streams_command(
 
 
 class Contents(NamedTuple):
-    """What a store holds; contexts and queues may be the first ones only."""
+    """The contents of a store; contexts and queues may be the first ones only."""
 
     stats: StoreStats
     contexts: Sequence[ContextInfo]
@@ -73,11 +60,7 @@ class Contents(NamedTuple):
 
 
 def stats_command(
-    url: Url = None,
-    data: StoreData = None,
-    store: StoreUrl = None,
-    config: Config = None,
-    as_json: AsJson = False,
+    url: Url = None, data: StoreData = None, store: StoreUrl = None, config: Config = None, as_json: AsJson = False
 ) -> None:
     """Show what a store holds: counts, contexts and queues.
 
@@ -89,14 +72,24 @@ def stats_command(
         contexts, queues = list(map(asdict, found.contexts)), list(map(asdict, found.queues))
         print_document({"store": asdict(found.stats), "contexts": contexts, "queues": queues})
         return
-    _print_stats(found.stats)
-    if found.contexts:
-        first = found.contexts[:TABLE_ROWS_MAX]
-        console().print(table(CONTEXT_COLUMNS, _context_rows(first), _caption(first, found.stats.contexts)))
-    if found.queues:
-        queues_shown = found.queues[:TABLE_ROWS_MAX]
-        rows = (queue_row(info)[: len(QUEUE_COLUMNS)] for info in queues_shown)
-        console().print(table(QUEUE_COLUMNS, rows, _caption(queues_shown, found.stats.queues)))
+    stats = found.stats
+    print_fields(
+        {
+            "store": f"{stats.store_id}, timeline {stats.timeline}, schema {stats.schema}",
+            "events": f"{stats.head:,} in {stats.commits:,} commits",
+            "sealed": f"{stats.sealed:,} of {stats.head:,} events",
+            "streams": f"{stats.streams:,} in {stats.contexts:,} contexts",
+            "consumers": f"{stats.subscriptions:,} subscriptions, {stats.queues:,} queues",
+            "logs": f"{stats.logs:,} with {stats.iterators:,} iterators",
+            "size": f"{size(stats.file_bytes)} on disk for {size(stats.body_bytes)} of events",
+        }
+    )
+    if first_contexts := found.contexts[:TABLE_ROWS_MAX]:
+        caption = _caption(first_contexts, stats.contexts)
+        print_table(CONTEXT_COLUMNS, _context_rows(first_contexts), empty="", caption=caption)
+    if first_queues := found.queues[:TABLE_ROWS_MAX]:
+        rows = (queue_row(info)[: len(QUEUE_COLUMNS)] for info in first_queues)
+        print_table(QUEUE_COLUMNS, rows, empty="", caption=_caption(first_queues, stats.queues))
 
 
 def _contents(url: str | None, data: str | None, store: str | None, config: Path | None, rows: int | None) -> Contents:
@@ -113,25 +106,19 @@ def _contents(url: str | None, data: str | None, store: str | None, config: Path
     from penstock.server import store_address  # noqa: PLC0415
 
     with exit_on_error(store_error_line), opened(store_address(one_store(resolved))) as reader:
-        return _read_contents(reader, rows)
-
-
-def _read_contents(store: "Store", rows: int | None) -> Contents:
-    if rows is not None:
-        return Contents(store.stats(), store.contexts("", rows), store.queues(0, rows))
-    contexts = list(all_pages(store.contexts, "", lambda info: info.name))
-    return Contents(store.stats(), contexts, list(all_pages(store.queues, 0, lambda info: info.id)))
+        if rows is not None:
+            return Contents(reader.stats(), reader.contexts("", rows), reader.queues(0, rows))
+        contexts = list(all_pages(reader.contexts, "", lambda info: info.name))
+        return Contents(reader.stats(), contexts, list(all_pages(reader.queues, 0, lambda info: info.id)))
 
 
 def all_pages(read: Callable[[Any, int], list[Info]], after: Any, key: Callable[[Info], Any]) -> Iterator[Info]:
-    """Every row that a store has, read page by page."""
     while page := read(after, PAGE_ROWS):
         yield from page
         after = key(page[-1])
 
 
 def queue_row(info: QueueInfo) -> list[object]:
-    """A queue in a table."""
     counts = (info.position, info.behind, info.allocated, info.deliveries_max, info.dead, info.dead_after)
     return [info.name, info.context, info.filter or "*", *counts]
 
@@ -142,17 +129,3 @@ def _context_rows(contexts: Iterable[ContextInfo]) -> Iterator[tuple[object, ...
 
 def _caption(rows: Sequence[object], total: int) -> str | None:
     return f"{len(rows)} of {total:,}; --json shows all" if len(rows) < total else None
-
-
-def _print_stats(stats: StoreStats) -> None:
-    from rich.table import Table  # noqa: PLC0415
-
-    made = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    made.add_row("store", f"{stats.store_id}, timeline {stats.timeline}, schema {stats.schema}")
-    made.add_row("events", f"{stats.head:,} in {stats.commits:,} commits")
-    made.add_row("sealed", f"{stats.sealed:,} of {stats.head:,} events")
-    made.add_row("streams", f"{stats.streams:,} in {stats.contexts:,} contexts")
-    made.add_row("consumers", f"{stats.subscriptions:,} subscriptions, {stats.queues:,} queues")
-    made.add_row("logs", f"{stats.logs:,} with {stats.iterators:,} iterators")
-    made.add_row("size", f"{size(stats.file_bytes)} on disk for {size(stats.body_bytes)} of events")
-    console().print(made)

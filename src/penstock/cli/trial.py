@@ -16,7 +16,6 @@ from penstock.model import IteratorKind
 
 
 def main() -> None:
-    """Run the function and answer."""
     kind, function, messages = cbor2.loads(sys.stdin.buffer.read())
     try:
         program = Program(IteratorKind(kind), function)
@@ -42,7 +41,6 @@ def main() -> None:
 
 
 def answer(outputs: list[bytes | None] | None, error: str | None) -> None:
-    """Write the results and the error to standard output."""
     sys.stdout.buffer.write(cbor2.dumps([outputs, error]))
     sys.stdout.buffer.flush()
 

@@ -100,7 +100,7 @@ class BulkAppend:
             request = append_of(*commit)
         except (PenstockError, TypeError) as error:
             raise await self._failure(number, error) from error
-        size = sum(len(event.body) for event in request.events) + EVENT_BYTES * len(request.events)
+        size = EVENT_BYTES * len(request.events) + sum([len(event.body) for event in request.events])
         while self._window and (
             len(self._window) >= self._in_flight
             or self._window_bytes + size > WINDOW_BYTES_MAX

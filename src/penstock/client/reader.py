@@ -103,7 +103,7 @@ async def record_pages(
             if identity not in (None, found):
                 raise StoreChanged(str(identity), str(found))
             identity = found
-            if records := dedupe.new([Record.stored(data) for data in page.records]):
+            if records := dedupe.new([Record.stored(bytes(data)) for data in page.records]):
                 yield records
             if (page.end and not follow) or (range.until is not None and page.next > range.until):
                 return

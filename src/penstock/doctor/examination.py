@@ -1,4 +1,4 @@
-"""Which checks `penstock doctor` makes, in which order, and what a check returns."""
+"""The checks of `penstock doctor` in their order, and their results."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,23 +31,20 @@ class Finding:
 
 
 def ok(check: str, message: str, advice: str | None = None) -> Finding:
-    """A check that passed."""
     return Finding(check, Status.OK, message, advice)
 
 
 def warning(check: str, message: str, advice: str) -> Finding:
-    """Something that works, but may not be intended."""
     return Finding(check, Status.WARNING, message, advice)
 
 
 def problem(check: str, message: str, advice: str) -> Finding:
-    """Something that does not work."""
     return Finding(check, Status.PROBLEM, message, advice)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to check: this machine with these settings, and at most one of a directory, a database and a server."""
+    """This machine with these settings, and at most one of a directory, a database and a server."""
 
     settings: Settings
     environ: Mapping[str, str]

@@ -44,11 +44,7 @@ _ABOUT: Final = (
 """Run by another Python: it prints its version, and what is missing in it."""
 
 
-# --- the installation -----------------------------------------------------------------------------------------
-
-
 def installation(*, needs_postgres: bool) -> Iterator[Finding]:
-    """Python, libraries, SQLite and PostgreSQL's driver."""
     found = f"Penstock {__version__} on Python {platform.python_version()}, {sys.executable}"
     if sys.version_info >= PYTHON_MIN:
         yield ok("python", found)
@@ -76,7 +72,6 @@ def libraries() -> Finding:
 
 
 def version_of(name: str) -> str | None:
-    """The installed version of a library, if it is installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -105,7 +100,6 @@ def sqlite() -> Finding:
 
 
 def driver(*, is_needed: bool) -> Finding:
-    """PostgreSQL's driver, and its libpq."""
     try:
         libpq = import_module(DRIVER).pq.version()
     except ImportError as error:
@@ -114,9 +108,6 @@ def driver(*, is_needed: bool) -> Finding:
             return problem("postgresql", f"no driver: {error}".strip().splitlines()[0], advice)
         return ok("postgresql", "no driver; only stores on PostgreSQL need it", advice)
     return ok("postgresql", f"psycopg {version_of(DRIVER)} with libpq {libpq // 10_000}.{libpq % 10_000}")
-
-
-# --- Spark ----------------------------------------------------------------------------------------------------
 
 
 def spark(environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -129,7 +120,6 @@ def spark(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def pyspark(version: str | None) -> Finding:
-    """PySpark itself, which is optional."""
     least, untested = PYSPARK_VERSIONS
     if version is None:
         return ok("pyspark", "not installed; only Spark needs it", GET_PYSPARK)
@@ -193,17 +183,12 @@ def _flaw(python: str) -> str | None:
     return f"which has no {' and no '.join(missing)}" if missing else None
 
 
-# --- clock and limits -----------------------------------------------------------------------------------------
-
-
 def machine(settings: Settings) -> Iterator[Finding]:
-    """The clock, and the limit of open files."""
     yield clock(datetime.now(UTC))
     yield open_files(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def clock(now: datetime) -> Finding:
-    """Whether the clock is set."""
     time = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     if CLOCK_MIN <= now < CLOCK_MAX:
         return ok("clock", time)

@@ -38,7 +38,6 @@ def ports(settings: Settings) -> Iterator[Finding]:
 
 
 def port(gate: str, address: str) -> Finding:
-    """One address: free, or who listens there."""
     check = f"port {gate}"
     host, number = host_and_port(address.removeprefix(ZMQ))
     if number == 0:

@@ -10,14 +10,7 @@ from typing import Final
 from penstock.client import connect
 from penstock.doctor.disk import MB, milliseconds
 from penstock.doctor.examination import Finding, ok, problem, warning
-from penstock.errors import (
-    InvalidRequest,
-    NotAStore,
-    PenstockError,
-    StorageFailure,
-    StoreTooNew,
-    StoreUnfinished,
-)
+from penstock.errors import InvalidRequest, NotAStore, PenstockError, StorageFailure, StoreTooNew, StoreUnfinished
 from penstock.files import is_shared
 from penstock.model import EventFilter, StoreStats
 from penstock.model.times import TICKS_PER_SECOND, datetime_of, now_ticks
@@ -40,11 +33,7 @@ DURABLE: Final = "set it to on in the database's configuration and reload that; 
 DATABASE: Final = "check the database, its address and its permissions: docs/postgresql.md"
 
 
-# --- a running server -----------------------------------------------------------------------------------------
-
-
 def server(url: str) -> Iterator[Finding]:
-    """Check a server through a client."""
     try:
         with connect(url, timeout=ANSWER_S_MAX, retries=False) as client:
             began = time.perf_counter()
@@ -58,9 +47,6 @@ def server(url: str) -> Iterator[Finding]:
                 yield ok("records", f"the last event {found}")
     except PenstockError as error:
         yield problem("server", str(error), "start one: penstock serve --data DIR; or name another address with --url")
-
-
-# --- a store --------------------------------------------------------------------------------------------------
 
 
 def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
@@ -129,12 +115,12 @@ def _open_store(url: str, flags: str, otherwise: str) -> Iterator[Finding]:
 
 
 def _reason(error: PenstockError | OSError) -> str:
-    # The sentence of StorageFailure is about a write in flight, and there is none.
+    # The sentence of StorageFailure is about a write in flight, and the doctor writes nothing.
     return f"the store failed: {error.reason}" if isinstance(error, StorageFailure) else str(error)
 
 
 def _advice(error: PenstockError | OSError) -> str | None:
-    """What to do about a store that cannot be opened, if its error is specific."""
+    """Advice about a store that cannot be opened, if its error is specific."""
     match error:
         case StoreTooNew():
             return "use the Penstock version that served it last, or a newer one"
@@ -155,7 +141,6 @@ def _identity(stats: StoreStats) -> Finding:
 
 
 def erasures(unfinished: int) -> Finding:
-    """Erasures that are not finished."""
     if not unfinished:
         return ok("erasures", "none is unfinished")
     advice = "a running server finishes them; penstock erasures lists them"
@@ -163,7 +148,7 @@ def erasures(unfinished: int) -> Finding:
 
 
 def access(directory: Path, settings: Settings) -> Finding:
-    """Who can open the store's files: these users can read all events, and block all writes with a lock."""
+    """The users that can open the store's files: they can read all events, and block all writes with a lock."""
     found = exposed(directory, shared=settings.group_access)
     if not found:
         whom = "its owner and its group" if settings.group_access else "its owner"

@@ -44,9 +44,10 @@ def main(descriptor: int, niceness: int) -> None:
         unframer = Unframer()
         while worker.stays and (count := connection.recv_into(unframer.space)):
             for message in unframer.received(count):
-                connection.sendall(worker.answer(message))
-                # Otherwise an idle worker keeps its last message in memory.
-                del message
+                for piece in worker.answer(message):
+                    connection.sendall(piece)
+                # Otherwise an idle worker keeps its last message and answer in memory.
+                del message, piece
 
 
 class Worker:
@@ -58,14 +59,14 @@ class Worker:
         self._store: Store | None = None
         self._missing: list[str] | None = None
 
-    def answer(self, message: Any) -> bytes:
+    def answer(self, message: Any) -> Sequence[bytes | memoryview]:
         """Carry out one message: the store to begin with, then (function, arguments).
 
         The answer says whether it succeeded, what came of it, and whether this worker stays.
         """
         answer = self._opened(message) if isinstance(message, Opening) else self._done(*message)
         self.stays = answer.stays
-        return frame_answer(answer) if self._opening.runs_lua else frame(tuple(answer))
+        return [frame_answer(answer)] if self._opening.runs_lua else frame(tuple(answer))
 
     def _opened(self, opening: Opening) -> Answer:
         self._opening = opening

@@ -1,4 +1,7 @@
-"""Messages between the server and its own worker processes, never on a network: a length, then a pickle.
+"""Messages between the server and its own worker processes, never on a network.
+
+A message is its length, a table of lengths, a pickle, and buffers that the pickle refers to: stored records, which the
+server sends on as they are. The receiver has views of the buffers and copies none of them.
 
 The server must not unpickle what a process that runs Lua sends: an attacker who breaks out of Lua controls it. Its
 answers are JSON followed by the contents of all byte strings. In the JSON a byte string is its length; a record or an
@@ -14,7 +17,8 @@ from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from io import BytesIO
-from struct import Struct
+from itertools import accumulate, pairwise
+from struct import Struct, pack, unpack_from
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -39,8 +43,21 @@ class Unreadable(Exception):
     """A message that none of our processes would send."""
 
 
-def frame(value: Any) -> bytes:
-    return framed(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+def frame(value: Any) -> list[bytes | memoryview]:
+    """A message in pieces: its head and pickle, then one for each `pickle.PickleBuffer` in the value."""
+    buffers: list[memoryview] = []
+    pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=lambda found: buffers.append(found.raw()))
+    lengths = [len(pickled), *map(len, buffers)]
+    table = pack(f"<{len(lengths) + 1}I", len(lengths), *lengths)
+    return [_LENGTH.pack(len(table) + sum(lengths)) + table + pickled, *buffers]
+
+
+def load(message: memoryview) -> Any:
+    """The value of a message from one of our own processes."""
+    (count,) = _LENGTH.unpack_from(message)
+    ends = accumulate(unpack_from(f"<{count}I", message, _LENGTH.size), initial=_LENGTH.size * (count + 1))
+    pickled, *buffers = (message[start:end] for start, end in pairwise(ends))
+    return pickle.loads(pickled, buffers=buffers)  # noqa: S301
 
 
 def framed(payload: bytes) -> bytes:
@@ -54,7 +71,7 @@ class Unframer:
     Receive into `space`, then call `received` with the number of bytes.
     """
 
-    def __init__(self, load: Callable[[memoryview], Any] = pickle.loads, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(self, load: Callable[[memoryview], Any] = load, bytes_max: int = BYTES_MAX) -> None:
         self._load = load
         self._bytes_max = bytes_max
         self._expect(_LENGTH.size, is_length=True)

@@ -6,7 +6,6 @@ or takes too long, and its caller gets an error.
 
 import asyncio
 import logging
-import pickle
 import signal
 import socket
 import subprocess
@@ -20,7 +19,16 @@ from functools import partial
 from typing import Any, ClassVar, Final, Protocol, cast
 
 from penstock.engine.metrics import PoolCounts
-from penstock.engine.worker_protocol import BYTES_MAX, Opening, Unframer, Unreadable, frame, load_answer, returned_by
+from penstock.engine.worker_protocol import (
+    BYTES_MAX,
+    Opening,
+    Unframer,
+    Unreadable,
+    frame,
+    load,
+    load_answer,
+    returned_by,
+)
 from penstock.errors import Closed, PenstockError, ReaderBusy, ReaderTimeout, StorageFailure, Unexpected, WorkerDied
 from penstock.settings import Settings
 
@@ -157,7 +165,7 @@ class WorkerPool:
 
     def _give(self, item: _Waiting) -> None:
         try:
-            message = frame((item.job, item.arguments))
+            message = b"".join(frame((item.job, item.arguments)))
         except Exception as error:
             log.exception("a job cannot be sent to a worker")
             _fail(item.answer, Unexpected(repr(error)))
@@ -194,7 +202,7 @@ class WorkerPool:
         if self._closing:
             return
         ready: asyncio.Future[Any] = self._loop.create_future()
-        opening = frame(Opening(self._url, self.runs_lua))
+        opening = b"".join(frame(Opening(self._url, self.runs_lua)))
         worker.begin(opening, ready, self._settings.worker_job_ms_max / 1000, _opening)
         self._opened(await ready)
 
@@ -207,7 +215,7 @@ class WorkerPool:
 
     def load(self, data: memoryview, _job: Job) -> Any:
         """The answer to a job. These workers run only our own code, so a pickle is safe."""
-        return pickle.loads(data)  # noqa: S301
+        return load(data)
 
     # -- told by workers
 

@@ -35,7 +35,7 @@ KNOWN: Final = frozenset((*COLUMNS, "time", *ALIASES, *PLACES))
 TEXT: Final = "text"
 BASE64: Final = "base64"
 
-_field_limit = Lock()
+_field_limit_lock = Lock()
 
 
 def csv_header() -> bytes:
@@ -116,7 +116,7 @@ def _read_rows(file: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
 
 def _next_row(reader: Iterator[list[str]]) -> list[str]:
     """The next row, with fields as large as a line may be. The limit of fields belongs to the whole process."""
-    with _field_limit:
+    with _field_limit_lock:
         before = csv.field_size_limit(LINE_BYTES_MAX)
         try:
             return next(reader)

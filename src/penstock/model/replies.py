@@ -1,5 +1,6 @@
 """Replies: what the engine answers. Only a codec knows how a reply looks on its wire."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,7 @@ class RecordPage(Reply):
 
     store_id: str
     timeline: int
-    records: list[bytes]
+    records: Sequence[bytes | memoryview]
     next: int
     end: bool
 

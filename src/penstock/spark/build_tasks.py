@@ -10,7 +10,6 @@ A task returns after some seconds, wherever it is, so that users see progress. T
 import atexit
 import math
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from struct import Struct
 from typing import IO, Final, NamedTuple
 from uuid import uuid4
 
-from penstock.engine.worker_protocol import BYTES_MAX, Unreadable, frame, load_answer
+from penstock.engine.worker_protocol import BYTES_MAX, Unreadable, frame, load, load_answer
 from penstock.errors import FunctionFailed, LimitExceeded, PenstockError
 from penstock.model import BuildStart
 
@@ -185,7 +184,7 @@ class Child:
         task = job.task
         name = f"iterator {task.start.iterator}, messages {task.first} to {task.end - 1}"
         try:
-            self._process.stdin.write(frame(job))
+            self._process.stdin.write(b"".join(frame(job)))
             self._process.stdin.flush()
             return read_progress(self._process.stdout, task.start.memory_bytes_max + ANSWER_BYTES)
         except (BrokenPipeError, EOFError):
@@ -221,7 +220,7 @@ def _end_idle() -> None:
 
 def read_job(file: IO[bytes]) -> ChildJob:
     """The next job, in a child. Raises EOFError if there is no more."""
-    job: ChildJob = pickle.loads(_read(file, BYTES_MAX))  # noqa: S301 - from the process that started this one
+    job: ChildJob = load(memoryview(_read(file, BYTES_MAX)))
     return job
 
 

@@ -67,9 +67,6 @@ def record_batch(
     return made if mask is None else made.filter(pa.array(mask))
 
 
-# -- columns
-
-
 def _headers(joined: Concat) -> Any:
     nulls = joined.header_lengths == 0
     if nulls.all():
@@ -111,37 +108,20 @@ _MAKERS: Final[dict[str, Callable[[Concat], Any]]] = {
 }
 
 
-# -- which events
-
-
 def _mask(joined: Concat, wanted: EventFilter, first: int | None, last: int | None) -> _Mask | None:
     """A mask of the wanted events; None if all are wanted."""
-    masks = [_by_type(joined, wanted), _by_name(joined, wanted), _by_position(joined, first, last)]
-    found = [mask for mask in masks if mask is not None]
-    return np.logical_and.reduce(found) if found else None
-
-
-def _by_type(joined: Concat, wanted: EventFilter) -> _Mask | None:
-    types = joined.types.index
-    living = [bool(name) and (wanted.types is None or name.decode() in wanted.types) for name in types]
-    return None if all(living) else np.array(living)[joined.codes]
-
-
-def _by_name(joined: Concat, wanted: EventFilter) -> _Mask | None:
-    if wanted.context is None and not wanted.prefix:
-        return None
-    context = None if wanted.context is None else wanted.context.encode()
-    prefix = wanted.prefix.encode()
-    in_context = np.array([context in (None, name) for name in joined.names.index], bool)
-    in_stream = np.array([name.startswith(prefix) for name in joined.names.index], bool)
-    return joined.per_event(in_context[joined.contexts] & in_stream[joined.streams])
-
-
-def _by_position(joined: Concat, first: int | None, last: int | None) -> _Mask | None:
-    first = 0 if first is None else first
-    last = SEQUENCE_MAX if last is None else last
-    if all(first <= record.position and record.last <= last for record in joined.records):
-        return None
-    positions = joined.positions()
-    found: _Mask = (positions >= first) & (positions <= last)
-    return found
+    masks: list[_Mask] = []
+    types = [bool(name) and (wanted.types is None or name.decode() in wanted.types) for name in joined.types.index]
+    if not all(types):
+        masks.append(np.array(types)[joined.codes])
+    if wanted.context is not None or wanted.prefix:
+        context = None if wanted.context is None else wanted.context.encode()
+        prefix = wanted.prefix.encode()
+        in_context = np.array([context in (None, name) for name in joined.names.index], bool)
+        in_stream = np.array([name.startswith(prefix) for name in joined.names.index], bool)
+        masks.append(joined.per_event(in_context[joined.contexts] & in_stream[joined.streams]))
+    first, last = first or 0, SEQUENCE_MAX if last is None else last
+    if not all(first <= record.position and record.last <= last for record in joined.records):
+        positions = joined.positions()
+        masks.append((positions >= first) & (positions <= last))
+    return np.logical_and.reduce(masks) if masks else None

@@ -154,7 +154,6 @@ class Concat:
         raise DamagedRecord(self.records[0].position, "it or one after it has broken text")
 
     def parts(self) -> "RecordColumns":
-        """All of it, to be encoded as one record."""
         runs = self.runs.copy()
         runs["context"], runs["stream"] = self.contexts, self.streams
         lists = list(self.names.index), list(self.types.index)
@@ -166,7 +165,6 @@ class Concat:
         return np.ascontiguousarray(values) if self._single else np.repeat(values, self.run_lengths)
 
     def sequences(self) -> Ints:
-        """The sequence of each event."""
         firsts: Ints = self.runs["sequence"].astype(np.int64)
         if self._single:
             return firsts
@@ -174,7 +172,6 @@ class Concat:
         return found
 
     def positions(self) -> Ints:
-        """The position of each event."""
         total = np.arange(len(self.stamps), dtype=np.int64)
         found: Ints = np.repeat(self.first - starts_of(self.counts), self.counts) + total
         return found
@@ -195,7 +192,6 @@ class RecordColumns(NamedTuple):
     bodies: Any
 
     def encode(self, position: int) -> bytes:
-        """The record at a position."""
         texts = self.names + self.types
         text = b"".join(texts)
         header = HEADER.pack(

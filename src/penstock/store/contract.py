@@ -200,7 +200,12 @@ class StoreState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Operation:
+    """A change of a store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Operation):
     """Append the events of one commit. Answers Appended, or fails with VersionConflict."""
 
     context: str
@@ -210,7 +215,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class Register(Operation):
     """Make a subscription that starts at a position, or find it. Answers SubscriptionInfo."""
 
     subscriber: str
@@ -220,7 +225,7 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Operation):
     """Move a subscription from `start` to `next` if it is still at `start`.
 
     `last_ticks` is the time of the last event of the batch; None if the batch had no events. Answers whether it moved;
@@ -235,7 +240,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class SetBookmark:
+class SetBookmark(Operation):
     """Move a subscription from any position. Fails with SubscriptionNotFound."""
 
     subscriber: str
@@ -245,7 +250,7 @@ class SetBookmark:
 
 
 @dataclass(frozen=True, slots=True)
-class DeclareQueue:
+class DeclareQueue(Operation):
     """Make a queue that starts at a position, or find it. Answers QueueState; QueueFilterMismatch."""
 
     context: str
@@ -255,7 +260,7 @@ class DeclareQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledge:
+class Acknowledge(Operation):
     """End an allocation if this subscriber still owns it. Answers whether it did; strict: else AllocationLost.
 
     With `last` None, the first position alone identifies it.
@@ -269,7 +274,7 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(Operation):
     """Let an allocation expire now if this subscriber still owns it. Answers whether it did.
 
     Unless it `counts`, the delivery to this holder does not count towards the dead-letter rule.
@@ -304,7 +309,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocate:
+class Allocate(Operation):
     """Carry out a proposal if it still holds. Answers the Allocation, None for nothing, or STALE: propose again."""
 
     queue: int
@@ -317,7 +322,7 @@ STALE: Final = "stale"
 
 
 @dataclass(frozen=True, slots=True)
-class MoveQueue:
+class MoveQueue(Operation):
     """Drop a queue's allocations and move its marker to a position."""
 
     queue: int
@@ -325,7 +330,7 @@ class MoveQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class SetDeadRule:
+class SetDeadRule(Operation):
     """Allocations of a queue become dead letters once so many holders let them expire; None: never."""
 
     queue: int
@@ -333,7 +338,7 @@ class SetDeadRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Requeue:
+class Requeue(Operation):
     """Give a dead letter to the next consumer and reset its deliveries. Answers whether there was one."""
 
     queue: int
@@ -341,7 +346,7 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
-class Reoffer:
+class Reoffer(Operation):
     """Hand out again what a queue has handed out before, as allocations for its next consumers.
 
     Each of `runs` is (first, last, count) and becomes one allocation; they are disjoint and in order. Answers True.
@@ -353,21 +358,21 @@ class Reoffer:
 
 
 @dataclass(frozen=True, slots=True)
-class AddLog:
+class AddLog(Operation):
     """Add a log unless it exists. Answers whether it did; LimitExceeded when there are `LOGS_MAX` already."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class RequireLog:
+class RequireLog(Operation):
     """Make the transaction fail with LogNotFound unless a log exists. Writes nothing; answers True."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteLog:
+class DeleteLog(Operation):
     """Delete a log with its iterators, iterators over those, and their output. Answers whether it existed.
 
     Its events and that output are hidden from then on. `Erase` steps remove them from the files. With `created`
@@ -379,7 +384,7 @@ class DeleteLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Erase:
+class Erase(Operation):
     """Take one step of the oldest open erasures: rewrite up to `records_max` records, or remove as many rows of output.
 
     A step skips damaged records, which readers cannot read either. Answers how many erasures are open. An erasure is
@@ -390,7 +395,7 @@ class Erase:
 
 
 @dataclass(frozen=True, slots=True)
-class AddIterator:
+class AddIterator(Operation):
     """Add an iterator unless the same exists. Answers IteratorState.
 
     `log` is a log, else an indexed iterator, else a stream named `context/stream`; this is decided once, here. Fails
@@ -406,7 +411,7 @@ class AddIterator:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteIterator:
+class DeleteIterator(Operation):
     """Delete an iterator of a log, iterators over it, and their output. Fails with IteratorNotFound."""
 
     log: str
@@ -414,7 +419,7 @@ class DeleteIterator:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOutput:
+class WriteOutput(Operation):
     """Add the items of the next messages to an iterator's output, and store its accumulator.
 
     The items come from the messages after the sequence `source` up to `next_source`; fails with OutputMoved when the
@@ -429,7 +434,7 @@ class WriteOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpireProducers:
+class ExpireProducers(Operation):
     """Delete the marks of producers that are idle since a time (ticks), at most so many. Answers how many."""
 
     before: int
@@ -437,7 +442,7 @@ class ExpireProducers:
 
 
 @dataclass(frozen=True, slots=True)
-class HideStream:
+class HideStream(Operation):
     """Hide a stream's present events and add them to the ledger of erasures. Answers Hid.
 
     Iterators over them restart; `Erase` steps do the rest. With `last`, events after that sequence stay. A log's stream
@@ -450,7 +455,7 @@ class HideStream:
 
 
 @dataclass(frozen=True, slots=True)
-class HideEvents:
+class HideEvents(Operation):
     """Hide events by position: disjoint ranges (first, last) in order. Answers Hid.
 
     `streams` are the contexts and streams of all of them, so that iterators over them restart.
@@ -461,7 +466,7 @@ class HideEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(Operation):
     """Replace the records between two positions by one record, and move the mark.
 
     `penstock.store.seals` makes it from `Store.unsealed`. Without `data` only the mark moves. Answers whether it was
@@ -477,14 +482,14 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
+class GiveBack(Operation):
     """Return free space to the file system, up to so many bytes. Answers how many more are worth it."""
 
     bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Operation):
     """Stage units of one attempt, from its unit `number` on; the same again does nothing. Answers whether it did.
 
     Fails with InvalidRequest if units before them are missing, and with LimitExceeded if the job has staged too much.
@@ -501,7 +506,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Operation):
     """Append what the winners of a job have staged, and drop the job. Answers Placed. Use it with a mark.
 
     Streams come in the order of their names. Fails with StageLost, VersionConflict, or LimitExceeded if more units of a
@@ -514,14 +519,14 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Unstage:
+class Unstage(Operation):
     """Drop what a job has staged. Answers how many attempts there were."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
-class Install:
+class Install(Operation):
     """Make chunks that the winners have staged the output of an iterator, and drop the job. Answers Installed.
 
     The build began after `source` messages, which gave `items`, and has read up to `messages`. Items that the iterator
@@ -538,44 +543,11 @@ class Install:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpireStages:
+class ExpireStages(Operation):
     """Drop attempts that are idle since a time (ticks), at most so many. Answers how many."""
 
     before: int
     limit: int
-
-
-Operation = (
-    Commit
-    | Register
-    | Progress
-    | SetBookmark
-    | DeclareQueue
-    | Acknowledge
-    | Release
-    | Allocate
-    | MoveQueue
-    | SetDeadRule
-    | Requeue
-    | Reoffer
-    | ExpireProducers
-    | RequireLog
-    | AddLog
-    | DeleteLog
-    | AddIterator
-    | DeleteIterator
-    | WriteOutput
-    | Stage
-    | Publish
-    | Install
-    | Unstage
-    | ExpireStages
-    | HideStream
-    | HideEvents
-    | Erase
-    | Seal
-    | GiveBack
-)
 
 
 class Transaction(NamedTuple):
@@ -701,8 +673,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def close(self) -> None:
-        """Release everything."""
+    def close(self) -> None: ...
 
     def listener(self) -> Listener | None:
         """A listener for other servers of this store; None if only one can write it. Any thread may call this."""
@@ -711,8 +682,7 @@ class Store(ABC):
     # -- the history
 
     @abstractmethod
-    def identity(self) -> StoreIdentity:
-        """The store's id and timeline."""
+    def identity(self) -> StoreIdentity: ...
 
     @abstractmethod
     def now(self) -> int:
@@ -737,46 +707,44 @@ class Store(ABC):
         """Events that pass a filter from a position on, up to and including `end`."""
 
     @abstractmethod
-    def read_records(self, position: int, wanted: EventFilter, limits: ReadLimits) -> RecordPage:
-        """Records that may hold events of a filter; the first may begin before `position`."""
+    def read_records(
+        self, position: int, wanted: EventFilter, limits: ReadLimits, *, checked: bool = True
+    ) -> RecordPage:
+        """Records that may hold events of a filter; the first may begin before `position`.
+
+        Without `checked` their checksums are not: the caller passes them on to a reader who does it.
+        """
 
     @abstractmethod
     def find_position(self, wanted: EventFilter, ticks: int, limits: ReadLimits, start: int = 1) -> Search:
         """The first event of a context and prefix whose time is at or after `ticks`; searched from `start` on."""
 
     @abstractmethod
-    def contexts(self, after: str, limit: int) -> list[ContextInfo]:
-        """Contexts by name, after one."""
+    def contexts(self, after: str, limit: int) -> list[ContextInfo]: ...
 
     @abstractmethod
-    def streams(self, context: str, prefix: str, after: str, limit: int) -> list[StreamInfo]:
-        """Streams of a context by name, after one."""
+    def streams(self, context: str, prefix: str, after: str, limit: int) -> list[StreamInfo]: ...
 
     # -- subscriptions and queues
 
     @abstractmethod
-    def subscription(self, number: int) -> SubscriptionInfo | None:
-        """A subscription by its id."""
+    def subscription(self, number: int) -> SubscriptionInfo | None: ...
 
     @abstractmethod
-    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
-        """A subscription by what identifies it."""
+    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None: ...
 
     @abstractmethod
-    def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]:
-        """Subscriptions by id, after one."""
+    def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]: ...
 
     @abstractmethod
     def find_queues(self, name: str, context: str | None = None) -> list[QueueState]:
         """Queues of a name, of one context or of all."""
 
     @abstractmethod
-    def queues(self, after: int, limit: int) -> list[QueueInfo]:
-        """Queues with their counts, by id, after one."""
+    def queues(self, after: int, limit: int) -> list[QueueInfo]: ...
 
     @abstractmethod
-    def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]:
-        """Allocations of a queue by marker, after one."""
+    def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]: ...
 
     @abstractmethod
     def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
@@ -804,16 +772,13 @@ class Store(ABC):
     # -- logs and iterators
 
     @abstractmethod
-    def log(self, name: str) -> LogInfo | None:
-        """A log by its name."""
+    def log(self, name: str) -> LogInfo | None: ...
 
     @abstractmethod
-    def logs(self, after: str, limit: int) -> list[LogInfo]:
-        """Logs by name, after one."""
+    def logs(self, after: str, limit: int) -> list[LogInfo]: ...
 
     @abstractmethod
-    def iterator(self, name: str) -> IteratorState | None:
-        """An iterator by its name."""
+    def iterator(self, name: str) -> IteratorState | None: ...
 
     @abstractmethod
     def iterators(self, log: str | None, after: str, limit: int) -> list[IteratorState]:
@@ -828,8 +793,7 @@ class Store(ABC):
         """How many erasures are not finished; see `Erase`."""
 
     @abstractmethod
-    def read_output(self, iterator: int, ordinal: int, limits: ReadLimits) -> list[bytes]:
-        """Items of an iterator's output from an ordinal on."""
+    def read_output(self, iterator: int, ordinal: int, limits: ReadLimits) -> list[bytes]: ...
 
     # -- looking after it
 
@@ -842,8 +806,7 @@ class Store(ABC):
         """The next records to be sealed, from the mark on; None if none are closed yet."""
 
     @abstractmethod
-    def erasures(self, after: int, limit: int) -> list[Erasure]:
-        """The ledger of erasures by id, after one."""
+    def erasures(self, after: int, limit: int) -> list[Erasure]: ...
 
     @abstractmethod
     def state(self) -> StoreState:
@@ -858,8 +821,7 @@ class Store(ABC):
         return None
 
     @abstractmethod
-    def stats(self) -> StoreStats:
-        """Counts of the whole store."""
+    def stats(self) -> StoreStats: ...
 
     @abstractmethod
     def verify(self, progressed: Progressed) -> Iterator[Finding]:
@@ -892,5 +854,4 @@ class StoreImport(ABC):
         """Complete the store with this identity, state and timelines. Its server builds the outputs of iterators."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Release everything."""
+    def close(self) -> None: ...

@@ -41,12 +41,10 @@ def visible(record: Record, hidden: Hidden) -> Record:
 
 
 def unpack_ranges(data: bytes | None) -> Ranges:
-    """Ranges of positions from their stored form."""
     return tuple(_RANGE.iter_unpack(data or b""))
 
 
 def pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
-    """Ranges of positions in their stored form."""
     return b"".join(_RANGE.pack(*each) for each in ranges)
 
 
@@ -68,7 +66,6 @@ def hidden_in(db: Queries, context: str | None) -> Hidden:
 
 
 def hidden_in_stream(db: Queries, context: str, stream: str) -> Hidden:
-    """The hidden events of one stream."""
     last = db.value("hidden_of_stream", {"context": context, "stream": stream})
     return Hidden({} if last is None else {(context, stream): last}, _hidden_ranges(db))
 

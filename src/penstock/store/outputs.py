@@ -33,11 +33,7 @@ _PLACE: Final = ("penstock", "output")
 _COUNT_BYTES: Final = 4
 
 
-# --- chunks ---------------------------------------------------------------------------------------------------
-
-
 def pack_items(items: Sequence[bytes]) -> bytes:
-    """A chunk of these items."""
     return pack(f"<{len(items) + 1}I", len(items), *map(len, items)) + b"".join(items)
 
 
@@ -80,11 +76,7 @@ def chunks_of(items: Iterable[bytes]) -> Iterator[bytes]:
         yield pack_items(held)
 
 
-# --- what is staged -------------------------------------------------------------------------------------------
-
-
 def output_job(iterator: int) -> str:
-    """The job that the output of an iterator is staged as."""
     return f"{OUTPUT_JOBS}{iterator}"
 
 
@@ -98,7 +90,6 @@ def iterator_of_job(job: str) -> int | None:
 
 
 def make_output_unit(chunk: bytes) -> StagedUnit:
-    """The unit that a chunk is staged as."""
     return make_unit(*_PLACE, [new_event("output", chunk)])
 
 
@@ -109,9 +100,6 @@ def chunk_in(data: bytes) -> bytes:
     except (DamagedRecord, ValueError) as error:
         raise InvalidRequest("chunk", f"cannot be read: {error}") from None
     return event.body
-
-
-# --- rows -----------------------------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):
@@ -132,7 +120,6 @@ class Rows:
         self._size = 0
 
     def of(self, chunks: Iterable[bytes]) -> Iterator[Row]:
-        """The rows of all chunks."""
         for chunk in chunks:
             yield from self.add(chunk)
         yield from self.rest()
@@ -143,7 +130,8 @@ class Rows:
         self.items += count
         if self.items <= self._skipped:
             return
-        if before >= self._skipped and _is_row(count, chunk):
+        is_small = count < ROW_ITEMS_MIN and len(chunk) < ROW_BYTES_MIN
+        if before >= self._skipped and not is_small and (count == 1 or len(chunk) <= ROW_BYTES_MAX):
             yield from self.rest()
             yield Row(count, chunk[_COUNT_BYTES:])
             return
@@ -159,8 +147,3 @@ class Rows:
             count, data = len(self._held), pack_items(self._held)[_COUNT_BYTES:]
             self._held, self._size = [], 0
             yield Row(count, data)
-
-
-def _is_row(count: int, chunk: bytes) -> bool:
-    is_small = count < ROW_ITEMS_MIN and len(chunk) < ROW_BYTES_MIN
-    return not is_small and (count == 1 or len(chunk) <= ROW_BYTES_MAX)

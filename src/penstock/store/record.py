@@ -111,7 +111,6 @@ class Offsets(NamedTuple):
 
     @classmethod
     def of(cls, runs: int, events: int, texts: int, text_bytes: int, header_bytes: int) -> "Offsets":
-        """From the numbers in a record's header."""
         ids = HEADER.size + RUN.size * runs
         stamps = ids + 16 * events
         types = stamps + 8 * events
@@ -153,7 +152,13 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
         raise InvalidRequest("event id", "is not 16 bytes long")
     if len(columns.bodies) != sum(body_lengths):
         raise InvalidRequest("body", "is not made of bytes")
-    _check_columns(codes, top_ticks)
+    if len(codes) > TYPES_MAX:
+        raise InvalidRequest("event types", f"are {len(codes)}; a commit has at most {TYPES_MAX} different ones")
+    if top_ticks > TICKS_MAX:
+        raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
+    for name in codes:
+        if reason := check_type(name):
+            raise InvalidRequest("event type", reason)
     return columns
 
 
@@ -200,16 +205,6 @@ def _type_of(name: str) -> tuple[bytes, ...]:
     return () if check_type(name) else (name.encode(),)
 
 
-def _check_columns(types: dict[str, int], top_ticks: int) -> None:
-    if len(types) > TYPES_MAX:
-        raise InvalidRequest("event types", f"are {len(types)}; a commit has at most {TYPES_MAX} different ones")
-    if top_ticks > TICKS_MAX:
-        raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
-    for name in types:
-        if reason := check_type(name):
-            raise InvalidRequest("event type", reason)
-
-
 def _picker(record: "Record") -> "Picker":
     # NumPy takes longer to import than everything else that a worker needs, and most records are decoded without it.
     from penstock.store.selective_decode import Picker  # noqa: PLC0415
@@ -225,7 +220,6 @@ def _struct(text: str) -> Struct:
 def encode_commit(
     columns: Columns, position: int, context: bytes, stream: bytes, sequence: int, commit: bytes, recorded: int
 ) -> bytes:
-    """The record of one commit at its place in the history."""
     types = columns.types
     texts = (context, stream, *types)
     text = b"".join(texts)
@@ -255,8 +249,11 @@ class Record:
 
     __slots__ = ("at", "count", "data", "name_count", "position", "run_count", "type_count")
 
-    def __init__(self, data: object, position: int) -> None:
-        """Check the record that is stored at `position`; raises DamagedRecord if it is not whole."""
+    def __init__(self, data: object, position: int, *, checked: bool = True) -> None:
+        """Check the record that is stored at `position`; raises DamagedRecord if it is not whole.
+
+        Without `checked` only its header is: for a page that its reader checks.
+        """
         # A damaged file can have null or text here.
         if not isinstance(data, bytes):
             raise DamagedRecord(position, "no bytes at all")
@@ -264,7 +261,7 @@ class Record:
             raise DamagedRecord(position, f"only {len(data)} bytes long")
         header = HEADER.unpack_from(data)
         checksum, version, _flags, types, events, first, runs, names, text_bytes, header_bytes = header
-        if xxh3_64_intdigest(memoryview(data)[CHECKSUM_BYTES:]) != checksum:
+        if checked and xxh3_64_intdigest(memoryview(data)[CHECKSUM_BYTES:]) != checksum:
             raise DamagedRecord(position, "its checksum does not match")
         if version != VERSION:
             raise DamagedRecord(position, f"its format version {version} is unknown")
@@ -287,11 +284,9 @@ class Record:
 
     @property
     def last(self) -> int:
-        """The position of the last event."""
         return self.position + self.count - 1
 
     def texts(self) -> list[bytes]:
-        """Names, then types."""
         total = self.name_count + self.type_count
         if total == 3:
             return self._three_texts()
@@ -310,7 +305,6 @@ class Record:
         return [data[start:first], data[first:second], data[second : second + three]]
 
     def runs(self) -> list[Run]:
-        """The runs, in order."""
         with self.sound():
             if self.run_count == 1:
                 return [self._run(self.texts())]
@@ -342,7 +336,6 @@ class Record:
             raise DamagedRecord(self.position, f"its insides do not fit together: {error}") from error
 
     def ids(self) -> list[bytes]:
-        """The ids of all events."""
         data = self.data
         return [data[at : at + 16] for at in range(self.at.ids, self.at.stamps, 16)]
 

@@ -19,40 +19,21 @@ from penstock.model import Event, EventFilter
 from penstock.model.times import TICKS_MASK
 from penstock.store.record import SEQUENCE_MAX, EventRange, Record
 
+_HEADER_NAMES: Final = "checksum version flags types events position runs names text_bytes header_bytes"
 HEADER_TYPE: Final = np.dtype(
-    [
-        ("checksum", "<u8"),
-        ("version", "u1"),
-        ("flags", "u1"),
-        ("types", "<u2"),
-        ("events", "<u4"),
-        ("position", "<u8"),
-        ("runs", "<u4"),
-        ("names", "<u4"),
-        ("text_bytes", "<u4"),
-        ("header_bytes", "<u4"),
-    ]
+    {"names": _HEADER_NAMES.split(), "formats": ["<u8", "u1", "u1", "<u2", "<u4", "<u8", "<u4", "<u4", "<u4", "<u4"]}
 )
 RUN_TYPE: Final = np.dtype(
-    [
-        ("commit", "V16"),
-        ("sequence", "<u8"),
-        ("recorded", "<u8"),
-        ("count", "<u4"),
-        ("context", "<u4"),
-        ("stream", "<u4"),
-    ]
+    {
+        "names": ["commit", "sequence", "recorded", "count", "context", "stream"],
+        "formats": ["V16", "<u8", "<u8", "<u4", "<u4", "<u4"],
+    }
 )
 ONE_TYPE: Final = np.dtype(
-    [
-        ("header", HEADER_TYPE),
-        ("run", RUN_TYPE),
-        ("id", "V16"),
-        ("stamp", "<u8"),
-        ("type", "<u2"),
-        ("header_length", "<u4"),
-        ("body_length", "<u4"),
-    ]
+    {
+        "names": ["header", "run", "id", "stamp", "type", "header_length", "body_length"],
+        "formats": [HEADER_TYPE, RUN_TYPE, "V16", "<u8", "<u2", "<u4", "<u4"],
+    }
 )
 """How the record of a single event begins."""
 
@@ -156,13 +137,11 @@ class Picker:
         return _spread(self.ends - self.counts + skipped, np.where(mine, lengths, 0))
 
     def living(self, picked: Picked) -> Picked:
-        """Without the tombstones."""
         return self._living(picked, None, 0)
 
     # -- what
 
     def ids(self, picked: Picked) -> list[bytes]:
-        """The ids of events."""
         found: list[bytes] = self._column("V16", self.record.at.ids)[picked.offsets].tolist()
         return found
 
@@ -174,7 +153,6 @@ class Picker:
         return self.ids(picked), commit, self.record.position + int(picked.offsets[0])
 
     def events(self, picked: Picked) -> list[Event]:
-        """Events, decoded."""
         offsets, runs = picked
         at, table = self.record.at, self.runs[runs]
         names = self._decoded(self.names, {*table["context"].tolist(), *table["stream"].tolist()})

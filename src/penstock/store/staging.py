@@ -8,14 +8,15 @@ units are in memory together, up to `merge_bytes_max`.
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import accumulate, groupby, pairwise
-from typing import Final, NamedTuple, Protocol
+from itertools import accumulate, chain, groupby, pairwise
+from typing import Any, Final, NamedTuple
 
-from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded, StageLost, VersionConflict
-from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit, Winner
+from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded
+from penstock.model import ANY, NewEvent, Published, StagedUnit
 from penstock.model.times import TICKS_MASK
 from penstock.store.contract import Commit, Placed
 from penstock.store.record import Columns, Record, columns_of, encode_commit
+from penstock.store.tables.appends import Appender
 
 UNIT_EVENTS_MAX: Final = 4096
 UNIT_BYTES_MAX: Final = 1 << 20
@@ -31,8 +32,6 @@ StreamKey = tuple[str, str]
 
 
 class Unit(NamedTuple):
-    """A unit as it is stored."""
-
     context: str
     stream: str
     part: int
@@ -40,9 +39,6 @@ class Unit(NamedTuple):
     low: bytes
     keys: bytes
     data: bytes
-
-
-# --- units ----------------------------------------------------------------------------------------------------
 
 
 def make_unit(
@@ -93,7 +89,6 @@ def columns_in(record: Record) -> Columns:
 
 
 def encode_keys(keys: Sequence[bytes]) -> bytes:
-    """Keys one after the other, after their lengths."""
     return struct.pack(f"<{len(keys)}I", *map(len, keys)) + b"".join(keys)
 
 
@@ -118,93 +113,10 @@ def low_of(unit: StagedUnit) -> bytes:
 
 
 def size_of(unit: StagedUnit) -> int:
-    """The bytes of a unit."""
     return len(unit.data) + len(unit.keys)
 
 
-# --- what is staged -------------------------------------------------------------------------------------------
-
-
-class Attempt(NamedTuple):
-    """An attempt as it is stored."""
-
-    id: int
-    part: int
-    attempt: str
-    units: int
-
-
-def is_repeat(staged: int, number: int, units: int) -> bool:
-    """Whether units were staged before; InvalidRequest if some before them are missing."""
-    if number + units <= staged:
-        return True
-    if number != staged:
-        raise InvalidRequest("number", f"is {number}; the next unit of this attempt is number {staged}")
-    return False
-
-
-def losers(job: str, staged: Iterable[Attempt], winners: Sequence[Winner]) -> list[int]:
-    """The ids of attempts that did not win; StageLost if a winner is incomplete."""
-    found = {(one.part, one.attempt): one for one in staged}
-    if len({winner.part for winner in winners}) != len(winners):
-        raise InvalidRequest("winners", "name a part twice")
-    for winner in winners:
-        one = found.pop((winner.part, winner.attempt), None)
-        if (one.units if one else 0) != winner.units:
-            raise StageLost(job, winner.part, winner.units, one.units if one else 0)
-    return [one.id for one in found.values()]
-
-
-def check_limits(size: int, size_max: int, units: int, units_max: int) -> None:
-    """Refuse to stage more for one job than is allowed."""
-    if size > size_max:
-        raise LimitExceeded("stage_bytes_max", size, size_max)
-    if units > units_max:
-        raise LimitExceeded("stage_units_max", units, units_max)
-
-
-def chunks(sizes: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
-    """Ids of units in order, in chunks that fit into memory."""
-    ids: list[int] = []
-    total = 0
-    for number, size in sizes:
-        if ids and total + size > FLUSH_BYTES:
-            yield ids
-            ids, total = [], 0
-        ids.append(number)
-        total += size
-    if ids:
-        yield ids
-
-
-# --- publishing -----------------------------------------------------------------------------------------------
-
-
-class Appends(Protocol):
-    """The appender of a backend."""
-
-    def stream_head(self, context: str, stream: str) -> int:
-        """A stream's last sequence."""
-
-    def place(self, commit: Commit) -> Appended:
-        """Append a commit."""
-
-    def flush(self) -> None:
-        """Write the buffered rows."""
-
-
-def check_expected(rows: Iterable[tuple[str, str, int, int]], appender: Appends) -> None:
-    """Compare the expected versions of a job with the streams; rows are context, stream, lowest and highest version."""
-    for context, stream, low, high in rows:
-        if low != high:
-            reason = f"of stream {stream} in context {context} is {low} in one row and {high} in another"
-            raise InvalidRequest("expected version", reason)
-        head = appender.stream_head(context, stream)
-        if low != head + 1:
-            raise VersionConflict(context, stream, low, head)
-
-
-def publish(units: Iterable[Unit], appender: Appends, merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:
+def publish(units: Iterable[Unit], appender: Appender[Any], merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:
     """Append units, which come by context, stream, lowest key, part and number. The caller rolls back a failure."""
     position = commits = events = unflushed = 0
     streams: set[StreamKey] = set()
@@ -222,20 +134,13 @@ def publish(units: Iterable[Unit], appender: Appends, merge_bytes_max: int = MER
 
 def _commits(units: Iterator[Unit], merge_bytes_max: int) -> Iterator[Columns]:
     first = next(units)
-    rest = _chained(first, units)
+    rest = chain([first], units)
     if first.keys:
         return _cut(_merged(rest, merge_bytes_max))
     return (columns_in(Record(unit.data, _AT)) for unit in rest)
 
 
-def _chained(first: Unit, rest: Iterator[Unit]) -> Iterator[Unit]:
-    yield first
-    yield from rest
-
-
 class _Open:
-    """A unit that is being merged."""
-
     def __init__(self, unit: Unit) -> None:
         record = Record(unit.data, _AT)
         self.size = len(unit.data)
@@ -271,7 +176,6 @@ def _merged(units: Iterator[Unit], bytes_max: int) -> Iterator[NewEvent]:
 
 
 def _cut(events: Iterable[NewEvent]) -> Iterator[Columns]:
-    """Commits of merged events."""
     held: list[NewEvent] = []
     size = 0
     for event in events:

@@ -14,7 +14,6 @@ POSTGRES: Final = ("postgresql://", "postgres://")
 
 
 def store_url(directory: Path) -> str:
-    """The URL of the embedded store in a directory."""
     return f"{SQLITE}{directory}"
 
 
@@ -39,19 +38,19 @@ def open_store(url: str, *, stream_cache_max: int, wal_bytes_max: int, group_acc
 
 def open_reader(url: str) -> Store:
     """Open an existing store for reading, next to the processes that write it."""
-    if url.startswith(POSTGRES):
-        shared: Store = _module("postgres").PostgresReader(url)
-        return shared
-    return SqliteReader(_directory(url))
+    if not url.startswith(POSTGRES):
+        return SqliteReader(_directory(url))
+    shared: Store = _module("postgres").PostgresReader(url)
+    return shared
 
 
 def open_import(url: str) -> StoreImport:
     """Start to fill a new store, or go on with an unfinished one."""
     if url.startswith(POSTGRES):
-        shared: StoreImport = _module("postgres.replacement").PostgresImport(url)
-        return shared
-    embedded: StoreImport = _module("sqlite.replacement").SqliteImport(_directory(url))
-    return embedded
+        store: StoreImport = _module("postgres.replacement").PostgresImport(url)
+    else:
+        store = _module("sqlite.replacement").SqliteImport(_directory(url))
+    return store
 
 
 def open_replacement(url: str, *, replace: bool) -> StoreReplacement:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.client.sync import Portal
@@ -46,7 +45,6 @@ class ThreadPool(WorkerPool):
         """Start nothing: threads start with the first job."""
 
     def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
-        """Run a job in a thread; returns a future."""
         if self._closing:
             raise Closed
         if self._under_way >= self._size + self._settings.reader_queue_max:
@@ -129,7 +127,6 @@ class Running:
         self.http: HttpGate | None = None
 
     async def start(self) -> None:
-        """Open the store and listen. If one fails, close all and raise."""
         async with AsyncExitStack() as undo:
             for part in (self.engine, self.mq, self.remits, self.res):
                 await part.start()
@@ -176,7 +173,11 @@ def _cut(server: TcpServer[Any]) -> None:
 
 
 class Server:
-    """A Penstock server for a test, made by `server`. It runs at once; `with` closes it at the end."""
+    """A server for a test: `with penstock.testing.server() as server`. It runs at once; `with` closes it at the end.
+
+    Its store is in a temporary directory, or in `data`, which stays. Settings are those of `penstock serve`, by name:
+    `server(event_bytes_max="1KiB")`. Raises BadSetting.
+    """
 
     def __init__(self, data: Path | str | None = None, **settings: Any) -> None:
         # One worker for iterators is enough, and it starts with the first iterator.
@@ -223,7 +224,6 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Whether it answers."""
         return self._running is not None
 
     def kill(self) -> None:
@@ -254,9 +254,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self) -> None:
@@ -279,10 +277,4 @@ class Server:
             self._portal.run(running.stop())
 
 
-def server(data: Path | str | None = None, **settings: Any) -> Server:
-    """Start a server for a test: `with penstock.testing.server() as server`.
-
-    Its store is in a temporary directory, or in `data`, which stays. Settings are those of `penstock serve`, by name:
-    `server(event_bytes_max="1KiB")`. Raises BadSetting.
-    """
-    return Server(data, **settings)
+server = Server

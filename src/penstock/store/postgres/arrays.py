@@ -22,42 +22,33 @@ _LENGTH: Final = Struct(">i")
 
 
 class Numbers(list[int]):
-    """A column of bigint."""
+    pass
 
 
 class Texts(list[str]):
-    """A column of text."""
+    pass
 
 
 class Blobs(list[bytes]):
-    """A column of bytea."""
+    pass
 
 
 def check(values: Iterable[Any]) -> None:
     """Refuse what PostgreSQL cannot hold: numbers over 64 bits, broken text, text with a NUL character."""
     for value in values:
         if isinstance(value, str):
-            _check_text(value)
+            if "\0" in value:
+                raise InvalidRequest("value", "cannot be stored: it contains a NUL character")
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidRequest("value", f"cannot be stored: {error}") from error
         elif isinstance(value, int):
-            _check_number(value)
+            if not -NUMBER_MAX <= value <= NUMBER_MAX:
+                raise InvalidRequest("value", f"cannot be stored: {value} does not fit into 64 bits")
         elif isinstance(value, Texts):
-            # Columns of numbers are made here, from numbers that were checked or given out here.
+            # The numbers in columns are checked before, or come from here.
             check(value)
-
-
-def _check_number(value: int) -> None:
-    if not -NUMBER_MAX <= value <= NUMBER_MAX:
-        raise InvalidRequest("value", f"cannot be stored: {value} does not fit into 64 bits")
-
-
-def _check_text(value: str) -> None:
-    if "\0" in value:
-        raise InvalidRequest("value", "cannot be stored: it contains a NUL character")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest("value", f"cannot be stored: {error}") from error
 
 
 class _ArrayDumper(Dumper):

@@ -66,8 +66,6 @@ class Start(NamedTuple):
 
 
 class Appender(appends.Appender[Database]):
-    """Appends on PostgreSQL."""
-
     def __init__(self, db: Database, history: PostgresHistory, writer: UUID, cache_max: int) -> None:
         super().__init__(db, cache_max)
         self._history = history
@@ -98,7 +96,6 @@ class Appender(appends.Appender[Database]):
         self._absent: set[StreamKey] = set()
 
     def load(self, asked: Iterable[StreamKey], streams: list[Any], contexts: list[Any]) -> None:
-        """Remember the answers for streams and contexts."""
         found = {(context, name): StreamState(number, head, name.encode()) for context, name, number, head in streams}
         self._streams |= found
         self._absent |= set(asked) - found.keys()
@@ -115,7 +112,6 @@ class Appender(appends.Appender[Database]):
 
     @property
     def changed_streams(self) -> list[StreamKey]:
-        """The streams with new events."""
         return list(self._staged_streams)
 
     def flush(self) -> None:
@@ -251,7 +247,6 @@ class Batch(transactions.Batch[Database]):
     # -- marks
 
     def load_marks(self, rows: list[Any], names: set[str]) -> None:
-        """Remember the answers for producers."""
         self._known_producers |= names
         self._marks |= {name: (number, result) for name, number, result in rows}
 
@@ -268,7 +263,6 @@ class Batch(transactions.Batch[Database]):
         self._used_producers.add(mark.producer)
 
     def send_marks(self) -> None:
-        """Send the saved marks."""
         if self._used_producers:
             names = sorted(self._used_producers)
             numbers = Numbers(self._marks[name][0] for name in names)

@@ -105,7 +105,6 @@ class Database:
 
     @property
     def is_held(self) -> bool:
-        """Whether a transaction is open here."""
         return self._pipeline is not None or self._is_in_turn
 
     @contextmanager
@@ -138,7 +137,6 @@ class Database:
             raise translate(error, write=self._is_for_writing) from error
 
     def commit(self) -> None:
-        """Commit, and wait for it."""
         try:
             done = self.connection.execute("COMMIT")
             self._leave_pipeline()
@@ -204,7 +202,6 @@ class Database:
         self.timeline = self._timeline()
 
     def close(self) -> None:
-        """Close the connection."""
         with suppress(psycopg.Error):
             self._leave_pipeline()
         self.connection.close()
@@ -232,7 +229,6 @@ class Database:
 
 
 def fetched(sent: psycopg.Cursor[Any], *, write: bool = True) -> list[Any]:
-    """Wait for the rows of a statement."""
     try:
         return sent.fetchall()
     except psycopg.Error as error:

@@ -29,8 +29,6 @@ _Place = tuple[int, int]
 
 
 class PostgresHistory(History[Database]):
-    """Reads of the history on PostgreSQL."""
-
     positions_per_query: ClassVar[int] = 1 << 14
     last_name: ClassVar[str | bytes] = "\U0010ffff" * 129
     """Names have at most 512 bytes."""
@@ -71,7 +69,7 @@ class PostgresHistory(History[Database]):
             values["sequence"] = reached + step
 
     def _quick_record_page(
-        self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None
+        self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None, checked: bool
     ) -> RecordPage | None:
         if wanted.context is None and wanted.prefix:
             return None
@@ -93,7 +91,7 @@ class PostgresHistory(History[Database]):
         last = head if end is None else min(end, head)
         if position > last:
             return RecordPage([], position, True)
-        records = [Record(data, first) for *_, first, data in rows if first is not None]
+        records = [Record(data, first, checked=checked) for *_, first, data in rows if first is not None]
         is_full = sum(record.count for record in records) >= limits.events_max or (
             sum(len(record.data) for record in records) >= limits.bytes_max
         )

@@ -201,14 +201,12 @@ class Hold(StoreHold):
         return self
 
     def rows(self, name: str, values: dict[str, Any] | None = None) -> list[Any]:
-        """All rows of a query of `exclusive.sql`."""
         try:
             return self.db.connection.execute(EXCLUSIVE_QUERIES[name], values).fetchall()
         except psycopg.Error as error:
             raise translate(error) from error
 
     def value(self, name: str, values: dict[str, Any] | None = None) -> Any:
-        """The first column of the first row."""
         return self.rows(name, values)[0][0]
 
     def _refuse_others(self) -> None:
@@ -257,7 +255,6 @@ class Hold(StoreHold):
 
 
 def own_tables() -> set[str]:
-    """The tables that a store consists of."""
     return {name for text in schema.migrations() for name in _CREATED.findall(text)}
 
 

@@ -38,7 +38,6 @@ def check(database: Database) -> int:
 
 
 def refuse_unfinished(database: Database) -> None:
-    """Refuse a store that is being filled."""
     if database.value("importing"):
         raise StoreUnfinished(database.target.shown)
 

@@ -149,7 +149,6 @@ class Database:
         return lambda: rows
 
     def run_many(self, name: str, rows: Sequence[Values]) -> None:
-        """Run a statement for every row."""
         try:
             self.connection.executemany(QUERIES[name], rows)
         except FOREIGN as error:
@@ -174,7 +173,6 @@ class Database:
         return before
 
     def pragma(self, name: str) -> int:
-        """A number that SQLite keeps about its file."""
         with self._translated():
             return int(self.connection.pragma(name))
 
@@ -271,7 +269,6 @@ class Database:
                 file.xClose()
 
     def uncopied_pages(self) -> int:
-        """How many pages of the WAL are not in the file yet."""
         with self._translated():
             frames, copied = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
         return max(0, frames - copied)
@@ -289,7 +286,6 @@ class Database:
         return True
 
     def close(self) -> None:
-        """Close the connection."""
         with self._translated():
             self.connection.close(True)
 
@@ -409,7 +405,6 @@ class Checkpointer:
                 break
 
     def close(self) -> None:
-        """End the thread."""
         self._closing.set()
         self._due.set()
         self._thread.join()

@@ -58,9 +58,6 @@ def make_directory(directory: Path, *, shared: bool = False) -> None:
         sync_directory(place.parent)
 
 
-# --- the lock -------------------------------------------------------------------------------------------------
-
-
 def is_served(directory: Path) -> bool:
     """Whether a process has the store open for writing."""
     return lock_owner(directory / LOCK_NAME) is not None
@@ -119,9 +116,6 @@ def readers_of(shared_memory: Path) -> list[str]:
     return names
 
 
-# --- permissions ----------------------------------------------------------------------------------------------
-
-
 class Place(NamedTuple):
     """The directory of a store or something in it: its name, owner, group and permissions."""
 
@@ -133,20 +127,17 @@ class Place(NamedTuple):
     mode: int
 
     def wanted(self, shared: bool) -> int:
-        """The permissions that it should have."""
         if shared:
             return SHARED_FOLDER if self.is_folder else SHARED_FILE
         return self.mode & ~_NOT_THE_OWNER
 
     @classmethod
     def of(cls, path: Path, name: str, status: os.stat_result) -> Self:
-        """From what the system says of it."""
         is_folder = stat.S_ISDIR(status.st_mode)
         return cls(path, name, is_folder, status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
 
     @property
     def shown(self) -> str:
-        """Its permissions in octal."""
         return f"{self.mode & 0o777:04o}"
 
 

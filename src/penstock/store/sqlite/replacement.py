@@ -50,8 +50,6 @@ _MAGIC: Final = b"SQLite format 3\0"
 
 
 class _ImportDatabase(Database):
-    """A connection to the file that is being filled."""
-
     def _configure(self, write: bool) -> None:
         super()._configure(write)
         self.connection.pragma("cache_size", -CACHE_KIB)

@@ -154,9 +154,6 @@ def blank(db: Database, table: Table, values: Iterable[Value]) -> Iterator[None]
             db.overwrite(table.name, column, row, data)
 
 
-# --- records --------------------------------------------------------------------------------------------------
-
-
 class ErasureStep(Step[Database]):
     """A step of the oldest erasures.
 
@@ -236,9 +233,6 @@ def seal(db: Database, op: Seal, unsealable: set[int]) -> bool:
         db.overwrite(RECORDS.name, "data", op.first, op.data)
     db.later("move_mark", {"position": op.next})
     return True
-
-
-# --- stages ---------------------------------------------------------------------------------------------------
 
 
 class SqliteStages(Stages[Database]):

@@ -97,7 +97,6 @@ class Appender(ABC, Generic[Db]):
         self._changed, self._log_bytes = set(point.changed), point.log_bytes
 
     def release(self) -> None:
-        """Keep everything since the savepoint."""
         self._undo = None
 
     def _clear_rows(self) -> None:
@@ -109,8 +108,7 @@ class Appender(ABC, Generic[Db]):
         self._log_bytes.clear()
 
     @abstractmethod
-    def flush(self) -> None:
-        """Write the buffered rows."""
+    def flush(self) -> None: ...
 
     def place(self, commit: Commit) -> Appended:
         """Give a commit its place in the history. If it raises, nothing has changed."""

@@ -30,8 +30,6 @@ FIRST_EVENT: Final = contract.ReadLimits(events_max=1, scan_ms_max=20)
 
 
 class Consumers(Store, Generic[Db]):
-    """Reads of subscriptions and queues."""
-
     db: Db
 
     def subscription(self, number: int) -> SubscriptionInfo | None:
@@ -99,7 +97,6 @@ class Later:
 
 
 def register(db: Statements, op: contract.Register) -> Later:
-    """Add or find a subscription."""
     values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter}
     db.later("add_subscription", {**values, "position": op.position})
     found = db.send("find_subscription", values)
@@ -107,14 +104,12 @@ def register(db: Statements, op: contract.Register) -> Later:
 
 
 def progress(db: Statements, op: contract.Progress) -> Later:
-    """Move a subscription that is still at the expected position."""
     values = {"id": op.subscription, "start": op.start, "next": op.next, "last_ticks": op.last_ticks}
     moved = db.send("progress_subscription", values)
     return _changed(moved, SubscriptionMoved(op.subscription) if op.strict else None)
 
 
 def set_bookmark(db: Statements, op: contract.SetBookmark) -> Later:
-    """Move a subscription from wherever it is."""
     values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter, "position": op.position}
     missing = SubscriptionNotFound(f"of {op.subscriber} to '{op.filter}' in context {op.context}")
     return _changed(db.send("set_subscription", values), missing)
@@ -133,7 +128,6 @@ def _changed(rows: Callable[[], list[Any]], missing: PenstockError | None) -> La
 
 
 def declare_queue(db: Statements, op: contract.DeclareQueue) -> Later:
-    """Add or find a queue."""
     values = {"name": op.name, "context": op.context}
     db.later("add_queue", {**values, "filter": op.filter, "position": op.position})
     found = db.send("queue", values)
@@ -148,7 +142,6 @@ def declare_queue(db: Statements, op: contract.DeclareQueue) -> Later:
 
 
 def acknowledge(db: Statements, op: contract.Acknowledge) -> Later:
-    """End an allocation that the subscriber still holds."""
     values = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
     ended = db.send("acknowledge", values)
 
@@ -162,26 +155,22 @@ def acknowledge(db: Statements, op: contract.Acknowledge) -> Later:
 
 
 def release(db: Statements, op: contract.Release, now: int) -> Later:
-    """Expire an allocation that the subscriber still holds."""
     place = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
     return _changed(db.send("release", {**place, "now": now, "counts": op.counts}), None)
 
 
 def move_queue(db: Statements, op: contract.MoveQueue) -> Later:
-    """Drop a queue's allocations and move its marker."""
     moved = db.send("move_queue", {"id": op.queue, "position": op.position})
     db.later("drop_allocations", {"id": op.queue})
     return _changed(moved, QueueNotFound(str(op.queue)))
 
 
 def set_dead_rule(db: Statements, op: contract.SetDeadRule) -> Later:
-    """Set after how many deliveries an allocation is a dead letter."""
     changed = db.send("set_dead_rule", {"id": op.queue, "dead_after": op.dead_after})
     return _changed(changed, QueueNotFound(str(op.queue)))
 
 
 def requeue(db: Statements, op: contract.Requeue, now: int) -> Later:
-    """Make a dead letter an expired allocation."""
     return _changed(db.send("put_back", {"queue_id": op.queue, "first": op.first, "now": now}), None)
 
 

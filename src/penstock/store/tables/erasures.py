@@ -9,14 +9,15 @@ record may hold a thousand commits of a stream.
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final, Generic, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 from penstock.errors import DamagedRecord, InvalidRequest
 from penstock.model import Over
-from penstock.store.contract import LOG_CONTEXT, Erasure, Hid, HideEvents, HideStream, IteratorState, Store
+from penstock.store.contract import LOG_CONTEXT, Hid, HideEvents, HideStream, IteratorState
 from penstock.store.erasure_filter import Hidden, add_entry, after, pack_ranges, unpack_ranges, visible
 from penstock.store.record import Record
-from penstock.store.tables.logs import Heads, restart_iterators
+from penstock.store.tables.appends import Appender
+from penstock.store.tables.logs import restart_iterators
 from penstock.store.tables.queries import Db, Statements
 
 log = logging.getLogger(__name__)
@@ -24,20 +25,7 @@ log = logging.getLogger(__name__)
 COMMITS_PER_QUERY: Final = 256
 
 
-class Ledger(Store, Generic[Db]):
-    """Reads of the ledger."""
-
-    db: Db
-
-    def open_erasures(self) -> int:
-        return int(self.db.value("open_erasures"))
-
-    def erasures(self, after: int, limit: int) -> list[Erasure]:
-        rows = self.db.rows("erasures", {"after": after, "limit": limit})
-        return [Erasure(*(*row[:4], unpack_ranges(row[4]), *row[5:])) for row in rows]
-
-
-def hide_stream(db: Statements, op: HideStream, heads: Heads, now: int) -> Hid:
+def hide_stream(db: Statements, op: HideStream, heads: Appender[Any], now: int) -> Hid:
     """Add an entry for a stream's present events, up to a sequence if the operation has one."""
     if op.context == LOG_CONTEXT:
         raise InvalidRequest("context", f"{LOG_CONTEXT} is that of logs; delete the log instead")
@@ -53,8 +41,7 @@ def hide_stream(db: Statements, op: HideStream, heads: Heads, now: int) -> Hid:
     return Hid(head - done, _restart(db, [(op.context, op.stream)], now))
 
 
-def hide_events(db: Statements, op: HideEvents, heads: Heads, now: int) -> Hid:
-    """Add an entry for events by position."""
+def hide_events(db: Statements, op: HideEvents, heads: Appender[Any], now: int) -> Hid:
     heads.flush()
     before = 0
     for first, last in op.ranges:
@@ -79,8 +66,6 @@ def _restart(db: Statements, streams: Sequence[tuple[str, str]], now: int) -> li
 
 
 class Entry(NamedTuple):
-    """An open entry of the ledger."""
-
     id: int
     context: str | None
     stream: str | None
@@ -102,11 +87,9 @@ class Step(ABC, Generic[Db]):
 
     @property
     def is_over(self) -> bool:
-        """Whether the budget is used up."""
         return self.records_left <= 0 or self._bytes_left < 0
 
     def spend(self, size: int, rows: int = 1) -> None:
-        """Count rewritten rows of this size."""
         self.records_left -= rows
         self._bytes_left -= size
 
@@ -185,5 +168,4 @@ class Step(ABC, Generic[Db]):
         return record.last
 
     @abstractmethod
-    def _replace(self, record: Record, data: bytes) -> None:
-        """Replace the data of a record."""
+    def _replace(self, record: Record, data: bytes) -> None: ...

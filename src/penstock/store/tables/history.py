@@ -29,8 +29,6 @@ class StreamRange(NamedTuple):
 
 
 class History(Store, Generic[Db]):
-    """Reads of the history."""
-
     db: Db
     positions_per_query: ClassVar[int]
     """How many positions one query may scan, so that a sparse scan checks its deadline between queries."""
@@ -119,8 +117,10 @@ class History(Store, Generic[Db]):
             return Page(events[: limits.events_max], events[limits.events_max].position, False)
         return Page(events, page.next, page.end)
 
-    def read_records(self, position: int, wanted: EventFilter, limits: ReadLimits) -> RecordPage:
-        return self._record_page(position, wanted, limits, None)
+    def read_records(
+        self, position: int, wanted: EventFilter, limits: ReadLimits, *, checked: bool = True
+    ) -> RecordPage:
+        return self._record_page(position, wanted, limits, None, checked=checked)
 
     def find_position(self, wanted: EventFilter, ticks: int, limits: ReadLimits, start: int = 1) -> Search:
         if start == 1 and wanted.context is not None:
@@ -134,9 +134,11 @@ class History(Store, Generic[Db]):
         return Search(None, page.next, page.end)
 
     @retried
-    def _record_page(self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None) -> RecordPage:
+    def _record_page(
+        self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None, *, checked: bool = True
+    ) -> RecordPage:
         position = max(position, 1)
-        if page := self._quick_record_page(position, wanted, limits, end):
+        if page := self._quick_record_page(position, wanted, limits, end, checked):
             return page
         deadline = time.monotonic() + limits.scan_ms_max / 1000
         records: list[Record] = []
@@ -157,7 +159,8 @@ class History(Store, Generic[Db]):
                 events_left = limits.events_max - events + position - low
                 left = {"events_max": events_left, "bytes_max": limits.bytes_max - size}
                 for first, data in self.db.each(name, {**values, **left, "limit": max(events_left, 1)}):
-                    record = Record(data, first)
+                    # A record without its erased events is a new one, with a checksum of its own: check the old one.
+                    record = Record(data, first, checked=checked or bool(hidden))
                     records.append(visible(record, hidden) if hidden else record)
                     events += record.last + 1 - max(first, position)
                     size += len(data)
@@ -170,7 +173,7 @@ class History(Store, Generic[Db]):
         return page_to(last)
 
     def _quick_record_page(
-        self, _position: int, _wanted: EventFilter, _limits: ReadLimits, _end: int | None
+        self, _position: int, _wanted: EventFilter, _limits: ReadLimits, _end: int | None, _checked: bool
     ) -> RecordPage | None:
         """A page from a single statement; None if that is not possible."""
         return None
@@ -211,7 +214,6 @@ class History(Store, Generic[Db]):
 def stream_page(
     wanted: StreamRange, first: int, limits: ReadLimits, records: Iterable[Located], hidden: Hidden
 ) -> Page:
-    """A page of a stream's events from a sequence on."""
     _, context, stream, end, backward = wanted
     step = -1 if backward else 1
     events: list[Event] = []
@@ -240,7 +242,7 @@ def stream_page(
 
 
 def after_prefix(prefix: str) -> str | None:
-    """The first text after all names with a prefix; None if there is none."""
+    """The first text after all names with a prefix; None if no text follows them."""
     while prefix and prefix[-1] == "\U0010ffff":
         prefix = prefix[:-1]
     if not prefix:

@@ -204,7 +204,6 @@ class Index:
         return found
 
     def write(self) -> None:
-        """Write the rows that were noted."""
         db = self._db
         db.run_many("import_top", [(c.id, c.name.decode(), c.top, c.block) for c in self._changed.values()])
         db.run_many("add_stream", self._new_streams)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import accumulate
 from struct import unpack_from
-from typing import Any, Final, Generic, Protocol
+from typing import Any, Final, Generic
 
 from penstock.errors import (
     InvalidRequest,
@@ -19,28 +19,14 @@ from penstock.model import Over, check_context, check_name, check_stream
 from penstock.store import contract
 from penstock.store.contract import IteratorState, LogInfo, Store
 from penstock.store.erasure_filter import add_entry
+from penstock.store.tables.appends import Appender
 from penstock.store.tables.queries import Db, Queries, Statements, retried
 
 LAST_LOG: Final = "last_log"
 """The key of the creation time (ticks) of the newest log."""
 
 
-class Heads(Protocol):
-    """Where the history ends, with the batch that is being written."""
-
-    head: int
-    """The last position."""
-
-    def stream_head(self, context: str, stream: str, /) -> int:
-        """A stream's last sequence."""
-
-    def flush(self) -> None:
-        """Write the buffered rows, because a query must see them."""
-
-
 class Logs(Store, Generic[Db]):
-    """Reads of logs and iterators."""
-
     db: Db
 
     def log(self, name: str) -> LogInfo | None:
@@ -97,11 +83,9 @@ class KnownLogs:
         self._names: set[str] = set()
 
     def unknown(self, names: Iterable[str]) -> set[str]:
-        """The names that are not in memory."""
         return set(names) - self._names
 
     def add(self, names: Iterable[str]) -> None:
-        """Remember logs that the database has."""
         if len(self._names) >= self._names_max:
             self._names.clear()
         self._names.update(names)
@@ -115,14 +99,10 @@ class KnownLogs:
         return True
 
     def forget(self) -> None:
-        """Ask the database again."""
         self._names.clear()
 
 
-# --- logs -----------------------------------------------------------------------------------------------------
-
-
-def add_log(db: Statements, op: contract.AddLog, heads: Heads, now: int) -> bool:
+def add_log(db: Statements, op: contract.AddLog, heads: Appender[Any], now: int) -> bool:
     """Add a log that begins after the present events of its stream, unless it exists."""
     if db.row("log", {"name": op.name}) is not None:
         return False
@@ -143,7 +123,7 @@ def _last_log(db: Statements, now: int) -> int:
     return max(now, db.value("last_log") or 0) if kept is None else int(kept)
 
 
-def delete_log(db: Statements, op: contract.DeleteLog, heads: Heads, now: int) -> bool:
+def delete_log(db: Statements, op: contract.DeleteLog, heads: Appender[Any], now: int) -> bool:
     """Delete a log and everything made from it, and add its events to the ledger of erasures."""
     row = db.row("log", {"name": op.name})
     if row is None or op.created not in (None, row[1]):
@@ -158,17 +138,12 @@ def delete_log(db: Statements, op: contract.DeleteLog, heads: Heads, now: int) -
     return True
 
 
-# --- iterators ------------------------------------------------------------------------------------------------
-
-
 def iterator_of(row: tuple[Any, ...]) -> IteratorState:
-    """An iterator from its row."""
     # SQLite stores a boolean as a number.
     return IteratorState(*(*row[:6], bool(row[6]), *row[7:]))
 
 
 def add_iterator(db: Statements, op: contract.AddIterator, now: int) -> IteratorState:
-    """Add an iterator unless the same exists."""
     if reason := check_name(op.name):
         raise InvalidRequest("iterator", reason)
     row = db.row("iterator", {"name": op.name})
@@ -203,7 +178,6 @@ def add_iterator(db: Statements, op: contract.AddIterator, now: int) -> Iterator
 
 
 def delete_iterator(db: Statements, op: contract.DeleteIterator, now: int) -> bool:
-    """Delete an iterator of a log and everything made from it."""
     row = db.row("iterator", {"name": op.name})
     if row is None or row[2] != op.log:
         raise IteratorNotFound(op.name)

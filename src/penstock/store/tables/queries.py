@@ -18,7 +18,6 @@ _MIGRATION: Final = re.compile(r"(\d{4})_\w+\.sql")
 
 
 def load_queries(package: str, file: str) -> dict[str, str]:
-    """The queries of a file by their names."""
     text = files(package).joinpath(file).read_text(encoding="utf-8")
     queries: dict[str, str] = {}
     for part in text.split(_MARK)[1:]:
@@ -84,8 +83,7 @@ class BulkRows(Protocol):
     def value(self, name: str, values: dict[str, Any] = ..., /) -> Any:
         """The first column of the first row, or None."""
 
-    def run_many(self, name: str, rows: Sequence[Sequence[Any]], /) -> None:
-        """Run a statement for every row."""
+    def run_many(self, name: str, rows: Sequence[Sequence[Any]], /) -> None: ...
 
 
 class _HasDatabase(Protocol):

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.errors import StorageFailure
-from penstock.store.contract import STATE_TABLES, Outcome, StoreState, Transaction, Unsealed
+from penstock.store.contract import STATE_TABLES, Erasure, Outcome, StoreState, Transaction, Unsealed
 from penstock.store.erasure_filter import unpack_ranges
 from penstock.store.seals import BLOCK_BITS, checked, group
 from penstock.store.tables.consumers import Consumers
-from penstock.store.tables.erasures import Ledger
 from penstock.store.tables.history import History
 from penstock.store.tables.logs import Logs
 from penstock.store.tables.queries import Db, Queries, retried
@@ -20,7 +19,7 @@ INDEXED: Final = STATE_TABLES["iterators"].index("indexed")
 Row = tuple[Any, ...]
 
 
-class Reader(History[Db], Consumers[Db], Logs[Db], Ledger[Db], Verification[Db]):
+class Reader(History[Db], Consumers[Db], Logs[Db], Verification[Db]):
     """A store that is open for reading, next to the processes that write it."""
 
     @retried
@@ -28,6 +27,13 @@ class Reader(History[Db], Consumers[Db], Logs[Db], Ledger[Db], Verification[Db])
         with self.db.snapshot():
             tables = {name: state_table(self.db, name) for name in STATE_TABLES}
             return StoreState(self.identity(), self.head(), self.sealed(), tables)
+
+    def open_erasures(self) -> int:
+        return int(self.db.value("open_erasures"))
+
+    def erasures(self, after: int, limit: int) -> list[Erasure]:
+        rows = self.db.rows("erasures", {"after": after, "limit": limit})
+        return [Erasure(*(*row[:4], unpack_ranges(row[4]), *row[5:])) for row in rows]
 
     def sealed(self) -> int:
         return int(self.db.value("sealed"))

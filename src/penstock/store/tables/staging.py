@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from struct import pack
 from typing import Any, Generic
 
-from penstock.errors import InvalidRequest, IteratorNotFound, OutputMoved
+from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, OutputMoved, StageLost, VersionConflict
 from penstock.model import Installed, IteratorKind, Winner
 from penstock.store import outputs, staging
 from penstock.store.contract import Install, Placed, Publish, Stage, WriteOutput
 from penstock.store.outputs import Row, Rows
-from penstock.store.staging import Attempt, Unit
+from penstock.store.staging import FLUSH_BYTES, Unit
 from penstock.store.tables.appends import Appender, StreamKey
 from penstock.store.tables.logs import iterator_of
 from penstock.store.tables.queries import Db
@@ -36,11 +36,16 @@ class Stages(ABC, Generic[Db]):
             raise IteratorNotFound(f"of number {owner}")
         attempt = {"job": op.job, "part": op.part, "attempt": op.attempt}
         _, has = self._db.row("stage", attempt) or (0, 0)
-        if staging.is_repeat(has, op.number, len(op.units)):
+        if op.number + len(op.units) <= has:
             return False
+        if op.number != has:
+            raise InvalidRequest("number", f"is {op.number}; the next unit of this attempt is number {has}")
         size, units = self._db.row("staged_size", {"job": op.job})
         added = sum(map(staging.size_of, op.units))
-        staging.check_limits(size + added, op.bytes_max, units + len(op.units), op.units_max)
+        if size + added > op.bytes_max:
+            raise LimitExceeded("stage_bytes_max", size + added, op.bytes_max)
+        if units + len(op.units) > op.units_max:
+            raise LimitExceeded("stage_units_max", units + len(op.units), op.units_max)
         self._add(self._db.value("grow_stage", {**attempt, "used": now, "units": len(op.units), "bytes": added}), op)
         return True
 
@@ -50,7 +55,13 @@ class Stages(ABC, Generic[Db]):
         self._keep_winners(op.job, op.winners)
         expected = self._db.rows("staged_expected", job)
         self._look_up([(context, stream) for context, stream, *_ in expected])
-        staging.check_expected(expected, self._appender)
+        for context, stream, low, high in expected:
+            if low != high:
+                reason = f"of stream {stream} in context {context} is {low} in one row and {high} in another"
+                raise InvalidRequest("expected version", reason)
+            head = self._appender.stream_head(context, stream)
+            if low != head + 1:
+                raise VersionConflict(context, stream, low, head)
         placed = staging.publish(self._in_order(op.job), self._appender)
         self._appender.flush()
         self.drop("stages_of_job", job)
@@ -83,7 +94,6 @@ class Stages(ABC, Generic[Db]):
         return items
 
     def drop_orphans(self) -> None:
-        """Drop the staged output of deleted iterators."""
         self.drop("orphan_stages", {})
 
     def drop(self, query: str, values: dict[str, Any]) -> int:
@@ -94,30 +104,44 @@ class Stages(ABC, Generic[Db]):
         return len(ids)
 
     def _keep_winners(self, job: str, winners: Sequence[Winner]) -> None:
-        lost = staging.losers(job, (Attempt(*row) for row in self._db.rows("stages_of_job", {"job": job})), winners)
-        if lost:
-            self._remove(lost)
+        """Remove the attempts that did not win; StageLost if a winner is incomplete."""
+        found = {
+            (part, attempt): (number, units)
+            for number, part, attempt, units in self._db.rows("stages_of_job", {"job": job})
+        }
+        if len({winner.part for winner in winners}) != len(winners):
+            raise InvalidRequest("winners", "name a part twice")
+        for winner in winners:
+            _, units = found.pop((winner.part, winner.attempt), (0, 0))
+            if units != winner.units:
+                raise StageLost(job, winner.part, winner.units, units)
+        if found:
+            self._remove([number for number, _ in found.values()])
 
     def _in_order(self, job: str) -> Iterator[Unit]:
-        for ids in staging.chunks(self._db.rows("staged_order", {"job": job})):
-            found = self._units(ids)
-            for number in ids:
-                yield found[number]
+        """The units of a job, read in groups that fit into memory."""
+        ids: list[int] = []
+        total = 0
+        # The last pair ends the last group.
+        for number, size in (*self._db.rows("staged_order", {"job": job}), (None, FLUSH_BYTES)):
+            if ids and total + size > FLUSH_BYTES:
+                found = self._units(ids)
+                yield from (found[each] for each in ids)
+                ids, total = [], 0
+            ids.append(number)
+            total += size
 
     def _look_up(self, keys: Collection[StreamKey], /) -> None:
         """Load streams into the appender; a backend with slow round trips loads all at once."""
 
     @abstractmethod
-    def _add(self, number: int, op: Stage, /) -> None:
-        """Add units to the stage of a number."""
+    def _add(self, number: int, op: Stage, /) -> None: ...
 
     @abstractmethod
-    def _units(self, ids: list[int], /) -> Mapping[int, Unit]:
-        """Units by their ids."""
+    def _units(self, ids: list[int], /) -> Mapping[int, Unit]: ...
 
     @abstractmethod
-    def _remove(self, ids: Collection[int], /) -> None:
-        """Remove stages with all their units."""
+    def _remove(self, ids: Collection[int], /) -> None: ...
 
     @abstractmethod
     def forget_state(self, iterator: int, /) -> None:
@@ -150,7 +174,6 @@ class _Installation:
             raise InvalidRequest("build", reason)
 
     def add(self, chunks: Iterable[bytes]) -> None:
-        """Add the items that the iterator does not have yet."""
         op, found = self._op, self.iterator
         rows = Rows(self.items - op.items)
         held: Row | None = None

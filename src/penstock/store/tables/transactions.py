@@ -36,7 +36,6 @@ Pending = list[Result | Later] | PenstockError
 
 
 def check_mark(mark: ProducerMark) -> None:
-    """Refuse a mark with a bad name or number."""
     if reason := check_name(mark.producer):
         raise InvalidRequest("producer", reason)
     if not -NUMBER_MAX <= mark.number <= NUMBER_MAX:
@@ -54,7 +53,6 @@ def stored_results(mark: ProducerMark, number: int, results: bytes) -> list[Appe
 
 
 def pack_results(ops: Sequence[Operation], results: Sequence[object]) -> bytes:
-    """The results of a transaction as a mark stores them."""
     packed = b""
     for op, result in zip(ops, results, strict=True):
         if isinstance(result, Appended):
@@ -138,9 +136,13 @@ class Batch(ABC, Generic[Db]):
                 if (before := self.find_mark(mark)) is not None:
                     return first_results(ops, before, mark)
             if (refusal := refusal or self.refusal) is not None:
+                is_known = self._is_behind(ops) and not (self.refusal is not None and self.has_open_receipts(ops))
                 # Returned, not raised: the caller would take StorageFull for a failure of the database.
-                return self._recognised(ops) or refusal
-            results = self._carry_out(ops)
+                return self._repeat(ops) if is_known else refusal
+            if len(ops) == 1 and self.is_atomic(ops[0]):
+                results = [self.apply(ops[0])]
+            else:
+                results = self._repeat(ops) if len(ops) > 1 and self._is_behind(ops) else self.together(ops)
             if mark is not None:
                 self.save_mark(mark, pack_results(ops, results))
             return results
@@ -149,15 +151,7 @@ class Batch(ABC, Generic[Db]):
         except PenstockError as error:
             return error
 
-    def _carry_out(self, ops: Sequence[Operation]) -> list[Result | Later]:
-        if len(ops) == 1 and self.is_atomic(ops[0]):
-            return [self.apply(ops[0])]
-        if len(ops) > 1 and self._is_behind(ops):
-            return self._repeat(ops)
-        return self.together(ops)
-
     def apply(self, op: Operation) -> Result | Later:
-        """Carry out one operation."""
         return HANDLERS[type(op)](self, op)
 
     def together(self, ops: Sequence[Operation]) -> list[Result | Later]:
@@ -193,12 +187,6 @@ class Batch(ABC, Generic[Db]):
         """Whether all streams are past the expected versions of the commits: a repeat or a conflict."""
         commits = [op for op in ops if isinstance(op, Commit)]
         return bool(commits) and all(map(self.appender.is_behind, commits))
-
-    def _recognised(self, ops: Sequence[Operation]) -> list[Result | Later] | None:
-        """The first results of a refused transaction that the store already has."""
-        if not self._is_behind(ops) or (self.refusal is not None and self.has_open_receipts(ops)):
-            return None
-        return self._repeat(ops)
 
     def _repeat(self, ops: Sequence[Operation]) -> list[Result | Later]:
         """The first results of commits that the store already has; VersionConflict if it has others."""
@@ -293,5 +281,4 @@ HANDLERS: Final[dict[type[Operation], Callable[[Batch[Any], Any], Result | Later
 
 
 def waited(result: Result | Later) -> Result:
-    """A result, after waiting for it if necessary."""
     return result.result() if isinstance(result, Later) else result

@@ -57,13 +57,10 @@ class _Sums:
         self._sums[(position >> BLOCK_BITS) % PARTS] += sign * hash((stream_id, last, position, length))
 
     def compare(self) -> None:
-        """Find the parts that differ, after all commits are counted."""
         self.wrong = {part for part, total in enumerate(self._sums) if total}
 
 
 class Verification(Store, Generic[Db]):
-    """The check of a whole store."""
-
     db: Db
 
     def verify(self, progressed: Progressed) -> Iterator[Finding]:
@@ -210,7 +207,6 @@ class _RecordCheck:
         self._blocks: set[tuple[int | None, int]] = set()
 
     def record(self, row: _Row) -> Iterator[Finding]:
-        """The faults of a record and its row."""
         try:
             record = Record(row.data, row.position)
             record.events()

@@ -270,30 +270,21 @@ class Fields:
         return self._frames[at]
 
     def text(self, field: str) -> str:
-        """The next frame as text."""
         return read_text(self.frame(field), field)
 
-    def text_or_none(self, field: str) -> str | None:
-        """The next frame as text; an empty one is null."""
-        return self.text(field) or None
-
     def number(self, field: str) -> int:
-        """The next frame as a number."""
         return self._scalars.read_number(self.frame(field), field)
-
-    def number_or_none(self, field: str) -> int | None:
-        """The next frame as a number; an empty one is null."""
-        frame = self.frame(field)
-        return self._scalars.read_number(frame, field) if frame else None
 
     def ticks(self, field: str) -> int:
         """The next frame as a datetime, whatever its kind."""
         return ticks_of(self._scalars.read_stamp(self.frame(field), field))
 
-    def ticks_or_none(self, field: str) -> int | None:
-        """The next frame as a datetime; an empty one is null."""
-        frame = self.frame(field)
-        return ticks_of(self._scalars.read_stamp(frame, field)) if frame else None
+    def or_none(self, read: Callable[["Fields", str], T], field: str) -> T | None:
+        """What a reader makes of the next frame; an empty one is null."""
+        if self.frame(field):
+            self._at -= 1
+            return read(self, field)
+        return None
 
     def flag(self, field: str) -> bool:
         frame = self.frame(field)

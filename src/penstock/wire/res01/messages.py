@@ -9,7 +9,7 @@ in our own dialect: then all frames after the tag, joined, are one byte string w
 and the fields themselves, split into frames anywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise
@@ -188,6 +188,8 @@ LARGE: Final = {LARGE_TAG: TEXT_TAG, OWN_LARGE_TAG: OWN_TAG}
 """The tags of messages in one byte string, and the tags of the same messages in frames."""
 FIELDS_MAX: Final = 250_000
 """Fields of one Res01L message: empty ones cost little to send, but much to decode."""
+LONG_FIELD_BYTES: Final = 4096
+"""From here on a frame of its own costs less than a copy."""
 _COUNT: Final = Struct("<I")
 
 
@@ -211,7 +213,7 @@ class Framed(NamedTuple):
         """An answer of the exchange as frames that fit."""
         if self.large_tag:
             # The fields follow the empty frame and the tag.
-            answer = [b"", self.large_tag, *split_frames(join_fields(answer[2:]), self.frame_bytes_max)]
+            answer = [b"", self.large_tag, *large_frames(answer[2:], self.frame_bytes_max)]
         return answer[1:] if self.bare else answer
 
     def refusal(self, size: int) -> Frames:
@@ -248,7 +250,24 @@ def fitting(present: Presenter, frame_bytes_max: int, events: list[Event]) -> Fr
 
 def join_fields(fields: Sequence[bytes]) -> bytes:
     """Fields of any length as one byte string."""
-    return b"".join((pack(f"<{len(fields) + 1}I", len(fields), *map(len, fields)), *fields))
+    return b"".join((_lengths(fields), *fields))
+
+
+def _lengths(fields: Sequence[bytes]) -> bytes:
+    return pack(f"<{len(fields) + 1}I", len(fields), *map(len, fields))
+
+
+def large_frames(fields: Sequence[bytes], frame_bytes_max: int) -> Iterator[bytes]:
+    """The same byte string, split into frames that fit. Long fields are not joined first, and views not copied."""
+    small: list[bytes] = [_lengths(fields)]
+    for field in fields:
+        if len(field) < LONG_FIELD_BYTES:
+            small.append(field)
+            continue
+        yield from split_frames(b"".join(small), frame_bytes_max)
+        small.clear()
+        yield from split_frames(field, frame_bytes_max)
+    yield from split_frames(b"".join(small), frame_bytes_max)
 
 
 def split_fields(content: bytes) -> Frames:

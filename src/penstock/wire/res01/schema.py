@@ -77,12 +77,12 @@ class Scalar(NamedTuple):
         """A field of this kind. By default its attribute is the same name in snake case."""
         return Field(field, self, _CAPITAL.sub(r"_\1", field).lower() if attribute is None else attribute, **more)
 
-    def or_null(self, read: Callable[[Fields, str], Any]) -> "Scalar":
+    def or_null(self) -> "Scalar":
         """The same where an empty frame is null."""
-        text, binary = self.text, self.binary
+        read, text, binary = self.read, self.text, self.binary
         return Scalar(
             f"{self.name} or empty",
-            read,
+            lambda fields, field: fields.or_none(read, field),
             lambda value: b"" if value is None else text(value),
             None if binary is None else lambda value: b"" if value is None else binary(value),
         )
@@ -100,13 +100,13 @@ def _binary_time(ticks: int) -> bytes:
 _decimal: Final[Callable[[int], bytes]] = b"%d".__mod__
 
 STRING: Final = Scalar("string", Fields.text, str.encode)
-STRING_OR_NULL: Final = STRING.or_null(Fields.text_or_none)
+STRING_OR_NULL: Final = STRING.or_null()
 INT: Final = Scalar("int", Fields.number, _decimal, BINARY_SCALARS.write_int)
 LONG: Final = Scalar("long", Fields.number, _decimal, BINARY_SCALARS.write_long)
-LONG_OR_NULL: Final = LONG.or_null(Fields.number_or_none)
-LONG_OR_ZERO: Final = Scalar("long or empty", lambda fields, field: fields.number_or_none(field) or 0, _decimal)
+LONG_OR_NULL: Final = LONG.or_null()
+LONG_OR_ZERO: Final = Scalar("long or empty", lambda fields, field: fields.or_none(Fields.number, field) or 0, _decimal)
 TIME: Final = Scalar("datetime", Fields.ticks, _time, _binary_time)
-TIME_OR_NULL: Final = TIME.or_null(Fields.ticks_or_none)
+TIME_OR_NULL: Final = TIME.or_null()
 GUID: Final = Scalar("guid", Fields.guid, swap_guid)
 BYTES: Final = Scalar("bytes", Fields.frame, bytes)
 BYTES_OR_NULL: Final = Scalar("bytes or empty", lambda fields, field: fields.frame(field) or None, lambda b: b or b"")
@@ -253,7 +253,7 @@ class Mark:
     frames = 2
 
     def read(self, fields: Fields, _field: str) -> ProducerMark | None:
-        producer, number = fields.text("Producer"), fields.number_or_none("Number")
+        producer, number = fields.text("Producer"), fields.or_none(Fields.number, "Number")
         if bool(producer) != (number is not None):
             missing = "Number" if producer else "Producer"
             raise InvalidRequest(missing, "is empty; a mark has both Producer and Number, and no mark has neither")

@@ -1,6 +1,6 @@
 """Generates the table of commands in docs/protocols/res01.md.
 
-`python -m penstock.wire.res01.page docs/protocols/res01.md` writes it; `make docs` does, and a test compares.
+`make docs` runs it, and a test compares.
 """
 
 import re
