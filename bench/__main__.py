@@ -24,6 +24,7 @@ from bench import (
     res01,
     seal,
     spark,
+    zmtp,
 )
 from bench.report import Report
 
@@ -37,6 +38,7 @@ SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
     "res01": res01.run,
     "mq": mq.run,
     "mqgate": mqgate.run,
+    "zmtp": zmtp.run,
     "client": client.run,
     "remits": remits.run,
     "spark": spark.run,

@@ -36,13 +36,14 @@ def fresh(data: Path) -> Path:
 
 @contextmanager
 def server(directory: Path) -> Iterator[dict[str, str]]:
-    """A server process on free ports; the addresses of its gates by name."""
+    """A server process on free ports; the addresses of its gates by name, and its pid."""
     command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory), "--res", "tcp://127.0.0.1:0"]
     command += ["--mq", "127.0.0.1:0", "--remits", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield dict(pair.split("=", 1) for pair in process.stdout.readline().split()[2:])
+            gates = dict(pair.split("=", 1) for pair in process.stdout.readline().split()[2:])
+            yield {**gates, "pid": str(process.pid)}
         finally:
             process.terminate()
 

@@ -22,10 +22,10 @@ from penstock.settings import (
     ResolvedSettings,
     Settings,
     explain,
+    format_value,
     host_and_port,
     load,
     resolve,
-    shown,
 )
 
 MIB = 1024 * 1024
@@ -426,7 +426,7 @@ def test_every_default_passes_its_own_parser() -> None:
     for row in TABLE.values():
         if row.default is not None:
             assert row.parse(row.default) == row.default
-            assert row.parse(shown(row.name, row.default)) == row.default
+            assert row.parse(format_value(row.name, row.default)) == row.default
 
 
 def test_every_limit_refuses_what_is_below_zero() -> None:
@@ -438,7 +438,7 @@ def test_every_limit_refuses_what_is_below_zero() -> None:
 
 @given(st.integers(min_value=64 * 1024))
 def test_a_shown_size_parses_back(value: int) -> None:
-    assert load({"wal_bytes_max": shown("wal_bytes_max", value)}, {}).wal_bytes_max == value
+    assert load({"wal_bytes_max": format_value("wal_bytes_max", value)}, {}).wal_bytes_max == value
 
 
 EXAMPLES: dict[str, object] = {
@@ -466,7 +466,7 @@ def other_values() -> Settings:
 
 def test_every_setting_survives_the_way_through_flags_environment_and_file(tmp_path: Path) -> None:
     wanted = other_values()
-    texts = {name: shown(name, getattr(wanted, name)) for name in TABLE}
+    texts = {name: format_value(name, getattr(wanted, name)) for name in TABLE}
     document = "".join(f"{name} = {json.dumps(value)}\n" for name, value in texts.items())
     assert all(getattr(wanted, name) != TABLE[name].default for name in TABLE)
     assert load(texts, {}) == wanted

@@ -486,9 +486,11 @@ class DeadlinePassed(PenstockError):
 
     def __str__(self) -> str:
         why = f" ({self.reason})" if self.reason else ""
-        known = (
-            "it was sent and may have been done" if self.was_sent else "nothing was sent, so it is safe to try again"
+        sent, unsent = (
+            "it was sent, and the server may have carried it out",
+            "nothing was sent, so it is safe to try again",
         )
+        known = sent if self.was_sent else unsent
         return f"no answer within {self.seconds:g} s{why}: {known}"
 
     @property

@@ -103,14 +103,14 @@ def private(path: str | Path, flags: int) -> int:
     """
     descriptor = open_file(path, flags)
     try:
-        settle(descriptor, Path(path))
+        restrict_access(descriptor, Path(path))
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def settle(descriptor: int, path: Path) -> None:
+def restrict_access(descriptor: int, path: Path) -> None:
     """Close an open file to others, if it is ours; open it to the group of a shared folder."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():

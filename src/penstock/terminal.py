@@ -30,14 +30,14 @@ _JOINED: Final = "\u0590"
 """From here on there are scripts, and emoji, whose characters join; a joiner between others only hides."""
 
 
-def shown(text: str) -> str:
+def escape(text: str) -> str:
     r"""A text in one line: what could mislead is escaped, as in `\x1b` or `\n`."""
     if _is_plain(text):
         return text
     return _HIDDEN.sub(lambda found: _escaped(found, is_json=False), text)
 
 
-def shown_document(text: str) -> str:
+def escape_document(text: str) -> str:
     r"""Lines of JSON or CSV; characters that could mislead are escaped as JSON does it: `\u001b`."""
     if _is_plain(text.replace("\n", "")):
         return text
@@ -46,7 +46,7 @@ def shown_document(text: str) -> str:
 
 def one_line(text: str) -> str:
     """A text of several lines in one, escaped."""
-    return shown(" | ".join(line.strip() for line in text.splitlines()))
+    return escape(" | ".join(line.strip() for line in text.splitlines()))
 
 
 def complain(message: str, code: int) -> int:
@@ -74,7 +74,7 @@ def escape_python() -> None:
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     text = "".join(traceback.format_exception(kind, error, trace))
-    sys.stderr.write("".join(f"{shown(line)}\n" for line in text.splitlines()))
+    sys.stderr.write("".join(f"{escape(line)}\n" for line in text.splitlines()))
 
 
 def _is_plain(text: str) -> bool:

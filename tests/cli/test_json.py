@@ -19,7 +19,7 @@ from penstock.event_json import Defaults, event_document
 from penstock.interchange.json_format import from_json_lines
 from penstock.model import Event
 from penstock.model.times import TICKS_MAX, stamp_of, text_of_ticks, ticks_of_text
-from penstock.terminal import LogLines, escape_python, shown, shown_document
+from penstock.terminal import LogLines, escape, escape_document, escape_python
 
 JOINERS = "\u200c\u200d"
 
@@ -166,18 +166,18 @@ def unseen(text: str) -> list[str]:
 
 def test_every_character_that_cannot_be_seen_is_escaped() -> None:
     every = "".join(map(chr, range(0x110000)))
-    assert unseen(shown(every)) == []
-    assert set(unseen(shown_document(every))) == {"\n"}
+    assert unseen(escape(every)) == []
+    assert set(unseen(escape_document(every))) == {"\n"}
     blank = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
-    assert [letter for letter in blank if shown(letter) == letter] == []
+    assert [letter for letter in blank if escape(letter) == letter] == []
 
 
 @given(st.text())
 def test_nothing_that_is_shown_moves_a_terminal(text: str) -> None:
-    found = shown(text)
+    found = escape(text)
     found.encode()
     assert unseen(found) == []
-    assert shown(found) == found
+    assert escape(found) == found
     if set(text) <= set(string.ascii_letters + string.digits + " äöü"):
         assert found == text
 
@@ -186,7 +186,7 @@ def test_nothing_that_is_shown_moves_a_terminal(text: str) -> None:
 def test_a_document_that_is_shown_means_the_same(values: list[str]) -> None:
     for indent in (None, 2):
         text = json.dumps(values, ensure_ascii=False, indent=indent)
-        found = shown_document(text)
+        found = escape_document(text)
         assert unseen(found.replace("\n", "")) == []
         assert json.loads(found) == values
 
@@ -209,7 +209,7 @@ def test_a_document_that_is_shown_means_the_same(values: list[str]) -> None:
     ],
 )
 def test_joiners_stay_where_they_join(text: str, found: str) -> None:
-    assert shown(text) == found
+    assert escape(text) == found
 
 
 def test_what_python_itself_says_is_escaped(

@@ -51,7 +51,7 @@ def test_a_server_of_another_version_is_heard(connect: Connect, code: bytes, ret
 def test_an_answer_that_makes_no_sense_is_said_to(connect: Connect, answer: Fields) -> None:
     with FakeMq(answering(answer, COMMITTED)) as fake:
         client = connect(fake.url, timeout=PATIENT_S)
-        with pytest.raises(AnswerMalformed, match="may have been done") as caught:
+        with pytest.raises(AnswerMalformed, match="may have carried") as caught:
             client.append("c", "s", one())
         assert caught.value.retry is Retry.UNKNOWN
         assert client.append("c", "s", one()).position == 1
@@ -180,7 +180,7 @@ def test_without_retries_a_lost_connection_is_told(connect: Connect, method: str
         error = caught.value.__cause__ if isinstance(caught.value, NotAppended) else caught.value
         assert isinstance(error, ConnectionLost)
         assert error.retry is Retry.UNKNOWN
-        assert "may have been done" in str(caught.value)
+        assert "may have carried" in str(caught.value)
         assert client.append("c", "s", one(), expected=ANY).count == 1
 
 

@@ -4,19 +4,25 @@ docs/engine.md draws the way. A module that only passes a call on makes it longe
 """
 
 import asyncio
+import re
 import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
+
 import penstock
-from penstock.engine import Engine
+from penstock.engine import Engine, background
 from penstock.gates import MqGate
 from penstock.settings import Settings
 
 SOURCE = Path(penstock.__file__).parent
+PAGE = Path(__file__).parents[2] / "docs" / "engine.md"
+HOP = re.compile(r"([a-z0-9_]+(?:/[a-z0-9_]+)+\.py) +([A-Za-z_.]+)")
 MODULES_MAX = 25
 OUTER = ("client", "tcp", "mq", "wire", "gates")
 OUTER_MAX = 12
@@ -52,7 +58,9 @@ async def traced_append(tracer: Tracer, store: Path, profile: Callable[[Tracer |
         await gate.stop()
 
 
-def test_an_append_enters_few_modules(tmp_path: Path) -> None:
+def test_an_append_enters_few_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing else runs meanwhile.
+    monkeypatch.setattr(background, "LOOK_S", 3600.0)
     tracer = Tracer()
     # Threads that start from now on report their calls: the engine's writer is one of them.
     threading.setprofile(tracer)
@@ -68,3 +76,12 @@ def test_an_append_enters_few_modules(tmp_path: Path) -> None:
     assert len(outer) <= OUTER_MAX, outer
     assert len(inner) <= ENGINE_MAX, inner
     assert len(entered) <= MODULES_MAX, entered
+
+
+def test_the_pictures_name_functions_that_exist() -> None:
+    hops = HOP.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(hops) > 40
+    for path, name in hops:
+        found: Any = import_module(f"penstock.{path.removesuffix('.py').replace('/', '.')}")
+        for part in name.split("."):
+            found = getattr(found, part)

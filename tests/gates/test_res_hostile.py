@@ -41,7 +41,7 @@ def test_a_frame_of_100_mb_is_error_1_and_costs_its_sender_the_connection(server
             assert "frame_bytes_max" in error.message
             assert monitor.poll(30_000), "the connection was not cut"
             client.socket.disable_monitor()
-        # The library connects again by itself.
+        # The library reconnects.
         assert len(client.read(context, "s")) == 1
     assert server.memory_bytes() < before + MEMORY_BYTES_MAX
 
@@ -172,7 +172,7 @@ def test_a_client_that_speaks_zmtp_2_is_served(server: Served, context: str) -> 
 def test_who_never_reads_costs_bounded_memory_and_gets_everything_later(
     server: Served, context: str, requests: int, events: int, size: int
 ) -> None:
-    """Half a gigabyte is asked for, in small answers or in large ones."""
+    """The client asks for half a gigabyte, in small answers or in large ones."""
     with Extended(server.res) as client:
         for _ in range(events):
             client.append(context, "s", -1, an_event(bytes(size)))

@@ -147,7 +147,7 @@ def test_a_silent_client_of_zmtp_3_1_is_pinged_and_stays() -> None:
 
 
 def test_a_client_that_wants_security_is_told_that_there_is_none(endpoint: str) -> None:
-    """Both sides say their mechanism in the greeting; libzmq gives up by itself when they differ."""
+    """Both sides say their mechanism in the greeting; libzmq gives up when they differ."""
     public, secret = zmq.curve_keypair()
     plain = {"PLAIN_USERNAME": b"ann", "PLAIN_PASSWORD": b"secret"}
     curve = {"CURVE_SERVERKEY": public, "CURVE_PUBLICKEY": public, "CURVE_SECRETKEY": secret}
@@ -171,7 +171,7 @@ def test_a_subscriber_is_refused(endpoint: str, caplog: pytest.LogCaptureFixture
 
 
 def fetched(*command: str) -> None:
-    """Run a command that needs a registry; skip the test if there is none."""
+    """Run a command that needs a registry; skip the test if the registry does not answer."""
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         pytest.skip(f"{command[0].rpartition('/')[2]} could not fetch a package: {result.stderr.strip()[-200:]}")

@@ -64,7 +64,7 @@ def test_sessions_are_listed_with_what_they_did_and_can_be_cut_off(server: testi
         assert found["peer"].startswith("127.0.0.1:")
         assert httpx.delete(f"{server.http}/sessions/{found['id']}").json() == {"kicked": found["id"]}
         until(lambda: found["id"] not in [each.id for each in sessions(server)])
-        # The library connects again by itself.
+        # The library reconnects.
         client.append("listed", "s", 11, an_event())
         assert [each.id for each in sessions(server)] != [found["id"]]
 

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import LimitExceeded, NotAStore, StoreError, StoreInUse, StoreTooNew
 from penstock.model import Allocation, EventFilter
+from penstock.store import contract
 from penstock.store.contract import (
     LOG_CONTEXT,
     Acknowledge,
@@ -28,7 +29,7 @@ from penstock.store.contract import (
 from penstock.store.record import Record, Run
 from penstock.store.sqlite import SqliteReader, SqliteStore, database
 from penstock.store.sqlite.schema import SCHEMA_VERSION
-from penstock.store.tables import consumers, logs
+from penstock.store.tables import consumers
 from tests.seeds import rng
 from tests.store.contract import RememberingContract, StoreContract
 from tests.store.contract.queues import declare, marker_of, take
@@ -373,7 +374,7 @@ def test_a_page_of_everything_ends_after_any_record_when_its_time_is_up(tmp_path
 
 
 def test_there_is_a_limit_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "LOGS_MAX", 2)
+    monkeypatch.setattr(contract, "LOGS_MAX", 2)
     with closing(SqliteStore(tmp_path)) as store:
         assert do(store, AddLog("a"), AddLog("b")) == [True, True]
         refused = attempt(store, AddLog("c"))

@@ -23,7 +23,7 @@ from penstock.files import (
     make_folder,
     open_file,
     read_file,
-    settle,
+    restrict_access,
     sync_directory,
     try_lock,
 )
@@ -56,7 +56,7 @@ class Place(ABC):
                     raise PlaceRefused(str(path), f"{user}; wait until that has ended")
                 self._begin(write)
                 if write:
-                    settle(self._descriptor, locked)
+                    restrict_access(self._descriptor, locked)
             except BaseException:
                 os.close(self._descriptor)
                 raise

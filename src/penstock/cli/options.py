@@ -11,7 +11,7 @@ import typer
 from penstock.cli.output import refuse
 from penstock.model.times import TICKS_MAX, ticks_of_datetime
 from penstock.settings import TABLE
-from penstock.terminal import shown
+from penstock.terminal import escape
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGO: Final = re.compile(r"(\d{1,9})([smhd])")
@@ -51,8 +51,8 @@ def moment(text: str) -> datetime:
 
 
 def need_name(name: str, what: str) -> str:
-    """Refuse a new name with characters that are not shown: it is a mistake, and hard to type again."""
-    if (found := shown(name)) != name:
+    """Refuse a new name with characters that a terminal hides: it is a mistake, and hard to type again."""
+    if (found := escape(name)) != name:
         refuse(f"the name of {what} has characters that cannot be printed: {found}")
     return name
 

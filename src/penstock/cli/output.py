@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from penstock.terminal import complain, shown, shown_document
+from penstock.terminal import complain, escape, escape_document
 
 if TYPE_CHECKING:
     from penstock.cli.screen import Bar, Screen
@@ -28,7 +28,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
     is_unicode = (sys.stdout.encoding or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
     separators = (",", ":") if indent is None else None
     text = json.dumps(value, ensure_ascii=not is_unicode, separators=separators, indent=indent, default=str)
-    return shown_document(text)
+    return escape_document(text)
 
 
 def counted(number: int, thing: str) -> str:
@@ -84,8 +84,8 @@ def print_line(*parts: str | Painted, colours: bool = False) -> None:
 
 def _drawn(part: str | Painted, colours: bool) -> str:
     if isinstance(part, str):
-        return shown(part)
-    text, style = shown(part.text), part.style
+        return escape(part)
+    text, style = escape(part.text), part.style
     return typer.style(text, **({style: True} if style in ("dim", "bold") else {"fg": style})) if colours else text
 
 
@@ -146,12 +146,12 @@ def print_fields(fields: Mapping[str, str]) -> None:
 
 def remark(line: str) -> None:
     """Print a line on standard error that is not an error: that a list is empty, what is in progress."""
-    sys.stderr.write(f"{shown(line)}\n")
+    sys.stderr.write(f"{escape(line)}\n")
 
 
 def agreed(question: str) -> bool:
     """Ask a yes-or-no question on standard error; whether the answer is yes."""
-    sys.stderr.write(f"{shown(question)} [y/N]: ")
+    sys.stderr.write(f"{escape(question)} [y/N]: ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

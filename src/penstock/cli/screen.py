@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.segment import Segment
 from rich.text import Text
 
-from penstock.terminal import shown
+from penstock.terminal import escape
 
 PIPED_COLUMNS: Final = 100_000
 """How wide tables may be where there is no terminal."""
@@ -20,7 +20,7 @@ class Screen(Console):
 
     def render_str(self, text: str, **given: Any) -> Text:
         """Escape a cell, a heading or a line before its columns are counted."""
-        return super().render_str(shown(text), **given)
+        return super().render_str(escape(text), **given)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Escape texts that Rich did not pass through `render_str`, as in progress bars."""
@@ -28,7 +28,7 @@ class Screen(Console):
             if piece.control or piece.text == "\n":
                 yield piece
             else:
-                yield piece._replace(text="\n".join(map(shown, piece.text.split("\n"))))
+                yield piece._replace(text="\n".join(map(escape, piece.text.split("\n"))))
 
 
 def screen(*, stderr: bool = False) -> Screen:

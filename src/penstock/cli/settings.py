@@ -22,8 +22,8 @@ from penstock.settings import (
     Setting,
     Settings,
     explain,
+    format_value,
     resolve,
-    shown,
 )
 
 PANEL: Final = "Settings (also as PENSTOCK_… variables or in the --config file)"
@@ -71,7 +71,7 @@ def _setting_parameters() -> Iterator[inspect.Parameter]:
 def _annotation(row: Setting) -> Any:
     """A setting for typer: a switch, or a string that the setting's own parser reads."""
     given: dict[str, Any] = {
-        "help": f"{row.help} (default: {shown(row.name, row.default) or 'none'})",
+        "help": f"{row.help} (default: {format_value(row.name, row.default) or 'none'})",
         "show_default": False,
         "rich_help_panel": PANEL,
     }
@@ -106,7 +106,7 @@ def settings_command(resolved: ResolvedSettings, as_json: AsJson = False) -> Non
     if as_json:
         print_document([asdict(row) for row in rows])
         return
-    cells = [(row.name, shown(row.name, row.value) or "-", row.source, row.help) for row in rows]
+    cells = [(row.name, format_value(row.name, row.value) or "-", row.source, row.help) for row in rows]
     columns = ("setting", "value", "from", "meaning")
     print_table(columns, cells, empty="", is_bold=lambda row: row[2] != DEFAULT)
 
@@ -123,6 +123,6 @@ def settings_page(page: str) -> str:
 
 
 def page_row(row: Setting) -> str:
-    text = shown(row.name, row.default)
+    text = format_value(row.name, row.default)
     default = f"`{text}`" if text else "none"
     return f"| `{row.name}` | `{row.flag}` | `{row.environment}` | {default} | {row.help} |\n"

@@ -16,7 +16,7 @@ from penstock.cli.output import counted, json_text, print_line, print_table, ref
 from penstock.cli.settings import one_store
 from penstock.cli.signals import interruptible
 from penstock.settings.table import size
-from penstock.terminal import complain, shown
+from penstock.terminal import complain, escape
 
 if TYPE_CHECKING:
     from penstock.sql import Answer, Limits
@@ -180,7 +180,7 @@ def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
 
     with _output(file) as target:
         if kind is Format.CSV:
-            rows = results.write_csv(answer, target, shown if target.isatty() else None)
+            rows = results.write_csv(answer, target, escape if target.isatty() else None)
         else:
             write = results.write_json if kind is Format.JSON else results.write_parquet
             rows = write(answer, target)

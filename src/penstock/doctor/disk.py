@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.doctor.examination import Finding, ok, problem, warning
-from penstock.settings import Settings, shown
+from penstock.settings import Settings, format_value
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
 IN_MEMORY: Final = frozenset(("ramfs", "tmpfs"))
@@ -85,7 +85,7 @@ def space(place: Path, settings: Settings) -> Finding:
     for name, made in (("disk_refuse_bytes", problem), ("disk_warn_bytes", warning)):
         mark = getattr(settings, name)
         if free < mark:
-            less = f"{seen}, less than {name} ({shown(name, mark)})"
+            less = f"{seen}, less than {name} ({format_value(name, mark)})"
             return made("free space", less, "free some space, or lower the setting")
     return ok("free space", seen)
 

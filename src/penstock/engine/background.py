@@ -15,7 +15,7 @@ from penstock.engine.context import EngineContext
 from penstock.engine.metrics import Metrics
 from penstock.engine.workers import WorkerPool
 from penstock.errors import PenstockError, StorageFull
-from penstock.settings import Settings, shown
+from penstock.settings import Settings, format_value
 from penstock.store import Store
 from penstock.store.contract import Erase, GiveBack, Seal, Transaction
 from penstock.store.seals import BLOCK_BITS, next_seal
@@ -116,7 +116,7 @@ class DiskWatch:
         """Why appends are refused, if they are."""
         if not self.is_refusing or (free := self._metrics.disk_free_bytes) is None:
             return None
-        least = shown("disk_refuse_bytes", self._refuse_bytes)
+        least = format_value("disk_refuse_bytes", self._refuse_bytes)
         enough = -(-_with_margin(self._refuse_bytes) // MIB)
         more = "" if free < self._refuse_bytes else f"; {enough:,} MiB must be free again"
         return StorageFull(f"{free // MIB:,} MiB are free on its disk, and disk_refuse_bytes is {least}{more}")

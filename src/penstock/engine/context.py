@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.engine import jobs
 from penstock.engine.coordination import OWN_STORE, OwnStore
-from penstock.engine.wakeups import Waiter, Wakeups
+from penstock.engine.wakeups import Waiter, Wakeups, resolve
 from penstock.engine.workers import WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest, PenstockError, ReaderBusy, ReaderTimeout
@@ -121,16 +121,6 @@ class EngineContext:
         """Where a reader of everything from a time on begins; after the present end if there is nothing."""
         search = await self.find_position(wanted, ticks)
         return search.next if search.position is None else search.position
-
-
-def resolve(answer: asyncio.Future[R], outcome: R | PenstockError) -> None:
-    """Set the result or the error of a future, unless its caller has given up."""
-    if answer.done():
-        return
-    if isinstance(outcome, PenstockError):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)
 
 
 def plain(handler: Callable[[Any], Awaitable[Reply]]) -> Handler:

@@ -17,6 +17,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
+from penstock.engine.wakeups import resolve
 from penstock.errors import Closed, PenstockError, StorageFailure, StoreError
 from penstock.store import Store
 from penstock.store.contract import EVERYTHING, Listener, Notice
@@ -181,7 +182,8 @@ class SharedStore(OwnStore):
             except StoreError as error:
                 self._refuse(request, error)
                 raise
-            self._on_loop(partial(_settle, request, said))
+            if request.answer is not None:
+                self._on_loop(partial(resolve, request.answer, said))
 
     def _failed(self, error: StoreError) -> None:
         """The log has the first failure only."""
@@ -198,7 +200,8 @@ class SharedStore(OwnStore):
                 self._refuse(self._requests.get_nowait(), error)
 
     def _refuse(self, request: _Request, error: PenstockError) -> None:
-        self._on_loop(partial(_settle, request, error))
+        if request.answer is not None:
+            self._on_loop(partial(resolve, request.answer, error))
 
     def _on_loop(self, call: Callable[[], None]) -> None:
         # A loop that was closed while this thread was still waiting for a database needs nothing any more.
@@ -233,13 +236,3 @@ def together(notices: Sequence[Notice]) -> Notice:
         has_changed_logs=any(notice.has_changed_logs for notice in notices),
         queues=None if any(notice.queues is None for notice in notices) else tuple(queues),
     )
-
-
-def _settle(request: _Request, said: bool | PenstockError) -> None:
-    answer = request.answer
-    if answer is None or answer.done():
-        return
-    if isinstance(said, PenstockError):
-        answer.set_exception(said)
-    else:
-        answer.set_result(said)

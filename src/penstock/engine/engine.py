@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from penstock.engine import iterator_jobs, jobs
 from penstock.engine.appends import Appends, Checks
 from penstock.engine.background import DiskWatch, Eraser, Sealer, SpaceKeeper
-from penstock.engine.context import Attempt, EngineContext, Handler, Handlers, check_names, plain, resolve
+from penstock.engine.context import Attempt, EngineContext, Handler, Handlers, check_names, plain
 from penstock.engine.coordination import coordination
 from penstock.engine.erasures import Erasures
 from penstock.engine.iterators import Iterators
@@ -27,7 +27,7 @@ from penstock.engine.metrics import Metrics, PoolCounts
 from penstock.engine.queues import Queues, Replays
 from penstock.engine.staging import Builds, Staging, start_of
 from penstock.engine.subscriptions import Subscriptions
-from penstock.engine.wakeups import Wakeups
+from penstock.engine.wakeups import Wakeups, resolve
 from penstock.engine.workers import LuaPool, SealerPool, WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import (

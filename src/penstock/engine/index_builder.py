@@ -20,7 +20,7 @@ from penstock.engine import iterator_jobs
 from penstock.engine.context import EngineContext
 from penstock.engine.iterator_jobs import Built, IndexProgress, Step
 from penstock.engine.metrics import Lag, Metrics
-from penstock.engine.wakeups import Source
+from penstock.engine.wakeups import Source, resolve
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
     Closed,
@@ -111,12 +111,12 @@ class Index:
         for demand in list(self._demands):
             if error is not None or UNKNOWN < demand.target <= read:
                 self._demands.discard(demand)
-                demand.settle(None)
+                resolve(demand.done, None)
 
     def fail_all(self, error: PenstockError) -> None:
         demands, self._demands = self._demands, set()
         for demand in demands:
-            demand.settle(error)
+            resolve(demand.done, error)
 
 
 class Demand:
@@ -125,14 +125,6 @@ class Demand:
     def __init__(self, done: "asyncio.Future[None]") -> None:
         self.done = done
         self.target = UNKNOWN
-
-    def settle(self, error: PenstockError | None) -> None:
-        if self.done.done():
-            return
-        if error is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(error)
 
 
 def source_of(iterator: IteratorState) -> Source:

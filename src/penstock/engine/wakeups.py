@@ -8,13 +8,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from penstock.engine.metrics import Metrics
-from penstock.errors import ReaderBusy
+from penstock.errors import PenstockError, ReaderBusy
 from penstock.model import EventFilter
 
 Source = tuple[str, str]
 """A stream (context, stream), or an iterator ("", name), that an indexed iterator follows."""
+
+
+R = TypeVar("R")
 
 
 class Waiter:
@@ -132,6 +136,16 @@ class _Group:
             if length <= len(stream):
                 for waiter in self.by_prefix.get(stream[:length], ()):
                     waiter.wake()
+
+
+def resolve(answer: asyncio.Future[R], outcome: R | PenstockError) -> None:
+    """Set the result or the error of a future, unless its caller has given up."""
+    if answer.done():
+        return
+    if isinstance(outcome, PenstockError):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
 
 
 def _nobody(*_arguments: object) -> None:

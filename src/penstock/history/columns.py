@@ -43,15 +43,15 @@ def texts(bodies: pa.Array, types: pa.Array) -> pa.Array:
 
 
 def _text(body: bytes, is_message: bool) -> str | None:
-    if is_message and (shown := _shown(body)) is not None:
+    if is_message and (shown := _message_text(body)) is not None:
         return shown
     try:
         return body.decode()
     except UnicodeDecodeError:
-        return None if is_message else _shown(body)
+        return None if is_message else _message_text(body)
 
 
-def _shown(body: bytes) -> str | None:
+def _message_text(body: bytes) -> str | None:
     return None if check_message(body) else json_of(body)
 
 

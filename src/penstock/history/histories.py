@@ -74,10 +74,10 @@ def open_history(url: str) -> History:
 def check_identity(expected: StoreIdentity, actual: StoreIdentity, where: str) -> None:
     """Raise StoreChanged if positions of one store would be read in another."""
     if expected != actual:
-        raise StoreChanged(f"{_shown(expected)}, as {where} says", _shown(actual))
+        raise StoreChanged(f"{_name_of(expected)}, as {where} says", _name_of(actual))
 
 
-def _shown(identity: StoreIdentity) -> str:
+def _name_of(identity: StoreIdentity) -> str:
     return f"timeline {identity.timeline} of store {identity.id}"
 
 

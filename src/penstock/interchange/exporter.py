@@ -36,7 +36,7 @@ from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format
 from penstock.interchange.json_format import to_cloud_lines, to_json_lines
 from penstock.model import Event, EventFilter
 from penstock.model.times import ticks_of
-from penstock.terminal import shown_document
+from penstock.terminal import escape_document
 
 if TYPE_CHECKING:
     # Other formats need no pyarrow.
@@ -369,7 +369,7 @@ class PipeTarget(ExportTarget):
 
 def for_terminal(data: bytes) -> bytes:
     """Events with control characters escaped."""
-    return shown_document(data.decode()).encode()
+    return escape_document(data.decode()).encode()
 
 
 class _CountedPipe(io.BufferedIOBase):

@@ -19,7 +19,7 @@ from penstock.settings.loading import (
     load,
     resolve,
 )
-from penstock.settings.table import TABLE, Setting, Settings, host_and_port, shown
+from penstock.settings.table import TABLE, Setting, Settings, format_value, host_and_port
 
 __all__ = [
     "CONFIG_ENVIRONMENT",
@@ -31,8 +31,8 @@ __all__ = [
     "Setting",
     "Settings",
     "explain",
+    "format_value",
     "host_and_port",
     "load",
     "resolve",
-    "shown",
 ]

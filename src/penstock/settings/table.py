@@ -325,7 +325,7 @@ TABLE: Mapping[str, Setting] = {
 """Every setting by name, in the order they are shown."""
 
 
-def shown(name: str, value: object) -> str:
+def format_value(name: str, value: object) -> str:
     """A value as people write it, which parses back to the same value; empty for None."""
     if value is None:
         return ""
@@ -334,11 +334,11 @@ def shown(name: str, value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
     if "_bytes" in name and isinstance(value, int):
-        return shown_size(value)
+        return format_bytes(value)
     return str(value)
 
 
-def shown_size(value: int) -> str:
+def format_bytes(value: int) -> str:
     """Bytes in the largest unit that divides them."""
     for suffix, unit in reversed(UNITS.items()):
         if value and value % unit == 0:

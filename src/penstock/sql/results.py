@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from penstock.errors import InvalidRequest
 from penstock.files import atomic_write, is_replaceable
 from penstock.sql.session import Answer
-from penstock.terminal import shown_document
+from penstock.terminal import escape_document
 
 GROUP_ROWS_MAX: Final = 122_880
 GROUP_BYTES_MAX: Final = 64 << 20
@@ -59,7 +59,7 @@ def write_json(answer: Answer, file: IO[bytes]) -> int:
     for batch in answer.batches():
         columns = [[_json(value) for value in plain(column)] for column in batch.columns]
         lines = "".join([pattern % row for row in zip(*columns, strict=True)])
-        file.write(shown_document(lines).encode())
+        file.write(escape_document(lines).encode())
         rows += batch.num_rows
     return rows
 

@@ -228,7 +228,7 @@ class Connection:
 
     def send(self, message: Sequence[bytes]) -> list[bytes]:
         """A message as the pieces of its bytes, which only need to be joined. It has at least one frame."""
-        # A hot loop; see bench/res01.py.
+        # A hot loop; see bench/zmtp.py.
         out: list[bytes] = []
         add, heads = out.append, _MORE_HEADS
         for body in message:
@@ -363,7 +363,7 @@ class Connection:
 
     def _read_messages(self, data: bytes, at: int, events: list[Event]) -> int:
         """Read whole frames of messages; where it stopped, because of the end or of a frame that is not so simple."""
-        # The hot loop of this protocol; see bench/res01.py.
+        # The hot loop of this protocol; see bench/zmtp.py.
         head, long_head, end, small = _SHORT.unpack_from, _LONG.unpack_from, len(data), self._small
         frame_bytes_max = self._limits.frame_bytes_max
         last_head, last_long_head = end - _SHORT.size, end - _LONG.size

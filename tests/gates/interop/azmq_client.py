@@ -1,6 +1,6 @@
 """A DEALER and a REQ of azmq, which is pure Python, that each ask three times: azmq_client.py DIRECTORY ENDPOINT.
 
-azmq is from 2018: this gives asyncio the `loop` parameters back that it had then. The caller has mended its syntax.
+azmq is from 2018: this gives asyncio the `loop` parameters back that it had then. The caller has corrected its syntax.
 """
 
 import asyncio

@@ -242,7 +242,7 @@ def stream_page(
 
 
 def after_prefix(prefix: str) -> str | None:
-    """The first text after all names with a prefix; None if there is none."""
+    """The first text after all names with a prefix; None if no text follows them."""
     while prefix and prefix[-1] == "\U0010ffff":
         prefix = prefix[:-1]
     if not prefix:
