@@ -82,7 +82,6 @@ class ThreadPool(WorkerPool):
             return open_reader(self._url)
 
     async def close(self) -> None:
-        """Finish all jobs and end the threads."""
         self._closing = True
         await asyncio.to_thread(self._threads.shutdown)
         with suppress(Empty):
