@@ -107,7 +107,7 @@ def test_restore_makes_a_store_where_it_is_told(data: Path, lake: Path, tmp_path
     assert run("verify", "--data", restored)[:2] == (0, "30 events, nothing wrong\n")
     code, out, err = run("lake", "restore", "--lake", lake, "--data", restored)
     assert (code, out) == (1, "")
-    why = "it holds a store; a lake is restored to where there is none: name another place"
+    why = "it holds a store; restore a lake to a new place: name another"
     assert err == f"penstock: {restored} cannot be used: {why}\n"
     assert run("lake", "restore", "--lake", lake)[0] == 2
 

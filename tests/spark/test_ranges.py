@@ -182,7 +182,7 @@ def test_a_range_of_another_store_is_refused(tmp_path: Path) -> None:
     commits = [("shop", "s", counted(5))]
     reader, planned = parts(fill(tmp_path / "one", commits))
     other = PenstockReader(ReadOptions.of({"url": fill(tmp_path / "two", commits)}), SCHEMA)
-    with pytest.raises(StoreChanged, match="as the plan of this read says, now it is timeline 1 of store"):
+    with pytest.raises(StoreChanged, match="as the plan of this read says, and is timeline 1 of store"):
         read(other, planned)
     assert read(reader, planned) == [1, 2, 3, 4, 5]
 

@@ -101,7 +101,7 @@ def test_a_new_checkpoint_with_the_old_producer_is_refused(spark: SparkSession, 
     copy(copied(spark, source, "shop"), target, tmp_path / "one", producer="copier")
     fill(tmp_path / "source", [("shop", "s", counted(5, 6))])
     # The first batch of the new query has the number of the last one of the old query, and other rows.
-    with pytest.raises(Exception, match="producer copier has published number 0 for another one"):
+    with pytest.raises(Exception, match="producer copier has published number 0 from another origin"):
         copy(copied(spark, source, "shop"), target, tmp_path / "two", producer="copier")
     copy(copied(spark, source, "shop"), target, tmp_path / "one", producer="copier")
     assert len(history(tmp_path / "target")) == 10

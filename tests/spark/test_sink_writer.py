@@ -131,7 +131,7 @@ def stream_batch(where: WriteOptions, query: str, batch: int, *texts: str) -> No
 def test_a_batch_of_another_query_is_no_repetition_but_refused(data: Path) -> None:
     where = options(data, producer="copier")
     stream_batch(where, "first", 0, "1", "2")
-    with pytest.raises(InvalidRequest, match="producer copier has published number 0 for another one") as caught:
+    with pytest.raises(InvalidRequest, match="producer copier has published number 0 from another origin") as caught:
         stream_batch(where, "second", 0, "1", "2", "3")
     assert "use another producer name" in str(caught.value)
     stream_batch(where, "first", 0, "replayed")

@@ -150,7 +150,7 @@ def test_a_checkpoint_of_another_store_is_refused(spark: SparkSession, tmp_path:
     one, other = (fill(tmp_path / name, [("shop", "s", counted(5))]) for name in ("one", "other"))
     sink.run(stream(spark, one))
     names = [reader(url).initialOffset()["store"] for url in (one, other)]
-    said = f"it was timeline 1 of store {names[0]}, as the checkpoint says, now it is timeline 1 of store {names[1]}"
+    said = f"it was timeline 1 of store {names[0]}, as the checkpoint says, and is timeline 1 of store {names[1]}"
     with pytest.raises(StreamingQueryException, match=said):
         sink.run(stream(spark, other))
     assert sink.positions == [1, 2, 3, 4, 5]
@@ -233,7 +233,7 @@ def test_an_offset_of_another_timeline_is_refused(data: Path) -> None:
     stream = reader(fill(data, [("shop", "s", counted(10))]))
     now = stream.initialOffset()
     before = {**now, "timeline": 7}
-    with pytest.raises(StoreChanged, match=r"it was timeline 7 of .* now it is timeline 1 of"):
+    with pytest.raises(StoreChanged, match=r"it was timeline 7 of .* and is timeline 1 of"):
         stream.latestOffset(before, ReadAllAvailable())
     for start, end in ((before, now), (now, before)):
         with pytest.raises(StoreChanged):

@@ -289,7 +289,7 @@ def test_a_server_and_a_store_by_url_answer_alike(data: Path, monkeypatch: pytes
         (["SELECT typ FROM events"], 1, 'line 1, column 8: binder error: Referenced column "typ" not found'),
         (["DELETE FROM events"], 1, "does more than read (DELETE)"),
         (["SELECT 1", "--output", "xml"], 2, "xml"),
-        (["SELECT 1", "--file", "x.txt"], 2, "say what 'x.txt' is to be"),
+        (["SELECT 1", "--file", "x.txt"], 2, "the suffix of 'x.txt' names no format"),
         (["SELECT 1", "--file", "x.csv", "--output", "table"], 2, "a table is for people"),
         (["SELECT 1", "--file", "/no/such/folder/x.csv"], 1, "no such file or directory"),
         (["SELECT 1", "--memory", "lots"], 2, "--memory is 'lots'"),

@@ -5,6 +5,7 @@ long reads from delaying appends, and a test has no long reads.
 """
 
 import asyncio
+import pickle
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -71,7 +72,8 @@ class ThreadPool(WorkerPool):
                 reader.close()
             raise
         self._readers.put(reader)
-        return result
+        # Long records are PickleBuffers, as a worker sends them: a pickle makes bytes of them.
+        return pickle.loads(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - our own
 
     def _reader(self) -> Store:
         try:
