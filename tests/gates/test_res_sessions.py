@@ -21,6 +21,7 @@ from tests.gates.res_client import Client
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import an_event
 from tests.gates.serving import until
+from tests.wire.zmtp_checks import ANSWERS, HANDSHAKES, byte_by_byte
 
 PER_ADDRESS: Final = 3
 HANDSHAKE_MS: Final = 300
@@ -147,6 +148,16 @@ def test_a_handshake_that_is_not_finished_in_time_ends(
         connection.sendall(sent)
         zmtp.rest(connection)
         until_logged(caplog, zmtp.peer_of(connection), "the handshake took more than res_handshake_ms_max, 300 ms")
+
+
+@pytest.mark.parametrize("version", HANDSHAKES)
+def test_a_handshake_may_come_byte_by_byte(impatient: testing.Server, version: str) -> None:
+    with zmtp.connected(endpoint(impatient)) as connection:
+        for byte in byte_by_byte(HANDSHAKES[version] + zmtp.message([b"", b"Res01", b"GS", b"slow"])):
+            connection.sendall(byte)
+        said = b"".join(ANSWERS[version])
+        assert zmtp.read_exactly(connection, len(said)) == said
+        assert zmtp.read_message(connection)[:4] == [b"", b"Res01", b"slow", b"SG"]
 
 
 @pytest.mark.parametrize("minor", [0, 1])

@@ -219,7 +219,7 @@ class Password:
         if name == b"HELLO":
             return command(b"WELCOME")
         if name != b"INITIATE" or not data.startswith(b"sesame"):
-            raise ValueError("the password is wrong")
+            raise zmtp.PeerError("the password is wrong")
         return zmtp.decode_metadata(data[6:])
 
     def ready(self, properties: dict[bytes, bytes]) -> bytes:
@@ -375,6 +375,7 @@ def test_a_message_over_a_limit_ends_the_connection_and_its_head_is_given(
     error = events[-1].error
     assert (error.limit, error.maximum) == (limit, getattr(LIMITS, limit))
     assert error.value > error.maximum
+    assert error.__traceback__ is None
     assert events[-1].head[:1] == head
     assert connection.pending_bytes == 0
 

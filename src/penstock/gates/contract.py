@@ -133,10 +133,14 @@ def remove_file(address: str) -> None:
 
 def _is_served(path: str) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
+        # Without this, it would wait for a server whose queue of connections is full.
+        probe.setblocking(False)
         try:
             probe.connect(path)
-        except OSError:
+        except ConnectionRefusedError:
             return False
+        except OSError:
+            return True
     return True
 
 

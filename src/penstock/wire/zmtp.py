@@ -99,6 +99,10 @@ class Violation(NamedTuple):
 Event = Ready | Message | Ping | Oversize | Violation
 
 
+class PeerError(Exception):
+    """The peer breaks the protocol, or wants what this server does not have. It becomes a `Violation`."""
+
+
 class Limits(NamedTuple):
     """Limits of one message."""
 
@@ -124,10 +128,10 @@ def command(name: bytes, data: bytes = b"") -> bytes:
 
 
 def split_command(body: bytes) -> tuple[bytes, bytes]:
-    """Name and data of a command. Raises ValueError if its name is longer than the command."""
+    """Name and data of a command."""
     end = 1 + body[0] if body else 0
     if not 1 < end <= len(body):
-        raise ValueError("a command has no name")
+        raise PeerError("a command has no name")
     return body[1:end], body[end:]
 
 
@@ -137,17 +141,17 @@ def encode_metadata(properties: Metadata) -> bytes:
 
 
 def decode_metadata(data: bytes) -> Metadata:
-    """The properties of READY. Raises ValueError if a length is wrong."""
+    """The properties of READY."""
     properties: Metadata = {}
     at = 0
     while at < len(data):
         name_end = at + 1 + data[at]
         if name_end == at + 1 or name_end + _SIZE.size > len(data):
-            raise ValueError("the metadata of READY is malformed")
+            raise PeerError("the metadata of READY is malformed")
         start = name_end + _SIZE.size
         end = start + _SIZE.unpack_from(data, name_end)[0]
         if end > len(data):
-            raise ValueError("the metadata of READY is malformed")
+            raise PeerError("the metadata of READY is malformed")
         properties[data[at + 1 : name_end].lower()] = data[start:end]
         at = end
     return properties
@@ -164,7 +168,7 @@ class Mechanism(Protocol):
     def receive(self, name: bytes, data: bytes) -> bytes | Metadata:
         """Take a command of the peer. The reply to it, or the peer's metadata if it was the last of its handshake.
 
-        Raises ValueError, with a sentence for the log, if the peer is refused.
+        Raises PeerError to refuse the peer.
         """
 
     def ready(self, properties: Metadata) -> bytes:
@@ -179,9 +183,9 @@ class Null:
     def receive(self, name: bytes, data: bytes) -> bytes | Metadata:
         """READY is all there is."""
         if name == b"ERROR":
-            raise ValueError("the peer refused the handshake with ERROR")
+            raise PeerError("the peer refused the handshake with ERROR")
         if name != b"READY":
-            raise ValueError("the handshake does not begin with READY")
+            raise PeerError("the handshake does not begin with READY")
         return decode_metadata(data)
 
     def ready(self, properties: Metadata) -> bytes:
@@ -197,26 +201,27 @@ class Connection:
 
     def __init__(self, limits: Limits = Limits(), mechanism: Mechanism | None = None) -> None:  # noqa: B008
         self.is_closed = False
-        self.version = ""
-        """Of the protocol, once the peer has said it: 2.0, 3.0 or 3.1."""
         self.is_ready = False
         """Whether the handshake is complete."""
+        self.version = ""
+        """Of the protocol, once the peer has said it: 2.0, 3.0 or 3.1."""
         self._limits = limits
         self._mechanism = mechanism or Null()
         self._out = [SIGNATURE]
         self._greeting_bytes = 0
-        self._is_greeted = False
+        """The length of the peer's greeting, once its version is known."""
         self._socket_type = b""
         # Messages up to this size are within all limits, whatever frames they are made of.
         self._small = min(limits.message_frames_max, limits.message_bytes_max)
         self._tail = b""
         """A part of the greeting, of a frame's head or of a short frame."""
         self._parts: Message = []
+        """Frames of an incomplete message."""
         self._size = 0
-        self._flags = 0
         self._body = bytearray()
         """The beginning of a long frame."""
         self._missing = 0
+        self._flags = 0
 
     # -- out
 
@@ -258,111 +263,100 @@ class Connection:
         self._size = self._missing = 0
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take the next bytes; what they complete."""
+        """Take the next bytes; the events that they complete."""
         events: list[Event] = []
+        if self.is_closed:
+            return events
+        try:
+            self._read(data, events)
+        except LimitExceeded as error:
+            # Its traceback would keep the whole message in memory.
+            events.append(Oversize(error.with_traceback(None), self._parts[:HEAD_FRAMES_MAX]))
+            self.forget()
+        except PeerError as error:
+            events.append(Violation(str(error)))
+            self.forget()
+        return events
+
+    def _read(self, data: bytes, events: list[Event]) -> None:
         at = 0
         if self._tail:
             data, self._tail = self._tail + data, b""
         elif self._missing:
             at = self._fill(data, events)
-        while at < len(data) and not self.is_closed:
+        while at < len(data):
             before = at
             if self.is_ready:
                 at = self._read_messages(data, at, events)
-            elif self._is_greeted:
+            elif self.version:
                 at = self._read_frame(data, at, events)
             else:
-                at = self._read_greeting(data, events)
-            if at == before and not self.is_closed:
+                at = self._read_greeting(data)
+            if at == before:
                 self._tail = data[at:]
-                break
-        return events
-
-    def _violate(self, what: str, events: list[Event]) -> None:
-        self.forget()
-        events.append(Violation(what))
+                return
 
     # -- the greeting
 
-    def _read_greeting(self, data: bytes, events: list[Event]) -> int:
-        """Read the greeting if all of it is there; where it ends, or 0. Answer as soon as its version is known."""
+    def _read_greeting(self, data: bytes) -> int:
+        """Answer the greeting as soon as its version is known. Where it ends, or 0 to wait for more."""
         if data[0] != SIGNATURE[0] or (len(data) >= SIGNATURE_BYTES and not data[SIGNATURE_BYTES - 1] & 1):
-            self._violate("the peer does not speak ZMTP 2.0 or newer", events)
-            return 0
+            raise PeerError("the peer does not speak ZMTP 2.0 or newer")
         if len(data) <= REVISION_AT:
             return 0
-        if not self._greeting_bytes and not self._answer_greeting(data[REVISION_AT]):
-            self._violate("the peer speaks ZMTP 1.0", events)
-            return 0
+        revision, ours = data[REVISION_AT], self._mechanism.name
+        if not revision:
+            raise PeerError("the peer speaks ZMTP 1.0")
+        if not self._greeting_bytes:
+            self._greeting_bytes = GREETING_2_BYTES if revision < 3 else GREETING_3_BYTES
+            self._out.append(bytes([1, ROUTER]) if revision < 3 else bytes([3, 1]) + ours.ljust(20, b"\0") + bytes(32))
         if len(data) < self._greeting_bytes:
             return 0
-        self._is_greeted = True
-        if self._greeting_bytes == GREETING_2_BYTES:
+        if revision < 3:
             self.version = "2.0"
             number = data[REVISION_AT + 1]
             self._socket_type = SOCKET_TYPES[number] if number < len(SOCKET_TYPES) else b""
         else:
-            self.version = "3.1" if data[REVISION_AT] > 3 or data[REVISION_AT + 1] else "3.0"
+            self.version = "3.1" if revision > 3 or data[REVISION_AT + 1] else "3.0"
             asked = data[MECHANISM].rstrip(b"\0")
-            if asked != self._mechanism.name:
+            if asked != ours:
                 name = asked.decode() if asked in KNOWN_MECHANISMS else "unknown"
-                self._violate(
-                    f"the peer asks for the security mechanism {name}; this server has {self._mechanism.name.decode()}",
-                    events,
-                )
+                raise PeerError(f"the peer asks for the security mechanism {name}; this server has {ours.decode()}")
         return self._greeting_bytes
-
-    def _answer_greeting(self, revision: int) -> bool:
-        """Say the rest of our greeting, in the peer's version; False if that is too old."""
-        if not revision:
-            return False
-        if revision < 3:
-            self._greeting_bytes = GREETING_2_BYTES
-            self._out.append(bytes([1, ROUTER]))
-        else:
-            self._greeting_bytes = GREETING_3_BYTES
-            self._out.append(bytes([3, 1]) + self._mechanism.name.ljust(20, b"\0") + bytes(32))
-        return True
 
     # -- the handshake
 
-    def _handshake(self, flags: int, body: bytes, events: list[Event]) -> None:
+    def _handshake(self, flags: int, body: bytes) -> Ready | None:
         """Take one frame before the first message: a command, or in ZMTP 2.0 the peer's identity."""
-        identity = body
-        try:
-            if self.version == "2.0":
-                if flags:
-                    raise ValueError("the handshake does not begin with an identity")
-                reply = frame(b"")
-            else:
-                if not flags & COMMAND:
-                    raise ValueError("a message came before the handshake was complete")
-                outcome = self._mechanism.receive(*split_command(body))
-                if isinstance(outcome, bytes):
-                    self._out.append(outcome)
-                    return
-                self._socket_type = outcome.get(b"socket-type", b"DEALER")
-                identity = outcome.get(b"identity", b"")
-                reply = self._mechanism.ready({b"Socket-Type": b"ROUTER", b"Identity": b""})
-        except ValueError as error:
-            self._violate(str(error), events)
-            return
+        if self.version == "2.0":
+            if flags:
+                raise PeerError("the handshake does not begin with an identity")
+            identity, reply = body, frame(b"")
+        else:
+            if not flags & COMMAND:
+                raise PeerError("a message came before the handshake was complete")
+            outcome = self._mechanism.receive(*split_command(body))
+            if isinstance(outcome, bytes):
+                self._out.append(outcome)
+                return None
+            self._socket_type = outcome.get(b"socket-type", b"DEALER")
+            identity = outcome.get(b"identity", b"")
+            reply = self._mechanism.ready({b"Socket-Type": b"ROUTER", b"Identity": b""})
         if self._socket_type not in PEER_TYPES:
             if self.version != "2.0":
                 reason = b"a ROUTER talks to REQ, DEALER and ROUTER"
                 self._out.append(command(b"ERROR", bytes([len(reason)]) + reason))
-            self._violate("the peer is no REQ, DEALER or ROUTER", events)
-        elif len(identity) > IDENTITY_BYTES_MAX:
-            self._violate(f"the identity of the peer has more than {IDENTITY_BYTES_MAX} bytes", events)
-        else:
-            self._out.append(reply)
-            self.is_ready = True
-            events.append(Ready(self.version, self._socket_type.decode(), identity))
+            raise PeerError("the peer is no REQ, DEALER or ROUTER")
+        if len(identity) > IDENTITY_BYTES_MAX:
+            raise PeerError(f"the identity of the peer has more than {IDENTITY_BYTES_MAX} bytes")
+        self._out.append(reply)
+        self.is_ready = True
+        return Ready(self.version, self._socket_type.decode(), identity)
 
     # -- messages and commands
 
     def _read_messages(self, data: bytes, at: int, events: list[Event]) -> int:
-        """Read whole frames of messages; where it stopped, because of the end or of a frame that is not so simple."""
+        """Read whole frames of messages. Where the next frame begins, or `at` to wait for more."""
         # The hot loop of this protocol; see bench/zmtp.py.
         head, long_head, end, small = _SHORT.unpack_from, _LONG.unpack_from, len(data), self._small
         frame_bytes_max = self._limits.frame_bytes_max
@@ -383,29 +377,34 @@ class Connection:
             parts.append(data[start:stop])
             at = stop
             if not flags & MORE:
-                if at - began > small and not self._is_within_limits(parts, at - began, events):
-                    return end
+                if at - began > small:
+                    self._parts = parts
+                    self._check_message(at - began)
                 events.append(parts)
                 parts = []
                 began = at
         self._parts = parts
         self._size = at - began
-        if self._size > small and not self._is_within_limits(parts, self._size, events):
-            return end
+        if self._size > small:
+            self._check_message(self._size)
         return self._read_frame(data, at, events) if at < end else at
 
     def _read_frame(self, data: bytes, at: int, events: list[Event]) -> int:
-        """Read one frame of any kind, or what has come of it. Where the next begins, or `at` to wait for more."""
+        """Read one frame of any kind, or its beginning. Where the next begins, or `at` to wait for more."""
         flags = data[at]
         if flags not in FLAGS[self.version[0]]:
-            self._violate("a frame has flags that do not exist", events)
-            return at
+            raise PeerError("a frame has flags that do not exist")
         start = at + (_LONG.size if flags & LONG else _SHORT.size)
         if start > len(data):
             return at
         size = _LONG.unpack_from(data, at)[1] if flags & LONG else data[at + 1]
-        if not self._allows(flags, size, self._size + start - at + size, events):
-            return at
+        if not self.is_ready or flags & COMMAND:
+            if size > COMMAND_BYTES_MAX:
+                raise PeerError(f"a command has more than {COMMAND_BYTES_MAX} bytes")
+        elif size > self._limits.frame_bytes_max:
+            raise LimitExceeded("frame_bytes_max", size, self._limits.frame_bytes_max)
+        else:
+            self._check_message(self._size + start - at + size)
         stop = start + size
         if stop <= len(data):
             self._take(flags, data[start:stop], stop - at, events)
@@ -417,34 +416,16 @@ class Connection:
         self._missing = stop - len(data)
         return len(data)
 
-    def _allows(self, flags: int, size: int, message_bytes: int, events: list[Event]) -> bool:
-        """Whether a frame of this size may come."""
-        if flags & COMMAND or not self.is_ready:
-            if size <= COMMAND_BYTES_MAX:
-                return True
-            self._violate(f"a command has more than {COMMAND_BYTES_MAX} bytes", events)
-        elif size > self._limits.frame_bytes_max:
-            self._refuse(LimitExceeded("frame_bytes_max", size, self._limits.frame_bytes_max), events)
-        else:
-            return self._is_within_limits(self._parts, message_bytes, events)
-        return False
-
-    def _is_within_limits(self, parts: Message, size: int, events: list[Event]) -> bool:
-        """Whether a message, complete or not, is within the limits."""
-        self._parts = parts
-        limits = self._limits
-        if len(parts) > limits.message_frames_max:
-            self._refuse(LimitExceeded("message_frames_max", len(parts), limits.message_frames_max), events)
-        elif size > limits.message_bytes_max:
-            self._refuse(LimitExceeded("message_bytes_max", size, limits.message_bytes_max), events)
-        return not self.is_closed
-
-    def _refuse(self, error: LimitExceeded, events: list[Event]) -> None:
-        events.append(Oversize(error, self._parts[:HEAD_FRAMES_MAX]))
-        self.forget()
+    def _check_message(self, size: int) -> None:
+        """Refuse a message, complete or not, that is over a limit."""
+        limits, frames = self._limits, len(self._parts)
+        if frames > limits.message_frames_max:
+            raise LimitExceeded("message_frames_max", frames, limits.message_frames_max)
+        if size > limits.message_bytes_max:
+            raise LimitExceeded("message_bytes_max", size, limits.message_bytes_max)
 
     def _fill(self, data: bytes, events: list[Event]) -> int:
-        """Add to the body of a frame that is not complete; where the rest of the data begins."""
+        """Add to the body of a long frame; where the rest of the data begins."""
         end = min(self._missing, len(data))
         self._body += data[:end]
         self._missing -= end
@@ -456,29 +437,26 @@ class Connection:
     def _take(self, flags: int, body: bytes, size: int, events: list[Event]) -> None:
         """A frame is complete."""
         if not self.is_ready:
-            self._handshake(flags, body, events)
+            if (ready := self._handshake(flags, body)) is not None:
+                events.append(ready)
         elif flags & COMMAND:
             self._obey(body, events)
         else:
             self._parts.append(body)
             self._size += size
-            if not flags & MORE and self._is_within_limits(self._parts, self._size, events):
+            if not flags & MORE:
+                self._check_message(self._size)
                 events.append(self._parts)
                 self._parts, self._size = [], 0
 
     def _obey(self, body: bytes, events: list[Event]) -> None:
         """A command between messages, or between the frames of one. Unknown ones mean nothing to a ROUTER."""
-        try:
-            name, data = split_command(body)
-        except ValueError as error:
-            self._violate(str(error), events)
-            return
+        name, data = split_command(body)
+        if name == b"ERROR":
+            raise PeerError("the peer ended the connection with ERROR")
         if name == b"PING":
             context = data[_TTL.size :]
             if len(data) < _TTL.size or len(context) > PING_CONTEXT_BYTES_MAX:
-                self._violate("a PING is malformed", events)
-                return
+                raise PeerError("a PING is malformed")
             self._out.append(command(b"PONG", context))
             events.append(Ping(100 * _TTL.unpack_from(data)[0]))
-        elif name == b"ERROR":
-            self._violate("the peer ended the connection with ERROR", events)
