@@ -30,6 +30,7 @@ from penstock.model import (
 from penstock.store.outputs import pack_items
 from penstock.store.staging import make_unit
 from penstock.wire.res01.messages import fields_of
+from tests.gates import zmtp
 from tests.gates.mq_client import FRAME_BYTES_MAX, Connection, MqLarge
 from tests.gates.mq_client import frame as mq_frame
 from tests.gates.remits_client import ITERATOR_ADD, MESSAGE_ADD, Remits, fresh, neighbours_are_served, request
@@ -140,13 +141,13 @@ def test_requests_that_are_refused_leave_nothing_behind(server: Served, context:
             assert flood(client, [each]) == {"answered": 1}
 
 
-@pytest.mark.parametrize("gate", ["mq", "remits"])
+@pytest.mark.parametrize("gate", ["mq", "res", "remits"])
 def test_requests_of_clients_that_are_gone_leave_nothing_behind(server: Served, context: str, gate: str) -> None:
     until(lambda: server.metric("penstock_requests_bytes") == 0)
     with bounded(server):
         for _ in range(40):
-            if gate == "mq":
-                with connected(server, "mq") as client:
+            if gate != "remits":
+                with connected(server, gate) as client:
                     for each in [no_chunk(MIB), *large_requests(context)[5:7], no_chunk(MIB)]:
                         command, *fields = fields_of(each)
                         client.send(command.decode(), *fields)
@@ -165,6 +166,18 @@ def test_unfinished_messages_of_clients_that_are_gone_leave_nothing_behind(serve
             with Connection(server.mq) if gate == "mq" else Remits(server.remits) as client:
                 client.send(unfinished)
             until(lambda: server.metric(f'penstock_gate_sessions{{gate="{gate}"}}') == 0)
+
+
+@pytest.mark.parametrize("size", [3, 2 * MIB])
+def test_unfinished_messages_of_zeromq_peers_that_are_gone_leave_nothing_behind(server: Served, size: int) -> None:
+    """A frame that is not complete, behind many that are."""
+    unfinished = zmtp.frame(bytes(size), zmtp.MORE) * (2 if size == 2 * MIB else 50_000) + zmtp.frame(bytes(MIB))[:-1]
+    with bounded(server, 32 * MIB):
+        for _ in range(30):
+            with zmtp.connected(server.res) as connection:
+                zmtp.greet_as_3(connection)
+                connection.sendall(unfinished)
+            until(lambda: server.metric('penstock_gate_sessions{gate="res"}') == 0)
 
 
 # ---------------------------------------------------------------- as much as can be sent
