@@ -18,7 +18,7 @@ from penstock import testing
 from tests.gates.res_client import PATIENCE_S, Rc01
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import an_event
-from tests.gates.serving import until
+from tests.gates.serving import Served, until
 
 MS: Final = int(PATIENCE_S * 1000)
 MECHANISM_MISMATCH: Final = zmq.Event.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
@@ -237,7 +237,12 @@ def test_an_older_libzmq_is_served(endpoint: str, tmp_path: Path, version: str) 
     assert said == f"libzmq {libzmq} ok\n"
 
 
-def test_the_server_does_not_need_libzmq() -> None:
-    """Neither pyzmq nor a library is loaded by a server, or by anything that it imports."""
+def test_the_server_does_not_need_libzmq(shared_server: Served, context: str) -> None:
+    """Neither its modules nor a server at work load pyzmq or a library."""
     program = "import sys, penstock.server; sys.exit('zmq' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    with Extended(shared_server.res) as client:
+        client.append(context, "s", 1, an_event())
+    loaded = Path(f"/proc/{shared_server.process.pid}/maps").read_text(encoding="utf-8")
+    assert "libzmq" not in loaded
+    assert "zmq/backend" not in loaded
