@@ -29,10 +29,10 @@ PAGE = ItemPage([], Encoded(1, b"\0\0\x27\x0c" + bytes(9996)))
 class Replies:
     """Requests wait until the test replies to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: int) -> None:
         self.settings = Settings()
         self.metrics = Metrics()
-        self.budget = Budget(40_000, Counter())
+        self.budget = Budget(budget, Counter())
         self.waiting: list[Callable[[Reply], None]] = []
 
     def submit(
@@ -58,8 +58,8 @@ class Peer:
 
 
 @pytest_asyncio.fixture
-async def replies() -> Replies:
-    return Replies()
+async def replies(request: pytest.FixtureRequest) -> Replies:
+    return Replies(getattr(request, "param", 40_000))
 
 
 @pytest_asyncio.fixture
@@ -115,11 +115,11 @@ async def test_a_request_that_finds_no_room_is_busy_in_its_turn(replies: Replies
     assert replies.budget.taken == 25_000
 
 
+@pytest.mark.parametrize("replies", [1_000_000], indirect=True)
 @pytest.mark.parametrize("answered", [False, True])
 async def test_of_a_client_that_is_gone_only_what_is_written_counts_until_it_is(
     replies: Replies, peer: Peer, answered: bool
 ) -> None:
-    replies.budget = Budget(1_000_000, Counter())
     adding = request(MESSAGE_ADD, log_name="l", message=bytes(5000))
     peer.writer.write(adding * 2 + next_items())
     await until(lambda: len(replies.waiting) == 2)
