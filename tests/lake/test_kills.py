@@ -139,7 +139,7 @@ def test_an_erasure_killed_at_any_step_is_followed_by_the_next_run(data: Path, l
     assert is_same(url, lake)
 
 
-@pytest.mark.parametrize("has_exchange", [True, False])
+@pytest.mark.parametrize("has_exchange", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_compaction_killed_at_any_step_is_seen_whole_or_not_at_all(
     has_exchange: bool, data: Path, lake: Path, tmp_path: Path
 ) -> None:
