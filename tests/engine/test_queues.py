@@ -1,4 +1,4 @@
-"""Competing consumers, rule by rule of SPEC section 2."""
+"""Competing consumers, rule by rule of docs/engine.md."""
 
 import asyncio
 

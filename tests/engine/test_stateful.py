@@ -1,4 +1,4 @@
-"""The engine against the reference store and the rules of SPEC section 2: whatever is asked, both answer the same.
+"""The engine against the reference store and the rules of docs/engine.md: whatever is asked, both answer the same.
 
 Time passes for real: an allocation is either long or is waited for until it has surely expired.
 """

@@ -1,4 +1,4 @@
-"""Durable subscriptions, rule by rule of SPEC section 2."""
+"""Durable subscriptions, rule by rule of docs/engine.md."""
 
 import asyncio
 import itertools
