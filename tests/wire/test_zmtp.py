@@ -440,6 +440,7 @@ def test_the_fuzzer_finds_nothing_in_a_short_run() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_the_fuzzer_finds_nothing_in_a_million_streams() -> None:
     summary = run(rng("the fuzzer of ZMTP, long").randrange(1 << 32), count=1_000_000)
     assert summary.startswith("zmtp: 1000000 streams")
