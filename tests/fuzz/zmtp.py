@@ -4,14 +4,11 @@
 the others come, 0 for all at once. The others are handshakes of all versions and frames behind them, a little changed.
 """
 
-import argparse
 import random
-import sys
-import time
-from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from tests.fuzz.streams import command_line, mutated, run_streams
 from tests.wire.zmtp_checks import (
     HANDSHAKES,
     MORE,
@@ -61,20 +58,13 @@ def mutations(data: bytes, seed: int, count: int) -> Iterator[bytes]:
 
 
 def run(seed: int, count: int | None = None, seconds: float | None = None) -> str:
-    """Fuzz so many streams of bytes, or so long; a line that says how it went. A find is raised after it was shown."""
-    chance = random.Random(seed)
-    began, done, seen = time.monotonic(), 0, Counter[str]()
-    while (count is None or done < count) and (seconds is None or time.monotonic() - began < seconds):
-        stream = chance.choice(STARTS) + b"".join(chance.choices(FRAMES, k=chance.choice((0, 1, 2, 4))))
-        data = bytes([chance.choice((0, 0, 1, 2, 7, 64))]) + _mutated(stream, chance)
-        try:
-            seen.update(_outcome(data))
-        except BaseException:
-            print(f"zmtp: seed {seed}, stream {done}: {data.hex()}", file=sys.stderr)
-            raise
-        done += 1
-    kinds = ", ".join(f"{kind} {times}" for kind, times in sorted(seen.items()))
-    return f"zmtp: {done} streams in {time.monotonic() - began:.1f} s, seed {seed}, no finds ({kinds})"
+    """Fuzz so many streams of bytes, or so long; a line that says how it went."""
+    return run_streams("zmtp", seed, _stream, _outcome, count, seconds)
+
+
+def _stream(chance: random.Random) -> bytes:
+    stream = chance.choice(STARTS) + b"".join(chance.choices(FRAMES, k=chance.choice((0, 1, 2, 4))))
+    return bytes([chance.choice((0, 0, 1, 2, 7, 64))]) + _mutated(stream, chance)
 
 
 def _outcome(data: bytes) -> list[str]:
@@ -85,35 +75,8 @@ def _outcome(data: bytes) -> list[str]:
 
 
 def _mutated(data: bytes, chance: random.Random) -> bytes:
-    """A few small changes: most are still read for a while."""
-    bytes_ = bytearray(data)
-    for _ in range(chance.choice((0, 1, 1, 1, 2, 4, 8))):
-        at = chance.randrange(len(bytes_) + 1)
-        length = chance.choice((1, 1, 2, 4, 16))
-        kind = chance.randrange(6)
-        if kind == 0 and at < len(bytes_):
-            bytes_[at] ^= 1 << chance.randrange(8)
-        elif kind == 1 and at < len(bytes_):
-            bytes_[at] = chance.choice(b"\x00\x01\x02\x03\x04\x05\x06\x07\x7f\xff")
-        elif kind == 2:
-            bytes_[at:at] = chance.randbytes(length)
-        elif kind == 3:
-            del bytes_[at : at + length]
-        elif kind == 4:
-            bytes_[at:at] = bytes_[at : at + length]
-        else:
-            bytes_[at:at] = chance.choice(FRAMES)
-    return bytes(bytes_)
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Fuzz the ZMTP codec.")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    options = parser.parse_args()
-    print(run(options.seed, seconds=options.seconds))
+    return mutated(data, chance, b"\x00\x01\x02\x03\x04\x05\x06\x07\x7f\xff", FRAMES)
 
 
 if __name__ == "__main__":
-    main()
+    command_line("Fuzz the ZMTP codec.", run)
