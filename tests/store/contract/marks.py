@@ -5,9 +5,9 @@ from typing import Final
 
 import pytest
 
-from penstock.errors import InvalidRequest, MarkSuperseded, StorageFull, VersionConflict
+from penstock.errors import InvalidRequest, MarkSuperseded, PenstockError, StorageFull, VersionConflict
 from penstock.model import ANY, NEW, Appended, ProducerMark
-from penstock.store.contract import ExpireProducers, Progress, Register, Store, Transaction
+from penstock.store.contract import ExpireProducers, Progress, Register, RequireLog, Store, Transaction
 from tests.store.contract.case import StoreCase
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, event, some
 
@@ -150,3 +150,16 @@ class MarkContract(StoreCase):
         append(store, "orders", some(1), mark=ProducerMark("p", 2))
         (outcome,) = store.write([Transaction((commit("orders", some(1)),), ProducerMark("p", 1), FULL)])
         assert isinstance(outcome, MarkSuperseded)
+
+    def test_a_failed_expiry_keeps_the_marks_of_the_same_batch(self, store: Store) -> None:
+        first, failed, older = store.write(
+            [
+                Transaction((commit("orders", some(1)),), ProducerMark("p", 2)),
+                Transaction((ExpireProducers(0, 100), RequireLog("missing"))),
+                Transaction((commit("orders", some(1)),), ProducerMark("p", 1)),
+            ]
+        )
+        assert isinstance(first, list)
+        assert isinstance(failed, PenstockError)
+        assert isinstance(older, MarkSuperseded)
+        assert append(store, "orders", some(1), mark=ProducerMark("p", 2)).repeated

@@ -218,6 +218,8 @@ class Batch(transactions.Batch[Database]):
 
     def together(self, ops: Sequence[Operation]) -> list[Result | Later]:
         if self.careful and not all(isinstance(op, _IN_MEMORY) for op in ops):
+            if any(isinstance(op, contract.ExpireProducers) for op in ops):
+                self.send_marks()  # Before the savepoint, or a failure would take the marks of others back.
             return super().together(ops)
         # Without waiting. As long as nothing was sent, the appender can roll back alone.
         point = self.appender.savepoint()
