@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from penstock.cli.connection import by_flag, exit_on_error
-from penstock.cli.options import Config, StoreData, StoreUrl, Url
-from penstock.cli.output import AsJson, Painted, counted, has_colours, print_document, print_line, refuse
+from penstock.cli.options import AsJson, Config, StoreData, StoreUrl, Url
+from penstock.cli.output import Painted, counted, has_colours, print_document, print_line, refuse
 from penstock.cli.settings import one_store
 from penstock.settings import Settings, resolve
 from penstock.settings.loading import without_password

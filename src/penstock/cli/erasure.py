@@ -9,12 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-import typer
-
 from penstock.cli.connection import address_of, by_flag, exit_on_error, opened, store_error_line
-from penstock.cli.options import URL_ENVIRONMENT, Data, Url
+from penstock.cli.options import URL_ENVIRONMENT, AsJson, Data, Url, option
 from penstock.cli.output import (
-    AsJson,
     agreed,
     console,
     counted,
@@ -39,28 +36,22 @@ CONNECT_S_MAX: Final = 30.0
 
 NamedUrl = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--url",
-        help="a running server, or another address for clients; there is no default",
-        metavar="penstock://HOST:PORT",
+        "a running server, or another address for clients; there is no default",
+        "penstock://HOST:PORT",
         envvar=URL_ENVIRONMENT,
     ),
 ]
 
 
 def erase_command(
-    stream: Annotated[
-        str | None, typer.Option("--stream", help="erase all events of a stream", metavar="CONTEXT/STREAM")
-    ] = None,
-    subject: Annotated[
-        str | None, typer.Option("--subject", help="erase events whose headers name this subject", metavar="TEXT")
-    ] = None,
-    context: Annotated[
-        str | None, typer.Option("--context", help="with --subject: only in this context", metavar="CONTEXT")
-    ] = None,
+    stream: Annotated[str | None, option("--stream", "erase all events of a stream", "CONTEXT/STREAM")] = None,
+    subject: Annotated[str | None, option("--subject", "erase events whose headers name this subject", "TEXT")] = None,
+    context: Annotated[str | None, option("--context", "with --subject: only in this context", "CONTEXT")] = None,
     url: NamedUrl = None,
     data: Data = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: Annotated[bool, option("--yes", "do not ask")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase events for good: their types, headers and bodies leave every file of the store.

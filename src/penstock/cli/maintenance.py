@@ -4,13 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from penstock.backup import Manifest, back_up, chain, check_all, copy_store, open_place, restore
 from penstock.cli.connection import exit_on_error, opened, store_error_line
-from penstock.cli.options import NewData, NewStore, new_store_url
+from penstock.cli.options import AsJson, NewData, NewStore, argument, new_store_url, option
 from penstock.cli.output import (
-    AsJson,
     counted,
     fail,
     print_document,
@@ -27,9 +24,7 @@ from penstock.terminal import complain, one_line
 
 PLACES = "sqlite:///DIR, postgresql://…, or a directory"
 
-PathArgument = Annotated[
-    Path, typer.Argument(help="a folder, or one file if its name ends in .tar", metavar="PATH", show_default=False)
-]
+PathArgument = Annotated[Path, argument("PATH", "a folder, or one file if its name ends in .tar")]
 
 
 def verify_command(url: str, as_json: AsJson = False) -> None:
@@ -96,7 +91,7 @@ def _manifest_document(manifest: Manifest) -> dict[str, Any]:
 
 def backups_command(
     path: PathArgument,
-    verify: Annotated[bool, typer.Option("--verify", help="read all files and check every byte")] = False,
+    verify: Annotated[bool, option("--verify", "read all files and check every byte")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the backups in a folder or file."""
@@ -119,10 +114,8 @@ def restore_command(
     path: PathArgument,
     data: NewData = None,
     store: NewStore = None,
-    number: Annotated[
-        int | None, typer.Option("--number", help="restore this backup, not the newest", metavar="N", min=1)
-    ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="replace the store that is there")] = False,
+    number: Annotated[int | None, option("--number", "restore this backup, not the newest", "N", min=1)] = None,
+    replace: Annotated[bool, option("--replace", "replace the store that is there")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Restore a store from a backup, to a place where no server has a store open.
@@ -145,8 +138,8 @@ def restore_command(
 
 
 def migrate_command(
-    source: Annotated[str, typer.Argument(help=f"the store: {PLACES}", metavar="SRC", show_default=False)],
-    target: Annotated[str, typer.Argument(help=f"an empty place: {PLACES}", metavar="DST", show_default=False)],
+    source: Annotated[str, argument("SRC", f"the store: {PLACES}")],
+    target: Annotated[str, argument("DST", f"an empty place: {PLACES}")],
     as_json: AsJson = False,
 ) -> None:
     """Move a whole store from SQLite to PostgreSQL, or back. No server may have it open meanwhile.

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 
@@ -19,8 +19,6 @@ from penstock.terminal import complain, escape, escape_document
 
 if TYPE_CHECKING:
     from penstock.cli.screen import Bar, Screen
-
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

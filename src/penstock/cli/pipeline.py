@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.options import OfContext, Types, directory
-from penstock.cli.output import AsJson, counted, fail, print_document, print_line, print_table, refuse, remark
+from penstock.cli.options import AsJson, OfContext, Types, argument, directory, option
+from penstock.cli.output import counted, fail, print_document, print_line, print_table, refuse, remark
 from penstock.cli.signals import interruptible
 from penstock.cli.spark_options import AGAIN, Conf, Master, hide_py4j_log, options_of
 from penstock.settings.loading import without_password
@@ -27,27 +27,18 @@ PRINTED_STATES: Final = ("RUNNING", "COMPLETED", "FAILED")
 
 pipeline_app = typer.Typer(no_args_is_help=True)
 
-Folder = Annotated[Path, typer.Argument(help="the project's folder", metavar="DIR", parser=directory)]
+Folder = Annotated[Path, argument("DIR", "the project's folder", parser=directory)]
 
 
 @pipeline_app.command("init")
 def init_command(
     folder: Folder,
-    url: Annotated[
-        str,
-        typer.Option("--url", help="the store: sqlite:///DIR, postgresql://… or penstock://HOST:PORT", metavar="URL"),
-    ],
+    url: Annotated[str, option("--url", "the store: sqlite:///DIR, postgresql://… or penstock://HOST:PORT", "URL")],
     context: OfContext = None,
     types: Types = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="the pipeline's name (default: the folder's)", metavar="N")
-    ] = None,
-    sample: Annotated[
-        int, typer.Option("--sample", help="events of each type to sample for columns", metavar="N", min=1)
-    ] = 1000,
-    example: Annotated[
-        str | None, typer.Option("--example", help="a worked example instead: shop", metavar="NAME")
-    ] = None,
+    name: Annotated[str | None, option("--name", "the pipeline's name (default: the folder's)", "N")] = None,
+    sample: Annotated[int, option("--sample", "events of each type to sample for columns", "N", min=1)] = 1000,
+    example: Annotated[str | None, option("--example", "a worked example instead: shop", "NAME")] = None,
 ) -> None:
     """Write a project: bronze events, a table for each type, a quarantine, and sums. Needs no Spark."""
     from penstock.pipelines.scaffold import make_example, make_project  # noqa: PLC0415
@@ -71,18 +62,13 @@ def init_command(
 @pipeline_app.command("run")
 def run_command(
     folder: Folder,
-    follow: Annotated[bool, typer.Option("--follow", help="continue until Ctrl-C or SIGTERM")] = False,
+    follow: Annotated[bool, option("--follow", "continue until Ctrl-C or SIGTERM")] = False,
     interval: Annotated[
         float | None,
-        typer.Option(
-            "--interval",
-            help=f"seconds between two rounds of --follow (default: {INTERVAL_S:.0f})",
-            metavar="S",
-            min=0.1,
-        ),
+        option("--interval", f"seconds between two rounds of --follow (default: {INTERVAL_S:.0f})", "S", min=0.1),
     ] = None,
     full_refresh: Annotated[
-        list[str] | None, typer.Option("--full-refresh", help="rebuild this table; can be repeated", metavar="TABLE")
+        list[str] | None, option("--full-refresh", "rebuild this table; can be repeated", "TABLE")
     ] = None,
     master: Master = None,
     conf: Conf = None,

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import typer
 
 from penstock.cli.connection import exit_on_error
-from penstock.cli.options import Config
-from penstock.cli.output import AsJson, fail, print_document, print_line, print_table, refuse, size
+from penstock.cli.options import AsJson, Config, argument, option
+from penstock.cli.output import fail, print_document, print_line, print_table, refuse, size
 from penstock.cli.settings import one_store
 from penstock.settings import TABLE, ResolvedSettings, host_and_port, resolve
 
@@ -22,13 +22,7 @@ COLUMNS: Final = ("session", "peer", "#age", "#last seen", "#received", "#sent",
 ID: Final = re.compile(r"[\w:-]+")
 
 Http = Annotated[
-    str | None,
-    typer.Option(
-        "--http",
-        help=f"the server's HTTP address (default: {TABLE['http'].default})",
-        metavar="HOST:PORT",
-        show_default=False,
-    ),
+    str | None, option("--http", f"the server's HTTP address (default: {TABLE['http'].default})", "HOST:PORT")
 ]
 
 
@@ -77,7 +71,7 @@ def sessions_command(http: Http = None, config: Config = None, as_json: AsJson =
 
 
 def kick_command(
-    session: Annotated[str, typer.Argument(metavar="ID", help="the session's id, as `penstock sessions` shows it")],
+    session: Annotated[str, argument("ID", "the session's id, as `penstock sessions` shows it")],
     http: Http = None,
     config: Config = None,
 ) -> None:

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.cli.output import AsJson, print_document, print_table, refuse
+from penstock.cli.options import AsJson
+from penstock.cli.output import print_document, print_table, refuse
 from penstock.settings import (
     DEFAULT,
     TABLE,

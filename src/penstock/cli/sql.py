@@ -8,10 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from penstock.cli.connection import by_flag, default_url, exit_on_error
-from penstock.cli.options import Config, StoreData, StoreUrl, Url, directory
+from penstock.cli.options import Config, StoreData, StoreUrl, Url, argument, directory, option
 from penstock.cli.output import counted, json_text, print_line, print_table, refuse
 from penstock.cli.settings import one_store
 from penstock.cli.signals import interruptible
@@ -47,33 +45,26 @@ SUFFIXES: Final = {
     ".parquet": Format.PARQUET,
 }
 
-Statement = Annotated[
-    str, typer.Argument(metavar="STATEMENT", help="one statement that reads the table `events`; - is standard input")
-]
+Statement = Annotated[str, argument("STATEMENT", "one statement that reads the table `events`; - is standard input")]
 Output = Annotated[
     Format | None,
-    typer.Option(
+    option(
         "--output",
-        help="a table for people, or a format for programs; JSON is one object per line",
+        "a table for people, or a format for programs; JSON is one object per line",
         show_default="table, or the format that the name of --file tells",
     ),
 ]
-FileOption = Annotated[
-    Path | None, typer.Option("--file", help="write to this file, which appears when it is complete", metavar="PATH")
-]
-Memory = Annotated[
-    str, typer.Option("--memory", help="how much memory DuckDB may use before it spills to disk", metavar="SIZE")
-]
+FileOption = Annotated[Path | None, option("--file", "write to this file, which appears when it is complete", "PATH")]
+Memory = Annotated[str, option("--memory", "how much memory DuckDB may use before it spills to disk", "SIZE")]
 SpillDir = Annotated[
-    Path | None,
-    typer.Option("--temp", help="the directory to spill to", metavar="DIR", show_default="the temporary directory"),
+    Path | None, option("--temp", "the directory to spill to", "DIR", show_default="the temporary directory")
 ]
 AllowDir = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--allow-dir",
-        help="let the statement read files below this directory; can be repeated",
-        metavar="DIR",
+        "let the statement read files below this directory; can be repeated",
+        "DIR",
         parser=directory,
         show_default="no files",
     ),
@@ -91,7 +82,7 @@ def sql_command(
     memory: Memory = "1 GiB",
     temp: SpillDir = None,
     allow_dir: AllowDir = None,
-    as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
+    as_json: Annotated[bool, option("--json", "", hidden=True)] = False,
 ) -> None:
     """Query the history in SQL: the table `events`, directly from a store or through its server, with DuckDB.
 
@@ -150,9 +141,9 @@ def statement_of(text: str) -> str:
 def limits_of(memory: str, temp: Path | None, allowed: list[Path] | None) -> "Limits":
     from penstock.sql.session import MEMORY_BYTES_MIN, Limits  # noqa: PLC0415
 
-    for option, path in [("--temp", temp), *(("--allow-dir", path) for path in allowed or ())]:
+    for flag, path in [("--temp", temp), *(("--allow-dir", path) for path in allowed or ())]:
         if path is not None and not path.is_dir():
-            refuse(f"{option} is {str(path)!r}: there is no such directory")
+            refuse(f"{flag} is {str(path)!r}: there is no such directory")
     folder, directories = None if temp is None else str(temp), tuple(map(str, allowed or ()))
     try:
         return Limits(size(MEMORY_BYTES_MIN)(memory), folder=folder, directories=directories)

@@ -7,11 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
-import typer
-
 from penstock.cli.connection import by_flag, connected, exit_on_error, opened, store_error_line
-from penstock.cli.options import Config, Data, Filter, Limit, StoreData, StoreUrl, Url
-from penstock.cli.output import AsJson, print_document, print_fields, print_lines, print_rows, print_table, refuse, size
+from penstock.cli.options import AsJson, Config, Data, Filter, Limit, StoreData, StoreUrl, Url, argument
+from penstock.cli.output import print_document, print_fields, print_lines, print_rows, print_table, refuse, size
 from penstock.cli.settings import one_store
 from penstock.model import ContextInfo, QueueInfo, StoreStats
 from penstock.settings import resolve
@@ -33,7 +31,7 @@ def contexts_command(url: Url = None, data: Data = None, as_json: AsJson = False
 
 
 def streams_command(
-    context: Annotated[str, typer.Argument(metavar="CONTEXT", help="the context")],
+    context: Annotated[str, argument("CONTEXT", "the context")],
     filter_: Filter = "",
     limit: Limit = None,
     url: Url = None,
