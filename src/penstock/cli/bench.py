@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from penstock.cli.connection import address_of, exit_on_error
+from penstock.cli.connection import address_of
 from penstock.cli.options import AsJson, Url, option
 from penstock.cli.output import console, counted, print_document, print_line, print_table, refuse, stop_command
 from penstock.cli.signals import INTERRUPTED
@@ -62,8 +62,7 @@ def bench_command(
         seconds = SECONDS
     name = context or f"bench-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     load = Load(name, batch, body_bytes, seconds, events)
-    with exit_on_error():
-        was_interrupted = load.run(address_of(url), clients)
+    was_interrupted = load.run(address_of(url), clients)
     rate = load.events / load.seconds if load.seconds else 0.0
     commits = load.latencies.count
     times = {f"p{percent:g}": 1000 * load.latencies.percentile(percent) for percent in PERCENTILES}

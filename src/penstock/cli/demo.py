@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.connection import exit_on_error
 from penstock.cli.options import directory, option
 from penstock.cli.output import console, counted, print_line
 from penstock.cli.signals import StopSignals, stop_signals
@@ -62,7 +61,7 @@ def demo_command(
     use, it takes a free one. Ctrl-C closes the shop, and the exit code is 0.
     """
     flags = {"mq": mq, "http": http, "res": res, "remits": remits}
-    with exit_on_error(), stop_signals(interrupt_at=KILL_SIGNALS, hangup=True) as stop:
+    with stop_signals(interrupt_at=KILL_SIGNALS, hangup=True) as stop:
         # A server takes long to import, and help does not need it.
         from penstock.demo import gate_addresses  # noqa: PLC0415
         from penstock.testing import server  # noqa: PLC0415

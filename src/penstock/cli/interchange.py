@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from penstock.cli.connection import address_of, error_line, exit_on_error
+from penstock.cli.connection import address_of, error_line
 from penstock.cli.options import TIMES, AsJson, Data, Filter, OfContext, Types, Url, argument, moment, option
 from penstock.cli.output import (
     counted,
@@ -69,7 +69,7 @@ def import_command(
         refuse(reason)
     if files.count(STANDARD) > 1:
         refuse("standard input can be read only once")
-    with exit_on_error(), ExitStack() as spools:
+    with ExitStack() as spools:
         address = None if check else address_of(url, data)
         if address is not None:
             # Report a wrong address now, not after all files are read.
@@ -197,34 +197,33 @@ def export_command(
     is_on_screen = path == STANDARD and sys.stdout.isatty()
     if kind is Format.PARQUET and is_on_screen:
         refuse("Parquet is binary: name a file, or redirect the output into a file or a pipe")
-    with exit_on_error():
-        address = address_of(url, data)
-        try:
-            # A bar would run into events that are printed on the same terminal.
-            with progress_bar(f"exporting {Path(path).name}", hidden=is_on_screen) as bar:
-                exported = export_events(
-                    address,
-                    path,
-                    kind,
-                    selection,
-                    lambda done, total, _: bar(done, total),
-                    written_times=(since, until),
-                    restart=anew,
-                )
-        except KeyboardInterrupt:
-            can_continue = path != STANDARD and Path(path + ".partial.json").exists()
-            stop_command(f"interrupted{': run the same command again to continue' * can_continue}", INTERRUPTED)
-        if as_json:
-            counts = {"events": exported.events, "resumed_events": exported.resumed_events, "last": exported.last}
-            line = json_text({"file": path, **counts})
-        else:
-            before = f", {exported.resumed_events:,} of them before" if exported.resumed_events else ""
-            name = "standard output" if path == STANDARD else path
-            line = f"{name}: {counted(exported.events, 'event')}{before}, up to position {exported.last:,}"
-        if path == STANDARD:
-            remark(line)
-        else:
-            print_line(line)
+    address = address_of(url, data)
+    try:
+        # A bar would run into events that are printed on the same terminal.
+        with progress_bar(f"exporting {Path(path).name}", hidden=is_on_screen) as bar:
+            exported = export_events(
+                address,
+                path,
+                kind,
+                selection,
+                lambda done, total, _: bar(done, total),
+                written_times=(since, until),
+                restart=anew,
+            )
+    except KeyboardInterrupt:
+        can_continue = path != STANDARD and Path(path + ".partial.json").exists()
+        stop_command(f"interrupted{': run the same command again to continue' * can_continue}", INTERRUPTED)
+    if as_json:
+        counts = {"events": exported.events, "resumed_events": exported.resumed_events, "last": exported.last}
+        line = json_text({"file": path, **counts})
+    else:
+        before = f", {exported.resumed_events:,} of them before" if exported.resumed_events else ""
+        name = "standard output" if path == STANDARD else path
+        line = f"{name}: {counted(exported.events, 'event')}{before}, up to position {exported.last:,}"
+    if path == STANDARD:
+        remark(line)
+    else:
+        print_line(line)
 
 
 def check_names(context: str | None, filter: str, types: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.connection import address_of, connected, exit_on_error
+from penstock.cli.connection import address_of, connected
 from penstock.cli.logs import as_json_value, messages
 from penstock.cli.options import COUNT_MAX, AsJson, Data, Url, argument, need_name, option
 from penstock.cli.output import (
@@ -37,7 +37,7 @@ from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound
 from penstock.model import IteratorKind
 from penstock.model.times import text_of_ticks
 from penstock.settings import load
-from penstock.terminal import complain
+from penstock.terminal import print_error
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -136,7 +136,7 @@ def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson
         from penstock.engine.jobs import list_iterators  # noqa: PLC0415
         from penstock.store import open_reader  # noqa: PLC0415
 
-        with exit_on_error(), closing(open_reader(address_of(url, data))) as store:
+        with closing(open_reader(address_of(url, data))) as store:
             one, readers = show_iterator(store, name), list_iterators(store, name)
     else:
         with connected(url) as client:
@@ -202,7 +202,7 @@ def build_command(
     from penstock.spark.builds import begin_build  # noqa: PLC0415
 
     again = "interrupted: results that are not installed are discarded; run the same command again"
-    with exit_on_error(), interruptible(again):
+    with interruptible(again):
         address, lua = address_of(url, data), lua_limits(load({}, os.environ))
         started, began = session(APP_NAME, master, conf), time.monotonic()
         with begin_build(address, name, lua) as building, started as spark, progress_bar("messages") as bar:
@@ -241,7 +241,7 @@ def _report_build(outcome: "Outcome", seconds: float, as_json: bool) -> None:
         fail(f"iterator {start.iterator} over {start.log} failed at {where}")
     if (first := outcome.failure) is not None:
         failed = f"{counted(outcome.failed, 'message')} of {start.log} failed"
-        complain(f"{failed}; the first is message {first.message}{at}: {first.reason}", 0)
+        print_error(f"{failed}; the first is message {first.message}{at}: {first.reason}")
 
 
 def _failure(outcome: "Outcome", error: FunctionFailed | None) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ from penstock.cli.sql import (
 from penstock.errors import LakeInUse
 from penstock.files import is_replaceable
 from penstock.settings.table import size as size_of
-from penstock.terminal import complain
+from penstock.terminal import print_error
 
 if TYPE_CHECKING:
     from penstock.lake.archiver import Archived, Archiver
@@ -90,11 +90,11 @@ def archive_command(
                 is_blocked = False
             except LakeInUse as error:
                 if not is_blocked:
-                    complain(f"waiting: {error}", 0)
+                    print_error(f"waiting: {error}")
                 is_blocked = True
             if not stop.wait(interval):
                 break
-    complain("stopped; the last round is complete", 0)
+    print_error("stopped; the last round is complete")
 
 
 def _print_archived(archived: "Archived", as_json: bool, *, many: bool) -> None:
@@ -220,4 +220,4 @@ def query_command(
         )
     if url is None:
         archived = f"up to position {asked.head:,}, as archived at {asked.manifest.written}"
-        complain(f"{archived}; --url adds newer events", 0)
+        print_error(f"{archived}; --url adds newer events")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from penstock.backup import Manifest, back_up, chain, check_all, copy_store, open_place, restore
-from penstock.cli.connection import exit_on_error, opened, store_error_line
+from penstock.cli.connection import error_line, opened, store_errors
 from penstock.cli.options import AsJson, NewData, NewStore, argument, new_store_url, option
 from penstock.cli.output import (
     counted,
@@ -20,7 +20,7 @@ from penstock.cli.output import (
 from penstock.errors import PenstockError
 from penstock.store import Store, shown_place, store_url
 from penstock.store.contract import Finding, Progressed
-from penstock.terminal import complain, one_line
+from penstock.terminal import one_line, print_error
 
 PLACES = "sqlite:///DIR, postgresql://…, or a directory"
 
@@ -57,9 +57,10 @@ def verify_command(url: str, as_json: AsJson = False) -> None:
 def findings(store: Store, progress: Progressed) -> Iterator[Finding]:
     """All problems of a store, including one that ends the check early."""
     try:
-        yield from store.verify(progress)
+        with store_errors():
+            yield from store.verify(progress)
     except PenstockError as error:
-        yield Finding("store", store_error_line(error))
+        yield Finding("store", error_line(error))
     except (TypeError, ValueError) as error:
         # A damaged file can hold any value in any column, a number or broken text where bytes should be.
         yield Finding("store", f"holds an impossible value: {error}")
@@ -95,14 +96,14 @@ def backups_command(
     as_json: AsJson = False,
 ) -> None:
     """List the backups in a folder or file."""
-    with exit_on_error(store_error_line), open_place(path, write=False) as place:
+    with store_errors(), open_place(path, write=False) as place:
         if verify:
             with progress_bar() as bar:
                 found = check_all(place, bar)
         else:
             found = list(chain(place))
         if place.doubt:
-            complain(f"{path}: {place.doubt}; the next backup repairs that", 0)
+            print_error(f"{path}: {place.doubt}; the next backup repairs that")
     if as_json:
         print_document([_manifest_document(manifest) for manifest in found])
         return
@@ -123,13 +124,12 @@ def restore_command(
     The command checks everything first. The restored store is on a new timeline, without what was erased since.
     """
     url = new_store_url(data, store)
-    with exit_on_error(store_error_line), open_place(path, write=False) as place:
+    with store_errors(), open_place(path, write=False) as place:
         restored = restore(place, url, progress_bar, number=number, replace=replace)
     if restored.is_ledger_lost:
-        complain(
+        print_error(
             "the store that was replaced is damaged: events that were erased after the last backup may be back; "
             "erase them again",
-            0,
         )
     where = {"store": shown_place(store)} if store else {"data": str(data)}
     events = f"{restored.events:,} events, now on timeline {restored.timeline}"
@@ -148,7 +148,7 @@ def migrate_command(
     command is interrupted, run it again to continue. It compares the copy with the source.
     """
     source, target = (text if "://" in text else store_url(Path(text)) for text in (source, target))
-    with exit_on_error(store_error_line):
+    with store_errors():
         copied = copy_store(source, target, progress_bar)
     before, after = shown_place(source), shown_place(target)
     document = {

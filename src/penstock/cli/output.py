@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 
-from penstock.terminal import complain, escape, escape_document
+from penstock.terminal import escape, escape_document, print_error
 
 if TYPE_CHECKING:
     from penstock.cli.screen import Bar, Screen
@@ -156,7 +156,8 @@ def agreed(question: str) -> bool:
 
 def stop_command(message: str, code: int) -> NoReturn:
     """End the command with a message on standard error and an exit code."""
-    raise typer.Exit(complain(message, code)) from None
+    print_error(message)
+    raise typer.Exit(code) from None
 
 
 def fail(message: str) -> NoReturn:

@@ -13,7 +13,7 @@ from penstock.cli.output import counted, fail, print_document, print_line, print
 from penstock.cli.signals import interruptible
 from penstock.cli.spark_options import AGAIN, Conf, Master, hide_py4j_log, options_of
 from penstock.settings.loading import without_password
-from penstock.terminal import complain
+from penstock.terminal import print_error
 
 if TYPE_CHECKING:
     from penstock.pipelines.projects import Project
@@ -53,7 +53,7 @@ def init_command(
     else:
         made = make_project(folder, source, context, types, name, sample)
     for note in made.notes:
-        complain(note, 0)
+        print_error(note)
     print_line(f"{made.folder}: bronze, {counted(len(made.tables), 'table')} of types, quarantine and sums")
     for type, table in made.tables.items():
         print_line(f"  {table}  ({type})")
@@ -91,7 +91,7 @@ def run_command(
             if (now := _head(project)) != head:
                 head = now
                 _round(counts, runner, [])
-    complain("stopped; the last round is complete", 0)
+    print_error("stopped; the last round is complete")
 
 
 def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
@@ -109,7 +109,7 @@ def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
     refreshed = with_judged(project, refreshed_with(project, full_refresh))
     check_changes(project, refreshed)
     for type in added_types(project) if JUDGED not in refreshed else ():
-        complain(f"older events of type {type} are not in its new table: --full-refresh {JUDGED} adds them", 0)
+        print_error(f"older events of type {type} are not in its new table: --full-refresh {JUDGED} adds them")
     return project
 
 
@@ -137,7 +137,7 @@ def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -
     outcome = runner.round(full_refresh, on_state=_say)
     for table in outcome.refreshed:
         if table not in full_refresh:
-            complain(f"{table} was rebuilt as well: it would not match the others", 0)
+            print_error(f"{table} was rebuilt as well: it would not match the others")
     for flow, target in sorted(outcome.flows.items()):
         state, after = outcome.states.get(flow, "").lower() or "not run", counts.of(target)
         new = (after or 0) - (before.get(target) or 0)
@@ -157,7 +157,7 @@ def _say(flow: str, state: str) -> None:
 def _conclude(outcome: "Outcome") -> None:
     if outcome.failures:
         for failure in outcome.failures[:-1]:
-            complain(str(without_password(str(failure))), 1)
+            print_error(str(without_password(str(failure))))
         fail(str(without_password(str(outcome.failures[-1]))))
 
 
@@ -182,9 +182,9 @@ def status_command(folder: Folder, as_json: AsJson = False) -> None:
         print_document({**found._asdict(), "flows": [flow._asdict() for flow in found.flows]})
         return
     if found.unreachable:
-        complain(f"the lag is unknown: {without_password(found.unreachable)}", 0)
+        print_error(f"the lag is unknown: {without_password(found.unreachable)}")
     if found.in_use_by:
-        complain(f"in use by {found.in_use_by}", 0)
+        print_error(f"in use by {found.in_use_by}")
     is_running = (found.in_use_by or "").startswith("run")
     without = "has nothing to show yet: its first run is in progress" if is_running else "has not been run yet"
     columns = ("flow", "table", "source", "rows", "position", "lag", "last run", "error")

@@ -30,7 +30,7 @@ from penstock.cli.output import Painted, fail, has_colours, print_line, print_li
 from penstock.errors import CannotConnect, ConnectionLost, DeadlinePassed, PenstockError, Retry
 from penstock.model import Event, StoreStats
 from penstock.model.times import text_of_ticks, ticks_of_datetime
-from penstock.terminal import complain
+from penstock.terminal import print_error
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -202,7 +202,8 @@ class Tail:
                     if (before.store_id, before.timeline) != (now.store_id, now.timeline):
                         store = f"store {now.store_id}, timeline {now.timeline}"
                         fail(f"the server now has another history: {store}; run tail again to follow it")
-                    is_down = bool(complain("the server is back", 0))
+                    print_error("the server is back")
+                    is_down = False
                 found = client.follow(position, context=self.context, filter=self.filter, types=self.types)
                 for event in found:
                     position = event.position + 1
@@ -213,7 +214,7 @@ class Tail:
                 if not isinstance(error, OUTAGES) and error.retry is not Retry.SAFE:
                     raise
                 if not is_down:
-                    complain(f"{_outage(error)}; waiting for the server", 0)
+                    print_error(f"{_outage(error)}; waiting for the server")
                 is_down = True
                 time.sleep(RETRY_S)
 

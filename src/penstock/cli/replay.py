@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from penstock.cli.connection import address_of, error_line, exit_on_error
+from penstock.cli.connection import address_of, error_line
 from penstock.cli.interchange import check_names
 from penstock.cli.options import TIMES, AsJson, Data, Filter, OfContext, Types, Url, moment, option
 from penstock.cli.output import counted, fail, print_result, progress_bar, refuse, remark, stop_command
@@ -15,7 +15,7 @@ from penstock.cli.signals import stop_signals
 from penstock.errors import CannotConnect, PenstockError
 from penstock.model import check_context, check_stream, ticks_of_datetime
 from penstock.settings.loading import without_password
-from penstock.terminal import complain
+from penstock.terminal import print_error
 
 if TYPE_CHECKING:
     from penstock.cli.screen import Bar
@@ -95,22 +95,21 @@ def replay_command(
     named = tuple(types) if types else None
     check_names(context, filter, named or ())
     selection = _selection(context, filter, named, first, last)
-    with exit_on_error():
-        # They take a moment to import, and help does not need them.
-        from penstock.interchange.replay import ReplayRequest  # noqa: PLC0415
-        from penstock.interchange.replay_targets import IntoStreams, ThroughQueue  # noqa: PLC0415
+    # They take a moment to import, and help does not need them.
+    from penstock.interchange.replay import ReplayRequest  # noqa: PLC0415
+    from penstock.interchange.replay_targets import IntoStreams, ThroughQueue  # noqa: PLC0415
 
-        address = address_of(url, data)
-        if queue is not None:
-            target: IntoStreams | ThroughQueue = ThroughQueue(queue, queue_context)
-            where = f"through queue {queue}"
-        else:
-            target = IntoStreams(to_url or address, to_context, prefix, expected == "new")
-            parts = (f"context {to_context}" if to_context else "", str(without_password(to_url)) if to_url else "")
-            where = "into " + " of ".join(part for part in parts if part)
-        notes = Path(os.environ.get(STATE_ENVIRONMENT) or "~/.local/state").expanduser() / "penstock" / "replays"
-        request = ReplayRequest(address, selection, target, (first, last), name, state, notes, again, rate)
-        _replay(request, where, as_json)
+    address = address_of(url, data)
+    if queue is not None:
+        target: IntoStreams | ThroughQueue = ThroughQueue(queue, queue_context)
+        where = f"through queue {queue}"
+    else:
+        target = IntoStreams(to_url or address, to_context, prefix, expected == "new")
+        parts = (f"context {to_context}" if to_context else "", str(without_password(to_url)) if to_url else "")
+        where = "into " + " of ".join(part for part in parts if part)
+    notes = Path(os.environ.get(STATE_ENVIRONMENT) or "~/.local/state").expanduser() / "penstock" / "replays"
+    request = ReplayRequest(address, selection, target, (first, last), name, state, notes, again, rate)
+    _replay(request, where, as_json)
 
 
 def _selection(
@@ -202,7 +201,7 @@ class ReplayProgress:
         if done != replay.note.done:
             self._moved = replay.note.done, now
         elif replay.waiting and now - since > STALLED_S and not sys.stderr.isatty():
-            complain(f"waiting for consumers: {counted(replay.waiting, 'event')} in the queue", 0)
+            print_error(f"waiting for consumers: {counted(replay.waiting, 'event')} in the queue")
             self._moved = done, float("inf")
 
 

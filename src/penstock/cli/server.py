@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-import typer
-
-from penstock.cli.connection import exit_on_error
+from penstock.cli.connection import store_errors
 from penstock.cli.options import AsJson, Config, argument, option
 from penstock.cli.output import fail, print_document, print_line, print_table, refuse, size
 from penstock.cli.settings import one_store
@@ -46,7 +44,8 @@ def serve_command(resolved: ResolvedSettings) -> None:
         print_line(line)
         sys.stdout.flush()
 
-    raise typer.Exit(run(settings, print_now))
+    with store_errors():
+        run(settings, print_now)
 
 
 def sessions_command(http: Http = None, config: Config = None, as_json: AsJson = False) -> None:
@@ -85,8 +84,7 @@ def kick_command(
 
 def _request(method: str, path: str, member: str, http: str | None, config: Path | None) -> Any:
     """Ask a running server; returns one member of its answer, or ends the command."""
-    with exit_on_error():
-        address = resolve({"http": http}, os.environ, config).settings.http
+    address = resolve({"http": http}, os.environ, config).settings.http
     host, number = host_and_port(address)
     try:
         host.encode("idna")
