@@ -119,9 +119,10 @@ def restore_command(
     replace: Annotated[bool, option("--replace", "replace the store that is there")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Restore a store from a backup, to a place where no server has a store open.
+    """Restore a store from a backup. No server may have a store open in that place.
 
-    The command checks everything first. The restored store is on a new timeline, without what was erased since.
+    The command checks the whole backup before it changes anything. The restored store is on a new timeline, and events
+    that were erased after the backup stay erased.
     """
     url = new_store_url(data, store)
     with store_errors(), open_place(path, write=False) as place:
