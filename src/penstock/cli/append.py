@@ -47,7 +47,12 @@ def append_command(
         str | None, option("--headers", "the event's headers: a JSON object, or other text", "JSON")
     ] = None,
     number: Annotated[
-        UUID | None, option("--id", "the event's id (default: random). A second event may have the same id; --expected prevents that", "UUID")
+        UUID | None,
+        option(
+            "--id",
+            "the event's id (default: random). A second event may have the same id; --expected prevents that",
+            "UUID",
+        ),
     ] = None,
     time: Annotated[
         str | None, option("--time", "the event's time, or how long ago it was (default: now)", "TIME")

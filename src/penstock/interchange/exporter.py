@@ -6,7 +6,6 @@ the file that is. The same command cuts off the bytes after those and continues.
 stream of Arrow's (`parquet_format`).
 """
 
-import errno
 import io
 import json
 import os
@@ -32,7 +31,7 @@ from penstock.files import (
 )
 from penstock.history.histories import History, open_history
 from penstock.interchange.csv_format import csv_header, to_csv
-from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format
+from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format, refusing
 from penstock.interchange.json_format import to_cloud_lines, to_json_lines
 from penstock.model import Event, EventFilter
 from penstock.model.times import ticks_of
@@ -54,7 +53,6 @@ NOTE_BYTES_MAX: Final = 1 << 20
 """Size of the largest note that an export reads."""
 PARTIAL: Final = ".partial"
 NOTE: Final = ".partial.json"
-FULL: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,19 +379,6 @@ class PipeTarget(ExportTarget):
 def for_terminal(data: bytes) -> bytes:
     """Events with control characters escaped."""
     return escape_document(data.decode()).encode()
-
-
-@contextmanager
-def refusing(path: str | Path) -> Iterator[None]:
-    """Raise FileRefused with the path of the export in place of OSError."""
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        rest = "; run the same command again when there is room, and it goes on" if error.errno in FULL else ""
-        # A link or a pipe is in the place of a file next to it.
-        name = str(error.filename) if error.errno in (errno.ELOOP, errno.EINVAL) else str(path)
-        raise FileRefused(name, reason + rest) from None
 
 
 def _open_locked(path: Path) -> io.FileIO:
