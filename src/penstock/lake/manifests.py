@@ -55,6 +55,13 @@ def named(path: str) -> Named | None:
     return Named(found[1], int(found[2]), int(found[3])) if found and _is_day(found[1]) else None
 
 
+def day_in(path: str) -> str:
+    """The day of a file of events."""
+    found = named(path)
+    assert found is not None
+    return found.day
+
+
 def _is_day(text: str) -> bool:
     try:
         date.fromisoformat(text)
@@ -104,9 +111,7 @@ class LakeFile:
 
     @property
     def day(self) -> str:
-        found = named(self.path)
-        assert found is not None
-        return found.day
+        return day_in(self.path)
 
 
 @dataclass(frozen=True, slots=True)
