@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.errors import LakeDamaged, PenstockError, PlaceRefused
 from penstock.files import flaw_of, made_of
@@ -258,28 +258,25 @@ def pending_of(place: LakePlace) -> Plan | Change | None:
         if "plan" in document:
             found = made_of(Plan, document["plan"])
         else:
-            change = document["change"]
-            check_entries(place.shown, PENDING, change["added"])
-            _check_paths(place, change["added"], change["removed"], change["staged"])
-            found = made_of(Change, change)
+            found = made_of(Change, document["change"])
+            _check_paths(place, found)
         if found.kind not in KINDS:
             raise ValueError(f"it has the kind {found.kind!r}")
         return found
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (TypeError, KeyError, ValueError) as error:
         raise LakeDamaged(place.shown, PENDING, f"cannot be read: {error}") from error
 
 
-def _check_paths(
-    place: LakePlace, added: Sequence[dict[str, Any]], removed: Sequence[object], staged: Mapping[str, object]
-) -> None:
+def _check_paths(place: LakePlace, change: Change) -> None:
     """A change may place temporary files as files of events, and remove files of events: nothing else."""
-    for path in (*removed, *staged):
+    check_entries(place.shown, PENDING, change.added)
+    for path in (*change.removed, *change.staged):
         event_path(place.shown, PENDING, path)
-    for aside in staged.values():
-        reason = flaw_of(aside) or (None if is_aside(str(aside)) else "is not a file that was written aside")
-        if reason is not None:
+    for aside in change.staged.values():
+        if not is_aside(aside):
+            reason = flaw_of(aside) or "is not a file that was written aside"
             raise LakeDamaged(place.shown, PENDING, f"names {aside!r}, which {reason}")
-    if {file["path"] for file in added} != set(staged):
+    if {file.path for file in change.added} != set(change.staged):
         raise LakeDamaged(place.shown, PENDING, "is not sound: it places other files than it adds")
 
 
