@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from penstock.engine import jobs
 from penstock.engine.background import DiskWatch
 from penstock.engine.context import EngineContext
-from penstock.engine.queues import Queues
-from penstock.engine.subscriptions import Subscriptions
+from penstock.engine.queues import QueueRequests
+from penstock.engine.subscriptions import SubscriptionRequests
 from penstock.errors import InvalidRequest, LimitExceeded, NotCbor, PenstockError, Unexpected, WriterBusy
 from penstock.model import ANY, Append, Appended, Reply, Transact, Transacted
 from penstock.store.contract import LOG_CONTEXT, MESSAGE_TYPE, Commit, Operation, Outcome, RequireLog, Transaction
@@ -34,7 +34,7 @@ SCANNED_BYTES_MAX: Final = 4 * 1024
 CHECKED_BYTES_MAX: Final = 256 * 1024
 """Messages of one request that are checked here if a quick scan shows that they are valid."""
 
-Answer = Callable[[Reply | PenstockError], None]
+OnReply = Callable[[Reply | PenstockError], None]
 
 
 # --- messages of logs -----------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ class _Turn(NamedTuple):
     checked: "asyncio.Future[None]"
     size: int
     write: Callable[[], None]
-    answer: Answer
+    answer: OnReply
 
 
 class Checks:
@@ -63,7 +63,7 @@ class Checks:
         """The checks that a stopping server waits for."""
         return [turn.checked for line in self._lines.values() for turn in line]
 
-    def enter(self, name: str, messages: Sequence[bytes], write: Callable[[], None], answer: Answer) -> None:
+    def enter(self, name: str, messages: Sequence[bytes], write: Callable[[], None], answer: OnReply) -> None:
         """Write messages to a log if they are CBOR, after those that came before: now, or when they are checked.
 
         `answer` gets what `write` or the check raises later.
@@ -135,7 +135,7 @@ def bodies_of(request: Append) -> list[bytes]:
 # --- appends and transactions ---------------------------------------------------------------------------------
 
 
-class Appends:
+class AppendRequests:
     """Requests that add to the history."""
 
     def __init__(
@@ -143,8 +143,8 @@ class Appends:
         context: EngineContext,
         disk: DiskWatch,
         checks: Checks,
-        subscriptions: Subscriptions,
-        queues: Queues,
+        subscriptions: SubscriptionRequests,
+        queues: QueueRequests,
     ) -> None:
         self._context = context
         self._disk = disk
@@ -152,7 +152,7 @@ class Appends:
         self._subscriptions = subscriptions
         self._queues = queues
 
-    def append(self, request: Append, answer: Answer) -> None:
+    def append(self, request: Append, answer: OnReply) -> None:
         """Most requests are appends, so they need no task and no future: they go straight to the writer's queue."""
         refusal: PenstockError | None = self._disk.refusal() if self._disk.is_refusing else None
         if refusal is not None and not request.is_marked():

@@ -15,18 +15,18 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.engine import iterator_jobs, jobs
-from penstock.engine.appends import Appends, Checks
+from penstock.engine.appends import AppendRequests, Checks
 from penstock.engine.background import DiskWatch, Eraser, Sealer, SpaceKeeper
 from penstock.engine.context import Attempt, EngineContext, Handler, Handlers, check_names, plain
 from penstock.engine.coordination import coordination
-from penstock.engine.erasures import Erasures
-from penstock.engine.iterators import Iterators
+from penstock.engine.erasures import ErasureRequests
+from penstock.engine.iterators import IteratorRequests
 from penstock.engine.jobs import Presenter
-from penstock.engine.logs import Logs
+from penstock.engine.logs import LogRequests
 from penstock.engine.metrics import Metrics, PoolCounts
-from penstock.engine.queues import Queues, Replays
-from penstock.engine.staging import Builds, Staging, start_of
-from penstock.engine.subscriptions import Subscriptions
+from penstock.engine.queues import QueueRequests, ReplayRequests
+from penstock.engine.staging import BuildRequests, StagingRequests, start_of
+from penstock.engine.subscriptions import SubscriptionRequests
 from penstock.engine.wakeups import Wakeups, resolve
 from penstock.engine.workers import LuaPool, SealerPool, WorkerPool
 from penstock.engine.writer import Writer
@@ -122,7 +122,7 @@ HOUSEKEEPING_S: Final = 600.0
 HOUSEKEEPING_MS: Final = 500_000
 """The lease of the server that does it: not quite until the next time."""
 
-Answer = Callable[[Reply | PenstockError], None]
+OnReply = Callable[[Reply | PenstockError], None]
 Abandon = Callable[[], bool]
 """Abandons a request; True if it did, and there will be no answer. Writes cannot be abandoned."""
 AnyPresenter = Callable[[list[Any]], Any]
@@ -161,20 +161,20 @@ class Engine:
         self.lua = LuaPool(self.url, settings, metrics.lua)
         self._others = coordination(self._store)
         context = self._context = EngineContext(settings, self._writer, self.pool, self._wakeups, self._others)
-        self._subscriptions = Subscriptions(context)
-        self._queues = Queues(context)
+        self._subscriptions = SubscriptionRequests(context)
+        self._queues = QueueRequests(context)
         self._checks = Checks(context)
         self._disk = DiskWatch(self._store, settings, metrics)
-        self._appends = Appends(context, self._disk, self._checks, self._subscriptions, self._queues)
+        self._appends = AppendRequests(context, self._disk, self._checks, self._subscriptions, self._queues)
         self._space = SpaceKeeper(context)
         self._eraser = Eraser(context, self._space)
         self._sealer_pool = SealerPool(self.url, settings, PoolCounts())
         self._sealer = Sealer(context, self._sealer_pool, metrics, self._disk)
-        self._iterators = Iterators(context, self.lua, metrics, self._eraser)
-        self._logs = Logs(context, self._disk, self._checks, self._iterators, self._eraser)
-        self._staging = Staging(context, self._disk)
-        self._builds = Builds(context, self._disk, metrics, self._iterators)
-        self._erasures = Erasures(context, self._iterators, self._eraser)
+        self._iterators = IteratorRequests(context, self.lua, metrics, self._eraser)
+        self._logs = LogRequests(context, self._disk, self._checks, self._iterators, self._eraser)
+        self._staging = StagingRequests(context, self._disk)
+        self._builds = BuildRequests(context, self._disk, metrics, self._iterators)
+        self._erasures = ErasureRequests(context, self._iterators, self._eraser)
         self._handlers = self._table()
         try:
             # Before the writer starts: from then on only the writer uses the store.
@@ -263,7 +263,7 @@ class Engine:
             raise
 
     def submit(
-        self, principal: Principal, request: Request, answer: Answer, present: AnyPresenter | None = None
+        self, principal: Principal, request: Request, answer: OnReply, present: AnyPresenter | None = None
     ) -> Abandon:
         """Carry out a request; `answer` is called exactly once, perhaps before this returns.
 
@@ -321,13 +321,13 @@ class Engine:
 
     # -- everything else
 
-    def _begin(self, work: Awaitable[Reply], answer: Answer) -> Abandon:
+    def _begin(self, work: Awaitable[Reply], answer: OnReply) -> Abandon:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._finish, answer))
         return task.cancel
 
-    def _finish(self, answer: Answer, task: asyncio.Future[Reply]) -> None:
+    def _finish(self, answer: OnReply, task: asyncio.Future[Reply]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             return
@@ -367,7 +367,7 @@ class Engine:
             ResetQueue: plain(queues.reset),
             SetDeadLetterRule: plain(queues.set_dead_rule),
             PutBack: plain(queues.put_back),
-            ReplayQueue: plain(Replays(self._context).replay),
+            ReplayQueue: plain(ReplayRequests(self._context).replay),
             CreateLog: plain(self._logs.create),
             DropLog: plain(self._logs.drop),
             ShowLog: plain(lambda request: run(iterator_jobs.show_log, request.log)),

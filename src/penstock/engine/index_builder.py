@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.engine import iterator_jobs
 from penstock.engine.context import EngineContext
-from penstock.engine.iterator_jobs import Built, IndexProgress, Step
+from penstock.engine.iterator_jobs import Built, IndexProgress, StepLimits
 from penstock.engine.metrics import Lag, Metrics
 from penstock.engine.wakeups import Source, resolve
 from penstock.engine.workers import WorkerPool
@@ -37,7 +37,7 @@ from penstock.store.contract import LOG_CONTEXT, IteratorState, Transaction
 UNKNOWN: Final = -1
 
 
-class Index:
+class IndexState:
     """One indexed iterator: what it follows, how far it is, and who waits for it.
 
     `growth` counts how often its source grew. The iterator is current when it has read what there was at that count.
@@ -151,7 +151,7 @@ IDLE_FOLLOW_S: Final = 2.0
 class Builder:
     """All indexed iterators, and the tasks that build them."""
 
-    def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, step: Step) -> None:
+    def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, step: StepLimits) -> None:
         self._context = context
         self._others = context.others
         self._followed = context.wakeups.followed
@@ -159,9 +159,9 @@ class Builder:
         self._metrics = metrics
         self._step = step
         self._loop = asyncio.get_running_loop()
-        self._indices: dict[str, Index] = {}
-        self._by_source: dict[Source, dict[str, Index]] = {}
-        self._queue: deque[Index] = deque()
+        self._indices: dict[str, IndexState] = {}
+        self._by_source: dict[Source, dict[str, IndexState]] = {}
+        self._queue: deque[IndexState] = deque()
         self._event = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
@@ -180,7 +180,7 @@ class Builder:
             index.fail_all(Closed())
 
     def add(self, iterator: IteratorState) -> None:
-        index = self._indices[iterator.name] = Index(iterator)
+        index = self._indices[iterator.name] = IndexState(iterator)
         self._by_source.setdefault(index.source, {})[index.name] = index
         self._followed.add(index.source)
         self._enqueue(index)
@@ -232,7 +232,7 @@ class Builder:
             return again(index.error)
         return None if error is None else passed_on(index.above, error)
 
-    async def _look(self, index: Index) -> IndexProgress:
+    async def _look(self, index: IndexState) -> IndexProgress:
         """Read from the store how far it is, and how much there is to read."""
         growth = index.growth
         looked: IndexProgress | None = await self._context.pool.run(iterator_jobs.look_at_index, index.name, index.id)
@@ -244,7 +244,7 @@ class Builder:
             index.growth += 1
         return looked
 
-    async def _demand(self, index: Index) -> None:
+    async def _demand(self, index: IndexState) -> None:
         if self._closing:
             raise Closed
         wait_ms_max = self._context.settings.reader_wait_ms_max
@@ -264,7 +264,7 @@ class Builder:
             if index.error is None:
                 self._enqueue(index)
 
-    def _enqueue(self, index: Index) -> None:
+    def _enqueue(self, index: IndexState) -> None:
         """Queue an iterator, after its pause if it has one."""
         if index.is_queued or index.is_running:
             return
@@ -275,7 +275,7 @@ class Builder:
         else:
             self._put(index)
 
-    def _hurry(self, index: Index) -> None:
+    def _hurry(self, index: IndexState) -> None:
         """A request waits: look sooner at an iterator that another server builds."""
         if not index.is_followed:
             return
@@ -284,7 +284,7 @@ class Builder:
             index.timer.cancel()
             index.timer, index.is_queued = None, False
 
-    def _put(self, index: Index) -> None:
+    def _put(self, index: IndexState) -> None:
         index.timer = None
         self._queue.append(index)
         self._event.set()
@@ -303,7 +303,7 @@ class Builder:
             if index.wants_more:
                 self._enqueue(index)
 
-    async def _turn(self, index: Index) -> None:
+    async def _turn(self, index: IndexState) -> None:
         if index.is_gone:
             return
         try:
@@ -324,7 +324,7 @@ class Builder:
             log.exception("iterator %s could not be built further now", index.name)
             self._pause(index)
 
-    async def _advance(self, index: Index) -> None:
+    async def _advance(self, index: IndexState) -> None:
         """Run one step over the new messages, and write its output."""
         growth = index.growth
         new_demands = index.new_demands()
@@ -354,7 +354,7 @@ class Builder:
             self._others.give_up(index.lease)
         return None
 
-    async def _follow(self, index: Index) -> None:
+    async def _follow(self, index: IndexState) -> None:
         """Look once how far another server has built."""
         growth = index.growth
         new_demands = index.new_demands()
@@ -364,7 +364,7 @@ class Builder:
         index.advanced(*looked, growth, None)
         index.not_before = self._loop.time() + (FOLLOW_S if index.is_asked_for else IDLE_FOLLOW_S)
 
-    def _pause(self, index: Index) -> None:
+    def _pause(self, index: IndexState) -> None:
         index.pause_s = min(max(2 * index.pause_s, PAUSE_S_MIN), PAUSE_S_MAX)
         index.not_before = self._loop.time() + index.pause_s
 

@@ -26,7 +26,7 @@ import cbor2
 from penstock.engine.jobs import list_iterators
 from penstock.engine.worker_protocol import answer_and_leave
 from penstock.errors import FunctionFailed, FunctionTimedOut, IteratorNotFound, LogNotFound
-from penstock.lua import LuaLimits, Program, Ran
+from penstock.lua import LuaLimits, Program, RunResult
 from penstock.model import Encoded, Event, ItemPage, IteratorKind, IteratorSummary, LogSummary, Over
 from penstock.model.times import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
 from penstock.store import Store
@@ -176,7 +176,7 @@ class Point(NamedTuple):
     passed: int | None = None
 
 
-class Step(NamedTuple):
+class StepLimits(NamedTuple):
     """The limits of one step: how long it goes on, how many items it gives and of how many bytes, and Lua's own."""
 
     seconds_max: float
@@ -208,7 +208,7 @@ class FunctionRun(ABC):
     """A step in progress. A subclass says what it does with the output."""
 
     def __init__(
-        self, iterator: Function, start: Point, step: Step, read: Read, leave: Leave = answer_and_leave
+        self, iterator: Function, start: Point, step: StepLimits, read: Read, leave: Leave = answer_and_leave
     ) -> None:
         self._function = iterator
         self._read = read
@@ -246,18 +246,18 @@ class FunctionRun(ABC):
             try:
                 program = program_of(self.kind, self._function.function, self.step.lua)
             except FunctionFailed as error:
-                return self.take(Ran([], state, error))
+                return self.take(RunResult([], state, error))
             return self.take(program.run(_in_time(there, self._deadline), state, self._stuck))
         if erased:
             # A map gives null, a filter nothing, a reduce its accumulator.
             output = None if self.kind == IteratorKind.FILTER else state or NULL
-            return self.take(Ran([output] * erased, state, None))
+            return self.take(RunResult([output] * erased, state, None))
         if messages:
             reason = f"iterator '{self._function.log}' failed at this message"
-            self.take(Ran([], state, FunctionFailed(reason)))
+            self.take(RunResult([], state, FunctionFailed(reason)))
         return None
 
-    def _stuck(self, ran: Ran) -> None:
+    def _stuck(self, ran: RunResult) -> None:
         """Called by another thread while this one hangs inside Lua."""
         self.take(ran)
         self._leave(self.answer())
@@ -268,7 +268,7 @@ class FunctionRun(ABC):
         self.error = error
 
     @abstractmethod
-    def take(self, ran: Ran) -> None:
+    def take(self, ran: RunResult) -> None:
         """Move past the messages that were run, up to the error if there is one."""
 
     @abstractmethod
@@ -321,7 +321,7 @@ def look_at_index(store: Store, name: str, number: int) -> IndexProgress | None:
     return IndexProgress(iterator.source - iterator.base, count_messages(store, iterator))
 
 
-def build_index(store: Store, name: str, number: int, step: Step) -> Built | None:
+def build_index(store: Store, name: str, number: int, step: StepLimits) -> Built | None:
     """The output of an indexed iterator's next messages; None if it is gone."""
     iterator = store.iterator(name)
     if iterator is None or iterator.id != number:
@@ -337,12 +337,12 @@ class OutputRun(FunctionRun):
     timed_out = False
 
     def __init__(
-        self, iterator: Function, start: Point, step: Step, read: Read, leave: Leave = answer_and_leave
+        self, iterator: Function, start: Point, step: StepLimits, read: Read, leave: Leave = answer_and_leave
     ) -> None:
         super().__init__(iterator, start, step, read, leave)
         self.items: list[bytes] = []
 
-    def take(self, ran: Ran) -> None:
+    def take(self, ran: RunResult) -> None:
         """For a map, an empty item takes the place of an error, and the step goes on."""
         items = [item for item in ran.outputs if item is not None]
         self.point = Point(self.point.source + len(ran.outputs), 0, ran.state)
@@ -363,7 +363,7 @@ class OutputRun(FunctionRun):
 
 
 class _BuildRun(OutputRun):
-    def __init__(self, store: Store, iterator: IteratorState, step: Step) -> None:
+    def __init__(self, store: Store, iterator: IteratorState, step: StepLimits) -> None:
         start = Point(iterator.source - iterator.base, iterator.outputs, iterator.state)
         super().__init__(iterator, start, step, partial(read_source, store, iterator))
         self._iterator = iterator
@@ -421,7 +421,7 @@ class KeptPage(NamedTuple):
     end: bool
 
 
-def run_page(store: Store, name: str, number: int, start: Point, wanted: PageRequest, step: Step) -> Paged:
+def run_page(store: Store, name: str, number: int, start: Point, wanted: PageRequest, step: StepLimits) -> Paged:
     """A page of an iterator by running its function, or a step towards it."""
     iterator = find_iterator(store, name, number)
     target = count_messages(store, iterator) if wanted.target is None else wanted.target
@@ -468,7 +468,7 @@ def _presented(items: list[bytes], present: ItemPresenter | None) -> ItemPage:
 
 class _PageRun(FunctionRun):
     def __init__(
-        self, store: Store, iterator: IteratorState, start: Point, wanted: PageRequest, target: int, step: Step
+        self, store: Store, iterator: IteratorState, start: Point, wanted: PageRequest, target: int, step: StepLimits
     ) -> None:
         super().__init__(iterator, start, step, partial(read_source, store, iterator))
         self._store, self._iterator = store, iterator
@@ -498,7 +498,7 @@ class _PageRun(FunctionRun):
             items = max(items, MESSAGES_PER_RUN_MIN)
         return min(items, MESSAGES_PER_RUN)
 
-    def take(self, ran: Ran) -> None:
+    def take(self, ran: RunResult) -> None:
         self.messages += len(ran.outputs) + (ran.error is not None)
         source, output, _, passed = self.point
         for item in ran.outputs:

@@ -20,7 +20,7 @@ from penstock.engine import iterator_jobs, jobs
 from penstock.engine.background import Eraser
 from penstock.engine.context import EngineContext, KeyedLocks, check_names
 from penstock.engine.index_builder import RETRY_S, Builder, again, passed_on
-from penstock.engine.iterator_jobs import LAST, ItemPresenter, KeptPage, Paged, PageRequest, Point, Step
+from penstock.engine.iterator_jobs import LAST, ItemPresenter, KeptPage, Paged, PageRequest, Point, StepLimits
 from penstock.engine.metrics import Metrics
 from penstock.engine.worker_protocol import returned_by
 from penstock.engine.workers import WorkerPool
@@ -68,7 +68,7 @@ RELOAD_AGAIN_S: Final = 0.5
 ORDINAL_MAX: Final = (1 << 63) - 1
 
 
-class Iterators:
+class IteratorRequests:
     """Requests about iterators."""
 
     def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, eraser: Eraser) -> None:
@@ -78,7 +78,7 @@ class Iterators:
         self._metrics = metrics
         self._eraser = eraser
         self.limits = lua_limits(settings)
-        build = Step(BUILD_STEP_S_MAX, BUILD_STEP_ITEMS_MAX, BUILD_STEP_BYTES_MAX, self.limits)
+        build = StepLimits(BUILD_STEP_S_MAX, BUILD_STEP_ITEMS_MAX, BUILD_STEP_BYTES_MAX, self.limits)
         self._builder = Builder(context, lua, metrics, build)
         self._points = Points(settings.iterator_points_max, settings.iterator_points_bytes_max)
         self._known: dict[str, IteratorState] = {}
@@ -289,13 +289,13 @@ class Iterators:
         above = await self._builder.bring_up(iterator.log) if iterator.over == Over.ITERATOR else None
         if above is not None and wanted.ordinal == LAST:
             raise passed_on(iterator.log, above)
-        step = Step(PAGE_STEP_S_MAX, count, self._settings.page_bytes_max, self.limits)
+        step = StepLimits(PAGE_STEP_S_MAX, count, self._settings.page_bytes_max, self.limits)
         page = await self._run(iterator, wanted, step)
         if above is not None and not _length(page):
             raise passed_on(iterator.log, above)
         return page
 
-    async def _run(self, iterator: IteratorState, wanted: PageRequest, step: Step) -> ItemPage:
+    async def _run(self, iterator: IteratorState, wanted: PageRequest, step: StepLimits) -> ItemPage:
         """Run step by step until there is a page, each from where the last one ended."""
         if iterator.kind == IteratorKind.MAP and wanted.ordinal == LAST:
             wanted = await self._context.pool.run(iterator_jobs.last_of_map, iterator.name, iterator.id, wanted)
@@ -315,7 +315,7 @@ class Iterators:
             return Point(ordinal, ordinal)
         return self._points.best(iterator.id, None if ordinal == LAST else ordinal)
 
-    async def _step(self, iterator: IteratorState, start: Point, wanted: PageRequest, step: Step) -> Paged:
+    async def _step(self, iterator: IteratorState, start: Point, wanted: PageRequest, step: StepLimits) -> Paged:
         if self._closing:
             raise Closed
         self._check_timed_out(iterator.id, start.source)

@@ -12,7 +12,7 @@ from penstock.engine import jobs
 from penstock.engine.appends import Checks
 from penstock.engine.background import DiskWatch, Eraser
 from penstock.engine.context import EngineContext, check_names
-from penstock.engine.iterators import Iterators
+from penstock.engine.iterators import IteratorRequests
 from penstock.errors import LimitExceeded, PenstockError
 from penstock.model import (
     ANY,
@@ -44,11 +44,11 @@ from penstock.store.record import Columns, columns_of_bodies
 DONE: Final = Done()
 
 
-class Logs:
+class LogRequests:
     """Requests about logs."""
 
     def __init__(
-        self, context: EngineContext, disk: DiskWatch, checks: Checks, iterators: Iterators, eraser: Eraser
+        self, context: EngineContext, disk: DiskWatch, checks: Checks, iterators: IteratorRequests, eraser: Eraser
     ) -> None:
         self._context = context
         self._disk = disk

@@ -12,7 +12,7 @@ from typing import Final
 from penstock.engine import iterator_jobs
 from penstock.engine.background import DiskWatch
 from penstock.engine.context import EngineContext, check_names
-from penstock.engine.iterators import Iterators
+from penstock.engine.iterators import IteratorRequests
 from penstock.engine.metrics import Metrics
 from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor
 from penstock.lua import LuaLimits
@@ -66,7 +66,7 @@ EXPIRE_MAX: Final = 10
 """Attempts dropped in one transaction, so that other writers do not wait long."""
 
 
-class Staging:
+class StagingRequests:
     """Requests of jobs that stage events and publish them."""
 
     def __init__(self, context: EngineContext, disk: DiskWatch) -> None:
@@ -141,10 +141,10 @@ def check_units(_store: Store, units: Sequence[StagedUnit], event_bytes_max: int
             raise LimitExceeded("event_bytes_max", largest, event_bytes_max)
 
 
-class Builds:
+class BuildRequests:
     """Requests of builds."""
 
-    def __init__(self, context: EngineContext, disk: DiskWatch, metrics: Metrics, iterators: Iterators) -> None:
+    def __init__(self, context: EngineContext, disk: DiskWatch, metrics: Metrics, iterators: IteratorRequests) -> None:
         self._context = context
         self._disk = disk
         self._metrics = metrics
