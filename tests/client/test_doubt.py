@@ -17,7 +17,8 @@ import penstock
 from penstock import NEW, Appended, Client
 from penstock.client import calls, local
 from penstock.client.sync import Portal
-from penstock.engine.engine import Abandon, AnyPresenter, OnReply
+from penstock.engine.appends import OnReply
+from penstock.engine.engine import Abandon, AnyPresenter
 from penstock.errors import (
     ConnectionLost,
     DeadLetterNotFound,

@@ -19,7 +19,7 @@ from typing import Final
 from penstock.engine import iterator_jobs
 from penstock.engine.context import EngineContext
 from penstock.engine.iterator_jobs import Built, IndexProgress, StepLimits
-from penstock.engine.metrics import Lag, Metrics
+from penstock.engine.metrics import Lag
 from penstock.engine.wakeups import Source, resolve
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
@@ -151,12 +151,12 @@ IDLE_FOLLOW_S: Final = 2.0
 class Builder:
     """All indexed iterators, and the tasks that build them."""
 
-    def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, step: StepLimits) -> None:
+    def __init__(self, context: EngineContext, lua: WorkerPool, step: StepLimits) -> None:
         self._context = context
         self._others = context.others
         self._followed = context.wakeups.followed
         self._lua = lua
-        self._metrics = metrics
+        self._metrics = context.metrics
         self._step = step
         self._loop = asyncio.get_running_loop()
         self._indices: dict[str, IndexState] = {}
@@ -166,7 +166,7 @@ class Builder:
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
         context.wakeups.wake_index = self._wake
-        metrics.lag = self._lag
+        self._metrics.lag = self._lag
 
     def start(self, tasks: int) -> None:
         self._tasks = [self._loop.create_task(self._work()) for _ in range(tasks)]

@@ -562,7 +562,7 @@ def show_log(store: Store, name: str) -> LogSummary:
     if found is None:
         raise LogNotFound(name)
     messages = store.stream_head(LOG_CONTEXT, name) - found.base
-    return LogSummary(name, found.created, messages, found.bytes, list_iterators(store, name))
+    return LogSummary(name, found.created, messages, found.bytes, list_iterators(store, name).names)
 
 
 def show_iterator(store: Store, name: str) -> IteratorSummary:

@@ -21,7 +21,6 @@ from penstock.engine.background import Eraser
 from penstock.engine.context import EngineContext, KeyedLocks, check_names
 from penstock.engine.index_builder import RETRY_S, Builder, again, passed_on
 from penstock.engine.iterator_jobs import LAST, ItemPresenter, KeptPage, Paged, PageRequest, Point, StepLimits
-from penstock.engine.metrics import Metrics
 from penstock.engine.worker_protocol import returned_by
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
@@ -41,8 +40,6 @@ from penstock.model import (
     Encoded,
     ItemPage,
     IteratorKind,
-    ListIterators,
-    Names,
     NextItems,
     Over,
 )
@@ -71,15 +68,15 @@ ORDINAL_MAX: Final = (1 << 63) - 1
 class IteratorRequests:
     """Requests about iterators."""
 
-    def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, eraser: Eraser) -> None:
+    def __init__(self, context: EngineContext, lua: WorkerPool, eraser: Eraser) -> None:
         settings = self._settings = context.settings
         self._context = context
         self._lua = lua
-        self._metrics = metrics
+        self._metrics = context.metrics
         self._eraser = eraser
         self.limits = lua_limits(settings)
         build = StepLimits(BUILD_STEP_S_MAX, BUILD_STEP_ITEMS_MAX, BUILD_STEP_BYTES_MAX, self.limits)
-        self._builder = Builder(context, lua, metrics, build)
+        self._builder = Builder(context, lua, build)
         self._points = Points(settings.iterator_points_max, settings.iterator_points_bytes_max)
         self._known: dict[str, IteratorState] = {}
         self._over: dict[tuple[str, str], set[str]] = {}
@@ -216,9 +213,6 @@ class IteratorRequests:
             del self._over[iterator.over, iterator.log]
         self._builder.remove(iterator.name)
         self._points.forget(iterator.id)
-
-    async def names(self, request: ListIterators) -> Names:
-        return Names(await self._context.pool.run(jobs.list_iterators, request.log))
 
     # -- their items
 

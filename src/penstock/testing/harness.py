@@ -19,8 +19,9 @@ from typing import Any, Final, Self
 
 from penstock.client.sync import Portal
 from penstock.engine import Engine
+from penstock.engine.appends import OnReply
 from penstock.engine.context import Handlers
-from penstock.engine.engine import Abandon, AnyPresenter, OnReply
+from penstock.engine.engine import Abandon, AnyPresenter
 from penstock.engine.metrics import PoolCounts
 from penstock.engine.workers import Job, WorkerPool
 from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
