@@ -59,7 +59,7 @@ def sent(head: Any, contents: bytes = b"") -> bytes:
     ("result", "expected"),
     [
         (BUILT, returned_by(build_index)),
-        (None, returned_by(build_index)),
+        (None, Built | None),
         (PAGED, returned_by(run_page)),
         (ENCODED, returned_by(run_page)),
         (FRAMES, returned_by(run_page)),

@@ -216,7 +216,7 @@ async def test_whoever_waits_for_an_iterator_that_is_deleted_is_told(
     monkeypatch.setattr(engine.lua, "run", lambda *_: never)
     await remits.add("log", 1)
     waiting = asyncio.ensure_future(remits.next("it"))
-    await until(lambda: len(engine._iterators._builder._indices["it"]._demands) == 1)
+    await until(lambda: len(engine._iterators._builder._indices["it"].demands) == 1)
     await remits.drop()
     with pytest.raises(IteratorNotFound):
         await waiting
@@ -232,7 +232,7 @@ async def test_whoever_waits_when_the_server_stops_is_told(
     monkeypatch.setattr(engine.lua, "run", lambda *_: asyncio.get_running_loop().create_future())
     await remits.add("log", 1)
     waiting = asyncio.ensure_future(remits.next("it"))
-    await until(lambda: len(engine._iterators._builder._indices["it"]._demands) == 1)
+    await until(lambda: len(engine._iterators._builder._indices["it"].demands) == 1)
     await engine.stop()
     with pytest.raises(Closed):
         await waiting
@@ -263,11 +263,11 @@ async def test_whoever_gives_up_waiting_leaves_nothing_behind(
     monkeypatch.setattr(engine.lua, "run", dead)
     await remits.add("log", 1)
     waiting = [asyncio.ensure_future(remits.next("it")) for _ in range(20)]
-    await until(lambda: len(demands._demands) == 20)
+    await until(lambda: len(demands.demands) == 20)
     for one in waiting:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    await until(lambda: not demands._demands)
+    await until(lambda: not demands.demands)
 
 
 class NoBuild:
@@ -301,7 +301,7 @@ class TestSmallPages:
             await remits.next("it", 7)
         assert len(await remits.next("it", 8, 2)) == 2, "that was all that was asked for"
         waiting = asyncio.ensure_future(remits.next("it", 8, 3))
-        await until(lambda: len(engine._iterators._builder._indices["it"]._demands) == 1)
+        await until(lambda: len(engine._iterators._builder._indices["it"].demands) == 1)
         assert not waiting.done()
         waiting.cancel()
 

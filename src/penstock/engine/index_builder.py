@@ -11,14 +11,12 @@ how far it is, and build it themselves once the lease expires because its holder
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.engine import iterator_jobs
 from penstock.engine.context import EngineContext
-from penstock.engine.iterator_jobs import Built, IndexProgress, StepLimits
+from penstock.engine.iterator_jobs import Built, IndexProgress, StepLimits, source_of
 from penstock.engine.metrics import Lag
 from penstock.engine.wakeups import Source, resolve
 from penstock.engine.workers import WorkerPool
@@ -31,10 +29,27 @@ from penstock.errors import (
     ReaderTimeout,
     WorkerDied,
 )
-from penstock.model import Over
-from penstock.store.contract import LOG_CONTEXT, IteratorState, Transaction
+from penstock.store.contract import IteratorState, Transaction
+
+log = logging.getLogger(__name__)
 
 UNKNOWN: Final = -1
+RETRY_S: Final = 3.0
+"""The least time between two attempts of a build that fails."""
+PAUSE_S_MIN: Final = 0.2
+PAUSE_S_MAX: Final = 3.0
+"""The pause after a timeout of the function or a step that could not be written; twice as long each time."""
+FOLLOW_S: Final = 0.05
+IDLE_FOLLOW_S: Final = 2.0
+"""How often a server looks how far another one has built an index, with and without a request that waits for it."""
+
+
+@dataclass(eq=False)
+class Demand:
+    """A request that waits until the iterator has read `target` messages."""
+
+    done: "asyncio.Future[None]"
+    target: int = UNKNOWN
 
 
 class IndexState:
@@ -59,7 +74,7 @@ class IndexState:
         self.is_running = False
         self.is_followed = False
         self.is_gone = False
-        self._demands: set[Demand] = set()
+        self.demands: set[Demand] = set()
 
     @property
     def above(self) -> str | None:
@@ -72,10 +87,6 @@ class IndexState:
         return f"iterator:{self.id}"
 
     @property
-    def is_asked_for(self) -> bool:
-        return bool(self._demands)
-
-    @property
     def is_current(self) -> bool:
         """Whether it has read all that there was when its source last grew."""
         return self.seen == self.growth and self.error is None
@@ -83,69 +94,29 @@ class IndexState:
     @property
     def wants_more(self) -> bool:
         """Whether it needs another turn even if no request asks for it."""
-        return not self.is_gone and (bool(self._demands) or (self.error is None and self.seen < self.growth))
+        return not self.is_gone and (bool(self.demands) or (self.error is None and self.seen < self.growth))
 
     def rests(self, now: float) -> bool:
         """Whether it failed so recently that the builder does not retry yet."""
         return self.error is not None and now < self.not_before
 
-    @contextmanager
-    def demand(self, loop: asyncio.AbstractEventLoop) -> "Iterator[asyncio.Future[None]]":
-        """A future that is done when it has read what there is now, or failed at it."""
-        demand = Demand(loop.create_future())
-        self._demands.add(demand)
-        try:
-            yield demand.done
-        finally:
-            self._demands.discard(demand)
-
-    def new_demands(self) -> "list[Demand]":
+    def new_demands(self) -> list[Demand]:
         """The demands without a target: the step that begins now sets it."""
-        return [demand for demand in self._demands if demand.target == UNKNOWN]
+        return [demand for demand in self.demands if demand.target == UNKNOWN]
 
     def advanced(self, read: int, head: int, growth: int, error: FunctionFailed | None) -> None:
         """A step that began at a growth count is written: the iterator has read `read` of `head` messages."""
         self.read, self.head, self.error = read, head, error
         if read >= head:
             self.seen = max(self.seen, growth)
-        for demand in list(self._demands):
+        for demand in list(self.demands):
             if error is not None or UNKNOWN < demand.target <= read:
-                self._demands.discard(demand)
+                self.demands.discard(demand)
                 resolve(demand.done, None)
 
     def fail_all(self, error: PenstockError) -> None:
-        demands, self._demands = self._demands, set()
-        for demand in demands:
-            resolve(demand.done, error)
-
-
-class Demand:
-    """A request that waits until the iterator has read `target` messages."""
-
-    def __init__(self, done: "asyncio.Future[None]") -> None:
-        self.done = done
-        self.target = UNKNOWN
-
-
-def source_of(iterator: IteratorState) -> Source:
-    if iterator.over == Over.LOG:
-        return LOG_CONTEXT, iterator.log
-    if iterator.over == Over.ITERATOR:
-        return "", iterator.log
-    context, _, stream = iterator.log.partition("/")
-    return context, stream
-
-
-log = logging.getLogger(__name__)
-
-RETRY_S: Final = 3.0
-"""The least time between two attempts of a build that fails."""
-PAUSE_S_MIN: Final = 0.2
-PAUSE_S_MAX: Final = 3.0
-"""The pause after a timeout of the function or a step that could not be written; twice as long each time."""
-FOLLOW_S: Final = 0.05
-IDLE_FOLLOW_S: Final = 2.0
-"""How often a server looks how far another one has built an index, with and without a request that waits for it."""
+        while self.demands:
+            resolve(self.demands.pop().done, error)
 
 
 class Builder:
@@ -161,8 +132,7 @@ class Builder:
         self._loop = asyncio.get_running_loop()
         self._indices: dict[str, IndexState] = {}
         self._by_source: dict[Source, dict[str, IndexState]] = {}
-        self._queue: deque[IndexState] = deque()
-        self._event = asyncio.Event()
+        self._queue: asyncio.Queue[IndexState] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
         context.wakeups.wake_index = self._wake
@@ -235,9 +205,7 @@ class Builder:
     async def _look(self, index: IndexState) -> IndexProgress:
         """Read from the store how far it is, and how much there is to read."""
         growth = index.growth
-        looked: IndexProgress | None = await self._context.pool.run(iterator_jobs.look_at_index, index.name, index.id)
-        if looked is None:
-            raise IteratorNotFound(index.name)
+        looked: IndexProgress = await self._context.pool.run(iterator_jobs.look_at_index, index.name, index.id)
         if looked.read >= looked.head:
             index.advanced(*looked, growth, None)
         elif index.is_current:
@@ -248,14 +216,22 @@ class Builder:
         if self._closing:
             raise Closed
         wait_ms_max = self._context.settings.reader_wait_ms_max
-        with index.demand(self._loop) as done:
-            self._hurry(index)
-            self._enqueue(index)
-            try:
-                async with asyncio.timeout(wait_ms_max / 1000):
-                    await done
-            except TimeoutError:
-                raise ReaderTimeout(wait_ms_max) from None
+        demand = Demand(self._loop.create_future())
+        index.demands.add(demand)
+        if index.is_followed:
+            # A request waits: look sooner at an iterator that another server builds.
+            index.not_before = 0.0
+            if index.timer is not None:
+                index.timer.cancel()
+                index.timer, index.is_queued = None, False
+        self._enqueue(index)
+        try:
+            async with asyncio.timeout(wait_ms_max / 1000):
+                await demand.done
+        except TimeoutError:
+            raise ReaderTimeout(wait_ms_max) from None
+        finally:
+            index.demands.discard(demand)
 
     def _wake(self, source: Source) -> None:
         for index in self._by_source.get(source, {}).values():
@@ -275,26 +251,13 @@ class Builder:
         else:
             self._put(index)
 
-    def _hurry(self, index: IndexState) -> None:
-        """A request waits: look sooner at an iterator that another server builds."""
-        if not index.is_followed:
-            return
-        index.not_before = 0.0
-        if index.timer is not None:
-            index.timer.cancel()
-            index.timer, index.is_queued = None, False
-
     def _put(self, index: IndexState) -> None:
         index.timer = None
-        self._queue.append(index)
-        self._event.set()
+        self._queue.put_nowait(index)
 
     async def _work(self) -> None:
         while True:
-            while not self._queue:
-                self._event.clear()
-                await self._event.wait()
-            index = self._queue.popleft()
+            index = await self._queue.get()
             index.is_queued, index.is_running = False, True
             try:
                 await self._turn(index)
@@ -312,14 +275,13 @@ class Builder:
         except OutputMoved:
             # Another server or a build elsewhere has written: read the new state.
             index.seen = 0
-        except PenstockError as error:
-            if self._indices.get(index.name) is not index:
-                # It was deleted or restarted meanwhile.
-                return
-            if not (self._others.is_shared and isinstance(error, IteratorNotFound)):
-                # Otherwise another server has deleted it, and its notice is on the way.
-                log.warning("iterator %s could not be built further now: %s", index.name, error)
+        except IteratorNotFound:
+            # It was deleted, here or by another server, and the notice is on the way.
             self._pause(index)
+        except PenstockError as error:
+            if self._indices.get(index.name) is index:
+                log.warning("iterator %s could not be built further now: %s", index.name, error)
+                self._pause(index)
         except Exception:
             log.exception("iterator %s could not be built further now", index.name)
             self._pause(index)
@@ -328,10 +290,7 @@ class Builder:
         """Run one step over the new messages, and write its output."""
         growth = index.growth
         new_demands = index.new_demands()
-        built: Built | None = await self._lua.run(iterator_jobs.build_index, index.name, index.id, self._step)
-        if built is None:
-            # It was deleted, here or by another server whose notice is on the way.
-            return self._pause(index) if self._others.is_shared else None
+        built: Built = await self._lua.run(iterator_jobs.build_index, index.name, index.id, self._step)
         if built.output.iterator != index.id:
             raise WorkerDied("answered for another iterator")
         for demand in new_demands:
@@ -352,7 +311,6 @@ class Builder:
         if built.error is not None:
             # The server that gets the next request for more retries.
             self._others.give_up(index.lease)
-        return None
 
     async def _follow(self, index: IndexState) -> None:
         """Look once how far another server has built."""
@@ -362,7 +320,7 @@ class Builder:
         for demand in new_demands:
             demand.target = looked.head
         index.advanced(*looked, growth, None)
-        index.not_before = self._loop.time() + (FOLLOW_S if index.is_asked_for else IDLE_FOLLOW_S)
+        index.not_before = self._loop.time() + (FOLLOW_S if index.demands else IDLE_FOLLOW_S)
 
     def _pause(self, index: IndexState) -> None:
         index.pause_s = min(max(2 * index.pause_s, PAUSE_S_MIN), PAUSE_S_MAX)

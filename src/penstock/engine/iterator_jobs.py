@@ -55,7 +55,7 @@ def count_messages(store: Store, iterator: IteratorState) -> int:
     """How many messages there are for an iterator now."""
     if iterator.over == Over.ITERATOR:
         return _above(store, iterator).outputs
-    return max(0, store.stream_head(*_stream(iterator)) - iterator.base)
+    return max(0, store.stream_head(*source_of(iterator)) - iterator.base)
 
 
 def read_source(store: Store, iterator: IteratorState, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
@@ -64,8 +64,8 @@ def read_source(store: Store, iterator: IteratorState, ordinal: int, limits: Rea
         return [*store.read_output(_above(store, iterator).id, ordinal, limits)]
     first = iterator.base + ordinal + 1
     # Ask first: an event that comes meanwhile is not erased.
-    head = store.stream_head(*_stream(iterator))
-    page = store.read_stream(*_stream(iterator), first, None, limits)
+    head = store.stream_head(*source_of(iterator))
+    page = store.read_stream(*source_of(iterator), first, None, limits)
     events = page.events
     following = page.next
     if page.end:
@@ -85,7 +85,7 @@ def message_position(store: Store, iterator: IteratorState, ordinal: int) -> int
     if iterator.over == Over.ITERATOR:
         return None
     sequence = iterator.base + ordinal + 1
-    found = store.read_stream(*_stream(iterator), sequence, sequence, ReadLimits(events_max=1)).events
+    found = store.read_stream(*source_of(iterator), sequence, sequence, ReadLimits(events_max=1)).events
     return found[0].position if found else None
 
 
@@ -96,9 +96,12 @@ def _above(store: Store, iterator: IteratorState) -> IteratorState:
     return above
 
 
-def _stream(iterator: IteratorState) -> tuple[str, str]:
+def source_of(iterator: IteratorState) -> tuple[str, str]:
+    """The context and stream that an iterator reads; ("", name) if it reads another iterator."""
     if iterator.over == Over.LOG:
         return LOG_CONTEXT, iterator.log
+    if iterator.over == Over.ITERATOR:
+        return "", iterator.log
     context, _, stream = iterator.log.partition("/")
     return context, stream
 
@@ -313,20 +316,14 @@ class IndexProgress(NamedTuple):
     head: int
 
 
-def look_at_index(store: Store, name: str, number: int) -> IndexProgress | None:
-    """How far an indexed iterator is; None if it is gone."""
-    iterator = store.iterator(name)
-    if iterator is None or iterator.id != number:
-        return None
+def look_at_index(store: Store, name: str, number: int) -> IndexProgress:
+    iterator = find_iterator(store, name, number)
     return IndexProgress(iterator.source - iterator.base, count_messages(store, iterator))
 
 
-def build_index(store: Store, name: str, number: int, step: StepLimits) -> Built | None:
-    """The output of an indexed iterator's next messages; None if it is gone."""
-    iterator = store.iterator(name)
-    if iterator is None or iterator.id != number:
-        return None
-    return _BuildRun(store, iterator, step).go()
+def build_index(store: Store, name: str, number: int, step: StepLimits) -> Built:
+    """The output of an indexed iterator's next messages."""
+    return _BuildRun(store, find_iterator(store, name, number), step).go()
 
 
 class OutputRun(FunctionRun):
