@@ -32,6 +32,7 @@ from penstock.model import (
     CreateLog,
     Done,
     DropLog,
+    Over,
     Reply,
     Transact,
     Transacted,
@@ -307,7 +308,7 @@ class LogRequests:
 
         def gone(results: list[Result]) -> None:
             if results == [True]:
-                self._iterators.log_dropped(request.log)
+                self._iterators.remove_over(Over.LOG, request.log)
                 self._eraser.wake()
 
         await self._context.write(Transaction((DeleteLog(request.log, request.created),)), written=gone)

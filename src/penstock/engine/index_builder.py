@@ -11,6 +11,7 @@ how far it is, and build it themselves once the lease expires because its holder
 
 import asyncio
 import logging
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -199,7 +200,8 @@ class Builder:
         if not index.is_current and not index.rests(self._loop.time()):
             await self._demand(index)
         if index.error is not None:
-            return again(index.error)
+            # Each error that is raised gets its own traceback.
+            return copy(index.error)
         return None if error is None else passed_on(index.above, error)
 
     async def _look(self, index: IndexState) -> IndexProgress:
@@ -329,13 +331,6 @@ class Builder:
     def _lag(self) -> Lag:
         behind = [index for index in self._indices.values() if not index.is_current]
         return Lag(len(behind), sum(index.head - index.read for index in behind))
-
-
-def again(error: FunctionFailed) -> FunctionFailed:
-    """A copy of an error: each one that is raised gets its own traceback."""
-    kind, fields = error.__reduce__()
-    copy: FunctionFailed = kind(*fields)
-    return copy
 
 
 def passed_on(name: str | None, error: FunctionFailed) -> FunctionFailed:

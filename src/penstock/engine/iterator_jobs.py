@@ -220,6 +220,8 @@ class FunctionRun(ABC):
         self.step = step
         self.point = start
         self.messages = 0
+        self.items: list[bytes] = []
+        self.size = 0
         self.error: FunctionFailed | None = None
         self._deadline = time.monotonic() + step.seconds_max
         self._ahead: list[bytes | None] = []
@@ -329,15 +331,8 @@ def build_index(store: Store, name: str, number: int, step: StepLimits) -> Built
 class OutputRun(FunctionRun):
     """Collects the output of messages, in order, for an iterator's stored output."""
 
-    size = 0
     errors = 0
     timed_out = False
-
-    def __init__(
-        self, iterator: Function, start: Point, step: StepLimits, read: Read, leave: Leave = answer_and_leave
-    ) -> None:
-        super().__init__(iterator, start, step, read, leave)
-        self.items: list[bytes] = []
 
     def take(self, ran: RunResult) -> None:
         """For a map, an empty item takes the place of an error, and the step goes on."""
@@ -472,8 +467,6 @@ class _PageRun(FunctionRun):
         self._wanted = wanted
         self._target = target
         self._points: list[Point] = []
-        self._items: list[bytes] = []
-        self._size = 0
         self._full = False
         self._late = False
         self._previous: bytes | None = None
@@ -513,12 +506,12 @@ class _PageRun(FunctionRun):
         return None
 
     def _add(self, item: bytes) -> bool:
-        if self._full or (self._items and self._size + len(item) > self.step.bytes_max):
+        if self._full or (self.items and self.size + len(item) > self.step.bytes_max):
             self._full = True
             return False
-        self._items.append(item)
-        self._size += len(item)
-        self._full = len(self._items) >= self.step.items_max
+        self.items.append(item)
+        self.size += len(item)
+        self._full = len(self.items) >= self.step.items_max
         return True
 
     def _stop_before(self, source: int, output: int, passed: int | None) -> None:
@@ -529,7 +522,7 @@ class _PageRun(FunctionRun):
             self.point = Point(source, output, state, passed)
 
     def answer(self) -> Paged:
-        items = self._final_item() if self._wanted.ordinal == LAST else self._items
+        items = self._final_item() if self._wanted.ordinal == LAST else self.items
         done = bool(items) or not self._late or self.point.source >= self._target
         if self.error is not None and (not items or self._wanted.ordinal == LAST):
             page, error = None, self.error

@@ -175,7 +175,7 @@ class BuildRequests:
             (installed,) = results
             assert isinstance(installed, Installed)
             self._context.metrics.installed_items += installed.added
-            self._iterators.installed(request.iterator, request.id)
+            self._iterators.builder.installed(request.iterator, request.id)
 
         (installed,) = await self._context.write(Transaction((install,)), len(request.state or b""), written)
         assert isinstance(installed, Installed)
