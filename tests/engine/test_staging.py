@@ -24,7 +24,7 @@ from penstock.model import (
 from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import store_url
-from penstock.store.staging import make_unit
+from penstock.store.stages import make_unit
 
 SETTINGS = Settings(workers=1, stage_bytes_max=4096, stage_units_max=3, commit_events_max=4, event_bytes_max=2000)
 PUBLISH = PublishStages("job", (Winner(0, "a", 1),), ProducerMark("job", 1))

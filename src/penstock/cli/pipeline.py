@@ -140,7 +140,7 @@ def _running(
 
 
 def _head(project: "Project") -> int:
-    from penstock.history.histories import open_history  # noqa: PLC0415
+    from penstock.history.source import open_history  # noqa: PLC0415
 
     with closing(open_history(project.declared.source["url"])) as history:
         return history.now().head

@@ -50,7 +50,7 @@ from penstock.store.contract import (
     Unstage,
 )
 from penstock.store.outputs import make_output_unit, output_job, unpack_items
-from penstock.store.staging import UNIT_EVENTS_MAX, check_unit, largest_event, size_of
+from penstock.store.stages import UNIT_EVENTS_MAX, check_unit, largest_event, size_of
 from penstock.wire.remits.cbor import NotAnItem, end_of, first_invalid
 
 REQUEST_UNITS_MAX: Final = 10_000

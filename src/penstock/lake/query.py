@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import InvalidRequest, LakeDamaged
 from penstock.history.columns import COLUMNS, TABLE
-from penstock.history.histories import Now, open_history
+from penstock.history.source import Now, open_history
 from penstock.lake.changes import read_manifest
 from penstock.lake.local import LocalPlace
 from penstock.lake.manifests import LakeFile, Manifest

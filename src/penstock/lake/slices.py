@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import StoreError
 from penstock.history.columns import TABLE, stored_columns, table_batch
-from penstock.history.histories import check_identity, open_history
+from penstock.history.source import check_identity, open_history
 from penstock.lake.parquet import DAY_US, Erased, FileContents, day_of, in_order
 from penstock.model import EventFilter, PositionRange
 from penstock.model.times import TICKS_PER_US, UNIX_EPOCH_TICKS

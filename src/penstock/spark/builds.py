@@ -29,7 +29,7 @@ from penstock.errors import (
     PenstockError,
     StoreInUse,
 )
-from penstock.history.histories import SERVED
+from penstock.history.source import SERVED
 from penstock.lua import LuaLimits
 from penstock.model import BuildStart, Installed, IteratorKind, Winner
 from penstock.spark.build_tasks import STAGE_LIMITS, BuildTask, TaskResult, messages_that_fit, run_task

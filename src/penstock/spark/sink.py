@@ -39,7 +39,7 @@ from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.settings.table import choice, whole_number
 from penstock.spark.stages import open_stages, requests_of
 from penstock.store.contract import LOG_CONTEXT
-from penstock.store.staging import UNIT_BYTES_MAX, UNIT_EVENTS_MAX, make_unit, size_of
+from penstock.store.stages import UNIT_BYTES_MAX, UNIT_EVENTS_MAX, make_unit, size_of
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"

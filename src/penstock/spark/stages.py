@@ -20,12 +20,12 @@ import cbor2
 
 from penstock.errors import InvalidRequest, PenstockError, StageLost, StorageFailure, StoreInUse
 from penstock.files import created, is_shared, make_folder, sync_directory
-from penstock.history.histories import SERVED
+from penstock.history.source import SERVED
 from penstock.model import Installed, ProducerMark, Published, StagedUnit, Winner
 from penstock.store import Store, open_store
 from penstock.store.contract import Install, Operation, Placed, Publish, Result, Stage, Transaction, Unstage
 from penstock.store.sqlite.directory import STAGING
-from penstock.store.staging import size_of
+from penstock.store.stages import size_of
 from penstock.store.urls import SQLITE
 
 REQUEST_BYTES: Final = 4 << 20

@@ -17,9 +17,9 @@ import pyarrow.dataset as ds
 
 from penstock.errors import DamagedRecord
 from penstock.history.columns import TABLE
-from penstock.history.histories import History, Now, check_identity, open_history
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import ReadPartition, read_range
+from penstock.history.source import History, Now, check_identity, open_history
 from penstock.model import EventFilter
 from penstock.sql.pushdown import Filter, ValueRange, narrowed, parse_filter, recorded_ticks
 from penstock.store.record import Record

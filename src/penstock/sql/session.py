@@ -22,7 +22,7 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import InvalidRequest
-from penstock.history.histories import Now, open_history
+from penstock.history.source import Now, open_history
 from penstock.interrupts import awaited
 from penstock.sql.dataset import EventsDataset, Failures
 
