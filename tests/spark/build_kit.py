@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.engine.index_builder import Builder, Index
+from penstock.engine.index_builder import Builder, IndexState
 from penstock.errors import FunctionFailed
 from penstock.lua import LuaLimits
 from penstock.spark.builds import TASK_MESSAGES_MAX, Outcome, begin_build
@@ -37,7 +37,7 @@ class Held:
         """From now on they are built when there is a reason to."""
         self._names.clear()
 
-    def has(self, index: Index) -> bool:
+    def has(self, index: IndexState) -> bool:
         return index.name in self._names
 
 
@@ -45,7 +45,7 @@ class Held:
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     made, enqueue = Held(), Builder._enqueue
 
-    def enqueue_unless_held(builder: Builder, index: Index) -> None:
+    def enqueue_unless_held(builder: Builder, index: IndexState) -> None:
         if not made.has(index):
             enqueue(builder, index)
 

@@ -26,7 +26,7 @@ from penstock.errors import (
     StoreInUse,
 )
 from penstock.settings import BadSetting, load, resolve
-from penstock.settings.loading import without_password
+from penstock.settings.sources import without_password
 from penstock.settings.table import TABLE
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from penstock.cli.options import Config, StoreData, StoreUrl, Url
 from penstock.cli.output import AsJson, Painted, counted, has_colours, print_document, print_line, refuse
 from penstock.cli.settings import one_store
 from penstock.settings import Settings, resolve
-from penstock.settings.loading import without_password
+from penstock.settings.sources import without_password
 
 if TYPE_CHECKING:
     from penstock.doctor import Finding, Target

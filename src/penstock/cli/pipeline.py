@@ -12,7 +12,7 @@ from penstock.cli.options import OfContext, Types, directory
 from penstock.cli.output import AsJson, counted, fail, print_document, print_line, print_table, refuse, remark
 from penstock.cli.signals import interruptible
 from penstock.cli.spark_options import AGAIN, Conf, Master, hide_py4j_log, options_of
-from penstock.settings.loading import without_password
+from penstock.settings.sources import without_password
 from penstock.terminal import complain
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from penstock.cli.output import AsJson, counted, fail, print_result, progress_ba
 from penstock.cli.signals import stop_signals
 from penstock.errors import CannotConnect, PenstockError
 from penstock.model import check_context, check_stream, ticks_of_datetime
-from penstock.settings.loading import without_password
+from penstock.settings.sources import without_password
 from penstock.terminal import complain
 
 if TYPE_CHECKING:
