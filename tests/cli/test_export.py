@@ -16,7 +16,7 @@ import pytest
 import penstock
 from penstock.event_json import Defaults
 from penstock.files import sealed
-from penstock.history.histories import open_history
+from penstock.history.source import open_history
 from penstock.interchange.exporter import (
     ExportRange,
     FileTarget,
@@ -347,7 +347,7 @@ def test_a_history_that_is_sealed_meanwhile_is_exported_once(tmp_path: Path, mon
     """Sealing merges records: one that holds where a page begins may hold what the page before had too."""
     with server(tmp_path / "data", seal=False) as own, penstock.connect(own.url) as client:
         client.append_many(("shop", "s", [penstock.event("T", number)]) for number in range(5000))
-    monkeypatch.setattr("penstock.history.histories.STEP_EVENTS_MAX", 1000)
+    monkeypatch.setattr("penstock.history.source.STEP_EVENTS_MAX", 1000)
     history = open_history(store_url(tmp_path / "data"))
     with closing(history):
         found = pages(history, Selection(), 1, 5000)

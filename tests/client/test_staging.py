@@ -5,7 +5,7 @@ import pytest
 from penstock import Client
 from penstock.errors import InvalidRequest, StageLost, VersionConflict
 from penstock.model import ANY, StagedUnit, Winner, new_event
-from penstock.store.staging import make_unit
+from penstock.store.stages import make_unit
 from tests.client.support import numbers, some
 
 

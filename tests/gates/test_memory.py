@@ -28,7 +28,7 @@ from penstock.model import (
     new_event,
 )
 from penstock.store.outputs import pack_items
-from penstock.store.staging import make_unit
+from penstock.store.stages import make_unit
 from penstock.wire.res01.messages import fields_of
 from tests.gates import zmtp
 from tests.gates.mq_client import FRAME_BYTES_MAX, Connection, MqLarge

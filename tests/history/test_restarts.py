@@ -7,8 +7,8 @@ from contextlib import closing
 import pytest
 
 from penstock.errors import StorageFailure
-from penstock.history import histories
-from penstock.history.histories import StoredHistory
+from penstock.history import source
+from penstock.history.source import StoredHistory
 from penstock.store.postgres import PostgresStore
 from tests.postgres import Postgres, postgres
 from tests.store.kit import append, some
@@ -38,7 +38,7 @@ def restart(database: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
-        if pauses == [histories.PAUSE_S]:
+        if pauses == [source.PAUSE_S]:
             database.start()
         sleep(seconds)
 
@@ -62,6 +62,6 @@ def test_opening_waits_for_a_restart(database: Postgres, restart: Callable[[], N
 
 
 def test_a_database_that_stays_away_is_an_error(database: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histories, "OPENING_S_MAX", 0)
+    monkeypatch.setattr(source, "OPENING_S_MAX", 0)
     with pytest.raises(StorageFailure):
         StoredHistory("postgresql://nobody@127.0.0.1:1/nothing")

@@ -10,9 +10,9 @@ import duckdb
 import pyarrow as pa
 
 from penstock.history.columns import COLUMNS, TABLE
-from penstock.history.histories import open_history
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import plan, read_range
+from penstock.history.source import open_history
 from penstock.lake import compaction
 from penstock.lake.archiver import Archived, Archiver
 from penstock.lake.changes import read_manifest

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.errors import CannotConnect, DamagedRecord, PenstockError, StorageFailure, StoreChanged
-from penstock.history import histories
-from penstock.history.histories import Now, open_history
+from penstock.history import source
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import RANGES_MAX, ReadPartition, plan, read_range
+from penstock.history.source import Now, open_history
 from penstock.model import EventFilter, new_event
 from penstock.spark.source import TABLE, PenstockReader, PenstockStreamReader, arrow_schema
 from penstock.store.contract import StoreIdentity, Transaction
@@ -238,7 +238,7 @@ def ticks_at(minute: int) -> int:
 
 
 def test_a_server_that_is_not_there_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.history.served.TIMEOUT_S", 0.5)
+    monkeypatch.setattr("penstock.history.remote.TIMEOUT_S", 0.5)
     with pytest.raises(CannotConnect):
         open_history("penstock://127.0.0.1:9")
 
@@ -262,9 +262,9 @@ def test_readers_and_ranges_travel(tmp_path: Path) -> None:
 def test_a_database_that_is_away_for_a_moment_is_waited_for(
     schemas: Schemas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(histories, "PAUSE_S", 0.01)
+    monkeypatch.setattr(source, "PAUSE_S", 0.01)
     url = fill(schemas.url(tmp_path), [("shop", "s", counted(5))])
-    with closing(histories.StoredHistory(url)) as opened:
+    with closing(source.StoredHistory(url)) as opened:
         store, failures = opened._store, iter([StorageFailure("away")] * 3)
         identity = store.identity
 
@@ -275,7 +275,7 @@ def test_a_database_that_is_away_for_a_moment_is_waited_for(
 
         monkeypatch.setattr(store, "identity", away)
         assert opened.now().head == 5
-        monkeypatch.setattr(histories, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(source, "PATIENCE_S", 0.0)
         failures = iter([StorageFailure("away")])
         with pytest.raises(StorageFailure, match="away"):
             opened.now()

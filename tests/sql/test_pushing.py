@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.history.columns import TABLE
-from penstock.history.histories import History, StoredHistory, open_history
 from penstock.history.options import ReadOptions
+from penstock.history.source import History, StoredHistory, open_history
 from penstock.model import ANY, EventFilter, NewEvent, new_event
 from penstock.model.times import TICKS_MAX, stamp_of, ticks_of_datetime
 from penstock.sql import Session, open_session

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import CannotConnect, DamagedRecord, InvalidRequest, NotAStore, PenstockError, StoreChanged
 from penstock.history.columns import COLUMNS, TABLE
-from penstock.history.histories import Now, open_history
+from penstock.history.source import Now, open_history
 from penstock.sql import Limits, Session, open_session
 from penstock.store import store_url
 from penstock.store.contract import StoreIdentity

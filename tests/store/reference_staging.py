@@ -9,7 +9,7 @@ from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit, Winne
 from penstock.store import contract
 from penstock.store.contract import Placed
 from penstock.store.record import Record, columns_of
-from penstock.store.staging import decode_keys, size_of
+from penstock.store.stages import decode_keys, size_of
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from penstock.model import ANY, ProducerMark, StagedUnit, Winner
 from penstock.store.contract import ExpireStages, Operation, Publish, Stage, Transaction, Unstage
-from penstock.store.staging import make_unit
+from penstock.store.stages import make_unit
 from tests.store.kit import Clock, everything
 from tests.store.reference import Names, ReferenceStore
 from tests.store.reference_staging import AttemptKey

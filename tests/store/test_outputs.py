@@ -25,7 +25,7 @@ from penstock.store.outputs import (
     pack_items,
     unpack_items,
 )
-from penstock.store.staging import check_unit, make_unit
+from penstock.store.stages import check_unit, make_unit
 from tests.store.kit import some
 
 items = st.one_of(st.binary(max_size=5), st.builds(bytes, st.sampled_from([100, 70_000, CHUNK_BYTES_MAX, 600_000])))

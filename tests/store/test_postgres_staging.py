@@ -6,7 +6,7 @@ from penstock.model import ProducerMark, Winner
 from penstock.store.contract import HideStream, Install, Publish, Stage, Unstage
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.connection import Target
-from penstock.store.staging import make_unit
+from penstock.store.stages import make_unit
 from tests.postgres import Postgres
 from tests.store.contract.builds import made, staged
 from tests.store.contract.logs import erase_all

@@ -21,7 +21,7 @@ import os, sys
 from penstock.model import Winner
 from penstock.store.contract import Install, Transaction
 from penstock.store.sqlite import SqliteStore
-from penstock.store.tables.staging import _Installation
+from penstock.store.tables.stages import _Installation
 store, at, put = SqliteStore(sys.argv[1]), int(sys.argv[2]), _Installation._write
 rows = []
 def die(self, *row):

@@ -10,7 +10,7 @@ import pytest
 from penstock.model import ProducerMark, StagedUnit, Winner
 from penstock.store.contract import Hid, HideStream, Publish, Stage, Transaction, Unstage
 from penstock.store.sqlite import SqliteStore, secure_delete
-from penstock.store.staging import make_unit
+from penstock.store.stages import make_unit
 from tests.seeds import rng
 from tests.store.contract.logs import erase_all
 from tests.store.kit import append, do, do_one, findings, some, stream_of

@@ -18,7 +18,7 @@ from penstock.cli.settings import one_store, own_parameters, with_signature
 from penstock.cli.signals import exit_on_second_interrupt
 from penstock.errors import AnswerMalformed, CannotConnect, PenstockError, StorageFailure, StoreError, StoreInUse
 from penstock.settings import TABLE, load, resolve, store_address
-from penstock.settings.loading import without_password
+from penstock.settings.sources import without_password
 
 if TYPE_CHECKING:
     from penstock.client import Client

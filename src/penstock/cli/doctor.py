@@ -15,7 +15,7 @@ from penstock.cli.options import AsJson, Config, StoreData, StoreUrl, Url
 from penstock.cli.output import Painted, counted, has_colours, print_document, print_line
 from penstock.doctor import Finding, Target, examine
 from penstock.settings import resolve
-from penstock.settings.loading import without_password
+from penstock.settings.sources import without_password
 
 SQLITE: Final = "sqlite:///"
 COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red"}

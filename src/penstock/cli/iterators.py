@@ -137,7 +137,7 @@ def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson
         from penstock.store import open_reader  # noqa: PLC0415
 
         with closing(open_reader(address_of(url, data))) as store:
-            one, readers = show_iterator(store, name), list_iterators(store, name)
+            one, readers = show_iterator(store, name), list_iterators(store, name).names
     else:
         with connected(url) as client:
             one, readers = client.iterator(name).show(), client.iterators(name)

@@ -12,7 +12,7 @@ from penstock.cli.options import AsJson, OfContext, Types, argument, directory, 
 from penstock.cli.output import counted, fail, print_document, print_line, print_table, refuse, remark
 from penstock.cli.signals import interruptible
 from penstock.cli.spark_options import AGAIN, Conf, Master, hide_py4j_log, options_of
-from penstock.settings.loading import without_password
+from penstock.settings.sources import without_password
 from penstock.terminal import print_error
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _running(
 
 
 def _head(project: "Project") -> int:
-    from penstock.history.histories import open_history  # noqa: PLC0415
+    from penstock.history.source import open_history  # noqa: PLC0415
 
     with closing(open_history(project.declared.source["url"])) as history:
         return history.now().head

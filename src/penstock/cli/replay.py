@@ -14,7 +14,7 @@ from penstock.cli.output import counted, fail, print_result, progress_bar, refus
 from penstock.cli.signals import stop_signals
 from penstock.errors import CannotConnect, PenstockError
 from penstock.model import check_context, check_stream, ticks_of_datetime
-from penstock.settings.loading import without_password
+from penstock.settings.sources import without_password
 from penstock.terminal import print_error
 
 if TYPE_CHECKING:

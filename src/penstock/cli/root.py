@@ -23,7 +23,7 @@ from penstock.cli.output import print_line, refuse
 from penstock.cli.signals import INTERRUPTED, ignore_interrupts
 from penstock.errors import BadUrl, PenstockError
 from penstock.settings import BadSetting
-from penstock.settings.loading import without_password
+from penstock.settings.sources import without_password
 from penstock.terminal import print_error
 
 COMPLETION_OPTIONS: Final = ("--install-completion", "--show-completion")

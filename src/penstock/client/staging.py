@@ -1,6 +1,6 @@
 """Staging: many tasks bring the events of a large job, or the output of a build, and publish them together.
 
-Tasks stage units (`penstock.store.staging.make_unit`) under their part and attempt. The job's driver publishes the
+Tasks stage units (`penstock.store.stages.make_unit`) under their part and attempt. The job's driver publishes the
 winning attempts, under a producer mark: publishing the same mark again adds nothing.
 """
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from penstock.errors import DamagedRecord
 from penstock.history.columns import batch_of, between, stored_columns, table_batch
-from penstock.history.histories import History, Now, check_identity, open_history
 from penstock.history.options import ReadOptions
+from penstock.history.source import History, Now, check_identity, open_history
 from penstock.model import EventFilter
 from penstock.store.arrow import record_batch
 from penstock.store.contract import StoreIdentity

@@ -29,7 +29,7 @@ from penstock.files import (
     try_lock,
     unsealed,
 )
-from penstock.history.histories import History, open_history
+from penstock.history.source import History, open_history
 from penstock.interchange.csv_format import csv_header, to_csv
 from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format, refusing
 from penstock.interchange.json_format import to_cloud_lines, to_json_lines

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from penstock.files import atomic_write, made_of, make_folder, private, read_file, sealed, try_lock, unsealed
-from penstock.history.histories import History, check_identity, open_history
+from penstock.history.source import History, check_identity, open_history
 from penstock.interchange.exporter import Selection
 from penstock.interchange.replay_targets import (
     Batch,

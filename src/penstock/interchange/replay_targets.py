@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import ClassVar, Final, NamedTuple
 
 from penstock.errors import MarkSuperseded, PenstockError
-from penstock.history.histories import History
+from penstock.history.source import History
 from penstock.interchange.exporter import Selection
 from penstock.interchange.sender import BATCH_EVENTS_MAX, Sender
 from penstock.model import (

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from penstock.errors import InvalidRequest, PlaceRefused
 from penstock.history.columns import TABLE
-from penstock.history.histories import SERVED, open_history
 from penstock.history.options import url as checked_url
+from penstock.history.source import SERVED, open_history
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.places import LakePlace
 from penstock.store import open_reader

@@ -524,7 +524,7 @@ class NextItems(Request):
 
 @dataclass(frozen=True, slots=True)
 class StagedUnit:
-    """Some events of one stream, in order: a record as `penstock.store.staging` makes it.
+    """Some events of one stream, in order: a record as `penstock.store.stages` makes it.
 
     `expected` is the sequence that the first event of the whole job in this stream must get, or ANY. `keys` are those
     by which the events of a stream are put in order, or empty: then parts follow one another as they are numbered.

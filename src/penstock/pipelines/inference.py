@@ -16,9 +16,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.history.columns import TABLE
-from penstock.history.histories import Now, open_history
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import ReadPartition, read_range
+from penstock.history.source import Now, open_history
 from penstock.spark.body_schema import column_name
 
 LONG_MAX: Final = (1 << 63) - 1

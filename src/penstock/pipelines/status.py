@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.history.histories import open_history
+from penstock.history.source import open_history
 from penstock.pipelines.checkpoints import FILES_LOG, Checkpoint, checkpoints, logged_files, number_of
 from penstock.pipelines.projects import Project
 from penstock.pipelines.state import holder, read_state

@@ -9,7 +9,7 @@ Rules:
 - Passwords inside addresses are never shown, in errors neither.
 """
 
-from penstock.settings.loading import (
+from penstock.settings.sources import (
     CONFIG_ENVIRONMENT,
     DEFAULT,
     BadSetting,

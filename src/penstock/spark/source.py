@@ -24,9 +24,9 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidRequest
 from penstock.files import made_of
 from penstock.history import columns
-from penstock.history.histories import History, Now, check_identity, open_history
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import plan, read_range
+from penstock.history.source import History, Now, check_identity, open_history
 from penstock.model.events import check_context, check_stream
 from penstock.spark.sink import PenstockStreamWriter, PenstockWriter, WriteOptions, check_table
 from penstock.store.contract import StoreIdentity

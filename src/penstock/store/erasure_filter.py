@@ -1,7 +1,7 @@
 """The erasure filter: which events readers must not see any more, although records may still hold them.
 
 The ledger of erasures has an entry for a stream up to a sequence, for ranges of positions, or for an iterator's output.
-An entry hides its events from the commit that adds it. Later steps erase them from the records.
+An entry hides its events from the commit that adds it. Deferred steps erase them from the records.
 """
 
 from bisect import bisect_left

@@ -17,7 +17,7 @@ from penstock.errors import DamagedRecord, InvalidRequest
 from penstock.model import StagedUnit, check_job, new_event
 from penstock.model.events import RESERVED_JOBS
 from penstock.store.record import Record
-from penstock.store.staging import make_unit
+from penstock.store.stages import make_unit
 
 CHUNK_ITEMS_MAX: Final = 4096
 CHUNK_BYTES_MAX: Final = 256 * 1024

@@ -3,7 +3,7 @@
 from penstock.errors import InvalidRequest, LimitExceeded, MarkSuperseded, StageLost, VersionConflict
 from penstock.model import ANY, NewEvent, ProducerMark, Published, StagedUnit, Winner
 from penstock.store.contract import ExpireStages, HideStream, Placed, Publish, Stage, Store, Transaction, Unstage
-from penstock.store.staging import make_unit
+from penstock.store.stages import make_unit
 from tests.store.contract.case import StoreCase
 from tests.store.contract.logs import erase_all
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, event, everything, some, stream_of

@@ -25,7 +25,7 @@ from penstock.store.postgres.upkeep import PostgresStages, Vacuum, erase, seal
 from penstock.store.record import Record
 from penstock.store.tables import appends, consumers, transactions
 from penstock.store.tables.appends import ContextState, StreamKey, StreamState
-from penstock.store.tables.consumers import Later, allocated, reoffered
+from penstock.store.tables.consumers import Deferred, allocated, reoffered
 from penstock.store.tables.logs import KnownLogs
 from penstock.store.tables.transactions import Pending, receipts, stored_results, waited
 
@@ -207,7 +207,7 @@ class Batch(transactions.Batch[Database]):
     def is_atomic(self, op: Operation) -> bool:
         return isinstance(op, _IN_MEMORY)
 
-    def apply(self, op: Operation) -> Result | Later:
+    def apply(self, op: Operation) -> Result | Deferred:
         result = super().apply(op)
         if isinstance(op, _CHANGES_LOGS):
             self.has_changed_logs = True
@@ -216,7 +216,7 @@ class Batch(transactions.Batch[Database]):
             self.changed_queues.add(op.queue)
         return result
 
-    def together(self, ops: Sequence[Operation]) -> list[Result | Later]:
+    def together(self, ops: Sequence[Operation]) -> list[Result | Deferred]:
         if self.careful and not all(isinstance(op, _IN_MEMORY) for op in ops):
             if any(isinstance(op, contract.ExpireProducers) for op in ops):
                 self.send_marks()  # Before the savepoint, or a failure would take the marks of others back.
@@ -273,16 +273,16 @@ class Batch(transactions.Batch[Database]):
             self.db.later("save_producers", values)
             self._used_producers.clear()
 
-    def expire_producers(self, op: contract.ExpireProducers) -> Later:
+    def expire_producers(self, op: contract.ExpireProducers) -> Deferred:
         self.send_marks()
         gone = self.db.send("expire_producers", {"before": op.before, "limit": op.limit})
         self._marks.clear()
         self._known_producers.clear()
-        return Later(lambda: len(gone()))
+        return Deferred(lambda: len(gone()))
 
     # -- operations
 
-    def allocate(self, op: contract.Allocate) -> Later:
+    def allocate(self, op: contract.Allocate) -> Deferred:
         # One statement compares the same things as `allocated`, and changes something only where that says so.
         proposal, expires = op.proposal, self.now + op.ttl_ms * TICKS_PER_MS
         values = {
@@ -299,13 +299,13 @@ class Batch(transactions.Batch[Database]):
             "allocations_max": consumers.QUEUE_ALLOCATIONS_MAX,
         }
         state = self.db.send("allocate", values)
-        return Later(lambda: allocated(op, state(), self.now, expires))
+        return Deferred(lambda: allocated(op, state(), self.now, expires))
 
-    def reoffer(self, op: contract.Reoffer) -> Later:
+    def reoffer(self, op: contract.Reoffer) -> Deferred:
         columns = {name: Numbers(run[at] for run in op.runs) for at, name in enumerate(("firsts", "lasts", "counts"))}
         values = {"queue_id": op.queue, "now": self.now, "allocations_max": consumers.QUEUE_ALLOCATIONS_MAX}
         state = self.db.send("reoffer", {**values, **columns})
-        return Later(lambda: reoffered(op, state()))
+        return Deferred(lambda: reoffered(op, state()))
 
     def erase(self, op: contract.Erase) -> int:
         self.has_erased = True

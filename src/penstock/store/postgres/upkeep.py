@@ -21,10 +21,10 @@ from penstock.store.postgres.connection import Target
 from penstock.store.postgres.database import Database
 from penstock.store.record import Record
 from penstock.store.seals import is_current, seal_row
-from penstock.store.staging import Unit, low_of
+from penstock.store.stages import Unit, low_of
 from penstock.store.tables.appends import StreamKey
 from penstock.store.tables.erasures import Entry, Step
-from penstock.store.tables.staging import Stages
+from penstock.store.tables.stages import Stages
 
 if TYPE_CHECKING:
     from penstock.store.postgres.batch import Appender

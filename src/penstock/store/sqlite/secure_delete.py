@@ -32,9 +32,9 @@ from penstock.store.erasure_filter import Hidden
 from penstock.store.record import Record
 from penstock.store.seals import is_current, seal_row
 from penstock.store.sqlite.database import PAGE_BYTES, Database
-from penstock.store.staging import FLUSH_BYTES, Unit, low_of
+from penstock.store.stages import FLUSH_BYTES, Unit, low_of
 from penstock.store.tables.erasures import Entry, Step
-from penstock.store.tables.staging import Stages
+from penstock.store.tables.stages import Stages
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from penstock.store.sqlite.directory import (
 )
 from penstock.store.tables import appends, transactions
 from penstock.store.tables.appends import StreamState
-from penstock.store.tables.consumers import Later, allocated, reoffered
+from penstock.store.tables.consumers import Deferred, allocated, reoffered
 from penstock.store.tables.history import Located, StreamRange
 from penstock.store.tables.logs import KnownLogs
 from penstock.store.tables.reader import Reader
@@ -203,7 +203,7 @@ class _Batch(transactions.Batch[Database]):
     def apply(self, op: Operation) -> Result:
         return waited(HANDLERS[type(op)](self, op))
 
-    def together(self, ops: Sequence[Operation]) -> list[Result | Later]:
+    def together(self, ops: Sequence[Operation]) -> list[Result | Deferred]:
         if len(ops) == 2 and isinstance(ops[0], contract.RequireLog):
             # Every message comes this way. contract.RequireLog writes nothing, so there is nothing to roll back.
             return [self.apply(op) for op in ops]
@@ -217,11 +217,11 @@ class _Batch(transactions.Batch[Database]):
         values = {"name": mark.producer, "number": mark.number, "result": results, "used": self.recorded}
         self.db.rows("save_producer", values)
 
-    def expire_producers(self, op: contract.ExpireProducers) -> Later:
+    def expire_producers(self, op: contract.ExpireProducers) -> Deferred:
         gone = self.db.send("expire_producers", {"before": op.before, "limit": op.limit})
-        return Later(lambda: len(gone()))
+        return Deferred(lambda: len(gone()))
 
-    def allocate(self, op: contract.Allocate) -> Later:
+    def allocate(self, op: contract.Allocate) -> Deferred:
         db, proposal, queue = self.db, op.proposal, {"queue_id": op.queue}
         marker = db.value("queue_position", {"id": op.queue})
         claim = db.row("claim", {**queue, "subscriber": op.subscriber, "except_first": None, "now": self.now})
@@ -237,9 +237,9 @@ class _Batch(transactions.Batch[Database]):
         is_new = proposal.kind in (contract.Proposal.FRESH, contract.Proposal.NOTHING) and not isinstance(result, str)
         if is_new and proposal.next != marker:
             db.later("move_queue", {"id": op.queue, "position": proposal.next})
-        return Later(lambda: result)
+        return Deferred(lambda: result)
 
-    def reoffer(self, op: contract.Reoffer) -> Later:
+    def reoffer(self, op: contract.Reoffer) -> Deferred:
         db, queue = self.db, {"queue_id": op.queue}
         marker = db.value("queue_position", {"id": op.queue})
         ranges = ({**queue, "first": first, "last": last, "limit": 1} for first, last, _ in op.runs)
@@ -250,7 +250,7 @@ class _Batch(transactions.Batch[Database]):
         result = reoffered(op, [] if marker is None else [state])
         for first, last, count in op.runs:
             db.later("reoffer", {**queue, "first": first, "last": last, "count": count, "now": self.now})
-        return Later(lambda: result)
+        return Deferred(lambda: result)
 
     def erase(self, op: contract.Erase) -> int:
         self.appender.flush()

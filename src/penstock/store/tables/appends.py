@@ -115,7 +115,7 @@ class Appender(ABC, Generic[Db]):
         key = (commit.context, commit.stream)
         stream = self._staged_streams.get(key) or self._streams.get(key) or self._load_stream(key)
         if commit.expected not in (ANY, stream.head + 1):
-            return self._repeated(commit, stream)
+            return self._repeat_or_conflict(commit, stream)
         columns = commit.columns
         context = self._context(commit.context)
         position, sequence = self.head + 1, stream.head + 1
@@ -196,7 +196,7 @@ class Appender(ABC, Generic[Db]):
         self._new_streams.append((self._stream_id, context_id, name))
         return self._stream_id
 
-    def _repeated(self, commit: Commit, stream: StreamState) -> Appended:
+    def _repeat_or_conflict(self, commit: Commit, stream: StreamState) -> Appended:
         """The first result of a commit that the store already has; raises VersionConflict for any other commit."""
         first, total = commit.expected, commit.columns.length
         conflict = VersionConflict(commit.context, commit.stream, commit.expected, stream.head)

@@ -87,7 +87,7 @@ class Consumers(Store, Generic[Db]):
         return [Allocation(*row) for row in self.db.rows("dead_letters", values)]
 
 
-class Later:
+class Deferred:
     """The result of an operation that the batch has not waited for; `result` raises the operation's error."""
 
     __slots__ = ("result",)
@@ -96,26 +96,26 @@ class Later:
         self.result = result
 
 
-def register(db: Statements, op: contract.Register) -> Later:
+def register(db: Statements, op: contract.Register) -> Deferred:
     values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter}
     db.later("add_subscription", {**values, "position": op.position})
     found = db.send("find_subscription", values)
-    return Later(lambda: SubscriptionInfo(*found()[0]))
+    return Deferred(lambda: SubscriptionInfo(*found()[0]))
 
 
-def progress(db: Statements, op: contract.Progress) -> Later:
+def progress(db: Statements, op: contract.Progress) -> Deferred:
     values = {"id": op.subscription, "start": op.start, "next": op.next, "last_ticks": op.last_ticks}
     moved = db.send("progress_subscription", values)
     return _changed(moved, SubscriptionMoved(op.subscription) if op.strict else None)
 
 
-def set_bookmark(db: Statements, op: contract.SetBookmark) -> Later:
+def set_bookmark(db: Statements, op: contract.SetBookmark) -> Deferred:
     values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter, "position": op.position}
     missing = SubscriptionNotFound(f"of {op.subscriber} to '{op.filter}' in context {op.context}")
     return _changed(db.send("set_subscription", values), missing)
 
 
-def _changed(rows: Callable[[], list[Any]], missing: PenstockError | None) -> Later:
+def _changed(rows: Callable[[], list[Any]], missing: PenstockError | None) -> Deferred:
     """Whether a statement changed a row; if it had to and did not, raise the error."""
 
     def result() -> bool:
@@ -124,10 +124,10 @@ def _changed(rows: Callable[[], list[Any]], missing: PenstockError | None) -> La
             raise missing
         return found
 
-    return Later(result)
+    return Deferred(result)
 
 
-def declare_queue(db: Statements, op: contract.DeclareQueue) -> Later:
+def declare_queue(db: Statements, op: contract.DeclareQueue) -> Deferred:
     values = {"name": op.name, "context": op.context}
     db.later("add_queue", {**values, "filter": op.filter, "position": op.position})
     found = db.send("queue", values)
@@ -138,10 +138,10 @@ def declare_queue(db: Statements, op: contract.DeclareQueue) -> Later:
             raise QueueFilterMismatch(op.name, queue.filter, op.filter)
         return queue
 
-    return Later(result)
+    return Deferred(result)
 
 
-def acknowledge(db: Statements, op: contract.Acknowledge) -> Later:
+def acknowledge(db: Statements, op: contract.Acknowledge) -> Deferred:
     values = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
     ended = db.send("acknowledge", values)
 
@@ -151,26 +151,26 @@ def acknowledge(db: Statements, op: contract.Acknowledge) -> Later:
         name = db.value("queue_name", {"id": op.queue}) or str(op.queue)
         raise AllocationLost(name, op.first, op.last or op.first)
 
-    return Later(result)
+    return Deferred(result)
 
 
-def release(db: Statements, op: contract.Release, now: int) -> Later:
+def release(db: Statements, op: contract.Release, now: int) -> Deferred:
     place = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
     return _changed(db.send("release", {**place, "now": now, "counts": op.counts}), None)
 
 
-def move_queue(db: Statements, op: contract.MoveQueue) -> Later:
+def move_queue(db: Statements, op: contract.MoveQueue) -> Deferred:
     moved = db.send("move_queue", {"id": op.queue, "position": op.position})
     db.later("drop_allocations", {"id": op.queue})
     return _changed(moved, QueueNotFound(str(op.queue)))
 
 
-def set_dead_rule(db: Statements, op: contract.SetDeadRule) -> Later:
+def set_dead_rule(db: Statements, op: contract.SetDeadRule) -> Deferred:
     changed = db.send("set_dead_rule", {"id": op.queue, "dead_after": op.dead_after})
     return _changed(changed, QueueNotFound(str(op.queue)))
 
 
-def requeue(db: Statements, op: contract.Requeue, now: int) -> Later:
+def requeue(db: Statements, op: contract.Requeue, now: int) -> Deferred:
     return _changed(db.send("put_back", {"queue_id": op.queue, "first": op.first, "now": now}), None)
 
 

@@ -18,17 +18,17 @@ from penstock.store import contract
 from penstock.store.contract import Commit, Operation, Publish, Result
 from penstock.store.tables import consumers, erasures, logs
 from penstock.store.tables.appends import Appender
-from penstock.store.tables.consumers import Later
+from penstock.store.tables.consumers import Deferred
 from penstock.store.tables.logs import KnownLogs
 from penstock.store.tables.queries import Db
-from penstock.store.tables.staging import Stages
+from penstock.store.tables.stages import Stages
 
 NUMBER_MAX: Final = (1 << 63) - 1
 _PUBLISHED: Final = bytes(8)
 _NO_ORIGIN: Final = bytes(8)
 _RESULT: Final = Struct("<16sQQI")
 
-Pending = list[Result | Later] | PenstockError
+Pending = list[Result | Deferred] | PenstockError
 """The outcome of a transaction; the batch may not have waited for some results yet."""
 
 
@@ -71,7 +71,7 @@ def _origin(op: Operation) -> bytes:
 
 def first_results(
     ops: Sequence[Operation], before: Sequence[Appended], mark: ProducerMark | None = None
-) -> list[Result | Later]:
+) -> list[Result | Deferred]:
     """The first results of a repeated transaction; InvalidRequest if the mark belongs to another transaction."""
     written = [op for op in ops if isinstance(op, Commit | Publish)]
     if mark is not None:
@@ -87,7 +87,7 @@ def first_results(
                 )
                 raise InvalidRequest("producer", reason)
     rest = iter(before)
-    results: list[Result | Later] = []
+    results: list[Result | Deferred] = []
     for op in ops:
         if isinstance(op, Commit):
             results.append(next(rest))
@@ -151,16 +151,16 @@ class Batch(ABC, Generic[Db]):
         except PenstockError as error:
             return error
 
-    def apply(self, op: Operation) -> Result | Later:
+    def apply(self, op: Operation) -> Result | Deferred:
         return HANDLERS[type(op)](self, op)
 
-    def together(self, ops: Sequence[Operation]) -> list[Result | Later]:
+    def together(self, ops: Sequence[Operation]) -> list[Result | Deferred]:
         """Carry out several operations, all or nothing."""
         self.appender.flush()
         point = self.appender.savepoint()
         self.db.command("SAVEPOINT transaction_")
         try:
-            results: list[Result | Later] = [waited(self.apply_new(op, ops)) for op in ops]
+            results: list[Result | Deferred] = [waited(self.apply_new(op, ops)) for op in ops]
         except StoreError:
             raise  # The database may have rolled back everything; `recover` decides.
         except PenstockError:
@@ -174,7 +174,7 @@ class Batch(ABC, Generic[Db]):
         self.db.command("RELEASE transaction_")
         return results
 
-    def apply_new(self, op: Operation, ops: Sequence[Operation]) -> Result | Later:
+    def apply_new(self, op: Operation, ops: Sequence[Operation]) -> Result | Deferred:
         """Carry out an operation of a transaction that is not a repeat."""
         result = self.apply(op)
         if len(ops) > 1 and isinstance(op, Commit) and isinstance(result, Appended) and result.repeated:
@@ -188,7 +188,7 @@ class Batch(ABC, Generic[Db]):
         commits = [op for op in ops if isinstance(op, Commit)]
         return bool(commits) and all(map(self.appender.is_behind, commits))
 
-    def _repeat(self, ops: Sequence[Operation]) -> list[Result | Later]:
+    def _repeat(self, ops: Sequence[Operation]) -> list[Result | Deferred]:
         """The first results of commits that the store already has; VersionConflict if it has others."""
         # The messages of a deleted log are gone, so a retry must not succeed.
         for op in ops:
@@ -213,13 +213,13 @@ class Batch(ABC, Generic[Db]):
     def save_mark(self, mark: ProducerMark, results: bytes) -> None: ...
 
     @abstractmethod
-    def expire_producers(self, op: contract.ExpireProducers) -> Later: ...
+    def expire_producers(self, op: contract.ExpireProducers) -> Deferred: ...
 
     @abstractmethod
-    def allocate(self, op: contract.Allocate) -> Later: ...
+    def allocate(self, op: contract.Allocate) -> Deferred: ...
 
     @abstractmethod
-    def reoffer(self, op: contract.Reoffer) -> Later: ...
+    def reoffer(self, op: contract.Reoffer) -> Deferred: ...
 
     @abstractmethod
     def erase(self, op: contract.Erase) -> int: ...
@@ -242,7 +242,7 @@ def _delete(batch: Batch[Any], result: Result) -> Result:
     return result
 
 
-HANDLERS: Final[dict[type[Operation], Callable[[Batch[Any], Any], Result | Later]]] = {
+HANDLERS: Final[dict[type[Operation], Callable[[Batch[Any], Any], Result | Deferred]]] = {
     Commit: lambda batch, op: batch.appender.place(op),
     contract.RequireLog: lambda batch, op: batch.known_logs.require(op.name),
     contract.Register: lambda batch, op: consumers.register(batch.db, op),
@@ -280,5 +280,5 @@ HANDLERS: Final[dict[type[Operation], Callable[[Batch[Any], Any], Result | Later
 """The function for each operation."""
 
 
-def waited(result: Result | Later) -> Result:
-    return result.result() if isinstance(result, Later) else result
+def waited(result: Result | Deferred) -> Result:
+    return result.result() if isinstance(result, Deferred) else result

@@ -66,9 +66,9 @@ def open_history(url: str) -> History:
     if not url.startswith(SERVED):
         return StoredHistory(url)
     # A client takes a while to import, and most reads need none.
-    from penstock.history.served import ServedHistory  # noqa: PLC0415
+    from penstock.history.remote import RemoteHistory  # noqa: PLC0415
 
-    return ServedHistory(url)
+    return RemoteHistory(url)
 
 
 def check_identity(expected: StoreIdentity, actual: StoreIdentity, where: str) -> None:

@@ -8,7 +8,7 @@ from penstock.client.calls import Calls
 from penstock.client.reader import HistoryRange, record_pages
 from penstock.client.sync import Portal, iterate
 from penstock.client.transport import transport_to
-from penstock.history.histories import Now
+from penstock.history.source import Now
 from penstock.model import (
     ContextPage,
     EventFilter,
@@ -26,7 +26,7 @@ from penstock.store.record import Record
 SAMPLE_EVENTS: Final = 8
 
 
-class ServedHistory:
+class RemoteHistory:
     """A store, read through its server."""
 
     def __init__(self, url: str) -> None:

@@ -1,4 +1,4 @@
-"""Stages: jobs add units, publish them or drop them; iterators get output. See `penstock.store.staging` for units.
+"""Stages: jobs add units, publish them or drop them; iterators get output. See `penstock.store.stages` for units.
 
 Staged events are not events yet, so an erasure does not reach them. Publish them and erase them afterwards, or drop
 them. The output of an iterator comes from messages that may be erased: the store takes it only for an existing
@@ -13,10 +13,10 @@ from typing import Any, Generic
 
 from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, OutputMoved, StageLost, VersionConflict
 from penstock.model import Installed, IteratorKind, Winner
-from penstock.store import outputs, staging
+from penstock.store import outputs, stages
 from penstock.store.contract import Install, Placed, Publish, Stage, WriteOutput
 from penstock.store.outputs import Row, Rows
-from penstock.store.staging import FLUSH_BYTES, Unit
+from penstock.store.stages import FLUSH_BYTES, Unit
 from penstock.store.tables.appends import Appender, StreamKey
 from penstock.store.tables.logs import iterator_of
 from penstock.store.tables.queries import Db
@@ -41,7 +41,7 @@ class Stages(ABC, Generic[Db]):
         if op.number != has:
             raise InvalidRequest("number", f"is {op.number}; the next unit of this attempt is number {has}")
         size, units = self._db.row("staged_size", {"job": op.job})
-        added = sum(map(staging.size_of, op.units))
+        added = sum(map(stages.size_of, op.units))
         if size + added > op.bytes_max:
             raise LimitExceeded("stage_bytes_max", size + added, op.bytes_max)
         if units + len(op.units) > op.units_max:
@@ -62,7 +62,7 @@ class Stages(ABC, Generic[Db]):
             head = self._appender.stream_head(context, stream)
             if low != head + 1:
                 raise VersionConflict(context, stream, low, head)
-        placed = staging.publish(self._in_order(op.job), self._appender)
+        placed = stages.publish(self._in_order(op.job), self._appender)
         self._appender.flush()
         self.drop("stages_of_job", job)
         return placed

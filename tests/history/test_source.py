@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.history import histories
-from penstock.history.histories import open_history
+from penstock.history import source
+from penstock.history.source import open_history
 from penstock.model import EventFilter
 from penstock.store.contract import Transaction
 from penstock.store.record import Record
@@ -25,7 +25,7 @@ def positions(records: list[Record]) -> list[int]:
 
 
 def test_a_store_that_is_sealed_between_two_steps_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histories, "STEP_EVENTS_MAX", 100)
+    monkeypatch.setattr(source, "STEP_EVENTS_MAX", 100)
     url = fill(tmp_path / "data", [("shop", "s", counted(1)) for _ in range(EVENTS)])
     with closing(open_history(url)) as history:
         steps = history.records(EventFilter(), 1, EVENTS + 1)
