@@ -16,9 +16,9 @@ from penstock.backup.restoration import FINDINGS_SHOWN_MAX, Stage, first_finding
 from penstock.backup.writer import records_between
 from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreUnfinished
 from penstock.files import parsed
+from penstock.model.chunks import chunked
 from penstock.store import Store, hold_store, is_same_place, open_import, open_reader, shown_place
 from penstock.store.contract import STATE_TABLES, Progressed, StoreIdentity, StoreImport, StoreState
-from penstock.store.record import Record
 
 CHUNK_BYTES_MAX: Final = 8 << 20
 """Bytes of records in one transaction. A larger record gets a larger transaction."""
@@ -74,7 +74,8 @@ def _fill(source: Store, state: StoreState, target: str, stage: Stage) -> int:
     with closing(open_import(target)) as filling, stage("copying") as progressed:
         before = filling.head()
         sealed = _begin(filling, state, target)
-        for chunk in _chunks(source, before + 1, state.head):
+        records = records_between(source, before + 1, state.head)
+        for chunk in chunked(records, lambda record: len(record.data), CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX):
             filling.add(chunk)
             progressed(filling.head(), state.head)
         # Records that were copied before they were sealed are not sealed in the copy.
@@ -109,19 +110,6 @@ def _begin(filling: StoreImport, state: StoreState, target: str) -> int:
     if kept is None or what is not None:
         raise PlaceRefused(shown_place(target), f"{what}; remove what is there, and begin again")
     return kept.sealed
-
-
-def _chunks(source: Store, first: int, last: int) -> Iterator[list[Record]]:
-    chunk: list[Record] = []
-    size = 0
-    for record in records_between(source, first, last):
-        if chunk and (size + len(record.data) > CHUNK_BYTES_MAX or len(chunk) == CHUNK_RECORDS_MAX):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(record)
-        size += len(record.data)
-    if chunk:
-        yield chunk
 
 
 # --- checking -------------------------------------------------------------------------------------------------

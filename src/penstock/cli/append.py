@@ -15,8 +15,8 @@ from uuid import UUID
 import typer
 
 from penstock.cli.connection import connected, error_line
-from penstock.cli.options import Data, Url, moment, need_name
-from penstock.cli.output import AsJson, counted, fail, json_text, print_line, print_lines, refuse, stop_command
+from penstock.cli.options import AsJson, Data, Url, argument, moment, need_name, option
+from penstock.cli.output import counted, fail, json_text, print_line, print_lines, refuse, stop_command
 from penstock.cli.signals import INTERRUPTED
 from penstock.errors import PenstockError, Retry, VersionConflict
 from penstock.model import ANY, NEW, Appended
@@ -39,42 +39,35 @@ LINE_BYTES_MAX: Final = 64 << 20
 
 
 def append_command(
-    context: Annotated[
-        str, typer.Argument(metavar="CONTEXT", help="the context, or - for JSON lines on standard input")
-    ],
-    stream: Annotated[
-        str | None, typer.Argument(metavar="STREAM", help="the stream, or - for JSON lines of this context")
-    ] = None,
-    type_: Annotated[
-        str | None, typer.Argument(metavar="TYPE", help="the event's type, or - for JSON lines of this stream")
-    ] = None,
-    body: Annotated[
-        str | None, typer.Argument(metavar="BODY", help="JSON or other text, or - to read it from standard input")
-    ] = None,
+    context: Annotated[str, argument("CONTEXT", "the context, or - for JSON lines on standard input")],
+    stream: Annotated[str | None, argument("STREAM", "the stream, or - for JSON lines of this context")] = None,
+    type_: Annotated[str | None, argument("TYPE", "the event's type, or - for JSON lines of this stream")] = None,
+    body: Annotated[str | None, argument("BODY", "JSON or other text, or - to read it from standard input")] = None,
     headers: Annotated[
-        str | None, typer.Option("--headers", help="the event's headers: a JSON object, or other text", metavar="JSON")
+        str | None, option("--headers", "the event's headers: a JSON object, or other text", "JSON")
     ] = None,
     number: Annotated[
         UUID | None,
-        typer.Option(
-            "--id", help="the event's id (default: random). Ids are not compared: see --expected", metavar="UUID"
+        option(
+            "--id",
+            "the event's id (default: random). A second event may have the same id; --expected prevents that",
+            "UUID",
         ),
     ] = None,
     time: Annotated[
-        str | None,
-        typer.Option("--time", help="the event's time, or how long ago it was (default: now)", metavar="TIME"),
+        str | None, option("--time", "the event's time, or how long ago it was (default: now)", "TIME")
     ] = None,
     expected: Annotated[
         str,
-        typer.Option(
+        option(
             "--expected",
-            help="the sequence that the event must get, so that running the same command twice appends one event; "
+            "the sequence that the event must get, so that running the same command twice appends one event; "
             "new (or none): the stream must not exist; any: no check",
-            metavar="N|new|any",
+            "N|new|any",
         ),
     ] = "any",
     text: Annotated[
-        bool, typer.Option("--text", help="accept a BODY, or headers, that look like JSON but are not valid JSON")
+        bool, option("--text", "accept a BODY, or headers, that look like JSON but are not valid JSON")
     ] = False,
     url: Url = None,
     data: Data = None,

@@ -10,8 +10,8 @@ from uuid import uuid4
 import typer
 
 from penstock.cli.connection import connected
-from penstock.cli.options import Data, Url, moment, need_name
-from penstock.cli.output import AsJson, counted, fail, print_result, print_rows, refuse, remark
+from penstock.cli.options import AsJson, Data, Url, argument, moment, need_name, option
+from penstock.cli.output import counted, fail, print_result, print_rows, refuse, remark
 from penstock.cli.read import print_events
 from penstock.cli.stats import QUEUE_COLUMNS, queue_row
 from penstock.errors import PenstockError
@@ -30,11 +30,9 @@ SUBSCRIPTION_COLUMNS: Final = ("#id", "subscription", "context", "filter", "#pos
 queue_app = typer.Typer(no_args_is_help=True)
 subscription_app = typer.Typer(no_args_is_help=True)
 
-OnlyContext = Annotated[
-    str | None, typer.Argument(metavar="CONTEXT", help="only those of this context", show_default=False)
-]
-Context = Annotated[str, typer.Argument(metavar="CONTEXT", help="the queue's context")]
-Name = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's name")]
+OnlyContext = Annotated[str | None, argument("CONTEXT", "only those of this context")]
+Context = Annotated[str, argument("CONTEXT", "the queue's context")]
+Name = Annotated[str, argument("QUEUE", "the queue's name")]
 
 
 @queue_app.command("list")
@@ -66,19 +64,13 @@ def _existing_queue(client: "Client", context: str, name: str) -> "Queue":
 def consume_command(
     context: Context,
     name: Name,
-    count: Annotated[
-        int | None,
-        typer.Option("-n", "--count", help="end after this many events", metavar="N", min=1, show_default=False),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="wait for new events, until Ctrl-C or --count")
-    ] = False,
+    count: Annotated[int | None, option("-n --count", "end after this many events", "N", min=1)] = None,
+    follow: Annotated[bool, option("-f --follow", "wait for new events, until Ctrl-C or --count")] = False,
     filter_: Annotated[
-        str | None,
-        typer.Option("--filter", help="of a new queue: only streams whose names begin with this", metavar="PREFIX"),
+        str | None, option("--filter", "of a new queue: only streams whose names begin with this", "PREFIX")
     ] = None,
     subscriber: Annotated[
-        str | None, typer.Option("--subscriber", help="the name of this consumer (default: random)", metavar="NAME")
+        str | None, option("--subscriber", "the name of this consumer (default: random)", "NAME")
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -170,11 +162,7 @@ def reset_command(
     name: Name,
     to: Annotated[
         str,
-        typer.Option(
-            "--to",
-            help="a position; a time, or so long ago (10m); beginning; end: only new events",
-            metavar="POSITION|TIME",
-        ),
+        option("--to", "a position; a time, or so long ago (10m); beginning; end: only new events", "POSITION|TIME"),
     ],
     url: Url = None,
     data: Data = None,
@@ -204,10 +192,10 @@ def dead_command(
     name: Name,
     after: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--after",
-            help="set the rule: a batch is set aside after this many consumers have failed with it; never: no batch is",
-            metavar="N|never",
+            "set the rule: a batch is set aside after this many consumers have failed with it; never: no batch is",
+            "N|never",
         ),
     ] = None,
     url: Url = None,
@@ -240,12 +228,9 @@ def requeue_command(
     context: Context,
     name: Name,
     first: Annotated[
-        list[int] | None,
-        typer.Argument(
-            metavar="FIRST", help="first positions, as `penstock queue dead` shows them", show_default=False
-        ),
+        list[int] | None, argument("FIRST", "first positions, as `penstock queue dead` shows them")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="all dead letters")] = False,
+    everything: Annotated[bool, option("--all", "all dead letters")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -287,12 +272,10 @@ def _document(info: SubscriptionInfo, head: int) -> dict[str, Any]:
 
 @subscription_app.command("set")
 def set_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="the subscription's name")],
-    context: Annotated[str, typer.Argument(metavar="CONTEXT", help="its context")],
-    to: Annotated[
-        str, typer.Option("--to", help="a time, or so long ago (10m); beginning; end: only new events", metavar="TIME")
-    ],
-    filter_: Annotated[str, typer.Option("--filter", help="its filter, if it has one", metavar="PREFIX")] = "",
+    name: Annotated[str, argument("NAME", "the subscription's name")],
+    context: Annotated[str, argument("CONTEXT", "its context")],
+    to: Annotated[str, option("--to", "a time, or so long ago (10m); beginning; end: only new events", "TIME")],
+    filter_: Annotated[str, option("--filter", "its filter, if it has one", "PREFIX")] = "",
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,

@@ -8,12 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
-from penstock.cli.connection import address_of, error_line, exit_on_error
-from penstock.cli.options import TIMES, Data, Filter, OfContext, Types, Url, moment
+from penstock.cli.connection import address_of, error_line
+from penstock.cli.options import TIMES, AsJson, Data, Filter, OfContext, Types, Url, argument, moment, option
 from penstock.cli.output import (
-    AsJson,
     counted,
     fail,
     json_text,
@@ -35,10 +32,7 @@ if TYPE_CHECKING:
 
 COPY_BYTES: Final = 1 << 20
 
-FormatOption = Annotated[
-    Format | None,
-    typer.Option("--format", help="the format of the files, if their names do not tell", show_default=False),
-]
+FormatOption = Annotated[Format | None, option("--format", "the format of the files, if their names do not tell")]
 
 
 def _format_of(path: str, format: Format | None) -> Format:
@@ -49,21 +43,13 @@ def _format_of(path: str, format: Format | None) -> Format:
 
 
 def import_command(
-    files: Annotated[list[str], typer.Argument(metavar="FILE…", help="files to import; - is standard input")],
+    files: Annotated[list[str], argument("FILE…", "files to import; - is standard input")],
     format: FormatOption = None,
-    context: Annotated[
-        str | None, typer.Option("--context", help="the context of events whose file has none", metavar="NAME")
-    ] = None,
-    stream: Annotated[
-        str | None, typer.Option("--stream", help="the stream of events whose file has none", metavar="NAME")
-    ] = None,
-    type: Annotated[
-        str | None, typer.Option("--type", help="the type of events whose file has none", metavar="NAME")
-    ] = None,
-    name: Annotated[
-        str, typer.Option("--name", help="import files again that were imported under another name", metavar="TEXT")
-    ] = "",
-    check: Annotated[bool, typer.Option("--check", help="only check whether the files can be imported")] = False,
+    context: Annotated[str | None, option("--context", "the context of events whose file has none", "NAME")] = None,
+    stream: Annotated[str | None, option("--stream", "the stream of events whose file has none", "NAME")] = None,
+    type: Annotated[str | None, option("--type", "the type of events whose file has none", "NAME")] = None,
+    name: Annotated[str, option("--name", "import files again that were imported under another name", "TEXT")] = "",
+    check: Annotated[bool, option("--check", "only check whether the files can be imported")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -83,7 +69,7 @@ def import_command(
         refuse(reason)
     if files.count(STANDARD) > 1:
         refuse("standard input can be read only once")
-    with exit_on_error(), ExitStack() as spools:
+    with ExitStack() as spools:
         address = None if check else address_of(url, data)
         if address is not None:
             # Report a wrong address now, not after all files are read.
@@ -180,20 +166,16 @@ def _import_result(found: "Survey", imported: "Imported | None") -> str:
 
 
 def export_command(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="the file to write; - is standard output")],
+    path: Annotated[str, argument("PATH", "the file to write; - is standard output")],
     format: FormatOption = None,
     context: OfContext = None,
     filter: Filter = "",
     types: Types = None,
-    first: Annotated[int, typer.Option("--from", help="from this position on", metavar="POSITION", min=1)] = 1,
-    last: Annotated[
-        int | None, typer.Option("--to", help="up to and including this position", metavar="POSITION", min=0)
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", help=f"only events of this time or later: {TIMES}", metavar="TIME")
-    ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="only events before this time", metavar="TIME")] = None,
-    anew: Annotated[bool, typer.Option("--anew", help="start over instead of continuing an unfinished export")] = False,
+    first: Annotated[int, option("--from", "from this position on", "POSITION", min=1)] = 1,
+    last: Annotated[int | None, option("--to", "up to and including this position", "POSITION", min=0)] = None,
+    since: Annotated[str | None, option("--since", f"only events of this time or later: {TIMES}", "TIME")] = None,
+    until: Annotated[str | None, option("--until", "only events before this time", "TIME")] = None,
+    anew: Annotated[bool, option("--anew", "start over instead of continuing an unfinished export")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -215,43 +197,42 @@ def export_command(
     is_on_screen = path == STANDARD and sys.stdout.isatty()
     if kind is Format.PARQUET and is_on_screen:
         refuse("Parquet is binary: name a file, or redirect the output into a file or a pipe")
-    with exit_on_error():
-        address = address_of(url, data)
-        try:
-            # A bar would run into events that are printed on the same terminal.
-            with progress_bar(f"exporting {Path(path).name}", hidden=is_on_screen) as bar:
-                exported = export_events(
-                    address,
-                    path,
-                    kind,
-                    selection,
-                    lambda done, total, _: bar(done, total),
-                    written_times=(since, until),
-                    restart=anew,
-                )
-        except KeyboardInterrupt:
-            can_continue = path != STANDARD and Path(path + ".partial.json").exists()
-            stop_command(f"interrupted{': run the same command again to continue' * can_continue}", INTERRUPTED)
-        if as_json:
-            counts = {"events": exported.events, "resumed_events": exported.resumed_events, "last": exported.last}
-            line = json_text({"file": path, **counts})
-        else:
-            before = f", {exported.resumed_events:,} of them before" if exported.resumed_events else ""
-            name = "standard output" if path == STANDARD else path
-            line = f"{name}: {counted(exported.events, 'event')}{before}, up to position {exported.last:,}"
-        if path == STANDARD:
-            remark(line)
-        else:
-            print_line(line)
+    address = address_of(url, data)
+    try:
+        # A bar would run into events that are printed on the same terminal.
+        with progress_bar(f"exporting {Path(path).name}", hidden=is_on_screen) as bar:
+            exported = export_events(
+                address,
+                path,
+                kind,
+                selection,
+                lambda done, total, _: bar(done, total),
+                written_times=(since, until),
+                restart=anew,
+            )
+    except KeyboardInterrupt:
+        can_continue = path != STANDARD and Path(path + ".partial.json").exists()
+        stop_command(f"interrupted{': run the same command again to continue' * can_continue}", INTERRUPTED)
+    if as_json:
+        counts = {"events": exported.events, "resumed_events": exported.resumed_events, "last": exported.last}
+        line = json_text({"file": path, **counts})
+    else:
+        before = f", {exported.resumed_events:,} of them before" if exported.resumed_events else ""
+        name = "standard output" if path == STANDARD else path
+        line = f"{name}: {counted(exported.events, 'event')}{before}, up to position {exported.last:,}"
+    if path == STANDARD:
+        remark(line)
+    else:
+        print_line(line)
 
 
 def check_names(context: str | None, filter: str, types: tuple[str, ...]) -> None:
     """End the command if an option has a name that no context, stream or type can have."""
     named_types = (("--type", name, check_type) for name in types)
-    for option, value, check in (
+    for flag, value, check in (
         ("--context", context, check_context),
         ("--filter", filter, check_stream),
         *named_types,
     ):
         if value and (reason := check(value)):
-            refuse(f"{option} {reason}")
+            refuse(f"{flag} {reason}")

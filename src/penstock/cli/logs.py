@@ -9,9 +9,8 @@ import typer
 
 from penstock.cli.append import json_flaw, numbered_lines
 from penstock.cli.connection import connected
-from penstock.cli.options import COUNT_MAX, Data, Url, need_name
+from penstock.cli.options import COUNT_MAX, AsJson, Data, Url, argument, need_name, option
 from penstock.cli.output import (
-    AsJson,
     agreed,
     counted,
     fail,
@@ -38,7 +37,7 @@ COUNT: Final = 10
 
 app = typer.Typer(no_args_is_help=True)
 
-LogName = Annotated[str, typer.Argument(metavar="NAME", help="the log's name", show_default=False)]
+LogName = Annotated[str, argument("NAME", "the log's name")]
 
 
 @app.command("add")
@@ -88,9 +87,7 @@ def _document(log: "LogSummary") -> dict[str, Any]:
 @app.command("append")
 def append_command(
     name: LogName,
-    message: Annotated[
-        str | None, typer.Argument(metavar="JSON", help="the message; without it, JSON lines on standard input")
-    ] = None,
+    message: Annotated[str | None, argument("JSON", "the message; without it, JSON lines on standard input")] = None,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -168,12 +165,10 @@ class Lines:
 @app.command("read")
 def read_command(
     name: LogName,
-    first: Annotated[int | None, typer.Option("--from", help="from this message on; 0 is the first", min=0)] = None,
-    count: Annotated[
-        int, typer.Option("--count", "-n", help="at most this many", metavar="N", min=1, max=COUNT_MAX)
-    ] = COUNT,
-    everything: Annotated[bool, typer.Option("--all", help="all messages")] = False,
-    last: Annotated[bool, typer.Option("--last", help="the last messages, not the first")] = False,
+    first: Annotated[int | None, option("--from", "from this message on; 0 is the first", min=0)] = None,
+    count: Annotated[int, option("--count -n", "at most this many", "N", min=1, max=COUNT_MAX)] = COUNT,
+    everything: Annotated[bool, option("--all", "all messages")] = False,
+    last: Annotated[bool, option("--last", "the last messages, not the first")] = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -211,7 +206,7 @@ def as_json_value(message: bytes) -> str:
 @app.command("delete")
 def delete_command(
     name: LogName,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: Annotated[bool, option("--yes", "do not ask")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,

@@ -7,17 +7,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-import typer
-
-from penstock.cli.connection import address_of, error_line, exit_on_error
+from penstock.cli.connection import address_of, error_line
 from penstock.cli.interchange import check_names
-from penstock.cli.options import TIMES, Data, Filter, OfContext, Types, Url, moment
-from penstock.cli.output import AsJson, counted, fail, print_result, progress_bar, refuse, remark, stop_command
+from penstock.cli.options import TIMES, AsJson, Data, Filter, OfContext, Types, Url, moment, option
+from penstock.cli.output import counted, fail, print_result, progress_bar, refuse, remark, stop_command
 from penstock.cli.signals import stop_signals
 from penstock.errors import CannotConnect, PenstockError
 from penstock.model import check_context, check_stream, ticks_of_datetime
-from penstock.settings.loading import without_password
-from penstock.terminal import complain
+from penstock.settings.sources import without_password
+from penstock.terminal import print_error
 
 if TYPE_CHECKING:
     from penstock.cli.screen import Bar
@@ -39,65 +37,34 @@ def replay_command(
     types: Types = None,
     first: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            help=f"from this position on, or only events of this time or later: {TIMES}",
-            metavar="POSITION|TIME",
-        ),
+        option("--from", f"from this position on, or only events of this time or later: {TIMES}", "POSITION|TIME"),
     ] = None,
     last: Annotated[
         str | None,
-        typer.Option(
-            "--to", help="up to and including this position, or only events before this time", metavar="POSITION|TIME"
-        ),
+        option("--to", "up to and including this position, or only events before this time", "POSITION|TIME"),
     ] = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", help="deliver the events again, through this queue", metavar="NAME")
-    ] = None,
+    queue: Annotated[str | None, option("--queue", "deliver the events again, through this queue", "NAME")] = None,
     queue_context: Annotated[
         str | None,
-        typer.Option(
-            "--queue-context", help="the queue's context, if several contexts have a queue of that name", metavar="NAME"
-        ),
+        option("--queue-context", "the queue's context, if several contexts have a queue of that name", "NAME"),
     ] = None,
     to_url: Annotated[
-        str | None,
-        typer.Option(
-            "--to-url", help="append the events to this store, or through this server; as --url", metavar="URL"
-        ),
+        str | None, option("--to-url", "append the events to this store, or through this server; as --url", "URL")
     ] = None,
     to_context: Annotated[
         str | None,
-        typer.Option(
-            "--to-context",
-            help="append the events to this context; without --to-url, in the same store",
-            metavar="NAME",
-        ),
+        option("--to-context", "append the events to this context; without --to-url, in the same store", "NAME"),
     ] = None,
-    prefix: Annotated[
-        str,
-        typer.Option(
-            "--to-stream-prefix", help="prefix of the names of the new streams", metavar="TEXT", show_default=False
-        ),
-    ] = "",
+    prefix: Annotated[str, option("--to-stream-prefix", "prefix of the names of the new streams", "TEXT")] = "",
     expected: Annotated[
-        Literal["any", "new"], typer.Option("--expected", help="new: begin only if the target has no such streams yet")
+        Literal["any", "new"], option("--expected", "new: begin only if the target has no such streams yet")
     ] = "any",
-    rate: Annotated[
-        float | None,
-        typer.Option("--rate", help="at most this many events per second", metavar="N", show_default=False),
-    ] = None,
+    rate: Annotated[float | None, option("--rate", "at most this many events per second", "N")] = None,
     name: Annotated[
-        str | None,
-        typer.Option("--name", help="the name of this replay (default: made from the other options)", metavar="NAME"),
+        str | None, option("--name", "the name of this replay (default: made from the other options)", "NAME")
     ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            "--state", help="the file that keeps the progress of the replay", metavar="FILE", show_default=False
-        ),
-    ] = None,
-    again: Annotated[bool, typer.Option("--again", help="repeat a replay that is finished")] = False,
+    state: Annotated[Path | None, option("--state", "the file that keeps the progress of the replay", "FILE")] = None,
+    again: Annotated[bool, option("--again", "repeat a replay that is finished")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -128,22 +95,21 @@ def replay_command(
     named = tuple(types) if types else None
     check_names(context, filter, named or ())
     selection = _selection(context, filter, named, first, last)
-    with exit_on_error():
-        # They take a moment to import, and help does not need them.
-        from penstock.interchange.replay import ReplayRequest  # noqa: PLC0415
-        from penstock.interchange.replay_targets import IntoStreams, ThroughQueue  # noqa: PLC0415
+    # They take a moment to import, and help does not need them.
+    from penstock.interchange.replay import ReplayRequest  # noqa: PLC0415
+    from penstock.interchange.replay_targets import IntoStreams, ThroughQueue  # noqa: PLC0415
 
-        address = address_of(url, data)
-        if queue is not None:
-            target: IntoStreams | ThroughQueue = ThroughQueue(queue, queue_context)
-            where = f"through queue {queue}"
-        else:
-            target = IntoStreams(to_url or address, to_context, prefix, expected == "new")
-            parts = (f"context {to_context}" if to_context else "", str(without_password(to_url)) if to_url else "")
-            where = "into " + " of ".join(part for part in parts if part)
-        notes = Path(os.environ.get(STATE_ENVIRONMENT) or "~/.local/state").expanduser() / "penstock" / "replays"
-        request = ReplayRequest(address, selection, target, (first, last), name, state, notes, again, rate)
-        _replay(request, where, as_json)
+    address = address_of(url, data)
+    if queue is not None:
+        target: IntoStreams | ThroughQueue = ThroughQueue(queue, queue_context)
+        where = f"through queue {queue}"
+    else:
+        target = IntoStreams(to_url or address, to_context, prefix, expected == "new")
+        parts = (f"context {to_context}" if to_context else "", str(without_password(to_url)) if to_url else "")
+        where = "into " + " of ".join(part for part in parts if part)
+    notes = Path(os.environ.get(STATE_ENVIRONMENT) or "~/.local/state").expanduser() / "penstock" / "replays"
+    request = ReplayRequest(address, selection, target, (first, last), name, state, notes, again, rate)
+    _replay(request, where, as_json)
 
 
 def _selection(
@@ -235,7 +201,7 @@ class ReplayProgress:
         if done != replay.note.done:
             self._moved = replay.note.done, now
         elif replay.waiting and now - since > STALLED_S and not sys.stderr.isatty():
-            complain(f"waiting for consumers: {counted(replay.waiting, 'event')} in the queue", 0)
+            print_error(f"waiting for consumers: {counted(replay.waiting, 'event')} in the queue")
             self._moved = done, float("inf")
 
 

@@ -4,8 +4,7 @@ import logging
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
+from penstock.cli.options import option
 from penstock.cli.output import refuse
 
 if TYPE_CHECKING:
@@ -13,10 +12,8 @@ if TYPE_CHECKING:
 
 AGAIN: Final = "interrupted: run the same command again to continue"
 
-Master = Annotated[str | None, typer.Option("--master", help="Spark's master (default: this machine)", metavar="M")]
-Conf = Annotated[
-    list[str] | None, typer.Option("--conf", help="an option for Spark; can be repeated", metavar="KEY=VALUE")
-]
+Master = Annotated[str | None, option("--master", "Spark's master (default: this machine)", "M")]
+Conf = Annotated[list[str] | None, option("--conf", "an option for Spark; can be repeated", "KEY=VALUE")]
 
 
 def session(name: str, master: str | None, conf: list[str] | None) -> AbstractContextManager["Start"]:

@@ -77,7 +77,7 @@ Markers = tuple[int, int | None]
 """The markers of an acknowledged allocation."""
 
 
-class Queues:
+class QueueRequests:
     """Requests about queues."""
 
     def __init__(self, context: EngineContext) -> None:
@@ -299,7 +299,7 @@ def find_shared(store: Store, queue: int, first: int, last: int) -> list[Allocat
     return store.shared_allocations(queue, first, last, QUEUE_ALLOCATIONS_MAX)
 
 
-class Replays:
+class ReplayRequests:
     """Requests to deliver events of a queue again."""
 
     def __init__(self, context: EngineContext) -> None:

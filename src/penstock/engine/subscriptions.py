@@ -52,7 +52,7 @@ class _Pending(NamedTuple):
         return ticks in (self.bounds.last_ticks, self.shown)
 
 
-class Subscriptions:
+class SubscriptionRequests:
     """Requests about subscriptions."""
 
     def __init__(self, context: EngineContext) -> None:

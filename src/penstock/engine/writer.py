@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 RECOVERY_PAUSE_S: Final = 0.1
 """How long requests gather between two attempts to bring a failed store back."""
 
-Answer = Callable[[Outcome], None]
+OnOutcome = Callable[[Outcome], None]
 OPERATION_BYTES: Final = 256
 """The size of an operation in the writer's queue, without its events."""
 
@@ -47,7 +47,7 @@ class _Item(NamedTuple):
     transaction: Transaction
     size: int
     since: float
-    answer: Answer
+    answer: OnOutcome
 
 
 class Writer:
@@ -90,7 +90,7 @@ class Writer:
             return failure.reason if isinstance(failure, StoreError) else str(failure)
         return None if self._thread.is_alive() else "the thread that writes has ended"
 
-    def submit(self, transaction: Transaction, size: int, answer: Answer) -> None:
+    def submit(self, transaction: Transaction, size: int, answer: OnOutcome) -> None:
         """Queue a transaction whose events have a size in bytes; `answer` is called on the loop's thread.
 
         Raises if there is no room for it.

@@ -15,7 +15,7 @@ from penstock.engine.engine import Budget
 from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
 from penstock.model.replies import Encoded
-from penstock.tcp import Hold, TcpSession, Why
+from penstock.tcp import CloseReason, ReadHold, TcpSession
 from penstock.wire.res01.dialects import Frames, Presenter
 from penstock.wire.res01.messages import Exchange
 
@@ -87,7 +87,7 @@ class Pipeline:
         else:
             self._begin(message)
         if self._outstanding >= self._outstanding_max or self._outstanding_bytes > self._bytes_max:
-            self._session.hold(Hold.BUSY)
+            self._session.hold(ReadHold.BUSY)
 
     def read_on(self) -> None:
         """Begin reads whose turn has come. Gates call this when the peer has taken answers, too."""
@@ -116,7 +116,7 @@ class Pipeline:
     @property
     def may_read(self) -> bool:
         """Whether the peer reads its answers."""
-        return not self._session.holds & Hold.UNSENT
+        return not self._session.holds & ReadHold.UNSENT
 
     def finished(self, message: "InFlightMessage") -> None:
         """A message has all its answers."""
@@ -129,13 +129,13 @@ class Pipeline:
             self._pages -= 1
             self.read_on()
         if (
-            self._session.holds & Hold.BUSY
+            self._session.holds & ReadHold.BUSY
             and self._outstanding < self._outstanding_max
             and self._outstanding_bytes <= self._bytes_max
         ):
-            self._session.release(Hold.BUSY)
+            self._session.release(ReadHold.BUSY)
         if self._is_done and not self._outstanding:
-            self._session.leave(Why.DONE)
+            self._session.leave(CloseReason.DONE)
 
     def peer_is_done(self) -> bool:
         """The peer sends nothing more; whether answers are due. Those of long polls are not."""

@@ -13,7 +13,7 @@ from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqSession
 from penstock.mq.session import Handlers
 from penstock.settings import Settings
-from penstock.tcp import Why
+from penstock.tcp import CloseReason
 from penstock.wire.res01.dialects import Frames
 from penstock.wire.res01.messages import Framed, decode_framed
 
@@ -60,7 +60,7 @@ class MqGate(TcpGate[MqSession]):
 
     def reason_of(self, session: MqSession) -> str:
         ending = session.ending
-        return Why.LOST if ending is None else ending.reason.words
+        return CloseReason.LOST if ending is None else ending.reason.words
 
 
 def limits_of(settings: Settings) -> MqLimits:

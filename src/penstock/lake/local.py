@@ -91,24 +91,10 @@ class LocalPlace(LakePlace):
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def read(self, path: str) -> Any:
-        with self.translated_errors():
-            try:
-                # Map the file, so that it is not in memory twice. An empty file cannot be mapped.
-                at = self.at(path)
-                return pa.memory_map(str(at)).read_buffer() if at.stat().st_size else pa.py_buffer(b"")
-            except (FileNotFoundError, NotADirectoryError):
-                raise self.missing(path) from None
-
-    @contextmanager
-    def opened(self, path: str) -> Iterator[Any]:
-        with self.translated_errors():
-            try:
-                file = pa.OSFile(str(self.at(path)))
-            except FileNotFoundError:
-                raise self.missing(path) from None
-            with file:
-                yield file
+    def _open(self, path: str) -> Any:
+        # Map the file, so that it is not in memory twice. An empty file cannot be mapped.
+        at = self.at(path)
+        return pa.memory_map(str(at)) if at.stat().st_size else pa.BufferReader(b"")
 
     def files(self) -> dict[str, int]:
         with self.translated_errors():
@@ -120,34 +106,28 @@ class LocalPlace(LakePlace):
 
     def replace(self, path: str, data: bytes) -> None:
         with self.translated_errors():
-            target = self.at(path)
-            aside = self.at(aside_name())
+            target, aside = self.at(path), aside_name()
             self._write(aside, data)
-            aside.replace(target)
+            self.at(aside).replace(target)
             sync_directory(target.parent)
 
-    def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
-        with self.translated_errors():
-            aside = aside_name()
-            self._write(self.at(aside), data)
-            # Sync its name before a change relies on it.
-            sync_directory(self.at(aside).parent)
-            return aside
-
-    def _write(self, path: Path, data: Any) -> None:
-        """Write a temporary file, in a folder that only its owner may enter."""
+    def _write(self, path: str, data: Any) -> None:
+        """See LakePlace. The folder of temporary files is one that only its owner may enter."""
+        at = self.at(path)
         self.make_folder(OWN)
-        make_folder(path.parent, shared=is_shared(self.path))
+        make_folder(at.parent, shared=is_shared(self.path))
         try:
-            with created(path, "xb") as file:
+            with created(at, "xb") as file:
                 file.write(data)
                 file.flush()
                 permit(file.fileno(), self._mode() & FILE_MODES)
                 os.fsync(file.fileno())
         except OSError:
             # Free the space of a full disk.
-            path.unlink(missing_ok=True)
+            at.unlink(missing_ok=True)
             raise
+        # A change relies on the name too.
+        sync_directory(at.parent)
 
     def make_folder(self, path: str) -> None:
         """Make a folder with the permissions of the lake. A new lake is for its owner only."""

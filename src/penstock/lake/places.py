@@ -49,13 +49,25 @@ class LakePlace(ABC):
     def find(self, path: str) -> bytes | None:
         """The bytes of a small file, or None."""
 
-    @abstractmethod
     def read(self, path: str) -> Any:
         """A file as a buffer. Raises LakeDamaged if it is missing."""
+        with self.opened(path) as file:
+            return file.read_buffer()
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[Any]:
+        """An open file, to read parts of it. Raises LakeDamaged if it is missing."""
+        with self.translated_errors():
+            try:
+                file = self._open(path)
+            except (FileNotFoundError, NotADirectoryError):
+                raise self.missing(path) from None
+            with file:
+                yield file
 
     @abstractmethod
-    def opened(self, path: str) -> AbstractContextManager[Any]:
-        """An open file, to read parts of it. Raises LakeDamaged if it is missing."""
+    def _open(self, path: str) -> Any:
+        """An open file of Arrow's. Raises FileNotFoundError."""
 
     @abstractmethod
     def files(self) -> dict[str, int]:
@@ -65,9 +77,16 @@ class LakePlace(ABC):
     def replace(self, path: str, data: bytes) -> None:
         """Write a small file atomically. It is durable when this returns."""
 
+    def stage(self, data: Any) -> str:
+        """Write a temporary file; returns its name for `publish`. Any process may call this."""
+        aside = aside_name()
+        with self.translated_errors():
+            self._write(aside, data)
+        return aside
+
     @abstractmethod
-    def stage(self, path: str, data: Any) -> str:
-        """Write a temporary file for a path; returns its name for `publish`. Any process may call this."""
+    def _write(self, path: str, data: Any) -> None:
+        """Write a temporary file. It is durable when this returns."""
 
     @abstractmethod
     def publish(self, staged: Mapping[str, str]) -> None:

@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Union
 
 from penstock.errors import PenstockError, StoreError
-from penstock.store.contract import Progressed
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -32,11 +31,6 @@ Session = Union["SparkSession", Callable[[], "SparkSession"], None]
 """Where tasks run: in a session, in one that the first task starts, or one after the other in this process."""
 OnProgress = Callable[[float], None]
 """Called with the share of tasks that are done, from 0 to 1."""
-
-
-def event_progress(progressed: Progressed, done: int, events: int, total: int) -> OnProgress:
-    """Turns the share of a round of `events` into events of the whole, `done` of which were before the round."""
-    return lambda share: progressed(done + int(share * events), total)
 
 
 def cores(spark: Session) -> int:

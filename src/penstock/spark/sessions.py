@@ -75,15 +75,11 @@ _OCTAL: Final = re.compile(r"[0-7]{3,4}")
 
 
 @contextmanager
-def session(name: str, master: str = MASTER, conf: Mapping[str, str] | None = None) -> Iterator["SparkSession"]:
-    """A session that stops at the end. Raises InvalidRequest if there is no PySpark, or no Java for it."""
-    with late_session(name, master, conf) as start:
-        yield start()
-
-
-@contextmanager
 def late_session(name: str, master: str = MASTER, conf: Mapping[str, str] | None = None) -> Iterator["Start"]:
-    """A session that starts on first use: a start takes seconds, and a command may have nothing to do."""
+    """A session that starts on first use: a start takes seconds, and a command may have nothing to do.
+
+    Starting it raises InvalidRequest if there is no PySpark, or no Java for it. It stops at the end.
+    """
     jvm, started = _Jvm(), list["SparkSession"]()
     check_conf(conf or {})
     check_form((conf or {}).get(_MASTER, master))

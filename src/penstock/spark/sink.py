@@ -29,7 +29,7 @@ from pyspark.sql import types
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import DataType, StructType
 
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, StoreInUse
 from penstock.event_json import BadEvent, id_of
 from penstock.files import created, make_folder, release
 from penstock.history.options import parsed, url
@@ -474,7 +474,11 @@ def _publish(options: WriteOptions, messages: Sequence[WriterCommitMessage | Non
     diverted = _diverted(options, staged)
     winners = [Winner(message.part, message.attempt, message.units) for message in staged]
     with closing(open_stages(options.url, job.name)) as stages:
-        stages.publish(winners, ProducerMark(job.producer, number), job.origin)
+        try:
+            stages.publish(winners, ProducerMark(job.producer, number), job.origin)
+        except StoreInUse as error:
+            advice = "if that is a server, write with its penstock://HOST:PORT; if it is a job, wait for it"
+            raise InvalidRequest("option url", f"is of a store in use: {error}; {advice}") from error
     if options.bad_rows == DIVERT:
         _show_bad_rows(options, job, diverted)
 
