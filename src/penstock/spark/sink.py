@@ -32,11 +32,11 @@ from pyspark.sql.types import DataType, StructType
 from penstock.errors import InvalidRequest, StoreInUse
 from penstock.event_json import BadEvent, id_of
 from penstock.files import created, make_folder, release
-from penstock.history.options import parsed, url
+from penstock.history.options import check_url, option, parse_options, whole
 from penstock.model import ANY, NewEvent, ProducerMark, StagedUnit, Winner, now_ticks, stamp_of
 from penstock.model.events import check_context, check_name, check_stream, check_type, random_id
 from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
-from penstock.settings.table import choice, whole_number
+from penstock.settings.table import choice
 from penstock.spark.stages import open_stages, requests_of
 from penstock.store.contract import LOG_CONTEXT
 from penstock.store.stages import UNIT_BYTES_MAX, UNIT_EVENTS_MAX, make_unit, size_of
@@ -55,31 +55,10 @@ _NOT_IN_FILE_NAMES: Final = re.compile(r"[^\w.-]")
 
 FAIL: Final = "fail"
 DIVERT: Final = "divert"
-NUMBER_MAX: Final = (1 << 63) - 1
 PRODUCER_BYTES_MAX: Final = 400
 """Bytes of a producer's name. Its jobs' names consist of it, a query and a batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """Where and how to write."""
-
-    url: str
-    order_by: str | None = None
-    bad_rows: str = FAIL
-    bad_rows_path: str | None = None
-    producer: str | None = None
-    batch: int | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> "WriteOptions":
-        """The options of a write, from what Spark has."""
-        options = cls(**parsed(given, _OPTIONS, _SPARK_OPTIONS))
-        if (options.bad_rows == DIVERT) != (options.bad_rows_path is not None):
-            raise InvalidRequest("option badRowsPath", "belongs to badRows=divert; set both, or neither")
-        if options.batch is not None and options.producer is None:
-            raise InvalidRequest("option batch", "is the number of a producer's table; set producer too")
-        return options
+_SPARK_OPTIONS: Final = ("checkpointlocation", "path", "queryname")
+"""Options that Spark itself adds to a write."""
 
 
 def _producer(value: str) -> str:
@@ -103,23 +82,27 @@ def _folder(value: str) -> str:
     return path
 
 
-def _number(value: str) -> int:
-    number = whole_number(value)
-    if not 0 <= number <= NUMBER_MAX:
-        raise ValueError(f"must be a whole number from 0 to {NUMBER_MAX}")
-    return number
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where and how to write."""
 
+    url: str = option("url", check_url)
+    order_by: str | None = option("orderBy", _column, None)
+    bad_rows: str = option("badRows", choice(FAIL, DIVERT), FAIL)
+    bad_rows_path: str | None = option("badRowsPath", _folder, None)
+    producer: str | None = option("producer", _producer, None)
+    batch: int | None = option("batch", whole(0), None)
 
-_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "url": ("url", url),
-    "orderBy": ("order_by", _column),
-    "badRows": ("bad_rows", choice(FAIL, DIVERT)),
-    "badRowsPath": ("bad_rows_path", _folder),
-    "producer": ("producer", _producer),
-    "batch": ("batch", _number),
-}
-_SPARK_OPTIONS: Final = ("checkpointlocation", "path", "queryname")
-"""Options that Spark itself adds to a write."""
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> "WriteOptions":
+        """The options of a write, from what Spark has."""
+        options = parse_options(cls, given, _SPARK_OPTIONS)
+        if (options.bad_rows == DIVERT) != (options.bad_rows_path is not None):
+            raise InvalidRequest("option badRowsPath", "belongs to badRows=divert; set both, or neither")
+        if options.batch is not None and options.producer is None:
+            raise InvalidRequest("option batch", "is the number of a producer's table; set producer too")
+        return options
+
 
 # -- columns
 
