@@ -25,7 +25,7 @@ from penstock.integrations.eventsourcing import (
     recorders,
 )
 from penstock.integrations.eventsourcing.recorders import ATTEMPTS_MAX, PendingWrite, write
-from penstock.model import Append, new_event
+from penstock.model import Append, EventPage, new_event
 from tests.integrations.conftest import Opener
 from tests.integrations.support import served
 from tests.integrations.test_eventsourcing_recorders import stored
@@ -211,9 +211,9 @@ def test_a_subscription_reads_ahead_only_so_far(place: Place) -> None:
     ids = recorder.insert_events(stored("a", *range(20)))
     pulled = []
 
-    def pull(position: int, wait: float) -> recorders.NotificationPage:
+    def pull(position: int, wait: float) -> EventPage:
         pulled.append(position)
-        return recorder.notifications(position, limit=1, wait=wait)
+        return recorder.datastore.page(position, place.context, limit=1, wait=wait)
 
     with recorders.PenstockSubscription(recorder, pull, None, ()) as notifications:
         until(lambda: len(pulled) == recorders.PAGES_MAX)

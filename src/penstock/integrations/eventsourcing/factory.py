@@ -15,7 +15,7 @@ from penstock.integrations.eventsourcing.recorders import (
     PenstockApplicationRecorder,
     PenstockSnapshotRecorder,
 )
-from penstock.integrations.eventsourcing.tracking import PenstockProcessRecorder, PenstockTrackingRecorder
+from penstock.integrations.eventsourcing.tracking_recorders import PenstockProcessRecorder, PenstockTrackingRecorder
 from penstock.model import check_context
 
 EVENTS: Final = "events"
