@@ -21,7 +21,6 @@ from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused, StoreError
 from penstock.files import parsed
 from penstock.lake.manifests import ASIDE, MANIFEST, STAGED
 from penstock.model.times import now_text
-from penstock.store.urls import SQLITE
 
 UNSEEN: Final = "on {}, where Spark runs tasks, there is no such lake; its folder must be shared by all machines"
 LOOK_S: Final = 0.1
@@ -187,9 +186,7 @@ def aside_name() -> str:
 
 
 def absolute(place: str) -> str:
-    """A path, or the URL of a store, for processes with another working directory."""
-    if place.startswith(SQLITE):
-        return f"{SQLITE}{Path(place.removeprefix(SQLITE)).absolute()}"
+    """The same place for processes with another working directory."""
     return place if "://" in place else str(Path(place).absolute())
 
 

@@ -63,7 +63,7 @@ _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|(\d
 
 def schema_of(columns: str) -> Schema:
     """The schema of columns in DDL. Raises InvalidRequest with the reason."""
-    fields = _DdlParser(columns).fields(":", end="") if columns.strip() else []
+    fields = _DdlParser(columns).fields(end="") if columns.strip() else []
     return {"type": "struct", "fields": fields}
 
 
@@ -80,11 +80,11 @@ class _DdlParser:
             self._tokens.append(found.group().strip())
             at = found.end()
 
-    def fields(self, colon: str, end: str) -> list[Schema]:
+    def fields(self, end: str) -> list[Schema]:
         """Columns with commas between them."""
-        found = [self._field(colon)]
+        found = [self._field()]
         while self._take(","):
-            found.append(self._field(colon))
+            found.append(self._field())
         if self._next() != end:
             raise _unreadable(f"{self._next()!r} stands where a comma or the end should be")
         self._at += 1
@@ -94,13 +94,13 @@ class _DdlParser:
                 raise _unreadable(f"{field['name']} is there twice")
         return found
 
-    def _field(self, colon: str) -> Schema:
+    def _field(self) -> Schema:
         name = self._pop()
         if name.startswith("`"):
             name = name[1:-1].replace("``", "`")
         elif not name[:1].isidentifier():
             raise _unreadable(f"{name!r} stands where a name should be" if name else "a name is missing at the end")
-        self._take(colon)
+        self._take(":")
         field = {"name": name, "type": self._type(name), "nullable": not self._take("NOT"), "metadata": {}}
         if not field["nullable"] and not self._take("NULL"):
             raise _unreadable("NULL is missing after NOT")
@@ -142,7 +142,7 @@ class _DdlParser:
 
     def _nested(self, word: str, name: str) -> Schema:
         if word == "STRUCT":
-            return {"type": "struct", "fields": self.fields(":", end=">")}
+            return {"type": "struct", "fields": self.fields(end=">")}
         found: Schema = {"type": "array", "elementType": self._type(name), "containsNull": True}
         if word == "MAP":
             self._need(",", word)
