@@ -52,7 +52,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that threads of subscriptions that were stopped are not waited for."""
-    monkeypatch.setattr(recorders, "POLL_S", 0.05)
+    monkeypatch.setattr(recorders, "LONG_POLL_S", 0.05)
 
 
 class Place:
@@ -216,7 +216,7 @@ def test_a_subscription_reads_ahead_only_so_far(place: Place) -> None:
         return recorder.datastore.page(position, place.context, limit=1, wait=wait)
 
     with recorders.PenstockSubscription(recorder, pull, None, ()) as notifications:
-        until(lambda: len(pulled) == recorders.PAGES_MAX)
+        until(lambda: len(pulled) == recorders.PAGES_AHEAD_MAX)
         assert [next(notifications).id for _ in range(20)] == ids
     until(lambda: not follower_threads())
 

@@ -87,7 +87,6 @@ class StagedFile(NamedTuple):
 
 
 def task_of(*files: LakeFile) -> LakeTask:
-    """The task for adjacent files."""
     return LakeTask(PositionRange(files[0].first, files[-1].last), files)
 
 

@@ -160,7 +160,6 @@ class LocalPlace(LakePlace):
                 sync_directory(self.path)
 
     def _build(self, folder: Path, built: Path, removed: set[str], staged: Mapping[str, str]) -> None:
-        """Build the new folder, from links."""
         _remove(built)
         _remove(_before(built))
         make_folder(built)

@@ -32,8 +32,7 @@ _REPEATED: Final = ("context", "stream", "type", "headers")
 """Columns whose values repeat: they get a dictionary."""
 _COUNTED: Final = ("position", "sequence", "timestamp", "recorded_at", "ticks")
 """Columns of numbers close to one another: Parquet stores their differences."""
-_UNSORTED: Final = ("body", "text")
-"""Columns without statistics."""
+_WITHOUT_STATISTICS: Final = ("body", "text")
 _SORTED: Final = ("context", "stream", "position")
 ERASED_BYTES_MAX: Final = 256 << 20
 """Uncompressed bytes of a file's list of erased events."""
@@ -59,7 +58,6 @@ class Erased(NamedTuple):
         return self.position + self.events - 1
 
     def between(self, first: int, last: int) -> "Erased | None":
-        """The events between two positions."""
         low, high = max(first, self.position), min(last, self.last)
         if low > high:
             return None
@@ -78,7 +76,6 @@ class FileContents(NamedTuple):
 
 
 def day_of(micros: int) -> str:
-    """The day of a time in microseconds since 1970."""
     return str(np.datetime64(micros // DAY_US, "D"))
 
 
@@ -124,7 +121,7 @@ def encode_file(contents: FileContents) -> tuple[LakeFile, pa.Buffer]:
         compression_level=COMPRESSION_LEVEL,
         use_dictionary=list(_REPEATED),
         column_encoding=dict.fromkeys(_COUNTED, "DELTA_BINARY_PACKED"),
-        write_statistics=[name for name in TABLE.names if name not in _UNSORTED],
+        write_statistics=[name for name in TABLE.names if name not in _WITHOUT_STATISTICS],
         write_page_index=True,
         sorting_columns=[pq.SortingColumn(TABLE.get_field_index(name)) for name in _SORTED],
     )

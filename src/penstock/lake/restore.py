@@ -97,7 +97,6 @@ class FileColumns:
             yield Record(self._columns(commits, low, high).encode(self.first + low), self.first + low)
 
     def _columns(self, commits: Any, low: int, high: int) -> RecordColumns:
-        """The contents of the record of some positions."""
         begins = np.union1d(self.starts[(self.starts >= low) & (self.starts < high)], [low])
         of = np.searchsorted(self.starts, begins, "right") - 1
         numbers = np.concatenate((self.contexts[begins], self.streams[begins]))
@@ -128,7 +127,6 @@ class _Texts:
         self.lengths = np.diff(self._offsets)
 
     def between(self, first: int, last: int) -> Any:
-        """The bytes of some values, one after the other."""
         return self._data[int(self._offsets[first]) : int(self._offsets[last])]
 
 
@@ -169,7 +167,6 @@ class RestoredLake(NamedTuple):
 
 
 def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
-    """Make a new store from a lake."""
     place = open_lake_place(lake)
     target = open_replacement(url, replace=False)
     target.advice = "restore a lake to a new place: name another"

@@ -65,7 +65,6 @@ def check_source(lake: str, manifest: Manifest, source: Source) -> None:
 
 
 LEDGER_ROWS: Final = 1000
-"""Entries of one read of the ledger."""
 _COLUMNS: Final = tuple(TABLE.get_field_index(name) for name in ("context", "stream"))
 
 
@@ -76,7 +75,6 @@ class ErasedEvents(NamedTuple):
     ranges: tuple[tuple[int, int], ...]
 
     def may_be_in(self, place: LakePlace, file: LakeFile) -> bool:
-        """Whether a file may hold some of them."""
         if any(first <= file.last and last >= file.first for first, last in self.ranges):
             return True
         if not self.streams:

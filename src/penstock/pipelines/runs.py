@@ -87,7 +87,6 @@ def short_name(name: str) -> str:
 
 
 def reason(text: str) -> str:
-    """The line with the reason."""
     return _STATE.sub("", next(_candidates(text))).strip().rstrip(";")[:LINE_CHARS_MAX]
 
 
@@ -135,7 +134,6 @@ JAVA: Final = "spark.driver.extraJavaOptions"
 GROUP_TOO: Final = "007"
 
 Connect = Callable[[], AbstractContextManager[Any]]
-"""Opens a Connect session."""
 
 
 @contextmanager
@@ -433,6 +431,5 @@ def _note(
 
 @contextmanager
 def open_runner(project: Project, master: str, conf: Mapping[str, str], what: str) -> Iterator[Runner]:
-    """Lock a project, and start a Spark to run it."""
     with lock_project(project, what), connect_server(project, master, conf) as connect:
         yield Runner(project, connect, conf)

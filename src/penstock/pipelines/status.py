@@ -138,7 +138,6 @@ class RowCounts:
         self._known: dict[str, tuple[set[Path], int]] = {}
 
     def all(self) -> dict[str, int | None]:
-        """The rows of every table."""
         tables = self._project.tables
         return {path.name: self.of(path.name) for path in (tables.iterdir() if tables and tables.is_dir() else ())}
 

@@ -27,7 +27,6 @@ KEPT: Final = ("position", "context", "stream", "sequence", "headers", "event_id
 
 
 def column_name(field: str) -> str:
-    """The name of the column of a body's field."""
     return f"body_{field}" if field.lower() in KEPT else field
 
 
@@ -57,7 +56,6 @@ TYPES: Final = {
 DECIMALS: Final = ("DECIMAL", "DEC", "NUMERIC")
 DIGITS_MAX: Final = 38
 LEVELS_MAX: Final = 100
-"""Levels of nested types."""
 _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|(\d+)|('(?:[^'\\]|\\.)*')|([<>(),:]))")
 
 
@@ -81,7 +79,6 @@ class _DdlParser:
             at = found.end()
 
     def fields(self, end: str) -> list[Schema]:
-        """Columns with commas between them."""
         found = [self._field()]
         while self._take(","):
             found.append(self._field())
@@ -180,13 +177,10 @@ def _unreadable(reason: str) -> InvalidRequest:
 Problem = str | None
 """Why a value does not fit, or None."""
 Check = Callable[[Any, str], Problem]
-"""Checks a value at a path."""
 
 SHOWN_CHARS_MAX: Final = 40
-"""Characters of a value in a reason."""
 WHOLE_BITS: Final = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-FLOAT_MAX: Final = (2 - 2.0**-23) * 2.0**127
-"""The largest number of 32 bits."""
+FLOAT32_MAX: Final = (2 - 2.0**-23) * 2.0**127
 DDL: Final = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
 _KINDS: Final = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 
@@ -338,7 +332,7 @@ def _parsed_by(parse: Callable[[str], object]) -> Callable[[Any], bool]:
 _SIMPLE: Final[Mapping[str, Check]] = {
     "string": _string,
     "boolean": _that(lambda value: isinstance(value, bool), "BOOLEAN"),
-    "float": _that(_up_to(FLOAT_MAX), "FLOAT"),
+    "float": _that(_up_to(FLOAT32_MAX), "FLOAT"),
     "double": _that(_up_to(sys.float_info.max), "DOUBLE"),
     "date": _that(_parsed_by(date.fromisoformat), "DATE"),
     "timestamp": _that(_parsed_by(datetime.fromisoformat), "TIMESTAMP"),

@@ -78,7 +78,6 @@ class TaskProgress(NamedTuple):
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the task cannot continue."""
         return self.error is not None or self.full is not None
 
 
@@ -194,7 +193,6 @@ class Child:
             raise RuntimeError(f"{name}: the process that ran the function answers nonsense: {error}") from None
 
     def end(self) -> None:
-        """End the process, if it has not ended yet."""
         self._process.kill()
         # This closes its pipes too.
         with self._stderr, self._process:

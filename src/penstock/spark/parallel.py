@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-POLL_S: Final = 0.25
-"""Seconds between two reports of progress."""
+REPORT_S: Final = 0.25
 _ERROR: Final = re.compile(r"(?!org\.|java\.|py4j\.)[\w.]+(Error|Exception)\b: ")
 
 Task = TypeVar("Task")
@@ -140,7 +139,7 @@ def _reporting(context: "SparkContext", group: str, report: Callable[[], None]) 
         with suppress(Exception):
             is_over = False
             while not is_over:
-                is_over = over.wait(POLL_S)
+                is_over = over.wait(REPORT_S)
                 report()
 
     watcher = threading.Thread(target=watch, daemon=True)

@@ -35,8 +35,7 @@ Start = Callable[[], "SparkSession"]
 
 MASTER: Final = "local[*,4]"
 """All cores of this machine. Spark runs a task that dies up to four times."""
-CONNECT_S: Final = 5.0
-"""Seconds for a standalone master to accept a connection."""
+MASTER_CONNECT_S: Final = 5.0
 EXECUTORS_S: Final = 20.0
 """Seconds without an executor after which the command logs a warning."""
 PYTHON: Final = "spark.pyspark.python"
@@ -188,7 +187,6 @@ class _Jvm:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this object started it."""
         return self._process is not None
 
     @property
@@ -251,7 +249,7 @@ def _problem_with(address: str) -> str | None:
     if not host or not port.isdecimal():
         return f"{address!r} is not HOST:PORT"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=MASTER_CONNECT_S).close()
     except (OSError, OverflowError) as error:
         return getattr(error, "strerror", None) or str(error)
     return None

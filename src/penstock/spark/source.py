@@ -192,7 +192,6 @@ def _with_prefix(options: ReadOptions, prefix: str) -> ReadOptions:
 
 
 def _nothing(options: ReadOptions) -> ReadOptions:
-    """Options that no event passes."""
     return replace(options, last=0)
 
 
@@ -263,8 +262,6 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @dataclass(frozen=True, slots=True)
 class _StreamPosition:
-    """The fields of an offset."""
-
     store: str
     timeline: int
     position: int

@@ -46,10 +46,8 @@ REMEMBERED_MAX: Final = 100_000
 USUAL_FIRST_MAX: Final = 1
 """A recorder takes events up to this version for a stream's first, unless it knows better: the append finds out."""
 
-POLL_S: Final = 1.0
-"""How long one long poll waits on the server."""
-PAGES_MAX: Final = 4
-"""Pages that the thread reads ahead."""
+LONG_POLL_S: Final = 1.0
+PAGES_AHEAD_MAX: Final = 4
 
 # --- events of the library and of Penstock --------------------------------------------------------------------
 
@@ -248,7 +246,6 @@ class PenstockAggregateRecorder(AggregateRecorder):
         return None
 
     def _insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> list[int]:
-        """Record events and return their positions."""
         appended = write(self.datastore, self._writes(stored_events, **kwargs))
         positions = [position for each in appended for position in range(each.position, each.position + each.count)]
         return positions[: len(stored_events)]
@@ -331,10 +328,10 @@ class PenstockSubscription(Subscription[ApplicationRecorder]):
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: len(self._pages) < PAGES_MAX or self._has_been_stopped)
+                    self._changed.wait_for(lambda: len(self._pages) < PAGES_AHEAD_MAX or self._has_been_stopped)
                     if self._has_been_stopped:
                         return
-                page = self._pull(position, POLL_S)
+                page = self._pull(position, LONG_POLL_S)
                 position = page.next
                 if page.events:
                     with self._changed:

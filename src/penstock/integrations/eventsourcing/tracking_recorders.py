@@ -67,8 +67,6 @@ class TrackingWrite(PendingWrite):
 
 
 class PenstockTrackingRecorder(TrackingRecorder):
-    """Records how far other applications were processed."""
-
     def __init__(self, datastore: PenstockDatastore, tracking_context: str) -> None:
         self.datastore = datastore
         self.tracking_context = tracking_context
@@ -119,7 +117,6 @@ class PenstockTrackingRecorder(TrackingRecorder):
 
 
 def id_in(record: Event) -> int:
-    """The notification id of a tracking record."""
     found: int = record.json()["notification_id"]
     return found
 
