@@ -93,11 +93,14 @@ def in_order(batches: Iterable[pa.RecordBatch | pa.Table]) -> pa.Table:
     return rows.take(pa.array(np.argsort(keys, kind="stable")))
 
 
+def whole(column: pa.ChunkedArray) -> Any:
+    """A column in one piece."""
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
 def _ranks(column: pa.ChunkedArray) -> Any:
     """The rank of each text among all. Texts sort by their bytes, as in Parquet's statistics."""
-    encoded = pa.chunked_array(column).combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
+    encoded = whole(column).dictionary_encode()
     order = np.argsort(np.array([text.encode() for text in encoded.dictionary.to_pylist()], object), kind="stable")
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
@@ -207,15 +210,8 @@ def digest(rows: pa.Table) -> str:
     found = xxh3_128(b"%d" % rows.num_rows)
     for field in TABLE:
         found.update(f"|{field.name}:{field.type}|".encode())
-        _add(found, _whole(rows[field.name], field.type))
+        _add(found, whole(rows[field.name]))
     return found.hexdigest()
-
-
-def _whole(column: Any, kind: Any) -> Any:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], kind)
-    return array
 
 
 def _add(found: Any, array: Any) -> None:

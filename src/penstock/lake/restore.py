@@ -24,9 +24,9 @@ from penstock.backup.places import system_errors
 from penstock.backup.restoration import FINDINGS_SHOWN_MAX, Stage, first_findings
 from penstock.backup.writer import records_between
 from penstock.errors import LakeDamaged, StoreError
-from penstock.lake.changes import check_links, read_manifest, recover
+from penstock.lake.changes import read_manifest, recover
 from penstock.lake.manifests import LakeFile, Manifest
-from penstock.lake.parquet import Erased, digest
+from penstock.lake.parquet import Erased, digest, whole
 from penstock.lake.places import LakePlace, open_lake_place
 from penstock.lake.slices import rows_of
 from penstock.lake.verification import read_whole
@@ -119,8 +119,7 @@ class _Texts:
     """A column of texts or bytes as lengths and bytes; null is empty."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        array = pc.fill_null(column.cast(pa.binary()), b"").combine_chunks()
-        array = pa.concat_arrays([array]) if isinstance(array, pa.Array) else pa.array([], pa.binary())
+        array = whole(pc.fill_null(column.cast(pa.binary()), b""))
         _, offsets, data = array.buffers()
         self._offsets = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
         self._data = memoryview(data if data is not None else b"")
@@ -132,7 +131,7 @@ class _Texts:
 
 def _codes(column: pa.ChunkedArray, texts: dict[bytes, int]) -> Any:
     """The number of each text in `texts`; adds new ones."""
-    encoded = column.combine_chunks().dictionary_encode()
+    encoded = whole(column).dictionary_encode()
     numbers = [texts.setdefault(text.encode(), len(texts)) for text in encoded.dictionary.to_pylist()]
     return np.array(numbers, np.int64)[encoded.indices.to_numpy()]
 
@@ -173,7 +172,7 @@ def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
     with system_errors(target.shown), ExitStack() as held:
         target.look()
         manifest = _held(place, held)
-        check_links(place, manifest)
+        place.check_inside(file.path for file in manifest.files)
         with target:
             with closing(target.filling()) as store, stage("restoring") as progressed:
                 _fill(store, place, manifest, progressed)
