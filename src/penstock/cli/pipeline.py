@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.options import AsJson, OfContext, Types, argument, directory, option
+from penstock.cli.options import (
+    AGAIN,
+    AsJson,
+    Conf,
+    Master,
+    OfContext,
+    Types,
+    argument,
+    directory,
+    hide_py4j_log,
+    option,
+    options_of,
+)
 from penstock.cli.output import counted, fail, print_document, print_line, print_table, refuse, remark
 from penstock.cli.signals import interruptible
-from penstock.cli.spark_options import AGAIN, Conf, Master, hide_py4j_log, options_of
 from penstock.settings.sources import without_password
 from penstock.terminal import print_error
 
