@@ -94,7 +94,7 @@ class Exchange(NamedTuple):
         if self.settled is not None or self.command is None:
             return [self.envelope.around(self.settled or [])]
         payloads = self.command.answer.payloads(self.requests, replies, self.dialect)
-        return [self.envelope.around(payload) for payload in payloads]
+        return list(map(self.envelope.around, payloads))
 
     def failed(self, error: PenstockError) -> Frames:
         """The finished message with an error instead of an answer."""
@@ -104,6 +104,8 @@ class Exchange(NamedTuple):
 MARK_FRAMES: Final = 2
 ONE_EVENT_FRAMES: Final = {b"AC": 13, b"AF": 13 + MARK_FRAMES}
 """Frames of an append of one event, with the leading empty one."""
+NO_HEAD: Final = (TEXT_TAG, b"", b"")
+"""Tag, command and RequestId of a message that has none."""
 INTERNAL: Final = b"RR"
 """Response Ready. The original sends it to itself; clients must not."""
 
@@ -118,18 +120,20 @@ def decode(frames: Frames, *, legacy: bool = False, size: int | None = None) -> 
         border = frames.index(b"")
     except ValueError:
         raise Unanswerable from None
-    tag, name, request_id = (*frames[border + 1 : border + 4], None, None, None)[:3]
-    envelope = Envelope(frames[:border], TEXT_TAG if tag is None else tag, request_id or b"")
-    if envelope.tag == OWN_TAG:
+    head = frames[border + 1 : border + 4]
+    is_short = len(head) < len(NO_HEAD)
+    tag, name, request_id = (*head, *NO_HEAD[len(head) :]) if is_short else head
+    envelope = Envelope(frames[:border], tag, request_id)
+    if tag == OWN_TAG:
         dialect, known = OWN, OWN_COMMANDS
-    elif envelope.tag == TEXT_TAG or (envelope.tag == ORIGINAL_TAG and len(envelope.request_id) == TEXT_ID_BYTES):
+    elif tag == TEXT_TAG or (tag == ORIGINAL_TAG and len(request_id) == TEXT_ID_BYTES):
         dialect, known = (LEGACY if legacy else TEXT), TEXT_COMMANDS
-    elif envelope.tag == ORIGINAL_TAG:
+    elif tag == ORIGINAL_TAG:
         dialect, known = BINARY, BINARY_COMMANDS
     else:
-        sentence = f"protocol {quoted(envelope.tag)} is not spoken here"
+        sentence = f"protocol {quoted(tag)} is not spoken here"
         return Exchange(envelope, TEXT, settled=TEXT.refused(Res01Code.UNSUPPORTED_PROTOCOL, sentence))
-    if name is None or request_id is None:
+    if is_short:
         sentence = "RequestId is missing: the message has too few frames"
         return Exchange(envelope, dialect, settled=dialect.refused(Res01Code.MALFORMED, sentence))
     command = known.get(name)

@@ -458,6 +458,8 @@ class Answer:
 
     def payloads(self, requests: Sequence[Request], replies: Replies, dialect: Dialect) -> list[Frames]:
         """The answers, in order, from the replies, in order."""
+        if len(replies) == 1:
+            return [self._payload(requests[0], replies[0], dialect)]
         return [self._payload(request, reply, dialect) for request, reply in zip(requests, replies, strict=False)]
 
     def _payload(self, request: Request, reply: Reply | PenstockError, dialect: Dialect) -> Frames:
@@ -483,11 +485,11 @@ class Answer:
 class CommitAnswer(Answer):
     """CR, with the older results on an endpoint for older clients."""
 
-    def write(self, payload: Frames, request: Request, reply: Reply, dialect: Dialect) -> None:
+    def write(self, payload: Frames, _request: Request, reply: Reply, dialect: Dialect) -> None:
         if dialect.legacy:
             # Result and Error: empty for a commit that is on disk.
             payload += (b"", b"")
-        super().write(payload, request, reply, dialect)
+        self.layout.write(payload, reply, dialect)
 
     def failed(self, error: PenstockError, dialect: Dialect) -> Frames:
         return legacy_commit_error(error) if dialect.legacy else dialect.failed(error)
