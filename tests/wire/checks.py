@@ -92,7 +92,7 @@ from penstock.model import (
 )
 from penstock.wire.codes import ERROR_CODES
 from penstock.wire.res01.commands import TEXT_COMMANDS
-from penstock.wire.res01.dialects import Presenter
+from penstock.wire.res01.dialects import EventEncoder
 from penstock.wire.res01.messages import Exchange, Unanswerable, decode
 from tests.wire.sample_parts import ByRequest
 from tests.wire.samples import APPENDED, DELIVERY, EVENT, NOW, STATS
@@ -172,7 +172,7 @@ def reply_to(request: Request) -> Reply:
     return _REPLIES[type(request)]
 
 
-def encoded(reply: Reply, present: Presenter) -> Reply:
+def encoded(reply: Reply, present: EventEncoder) -> Reply:
     """The reply as it comes out of a worker process: its events are frames already."""
     if isinstance(reply, EventPage | Batch | Delivery):
         return replace(reply, events=[], encoded=Encoded(len(reply.events), present(reply.events)))
