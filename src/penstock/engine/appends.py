@@ -15,7 +15,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, cast
 
 from penstock.engine import jobs
 from penstock.engine.background import Eraser
@@ -193,16 +194,11 @@ class AppendRequests:
             is_checked = request.context != LOG_CONTEXT
 
         def written(outcome: Outcome) -> None:
-            if isinstance(outcome, PenstockError):
-                answer(outcome)
-            else:
-                appended = outcome[-1]
-                answer(appended if isinstance(appended, Appended) else Unexpected(f"an append gave {appended!r}"))
+            # The commit is the last operation.
+            answer(outcome if isinstance(outcome, PenstockError) else cast("Appended", outcome[-1]))
 
-        def write() -> None:
-            transaction = Transaction(_operations(commit), request.mark, refusal)
-            self._context.writer.submit(transaction, commit.columns.size, written)
-
+        transaction = Transaction(_operations(commit), request.mark, refusal)
+        write = partial(self._context.writer.submit, transaction, commit.columns.size, written)
         if is_checked:
             return write()
         return self._checks.enter(request.stream, bodies_of(request), write, answer)

@@ -13,7 +13,8 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from itertools import islice, pairwise
+from functools import partial
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backup.places import system_errors
-from penstock.backup.restoration import FINDINGS_SHOWN_MAX, Stage, first_findings
+from penstock.backup.restore import Stage, check_new_store
 from penstock.backup.writer import records_between
 from penstock.errors import LakeDamaged, StoreError
 from penstock.lake.changes import read_manifest, recover
@@ -177,7 +178,8 @@ def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
             with closing(target.filling()) as store, stage("restoring") as progressed:
                 _fill(store, place, manifest, progressed)
             with closing(target.built()) as built:
-                _check(built, manifest, stage)
+                complaint = "what was restored is not what the lake has, and was not put in place"
+                check_new_store(built, stage, complaint, partial(_differences, built, manifest))
             target.swap()
     erased = manifest.head - manifest.rows
     return RestoredLake(manifest.rows, erased, len(manifest.files), manifest.timeline + 1, manifest.store)
@@ -286,16 +288,6 @@ def _state(manifest: Manifest, counts: _Counts) -> StoreState:
 
 
 # -- checking
-
-
-def _check(built: Store, manifest: Manifest, stage: Stage) -> None:
-    with stage("verifying") as progressed:
-        found = first_findings(built, progressed)
-    if not found:
-        with stage("comparing") as progressed:
-            found = list(islice(_differences(built, manifest, progressed), FINDINGS_SHOWN_MAX))
-    if found:
-        raise StoreError(f"what was restored is not what the lake has, and was not put in place: {'; '.join(found)}")
 
 
 def _differences(built: Store, manifest: Manifest, progressed: Progressed) -> Iterator[str]:

@@ -183,7 +183,8 @@ def _columns_of_one(event: NewEvent) -> Columns | None:
     ticks = stamp & TICKS_MASK
     if not types or ticks > TICKS_MAX:
         return None
-    return _columns(1, types, fixed, headers, body, ticks)
+    size = _ONE.size + len(types[0]) + len(headers) + len(body)
+    return Columns(1, types, fixed, headers, body, ticks, size)
 
 
 def columns_of_bodies(name: str, stamp: int, bodies: Sequence[bytes]) -> Columns:

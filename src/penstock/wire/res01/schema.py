@@ -19,8 +19,8 @@ from penstock.wire.res01.dialects import (
     FULL_FRAMES,
     TEXT,
     Dialect,
+    EventEncoder,
     Frames,
-    Presenter,
     error_of,
     full_events,
     full_frames,
@@ -458,6 +458,8 @@ class Answer:
 
     def payloads(self, requests: Sequence[Request], replies: Replies, dialect: Dialect) -> list[Frames]:
         """The answers, in order, from the replies, in order."""
+        if len(replies) == 1:
+            return [self._payload(requests[0], replies[0], dialect)]
         return [self._payload(request, reply, dialect) for request, reply in zip(requests, replies, strict=False)]
 
     def _payload(self, request: Request, reply: Reply | PenstockError, dialect: Dialect) -> Frames:
@@ -483,11 +485,11 @@ class Answer:
 class CommitAnswer(Answer):
     """CR, with the older results on an endpoint for older clients."""
 
-    def write(self, payload: Frames, request: Request, reply: Reply, dialect: Dialect) -> None:
+    def write(self, payload: Frames, _request: Request, reply: Reply, dialect: Dialect) -> None:
         if dialect.legacy:
             # Result and Error: empty for a commit that is on disk.
             payload += (b"", b"")
-        super().write(payload, request, reply, dialect)
+        self.layout.write(payload, reply, dialect)
 
     def failed(self, error: PenstockError, dialect: Dialect) -> Frames:
         return legacy_commit_error(error) if dialect.legacy else dialect.failed(error)
@@ -551,7 +553,7 @@ class Command:
         each: Iterable[Field] | None = None,
         each_min: int = 0,
         make: Callable[..., Request] | None = None,
-        present: Presenter | None = None,
+        present: EventEncoder | None = None,
         settled: Callable[[Any], Frames | None] | None = None,
         bytes_max: int | None = SMALL_BYTES_MAX,
     ) -> None:
