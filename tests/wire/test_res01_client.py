@@ -16,12 +16,13 @@ from penstock.wire.res01.dialects import full_events, full_frames
 from penstock.wire.res01.messages import decode, fields_of, message_of, reply_of
 from tests.wire.checks import encoded, few_examples, reply_to
 from tests.wire.res01_strategies import REPLIES, REQUESTS, event_lists
+from tests.wire.sample_parts import ByRequest
 from tests.wire.samples import EVENT, NEW_EVENT, NOTHING, REQUEST_ID, SAMPLES, TEXT, TICKS, sample
 
 KINDS: Final = sorted(REQUESTS, key=lambda kind: kind.__name__)
-EXAMPLES: Final[dict[type[Request], Request]] = {
-    type(request): request for each in SAMPLES if each.dialect == TEXT for request in each.requests
-}
+EXAMPLES: Final[dict[type[Request], Request]] = ByRequest(
+    {type(request): request for each in SAMPLES if each.dialect == TEXT for request in each.requests}
+)
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 
@@ -40,7 +41,14 @@ def answered(request: Request, reply: Reply | PenstockError, *, by_worker: bool 
 
 def test_every_request_can_be_asked() -> None:
     requests = {kind for kind in vars(model).values() if isinstance(kind, type) and issubclass(kind, Request)}
-    assert set(OURS) - {Hello} == requests - {Request} == set(REQUESTS) == set(REPLIES)
+    tables = {
+        "EXTENSIONS in src/penstock/wire/res01/commands.py": set(OURS) - {Hello},
+        "SAMPLES in tests/wire/samples.py": set(EXAMPLES) - {Hello},
+        "REQUESTS in tests/wire/res01_strategies.py": set(REQUESTS),
+        "REPLIES in tests/wire/res01_strategies.py": set(REPLIES),
+    }
+    for where, kinds in tables.items():
+        assert kinds == requests - {Request}, f"{where}: see `Add a Res01 command` in CONTRIBUTING.md"
 
 
 def test_of_several_commands_for_a_request_the_client_takes_the_one_that_tells_most() -> None:

@@ -8,11 +8,11 @@ and compares it with the source, record by record and row by row.
 import json
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from itertools import islice
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from penstock.backup.places import system_errors
-from penstock.backup.restoration import FINDINGS_SHOWN_MAX, Stage, first_findings
+from penstock.backup.restore import Stage, check_new_store
 from penstock.backup.writer import records_between
 from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreUnfinished
 from penstock.files import parsed
@@ -43,7 +43,8 @@ def copy_store(source: str, target: str, stage: Stage) -> Copied:
         state = original.state()
         new_events = _fill(original, state, target, stage)
         with hold_store(target, is_strict=False), closing(open_reader(target)) as copy:
-            _check(original, copy, state.head, stage)
+            differences = partial(_differences, original, copy, state.head)
+            check_new_store(copy, stage, "the copy is not what the source is; remove it", differences)
         hold.check()
         if original.state() != state:
             raise StoreError("the source was changed while it was copied: remove the copy, and copy it again")
@@ -113,16 +114,6 @@ def _begin(filling: StoreImport, state: StoreState, target: str) -> int:
 
 
 # --- checking -------------------------------------------------------------------------------------------------
-
-
-def _check(original: Store, copy: Store, head: int, stage: Stage) -> None:
-    with stage("verifying") as progressed:
-        found = first_findings(copy, progressed)
-    if not found:
-        with stage("comparing") as progressed:
-            found = list(islice(_differences(original, copy, head, progressed), FINDINGS_SHOWN_MAX))
-    if found:
-        raise StoreError(f"the copy is not what the source is; remove it: {'; '.join(found)}")
 
 
 def _differences(original: Store, copy: Store, head: int, progressed: Progressed) -> Iterator[str]:

@@ -20,7 +20,6 @@ from penstock.model.times import TICKS_MAX, datetime_of, text_of_ticks
 
 if TYPE_CHECKING:
     from penstock.client import Client, Queue
-    from penstock.client.consumers import QueueBatch
 
 BATCH_EVENTS: Final = 100
 WAIT_S: Final = 20.0
@@ -93,8 +92,17 @@ def consume_command(
             need_name(name, "a queue")
         if filter_ is None:
             filter_ = "" if known is None else known.filter
-        consumer = Consumer(client, context, name, filter_, subscriber, WAIT_S if follow else 0.0)
-        taken = consumer.consume(count, follow=follow, as_json=as_json)
+        # One name for all batches: a consumer that asks again under its name gets what it holds.
+        consumer = subscriber or f"penstock-{uuid4().hex}"
+        taken = 0
+        while count is None or taken < count:
+            left = None if count is None else count - taken
+            most = BATCH_EVENTS if left is None else min(BATCH_EVENTS, left)
+            queue = client.queue(context, name, filter=filter_, subscriber=consumer, count=most)
+            found = _consume_batch(queue, WAIT_S if follow else 0.0, left, as_json)
+            taken += found
+            if not found and not follow:
+                break
         info = None if count is not None and taken >= count else _queue_info(client, context, name)
     if not taken and not as_json:
         remark("nothing to consume")
@@ -102,58 +110,35 @@ def consume_command(
         remark(f"other consumers hold {counted(info.allocated, 'event')}")
 
 
-class Consumer:
-    def __init__(
-        self, client: "Client", context: str, name: str, filter_: str, subscriber: str | None, wait: float
-    ) -> None:
-        self._client = client
-        # One name for all batches: a consumer that asks again under its name gets what it holds.
-        subscriber = subscriber or f"penstock-{uuid4().hex}"
-        self._queue: dict[str, Any] = {"context": context, "name": name, "filter": filter_, "subscriber": subscriber}
-        self._wait = wait
-
-    def consume(self, count: int | None, *, follow: bool, as_json: bool) -> int:
-        taken = 0
-        while count is None or taken < count:
-            found = self._consume_batch(None if count is None else count - taken, as_json=as_json)
-            taken += found
-            if not found and not follow:
-                break
-        return taken
-
-    def _consume_batch(self, wanted: int | None, *, as_json: bool) -> int:
-        most = BATCH_EVENTS if wanted is None else min(BATCH_EVENTS, wanted)
-        queue = self._client.queue(**self._queue, count=most)
-        batch = self._take(queue)
-        try:
-            if wanted is not None and len(batch) > wanted:
-                fail(
-                    f"the next {len(batch)} events were delivered together before and are delivered together again: "
-                    "use a larger --count, or none"
-                )
-            print_events(batch, as_json=as_json)
-            # What is still in a buffer is not printed yet.
-            sys.stdout.flush()
-        except BaseException:
-            # Nothing is wrong with the events, so this try does not count.
-            with suppress(PenstockError):
-                queue.release(batch, counts=False)
-            raise
-        try:
-            queue.acknowledge(batch)
-        except (KeyboardInterrupt, SystemExit):
-            # The events are printed, so they are acknowledged; doing it twice is the same as once.
-            queue.acknowledge(batch)
-            raise
-        return len(batch)
-
-    def _take(self, queue: "Queue") -> "QueueBatch":
-        try:
-            return queue.take(self._wait)
-        except (KeyboardInterrupt, SystemExit):
-            # An answer may have been in flight, and other consumers would wait until its events expire.
-            queue.give_back()
-            raise
+def _consume_batch(queue: "Queue", wait_s: float, left: int | None, as_json: bool) -> int:
+    """Print and acknowledge a batch; returns how many events it had."""
+    try:
+        batch = queue.take(wait_s)
+    except (KeyboardInterrupt, SystemExit):
+        # An answer may have been in flight, and other consumers would wait until its events expire.
+        queue.give_back()
+        raise
+    try:
+        if left is not None and len(batch) > left:
+            fail(
+                f"the next {len(batch)} events were delivered together before and are delivered together again: "
+                "use a larger --count, or none"
+            )
+        print_events(batch, as_json=as_json)
+        # What is still in a buffer is not printed yet.
+        sys.stdout.flush()
+    except BaseException:
+        # Nothing is wrong with the events, so this try does not count.
+        with suppress(PenstockError):
+            queue.release(batch, counts=False)
+        raise
+    try:
+        queue.acknowledge(batch)
+    except (KeyboardInterrupt, SystemExit):
+        # The events are printed, so they are acknowledged; doing it twice is the same as once.
+        queue.acknowledge(batch)
+        raise
+    return len(batch)
 
 
 @queue_app.command("reset")

@@ -17,7 +17,7 @@ import typer
 
 from penstock.cli.connection import address_of, connected
 from penstock.cli.logs import as_json_value, messages
-from penstock.cli.options import COUNT_MAX, AsJson, Data, Url, argument, need_name, option
+from penstock.cli.options import COUNT_MAX, AsJson, Conf, Data, Master, Url, argument, need_name, option, session
 from penstock.cli.output import (
     counted,
     fail,
@@ -32,7 +32,6 @@ from penstock.cli.output import (
     remark,
 )
 from penstock.cli.signals import interruptible
-from penstock.cli.spark_options import Conf, Master, session
 from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound
 from penstock.model import IteratorKind
 from penstock.model.times import text_of_ticks

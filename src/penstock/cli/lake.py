@@ -1,12 +1,11 @@
 """`penstock lake`: the history as Parquet files that any engine reads."""
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.options import AsJson, NewData, NewStore, new_store_url, option
+from penstock.cli.options import AGAIN, AsJson, Conf, Master, NewData, NewStore, new_store_url, option, session
 from penstock.cli.output import (
     counted,
     fail,
@@ -20,7 +19,6 @@ from penstock.cli.output import (
     size,
 )
 from penstock.cli.signals import interruptible
-from penstock.cli.spark_options import AGAIN, Conf, Master, session
 from penstock.cli.sql import (
     INTERRUPTION,
     AllowDir,
@@ -41,7 +39,7 @@ from penstock.settings.table import size as size_of
 from penstock.terminal import print_error
 
 if TYPE_CHECKING:
-    from penstock.lake.archiver import Archived, Archiver
+    from penstock.lake.archiver import Archived
 
 APP_NAME: Final = "penstock lake"
 """The name of the Spark application."""
@@ -71,27 +69,24 @@ def archive_command(
     """Bring a lake up to its store's head; a lake that does not exist is created. If this is killed, run it again."""
     from penstock.lake.archiver import Archiver  # noqa: PLC0415
 
-    def catch_up(archiver: "Archiver", is_ending: Callable[[], bool] = lambda: False) -> None:
-        with progress_bar() as bar:
-            archived = archiver.catch_up(bar, is_ending)
-        if not follow or archived.events or archived.rewritten:
-            _print_archived(archived, as_json, many=follow)
-
-    if not follow:
-        with interruptible(AGAIN), session(APP_NAME, master, conf) as spark:
-            catch_up(Archiver(spark, url, lake))
-        return
-    with interruptible(AGAIN, interrupt_at=2) as stop, session(APP_NAME, master, conf) as spark:
+    with interruptible(AGAIN, interrupt_at=2 if follow else 1) as stop, session(APP_NAME, master, conf) as spark:
         archiver = Archiver(spark, url, lake)
         is_blocked = False
         while True:
             try:
-                catch_up(archiver, lambda: stop.is_set)
+                with progress_bar() as bar:
+                    archived = archiver.catch_up(bar, lambda: stop.is_set)
+                if not follow or archived.events or archived.rewritten:
+                    _print_archived(archived, as_json, many=follow)
                 is_blocked = False
             except LakeInUse as error:
+                if not follow:
+                    raise
                 if not is_blocked:
                     print_error(f"waiting: {error}")
                 is_blocked = True
+            if not follow:
+                return
             if not stop.wait(interval):
                 break
     print_error("stopped; the last round is complete")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from penstock.backup import Manifest, back_up, chain, check_all, copy_store, open_place, restore
+from penstock.backup import Manifest, back_up, chain, check_all, copy_store, open_place, restore_backup
 from penstock.cli.connection import error_line, opened, store_errors
 from penstock.cli.options import AsJson, NewData, NewStore, argument, new_store_url, option
 from penstock.cli.output import (
@@ -126,7 +126,7 @@ def restore_command(
     """
     url = new_store_url(data, store)
     with store_errors(), open_place(path, write=False) as place:
-        restored = restore(place, url, progress_bar, number=number, replace=replace)
+        restored = restore_backup(place, url, progress_bar, number=number, replace=replace)
     if restored.is_ledger_lost:
         print_error(
             "the store that was replaced is damaged: events that were erased after the last backup may be back; "

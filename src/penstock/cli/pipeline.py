@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.options import AsJson, OfContext, Types, argument, directory, option
+from penstock.cli.options import (
+    AGAIN,
+    AsJson,
+    Conf,
+    Master,
+    OfContext,
+    Types,
+    argument,
+    directory,
+    hide_py4j_log,
+    option,
+    options_of,
+)
 from penstock.cli.output import counted, fail, print_document, print_line, print_table, refuse, remark
 from penstock.cli.signals import interruptible
-from penstock.cli.spark_options import AGAIN, Conf, Master, hide_py4j_log, options_of
 from penstock.settings.sources import without_password
 from penstock.terminal import print_error
 
@@ -166,7 +177,7 @@ def dry_run_command(folder: Folder, master: Master = None, conf: Conf = None) ->
     """Check a project without running it: its files, its flows and their columns."""
     project = _ready(folder)
     with interruptible("interrupted"), _running(project, master, conf, "dry-run") as runner:
-        outcome = runner.check()
+        outcome = runner.round(dry=True)
     _conclude(outcome)
     print_line(f"{counted(len(outcome.flows), 'flow')}, nothing wrong: {', '.join(sorted(outcome.flows))}")
 

@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
 from penstock.model.replies import Encoded
 from penstock.tcp import CloseReason, ReadHold, TcpSession
-from penstock.wire.res01.dialects import Frames, Presenter
+from penstock.wire.res01.dialects import EventEncoder, Frames
 from penstock.wire.res01.messages import Exchange
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Framing(Protocol):
     """How a gate frames the answers to one message."""
 
     @property
-    def present(self) -> Presenter:
+    def present(self) -> EventEncoder:
         """How a worker turns what it has read into frames."""
 
 

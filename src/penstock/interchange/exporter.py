@@ -13,7 +13,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self
@@ -31,7 +31,7 @@ from penstock.files import (
 )
 from penstock.history.source import History, open_history
 from penstock.interchange.csv_format import csv_header, to_csv
-from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format, refusing
+from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format, named_errors, refusing
 from penstock.interchange.json_format import to_cloud_lines, to_json_lines
 from penstock.model import Event, EventFilter
 from penstock.model.times import ticks_of
@@ -332,19 +332,19 @@ class PipeTarget(ExportTarget):
 
     def __init__(self, file: IO[bytes], name: str | None, kind: Format, bounds: ExportRange) -> None:
         super().__init__(name or "standard output", kind, bounds)
-        self._file, self._is_ours = file, name is not None
+        self._file, self._name = file, name
         self._parquet: ParquetEvents | None = None
         if kind is Format.PARQUET:
             from penstock.interchange import parquet_format  # noqa: PLC0415
 
-            with self._named_errors():
+            with named_errors(self._name):
                 self._parquet = parquet_format.ParquetEvents(file)
         else:
             self._send(_head(kind))
 
     def write(self, events: Sequence[Event], following: int) -> None:
         if self._parquet is not None:
-            with self._named_errors():
+            with named_errors(self._name):
                 self._parquet.write(events)
         else:
             data = self.encoded(events)
@@ -352,27 +352,19 @@ class PipeTarget(ExportTarget):
         self.state.next, self.state.events = following, self.state.events + len(events)
 
     def _send(self, data: bytes) -> None:
-        with self._named_errors():
+        with named_errors(self._name):
             self._file.write(data)
 
     def finish(self) -> None:
-        with self._named_errors():
+        with named_errors(self._name):
             if self._parquet is not None:
                 self._parquet.close()
             self._file.flush()
 
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            error.filename = self.name if self._is_ours else None
-            raise
-
     def close(self) -> None:
         if self._parquet is not None:
             self._parquet.abandon()
-        if self._is_ours:
+        if self._name is not None:
             _close_quietly(self._file)
 
 

@@ -88,3 +88,13 @@ def refusing(path: str | Path) -> Iterator[None]:
         # A link or a pipe is in the place of a file next to it.
         name = str(error.filename) if error.errno in (errno.ELOOP, errno.EINVAL) else str(path)
         raise FileRefused(name, reason + rest) from None
+
+
+@contextmanager
+def named_errors(name: str | None) -> Iterator[None]:
+    """Put a file's name into errors: those of an open file have none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = name
+        raise

@@ -20,7 +20,7 @@ from penstock.event_json import Defaults, size_of
 from penstock.interchange.csv_format import from_csv
 from penstock.interchange.formats import BrokenFile, FileRefused, Flaw, Format, refusing
 from penstock.interchange.json_format import from_cloud_lines, from_json_lines
-from penstock.interchange.sender import BATCH_BYTES_MAX, BATCH_EVENTS_MAX, Sender, open_sender
+from penstock.interchange.sender import BATCH_BYTES_MAX, BATCH_EVENTS_MAX, open_sender
 from penstock.model import ANY, Append, ProducerMark
 from penstock.model.chunks import chunked
 from penstock.store.contract import LOG_CONTEXT
@@ -98,15 +98,6 @@ class Survey:
     logs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """Result of an import: the events of the file, those that this run added, and the producer of their marks."""
-
-    events: int
-    new_events: int
-    producer: str
-
-
 def survey(source: Source, name: str, progressed: Progressed) -> Survey:
     """Read a file to its end without sending. Raises BrokenFile or FileRefused."""
     state = state_of(source)
@@ -146,22 +137,17 @@ def rehearsed(found: Survey, url: str | None) -> Survey:
     """
     if url is not None and found.events:
         with open_sender(url) as sender:
-            _rehearse(found, sender)
+            for batch in filter(None, found.largest):
+                try:
+                    sender.rehearse(commits_of(batch))
+                except LimitExceeded as error:
+                    raise _placed(found, batch, error) from None
     return replace(found, largest=())
 
 
-def _rehearse(found: Survey, sender: Sender) -> None:
-    for batch in filter(None, found.largest):
-        try:
-            sender.rehearse(commits_of(batch))
-        except LimitExceeded as error:
-            raise _placed(found, batch, error) from None
-
-
-def import_file(found: Survey, url: str, progressed: Progressed) -> Imported:
-    """Import the events that are not imported yet. `progressed` gets the number of events in the history."""
+def import_file(found: Survey, url: str, progressed: Progressed) -> int:
+    """Import the events that are not imported yet, and return their number."""
     with open_sender(url) as sender:
-        _rehearse(found, sender)
         sender.create_logs(found.logs)
         events = 0
         # One batch is in flight while the next one is read.
@@ -174,7 +160,7 @@ def import_file(found: Survey, url: str, progressed: Progressed) -> Imported:
             events += len(batch)
         sender.settle()
         progressed(events)
-        return Imported(events, sender.new_events, found.producer)
+        return sender.new_events
 
 
 def _placed(found: Survey, batch: Batch, error: LimitExceeded) -> BrokenFile | FileRefused:

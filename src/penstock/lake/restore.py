@@ -13,7 +13,8 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from itertools import islice, pairwise
+from functools import partial
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,12 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backup.places import system_errors
-from penstock.backup.restoration import FINDINGS_SHOWN_MAX, Stage, first_findings
+from penstock.backup.restore import Stage, check_new_store
 from penstock.backup.writer import records_between
 from penstock.errors import LakeDamaged, StoreError
-from penstock.lake.changes import check_links, read_manifest, recover
+from penstock.lake.changes import read_manifest, recover
 from penstock.lake.manifests import LakeFile, Manifest
-from penstock.lake.parquet import Erased, digest
+from penstock.lake.parquet import Erased, digest, whole
 from penstock.lake.places import LakePlace, open_lake_place
 from penstock.lake.slices import rows_of
 from penstock.lake.verification import read_whole
@@ -97,7 +98,6 @@ class FileColumns:
             yield Record(self._columns(commits, low, high).encode(self.first + low), self.first + low)
 
     def _columns(self, commits: Any, low: int, high: int) -> RecordColumns:
-        """The contents of the record of some positions."""
         begins = np.union1d(self.starts[(self.starts >= low) & (self.starts < high)], [low])
         of = np.searchsorted(self.starts, begins, "right") - 1
         numbers = np.concatenate((self.contexts[begins], self.streams[begins]))
@@ -120,21 +120,19 @@ class _Texts:
     """A column of texts or bytes as lengths and bytes; null is empty."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        array = pc.fill_null(column.cast(pa.binary()), b"").combine_chunks()
-        array = pa.concat_arrays([array]) if isinstance(array, pa.Array) else pa.array([], pa.binary())
+        array = whole(pc.fill_null(column.cast(pa.binary()), b""))
         _, offsets, data = array.buffers()
         self._offsets = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
         self._data = memoryview(data if data is not None else b"")
         self.lengths = np.diff(self._offsets)
 
     def between(self, first: int, last: int) -> Any:
-        """The bytes of some values, one after the other."""
         return self._data[int(self._offsets[first]) : int(self._offsets[last])]
 
 
 def _codes(column: pa.ChunkedArray, texts: dict[bytes, int]) -> Any:
     """The number of each text in `texts`; adds new ones."""
-    encoded = column.combine_chunks().dictionary_encode()
+    encoded = whole(column).dictionary_encode()
     numbers = [texts.setdefault(text.encode(), len(texts)) for text in encoded.dictionary.to_pylist()]
     return np.array(numbers, np.int64)[encoded.indices.to_numpy()]
 
@@ -169,19 +167,19 @@ class RestoredLake(NamedTuple):
 
 
 def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
-    """Make a new store from a lake."""
     place = open_lake_place(lake)
     target = open_replacement(url, replace=False)
     target.advice = "restore a lake to a new place: name another"
     with system_errors(target.shown), ExitStack() as held:
         target.look()
         manifest = _held(place, held)
-        check_links(place, manifest)
+        place.check_inside(file.path for file in manifest.files)
         with target:
             with closing(target.filling()) as store, stage("restoring") as progressed:
                 _fill(store, place, manifest, progressed)
             with closing(target.built()) as built:
-                _check(built, manifest, stage)
+                complaint = "what was restored is not what the lake has, and was not put in place"
+                check_new_store(built, stage, complaint, partial(_differences, built, manifest))
             target.swap()
     erased = manifest.head - manifest.rows
     return RestoredLake(manifest.rows, erased, len(manifest.files), manifest.timeline + 1, manifest.store)
@@ -290,16 +288,6 @@ def _state(manifest: Manifest, counts: _Counts) -> StoreState:
 
 
 # -- checking
-
-
-def _check(built: Store, manifest: Manifest, stage: Stage) -> None:
-    with stage("verifying") as progressed:
-        found = first_findings(built, progressed)
-    if not found:
-        with stage("comparing") as progressed:
-            found = list(islice(_differences(built, manifest, progressed), FINDINGS_SHOWN_MAX))
-    if found:
-        raise StoreError(f"what was restored is not what the lake has, and was not put in place: {'; '.join(found)}")
 
 
 def _differences(built: Store, manifest: Manifest, progressed: Progressed) -> Iterator[str]:

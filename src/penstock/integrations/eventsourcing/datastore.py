@@ -35,7 +35,6 @@ from penstock.model import Append, Appended, Event, EventPage, NewEvent
 
 TIMEOUT_S: Final = 30.0
 CLOSE_S_MAX: Final = 15.0
-"""How long `close` waits for the client to close."""
 LOCAL: Final = "sqlite:"
 
 ERRORS: Final[dict[type[PersistenceError], tuple[type[errors.PenstockError], ...]]] = {

@@ -33,8 +33,8 @@ from penstock.wire.res01.dialects import (
     TEXT_ID_BYTES,
     TEXT_TAG,
     Dialect,
+    EventEncoder,
     Frames,
-    Presenter,
     error_of,
 )
 from penstock.wire.res01.fields import (
@@ -82,7 +82,7 @@ class Exchange(NamedTuple):
         return "other" if self.command is None else self.command.name
 
     @property
-    def present(self) -> Presenter:
+    def present(self) -> EventEncoder:
         """How a worker turns what it has read into frames."""
         return self.dialect.present if self.command is None or self.command.present is None else self.command.present
 
@@ -214,7 +214,7 @@ class Framed(NamedTuple):
     large_tag: bytes | None = None
 
     @property
-    def present(self) -> Presenter:
+    def present(self) -> EventEncoder:
         """Turns events into frames; the worker notices what does not fit."""
         present = self.exchange.present
         return present if self.large_tag else partial(fitting, present, self.frame_bytes_max)
@@ -249,7 +249,7 @@ def decode_framed(frames: Frames, frame_bytes_max: int, size: int | None = None)
     return Framed(decode([b"", tag, *fields]), frame_bytes_max, bare, len(fields), large_tag)
 
 
-def fitting(present: Presenter, frame_bytes_max: int, events: list[Event]) -> Frames:
+def fitting(present: EventEncoder, frame_bytes_max: int, events: list[Event]) -> Frames:
     """Events as frames, or DoesNotFit: raised in the worker, before the engine delivers anything for good."""
     frames = present(events)
     longest = max(map(len, frames), default=0)

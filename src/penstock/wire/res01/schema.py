@@ -20,8 +20,8 @@ from penstock.wire.res01.dialects import (
     FULL_FRAMES,
     TEXT,
     Dialect,
+    EventEncoder,
     Frames,
-    Presenter,
     error_of,
     full_events,
     full_frames,
@@ -573,7 +573,7 @@ class Command:
         each: Iterable[Field] | None = None,
         each_min: int = 0,
         make: Callable[..., Request] | None = None,
-        present: Presenter | None = None,
+        present: EventEncoder | None = None,
         settled: Callable[[Any], Frames | None] | None = None,
         bytes_max: int | None = SMALL_BYTES_MAX,
     ) -> None:
