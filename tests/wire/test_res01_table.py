@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import AnswerMalformed, LimitExceeded
 from penstock.model import Append, Reply, Request
-from penstock.model.requests import Repeat
+from penstock.model.requests import Repeat, Right, request
 from penstock.wire.res01 import commands
 from penstock.wire.res01.commands import (
     CONTEXT,
@@ -85,6 +85,8 @@ def test_a_new_command_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         "Request": Request,
         "Reply": Reply,
         "Repeat": Repeat,
+        "Right": Right,
+        "request": request,
         "Final": Final,
         "Answer": Answer,
         "Command": Command,
