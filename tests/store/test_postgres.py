@@ -16,6 +16,7 @@ from penstock.errors import (
     StorageFull,
 )
 from penstock.model import ANY, Allocation, EventFilter, ProducerMark
+from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
     Acknowledge,
@@ -31,7 +32,6 @@ from penstock.store.contract import (
     ReadLimits,
     Register,
     RequireLog,
-    Store,
     Transaction,
 )
 from penstock.store.postgres import PostgresReader, PostgresStore

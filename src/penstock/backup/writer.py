@@ -28,7 +28,8 @@ from penstock.backup.reader import LENGTH, numbers, read_manifest
 from penstock.errors import PenstockError, PlaceRefused
 from penstock.model import EventFilter
 from penstock.model.times import now_text
-from penstock.store.contract import Progressed, ReadLimits, Store, StoreState
+from penstock.store import Store
+from penstock.store.contract import Progressed, ReadLimits, StoreState
 from penstock.store.record import Record
 from penstock.store.slices import cut
 

@@ -13,12 +13,15 @@ records do not change. Everything before the mark is sealed; the mark is always 
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import DamagedRecord, LimitExceeded
-from penstock.store.contract import Seal, Store
+from penstock.store.contract import Seal
 from penstock.store.record import TYPES_MAX, Record
-from penstock.store.tables.queries import Statements
+from penstock.store.tables.database import Database
+
+if TYPE_CHECKING:
+    from penstock.store.tables.store import Store
 
 BLOCK_BITS: Final = 12
 """A block is 4,096 positions: the grain of the index of contexts and times, and of seals."""
@@ -122,7 +125,7 @@ def is_merge(merged: Record, rows: Sequence[tuple[int, int, object]]) -> bool:
     return damaged is None and bool(records) and merge(records) == merged.data
 
 
-def next_seal(store: Store) -> Seal | None:
+def next_seal(store: "Store") -> Seal | None:
     """The next step of sealing, for the writer; None if nothing is closed yet."""
     unsealed = store.unsealed()
     if unsealed is None:
@@ -140,13 +143,13 @@ def next_seal(store: Store) -> Seal | None:
     return Seal(mark, mark - 1, None, mark, unsealed.ledger)
 
 
-def is_current(db: Statements, op: Seal) -> bool:
+def is_current(db: Database, op: Seal) -> bool:
     """Whether the mark and the ledger of erasures are still as they were when the seal was made."""
     mark, erasures, rewrites = db.row("ledger")
     return int(mark) < op.next and op.first >= int(mark) and op.ledger == (erasures, int(rewrites))
 
 
-def seal_row(db: Statements, op: Seal, data: bytes) -> dict[str, Any] | None:
+def seal_row(db: Database, op: Seal, data: bytes) -> dict[str, Any] | None:
     """The row of a sealed record, without its data; None if the store has other records than it was made of.
 
     Raises DamagedRecord if the seal has other events than the records that it replaces.

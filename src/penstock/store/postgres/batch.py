@@ -19,8 +19,8 @@ from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
 from penstock.store.contract import Commit, Operation, Result
 from penstock.store.postgres.arrays import Blobs, Numbers, Texts
-from penstock.store.postgres.database import Database
-from penstock.store.postgres.history import PostgresHistory
+from penstock.store.postgres.database import PostgresDatabase
+from penstock.store.postgres.reader import PostgresReader
 from penstock.store.postgres.upkeep import PostgresStages, Vacuum, erase, seal
 from penstock.store.record import Record
 from penstock.store.tables import appends, consumers, transactions
@@ -65,8 +65,8 @@ class Start(NamedTuple):
     """The names of settings that must be on and are not, separated by blanks."""
 
 
-class Appender(appends.Appender[Database]):
-    def __init__(self, db: Database, history: PostgresHistory, writer: UUID, cache_max: int) -> None:
+class Appender(appends.Appender):
+    def __init__(self, db: PostgresDatabase, history: PostgresReader, writer: UUID, cache_max: int) -> None:
         super().__init__(db, cache_max)
         self._history = history
         self._writer = writer
@@ -102,7 +102,6 @@ class Appender(appends.Appender[Database]):
         self._contexts |= {name: ContextState(*row) for name, *row in contexts}
 
     def look_up(self, keys: Iterable[StreamKey]) -> None:
-        """Load streams together, because one by one each would be a round trip."""
         unknown, _ = self.unknown(keys)
         asked = [key for key in unknown if key not in self._staged_streams and key not in self._absent]
         if asked:
@@ -182,13 +181,21 @@ def settle(transaction: contract.Transaction, pending: Pending) -> contract.Outc
         return error
 
 
-class Batch(transactions.Batch[Database]):
+class Batch(transactions.Batch):
     """One batch on PostgreSQL. It loads the marks of producers at its beginning, and saves them at its end."""
 
+    db: PostgresDatabase
     appender: Appender
 
     def __init__(
-        self, db: Database, appender: Appender, known_logs: KnownLogs, vacuum: Vacuum, *, now: int, recorded: int
+        self,
+        db: PostgresDatabase,
+        appender: Appender,
+        known_logs: KnownLogs,
+        vacuum: Vacuum,
+        *,
+        now: int,
+        recorded: int,
     ) -> None:
         super().__init__(db, appender, known_logs, PostgresStages(db, appender))
         self._vacuum = vacuum

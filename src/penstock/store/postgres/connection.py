@@ -25,7 +25,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.store.postgres import arrays
-from penstock.store.tables.queries import load_queries
+from penstock.store.tables.database import load_queries
 
 QUERIES: Final = load_queries("penstock.store.postgres", "queries.sql")
 

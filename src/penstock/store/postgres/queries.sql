@@ -850,8 +850,7 @@ SELECT id FROM streams WHERE context_id = %(context_id)s AND name = %(name)s;
 
 -- name: import_top
 INSERT INTO contexts (id, name, events, commits, streams, bytes, top, block)
-SELECT id, name, 0, 0, 0, 0, top, block
-FROM unnest(%(ids)s::bigint[], %(names)s::text[], %(tops)s::bigint[], %(blocks)s::bigint[]) AS found (id, name, top, block)
+VALUES (%s, %s, 0, 0, 0, 0, %s, %s)
 ON CONFLICT (id) DO UPDATE SET top = excluded.top, block = excluded.block;
 
 -- name: import_head

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Collection
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psycopg
 
@@ -18,16 +18,12 @@ from penstock.store.contract import Erase, Seal, Stage, WriteOutput
 from penstock.store.postgres import arrays
 from penstock.store.postgres.arrays import Blobs, Numbers, Texts
 from penstock.store.postgres.connection import Target
-from penstock.store.postgres.database import Database
+from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.record import Record
 from penstock.store.seals import is_current, seal_row
 from penstock.store.stages import Unit, low_of
-from penstock.store.tables.appends import StreamKey
 from penstock.store.tables.erasures import Entry, Step
 from penstock.store.tables.stages import Stages
-
-if TYPE_CHECKING:
-    from penstock.store.postgres.batch import Appender
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +32,16 @@ STEP_BYTES_MAX: Final = 4 << 20
 CANCEL_S_MAX: Final = 1.0
 
 
-def erase(db: Database, op: Erase, now: int, vacuumed: Collection[int]) -> int:
+def erase(db: PostgresDatabase, op: Erase, now: int, vacuumed: Collection[int]) -> int:
     """One step of the oldest erasures; answers how many are open after it. Erasures in `vacuumed` are finished."""
     if vacuumed:
         db.later("finish_erasures", {"ids": Numbers(vacuumed), "now": now})
     return _Step(db, op.records_max, STEP_BYTES_MAX).run()
 
 
-class _Step(Step[Database]):
+class _Step(Step):
+    _db: PostgresDatabase
+
     def _remove_output(self, iterator: int, entry: Entry) -> int:
         values = {"id": iterator, "ordinal": entry.done, "limit": self.records_left, "bytes_max": STEP_BYTES_MAX}
         rows = self._db.rows("remove_outputs", values)
@@ -55,7 +53,7 @@ class _Step(Step[Database]):
         self._db.later("replace_record", {"position": record.position, "data": data})
 
 
-def seal(db: Database, op: Seal) -> bool:
+def seal(db: PostgresDatabase, op: Seal) -> bool:
     """Replace records by the merged one if nothing has changed since the merge."""
     if not is_current(db, op):
         return False
@@ -69,10 +67,8 @@ def seal(db: Database, op: Seal) -> bool:
     return True
 
 
-class PostgresStages(Stages[Database]):
+class PostgresStages(Stages):
     """Stages on PostgreSQL. VACUUM removes the old versions of their rows together with those of erasures."""
-
-    _appender: "Appender"
 
     def _add(self, number: int, op: Stage) -> None:
         columns = {
@@ -88,12 +84,7 @@ class PostgresStages(Stages[Database]):
         self._db.later("add_staged", columns)
 
     def _units(self, ids: list[int]) -> dict[int, Unit]:
-        units = {row[0]: Unit(*row[1:]) for row in self._db.rows("staged_units", {"ids": Numbers(ids)})}
-        self._look_up({(unit.context, unit.stream) for unit in units.values()})
-        return units
-
-    def _look_up(self, keys: Collection[StreamKey]) -> None:
-        self._appender.look_up(keys)
+        return {row[0]: Unit(*row[1:]) for row in self._db.rows("staged_units", {"ids": Numbers(ids)})}
 
     def _remove(self, ids: Collection[int]) -> None:
         numbers = {"ids": Numbers(ids)}
@@ -118,7 +109,7 @@ class Vacuum:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._thread: threading.Thread | None = None
-        self._db: Database | None = None
+        self._db: PostgresDatabase | None = None
         self._emptied: list[int] = []
 
     def take(self) -> list[int]:
@@ -137,7 +128,7 @@ class Vacuum:
 
     def _work(self) -> None:
         try:
-            with closing(Database(self._target, write=True)) as db:
+            with closing(PostgresDatabase(self._target, write=True)) as db:
                 self._db = db
                 cleared = [number for (number,) in db.rows("cleared_erasures")]
                 for table in ("records", "outputs", "staged") if cleared else ():

@@ -31,7 +31,7 @@ from penstock.store.contract import Seal, Stage
 from penstock.store.erasure_filter import Hidden
 from penstock.store.record import Record
 from penstock.store.seals import is_current, seal_row
-from penstock.store.sqlite.database import PAGE_BYTES, Database
+from penstock.store.sqlite.database import PAGE_BYTES, SqliteDatabase
 from penstock.store.stages import FLUSH_BYTES, Unit, low_of
 from penstock.store.tables.erasures import Entry, Step
 from penstock.store.tables.stages import Stages
@@ -108,13 +108,13 @@ def first_group(
 
 
 @contextmanager
-def guarded(db: Database, table: Table, rows: Group) -> Iterator[None]:
+def guarded(db: SqliteDatabase, table: Table, rows: Group) -> Iterator[None]:
     """Blank everything that SQLite may move while a group of rows is removed."""
     with blank(db, table, [*rows.kept, *neighbours(db, table, rows.removed[0], rows.removed[-1])]):
         yield
 
 
-def neighbours(db: Database, table: Table, low: int, high: int) -> list[Value]:
+def neighbours(db: SqliteDatabase, table: Table, low: int, high: int) -> list[Value]:
     """The values that SQLite may move when rows between two numbers are added, removed or grow."""
     found: list[Value] = []
     for query, row in ((table.before, low), (table.after, high)):
@@ -140,7 +140,7 @@ def movable(values: Iterable[Value]) -> int:
 
 
 @contextmanager
-def blank(db: Database, table: Table, values: Iterable[Value]) -> Iterator[None]:
+def blank(db: SqliteDatabase, table: Table, values: Iterable[Value]) -> Iterator[None]:
     """These values are zeros inside, and restored afterwards."""
     before: list[tuple[str, int, bytes]] = []
     try:
@@ -154,14 +154,16 @@ def blank(db: Database, table: Table, values: Iterable[Value]) -> Iterator[None]
             db.overwrite(table.name, column, row, data)
 
 
-class ErasureStep(Step[Database]):
+class ErasureStep(Step):
     """A step of the oldest erasures.
 
     `unreadable` are the first positions of records whose pages are damaged. SQLite writes nothing more in a transaction
     that met a damaged page, so the step adds the record and fails, and the next step skips it.
     """
 
-    def __init__(self, db: Database, records_max: int, unreadable: set[int]) -> None:
+    _db: SqliteDatabase
+
+    def __init__(self, db: SqliteDatabase, records_max: int, unreadable: set[int]) -> None:
         super().__init__(db, records_max, STEP_BYTES_MAX)
         self._unreadable = unreadable
 
@@ -207,7 +209,7 @@ class ErasureStep(Step[Database]):
             yield ordinal if owner == iterator else None, numbers
 
 
-def seal(db: Database, op: Seal, unsealable: set[int]) -> bool:
+def seal(db: SqliteDatabase, op: Seal, unsealable: set[int]) -> bool:
     """Replace records by the merged one if nothing has changed since the merge.
 
     If a page is damaged, it raises and adds the first position to `unsealable`. The next attempt only moves the mark.
@@ -235,8 +237,10 @@ def seal(db: Database, op: Seal, unsealable: set[int]) -> bool:
     return True
 
 
-class SqliteStages(Stages[Database]):
+class SqliteStages(Stages):
     """Stages on SQLite. Tasks of several jobs stage at the same time, so the rows of a stage lie between others."""
+
+    _db: SqliteDatabase
 
     def _add(self, number: int, op: Stage) -> None:
         rows = [

@@ -17,7 +17,7 @@ from penstock.store import contract
 from penstock.store.contract import Operation, Outcome, Result
 from penstock.store.record import Record
 from penstock.store.sqlite import schema, secure_delete
-from penstock.store.sqlite.database import PAGE_BYTES, Checkpointer, Database, translate
+from penstock.store.sqlite.database import PAGE_BYTES, Checkpointer, SqliteDatabase, translate
 from penstock.store.sqlite.directory import (
     FILE_NAME,
     is_served,
@@ -30,16 +30,14 @@ from penstock.store.sqlite.directory import (
 from penstock.store.tables import appends, transactions
 from penstock.store.tables.appends import StreamState
 from penstock.store.tables.consumers import Deferred, allocated, reoffered
-from penstock.store.tables.history import Located, StreamRange
 from penstock.store.tables.logs import KnownLogs
-from penstock.store.tables.reader import Reader
+from penstock.store.tables.store import Store
 from penstock.store.tables.transactions import HANDLERS, stored_results, waited
 
 log = logging.getLogger(__name__)
 
 STREAM_CACHE_MAX: Final = 100_000
 WAL_BYTES_MAX: Final = 32 << 20
-COMMITS_PER_QUERY: Final = 256
 WORTH_BYTES: Final = 16 << 20
 WORTH_SHARE: Final = 0.1
 REST_SHARE: Final = 0.5
@@ -54,9 +52,10 @@ Clock = Callable[[], int]
 """Nanoseconds since 1970."""
 
 
-class SqliteReader(Reader[Database]):
+class SqliteReader(Store):
     """A store that is open for reading, next to the process that writes it."""
 
+    db: SqliteDatabase
     positions_per_query: ClassVar[int] = 1 << 16
     last_name: ClassVar[str | bytes] = b""
     """SQLite sorts a blob after any text, even after a damaged one."""
@@ -67,8 +66,8 @@ class SqliteReader(Reader[Database]):
         self._vfs = vfs
         self.db = self._open()
 
-    def _open(self) -> Database:
-        database = Database(self.directory, create=False, write=False, vfs=self._vfs)
+    def _open(self) -> SqliteDatabase:
+        database = SqliteDatabase(self.directory, create=False, write=False, vfs=self._vfs)
         if schema.check(database, self.directory) < schema.SCHEMA_VERSION:
             database.close()
             raise ReadFailure(f"{self.directory} has an older schema; start a server on it once")
@@ -76,9 +75,6 @@ class SqliteReader(Reader[Database]):
 
     def now(self) -> int:
         return ticks_of_unix_ns(self._clock())
-
-    def identity(self) -> contract.StoreIdentity:
-        return contract.StoreIdentity(*self.db.row("identity"))
 
     def stats(self) -> StoreStats:
         files = (self.directory / name for name in (FILE_NAME, f"{FILE_NAME}-wal"))
@@ -94,35 +90,14 @@ class SqliteReader(Reader[Database]):
             return None
         return found.f_bavail * found.f_frsize
 
-    def close(self) -> None:
-        self.db.close()
-
-    def _records_of_stream(self, wanted: StreamRange, first: int, _events: int) -> Iterator[Located]:
-        name, step = ("commits_backward", -1) if wanted.backward else ("commits_forward", 1)
-        values = {"stream_id": wanted.stream_id, "sequence": first, "limit": COMMITS_PER_QUERY}
-        if wanted.backward:
-            # Start at the commit that holds the first sequence.
-            start = self.db.row("commits_forward", {**values, "limit": 1})
-            values["sequence"] = start[0] if start else -1
-        record: Record | None = None
-        while rows := self.db.rows(name, values):
-            for last, position in rows:
-                if wanted.backward and last < wanted.end:
-                    return
-                if record is None or not record.position <= position <= record.last:
-                    found = self.db.row("record_at", {"position": position})
-                    record = Record(found[1], found[0]) if found else None
-                    if record is None or record.last < position:
-                        raise DamagedRecord(position, "it is missing")
-                    yield record, position
-                if not wanted.backward and last >= wanted.end:
-                    return
-                values["sequence"] = last + step
+    def _records_holding(self, positions: Sequence[int], _step: int) -> list[Record]:
+        row = self.db.row("record_at", {"position": positions[0]})
+        return [Record(row[1], row[0])] if row else []
 
     def _outputs(self, iterator: int, ordinal: int, _limits: contract.ReadLimits) -> Iterator[tuple[int, int, bytes]]:
         return self.db.each("outputs_from", {"id": iterator, "ordinal": ordinal})
 
-    def _pages(self) -> Iterator[contract.Finding]:
+    def _file_findings(self) -> Iterator[contract.Finding]:
         """SQLite's own check of its file; next to a server, of its smaller tables only.
 
         The check is one long read, and a server's WAL would grow all the while. Other checks read the large tables in
@@ -138,10 +113,10 @@ class SqliteReader(Reader[Database]):
                 yield contract.Finding("file", str(translate(error)))
 
 
-class _Appender(appends.Appender[Database]):
+class _Appender(appends.Appender):
     """Appends on SQLite. This process alone writes, so it keeps stream heads and context counters in memory."""
 
-    def __init__(self, db: Database, history: SqliteReader, cache_max: int) -> None:
+    def __init__(self, db: SqliteDatabase, history: SqliteReader, cache_max: int) -> None:
         super().__init__(db, cache_max)
         self._history = history
         self.head = db.value("head") or 0
@@ -178,8 +153,10 @@ class _Appender(appends.Appender[Database]):
         return self._history.stored_ids(commit.context, commit.stream, commit.expected, last)
 
 
-class _Batch(transactions.Batch[Database]):
+class _Batch(transactions.Batch):
     """Batches on SQLite, one after the other."""
+
+    db: SqliteDatabase
 
     def __init__(self, store: "SqliteStore", cache_max: int) -> None:
         db = store.db
@@ -311,12 +288,12 @@ class SqliteStore(SqliteReader):
             self._load()
             undo.pop_all()
 
-    def _connect(self) -> Database:
-        return Database(self.directory, create=True, write=True, vfs=self._vfs)
+    def _connect(self) -> SqliteDatabase:
+        return SqliteDatabase(self.directory, create=True, write=True, vfs=self._vfs)
 
-    def _open(self) -> Database:
+    def _open(self) -> SqliteDatabase:
         # Check first: to connect for writing already changes a file, which may belong to another program.
-        with closing(Database(self.directory, create=True, write=False, vfs=self._vfs)) as untouched:
+        with closing(SqliteDatabase(self.directory, create=True, write=False, vfs=self._vfs)) as untouched:
             schema.check(untouched, self.directory)
         database = self._connect()
         try:

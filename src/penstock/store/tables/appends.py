@@ -6,9 +6,9 @@ together, just before the commit or before a read that needs them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import InvalidRequest, VersionConflict
 from penstock.model import ANY, Appended, check_context, check_stream
@@ -16,7 +16,7 @@ from penstock.model.events import random_id
 from penstock.store.contract import LOG_CONTEXT, Commit
 from penstock.store.record import encode_commit
 from penstock.store.seals import BLOCK_BITS
-from penstock.store.tables.queries import Db
+from penstock.store.tables.database import Database
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -54,10 +54,10 @@ class Savepoint(NamedTuple):
     log_bytes: dict[str, int]
 
 
-class Appender(ABC, Generic[Db]):
+class Appender(ABC):
     """The state behind appends. One batch at a time: begin, place commits, flush, settle."""
 
-    def __init__(self, db: Db, cache_max: int) -> None:
+    def __init__(self, db: Database, cache_max: int) -> None:
         self._db = db
         self._cache_max = cache_max
         self._streams: dict[StreamKey, StreamState] = {}
@@ -155,6 +155,10 @@ class Appender(ABC, Generic[Db]):
         """A stream's last sequence, with this batch."""
         key = (context, stream)
         return (self._staged_streams.get(key) or self._streams.get(key) or self._load_stream(key)).head
+
+    def look_up(self, _keys: Iterable[StreamKey]) -> None:
+        """Load streams together, if the backend would wait for each alone."""
+        return
 
     def settle(self) -> None:
         """The database has committed the batch: the staged state is now the known state."""

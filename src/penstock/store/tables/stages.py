@@ -9,7 +9,7 @@ does with erased contents.
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from struct import pack
-from typing import Any, Generic
+from typing import Any
 
 from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, OutputMoved, StageLost, VersionConflict
 from penstock.model import Installed, IteratorKind, Winner
@@ -17,15 +17,15 @@ from penstock.store import outputs, stages
 from penstock.store.contract import Install, Placed, Publish, Stage, WriteOutput
 from penstock.store.outputs import Row, Rows
 from penstock.store.stages import FLUSH_BYTES, Unit
-from penstock.store.tables.appends import Appender, StreamKey
+from penstock.store.tables.appends import Appender
+from penstock.store.tables.database import Database
 from penstock.store.tables.logs import iterator_of
-from penstock.store.tables.queries import Db
 
 
-class Stages(ABC, Generic[Db]):
+class Stages(ABC):
     """The stages of a store, inside a transaction."""
 
-    def __init__(self, db: Db, appender: Appender[Db]) -> None:
+    def __init__(self, db: Database, appender: Appender) -> None:
         self._db = db
         self._appender = appender
 
@@ -54,7 +54,7 @@ class Stages(ABC, Generic[Db]):
         job = {"job": op.job}
         self._keep_winners(op.job, op.winners)
         expected = self._db.rows("staged_expected", job)
-        self._look_up([(context, stream) for context, stream, *_ in expected])
+        self._appender.look_up([(context, stream) for context, stream, *_ in expected])
         for context, stream, low, high in expected:
             if low != high:
                 reason = f"of stream {stream} in context {context} is {low} in one row and {high} in another"
@@ -126,13 +126,11 @@ class Stages(ABC, Generic[Db]):
         for number, size in (*self._db.rows("staged_order", {"job": job}), (None, FLUSH_BYTES)):
             if ids and total + size > FLUSH_BYTES:
                 found = self._units(ids)
+                self._appender.look_up({(unit.context, unit.stream) for unit in found.values()})
                 yield from (found[each] for each in ids)
                 ids, total = [], 0
             ids.append(number)
             total += size
-
-    def _look_up(self, keys: Collection[StreamKey], /) -> None:
-        """Load streams into the appender; a backend with slow round trips loads all at once."""
 
     @abstractmethod
     def _add(self, number: int, op: Stage, /) -> None: ...
@@ -155,7 +153,7 @@ class _Installation:
     so the installation skips as many items as the iterator has by now.
     """
 
-    def __init__(self, stages: Stages[Any], db: Any, op: Install) -> None:
+    def __init__(self, stages: Stages, db: Any, op: Install) -> None:
         row = db.row("iterator_numbered", {"id": op.iterator})
         if row is None:
             raise IteratorNotFound(f"of number {op.iterator}")

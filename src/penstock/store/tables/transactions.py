@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from struct import Struct
-from typing import Any, Final, Generic
+from typing import Any, Final
 
 from penstock.errors import InvalidRequest, MarkSuperseded, PenstockError, StoreError, VersionConflict
 from penstock.model import Appended, ProducerMark, Published, check_name
@@ -19,8 +19,8 @@ from penstock.store.contract import Commit, Operation, Publish, Result
 from penstock.store.tables import consumers, erasures, logs
 from penstock.store.tables.appends import Appender
 from penstock.store.tables.consumers import Deferred
+from penstock.store.tables.database import Database
 from penstock.store.tables.logs import KnownLogs
-from penstock.store.tables.queries import Db
 from penstock.store.tables.stages import Stages
 
 NUMBER_MAX: Final = (1 << 63) - 1
@@ -113,7 +113,7 @@ def receipts(ops: Sequence[Operation]) -> Iterator[Operation]:
 # --- carrying out ---------------------------------------------------------------------------------------------
 
 
-class Batch(ABC, Generic[Db]):
+class Batch(ABC):
     """A batch of transactions inside one transaction of the database."""
 
     refusal: PenstockError | None = None
@@ -121,7 +121,7 @@ class Batch(ABC, Generic[Db]):
     now: int
     recorded: int
 
-    def __init__(self, db: Db, appender: Appender[Db], known_logs: KnownLogs, stages: Stages[Db]) -> None:
+    def __init__(self, db: Database, appender: Appender, known_logs: KnownLogs, stages: Stages) -> None:
         self.db = db
         self.appender = appender
         self.known_logs = known_logs
@@ -235,14 +235,14 @@ class Batch(ABC, Generic[Db]):
         return False
 
 
-def _delete(batch: Batch[Any], result: Result) -> Result:
+def _delete(batch: Batch, result: Result) -> Result:
     """After a deletion: forget the logs, and drop the staged output of iterators that are gone."""
     batch.known_logs.forget()
     batch.stages.drop_orphans()
     return result
 
 
-HANDLERS: Final[dict[type[Operation], Callable[[Batch[Any], Any], Result | Deferred]]] = {
+HANDLERS: Final[dict[type[Operation], Callable[[Batch, Any], Result | Deferred]]] = {
     Commit: lambda batch, op: batch.appender.place(op),
     contract.RequireLog: lambda batch, op: batch.known_logs.require(op.name),
     contract.Register: lambda batch, op: consumers.register(batch.db, op),
