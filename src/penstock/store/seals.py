@@ -150,7 +150,7 @@ def is_current(db: Database, op: Seal) -> bool:
 
 
 def seal_row(db: Database, op: Seal, data: bytes) -> dict[str, Any] | None:
-    """The row of a sealed record, without its data; None if the store has other records than it was made of.
+    """The row of a sealed record; None if the store has other records than it was made of.
 
     Raises DamagedRecord if the seal has other events than the records that it replaces.
     """
@@ -160,4 +160,4 @@ def seal_row(db: Database, op: Seal, data: bytes) -> dict[str, Any] | None:
         return None
     if not is_merge(sealed, db.rows("unsealed_records", {"low": op.first, "high": op.last})):
         raise DamagedRecord(op.first, "it was to take the place of records that have other events")
-    return {"position": op.first, "count": count, "context_id": context_id, "stream_id": stream_id}
+    return {"position": op.first, "count": count, "context_id": context_id, "stream_id": stream_id, "data": data}

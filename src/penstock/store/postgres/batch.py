@@ -13,21 +13,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from penstock.errors import NotDurable, PenstockError, StoreError
+from penstock.errors import PenstockError, StoreError
 from penstock.model import Appended, ProducerMark, check_context, check_stream
 from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
-from penstock.store.contract import Commit, Operation, Result
+from penstock.store.contract import BatchTimes, Commit, Operation, Result
 from penstock.store.postgres.arrays import Blobs, Numbers, Texts
 from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.postgres.reader import PostgresReader
-from penstock.store.postgres.upkeep import PostgresStages, Vacuum, erase, seal
+from penstock.store.postgres.upkeep import ErasureStep, PostgresStages
 from penstock.store.record import Record
-from penstock.store.tables import appends, consumers, transactions
-from penstock.store.tables.appends import ContextState, StreamKey, StreamState
+from penstock.store.tables import consumers
+from penstock.store.tables.appends import Appender, ContextState, StreamKey, StreamState
 from penstock.store.tables.consumers import Deferred, allocated, reoffered
 from penstock.store.tables.logs import KnownLogs
-from penstock.store.tables.transactions import Pending, receipts, stored_results, waited
+from penstock.store.tables.transactions import Batch, Pending, stored_results, waited
 
 _IN_MEMORY: Final = (Commit, contract.RequireLog)
 """Operations that send nothing, so the appender alone can roll them back."""
@@ -65,7 +65,7 @@ class Start(NamedTuple):
     """The names of settings that must be on and are not, separated by blanks."""
 
 
-class Appender(appends.Appender):
+class PostgresAppender(Appender):
     def __init__(self, db: PostgresDatabase, history: PostgresReader, writer: UUID, cache_max: int) -> None:
         super().__init__(db, cache_max)
         self._history = history
@@ -181,33 +181,21 @@ def settle(transaction: contract.Transaction, pending: Pending) -> contract.Outc
         return error
 
 
-class Batch(transactions.Batch):
+class PostgresBatch(Batch):
     """One batch on PostgreSQL. It loads the marks of producers at its beginning, and saves them at its end."""
 
     db: PostgresDatabase
-    appender: Appender
+    appender: PostgresAppender
 
     def __init__(
-        self,
-        db: PostgresDatabase,
-        appender: Appender,
-        known_logs: KnownLogs,
-        vacuum: Vacuum,
-        *,
-        now: int,
-        recorded: int,
+        self, db: PostgresDatabase, appender: PostgresAppender, known_logs: KnownLogs, times: BatchTimes
     ) -> None:
         super().__init__(db, appender, known_logs, PostgresStages(db, appender))
-        self._vacuum = vacuum
-        self.now = now
-        self.recorded = recorded
+        self.now, self.recorded = times
         self.careful = False
-        self.refusal: NotDurable | None = None
-        self._marks: dict[str, tuple[int, bytes]] = {}
-        self._known_producers: set[str] = set()
-        self._used_producers: set[str] = set()
-        self.has_erased = False
-        """Whether the batch had a step of an erasure."""
+        self._marks: dict[str, tuple[int, bytes] | None] = {}
+        """The number and results of each known producer; None if it has none."""
+        self._used_marks: dict[str, tuple[int, bytes]] = {}
         self.has_changed_logs = False
         self.changed_queues: set[int] = set()
 
@@ -244,48 +232,35 @@ class Batch(transactions.Batch):
         finally:
             self.appender.release()
 
-    def has_open_receipts(self, ops: Sequence[Operation]) -> bool:
-        if not (found := list(receipts(ops))):
-            return False
-        self.db.command("SAVEPOINT transaction_")
-        has_changed = any(waited(self.apply(op)) for op in found)
-        self.db.command("ROLLBACK TO transaction_")
-        self.db.command("RELEASE transaction_")
-        return has_changed
-
     # -- marks
 
     def load_marks(self, rows: list[Any], names: set[str]) -> None:
-        self._known_producers |= names
+        self._marks |= dict.fromkeys(names)
         self._marks |= {name: (number, result) for name, number, result in rows}
 
     def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
-        if mark.producer not in self._known_producers:
+        if mark.producer not in self._marks:
             names = {mark.producer}
             self.load_marks(self.db.rows("batch_producers", {"names": Texts(names)}), names)
-        found = self._marks.get(mark.producer)
+        found = self._marks[mark.producer]
         return stored_results(mark, *found) if found else None
 
     def save_mark(self, mark: ProducerMark, results: bytes) -> None:
         # After the whole transaction, so there is nothing to roll back.
-        self._marks[mark.producer] = (mark.number, results)
-        self._used_producers.add(mark.producer)
+        self._marks[mark.producer] = self._used_marks[mark.producer] = (mark.number, results)
 
     def send_marks(self) -> None:
-        if self._used_producers:
-            names = sorted(self._used_producers)
-            numbers = Numbers(self._marks[name][0] for name in names)
-            results = Blobs(self._marks[name][1] for name in names)
-            values = {"names": Texts(names), "numbers": numbers, "results": results, "used": self.recorded}
-            self.db.later("save_producers", values)
-            self._used_producers.clear()
+        if self._used_marks:
+            names = sorted(self._used_marks)
+            numbers, results = zip(*(self._used_marks[name] for name in names), strict=True)
+            values = {"names": Texts(names), "numbers": Numbers(numbers), "results": Blobs(results)}
+            self.db.later("save_producers", {**values, "used": self.recorded})
+            self._used_marks.clear()
 
     def expire_producers(self, op: contract.ExpireProducers) -> Deferred:
         self.send_marks()
-        gone = self.db.send("expire_producers", {"before": op.before, "limit": op.limit})
         self._marks.clear()
-        self._known_producers.clear()
-        return Deferred(lambda: len(gone()))
+        return super().expire_producers(op)
 
     # -- operations
 
@@ -314,14 +289,9 @@ class Batch(transactions.Batch):
         state = self.db.send("reoffer", {**values, **columns})
         return Deferred(lambda: reoffered(op, state()))
 
-    def erase(self, op: contract.Erase) -> int:
-        self.has_erased = True
-        self.appender.flush()
-        return erase(self.db, op, self.recorded, self._vacuum.take())
+    def erasure_step(self, records_max: int) -> ErasureStep:
+        return ErasureStep(self.db, records_max)
 
-    def seal(self, op: contract.Seal) -> bool:
-        self.appender.flush()
-        return seal(self.db, op)
-
-    def give_back(self, _op: contract.GiveBack) -> int:
-        return 0  # PostgreSQL reuses free space and keeps it.
+    def replace_records(self, op: contract.Seal, row: dict[str, Any]) -> None:
+        self.db.later("delete_records", {"first": op.first, "last": op.last})
+        self.db.later("add_record", row)

@@ -631,8 +631,8 @@ WHERE finished IS NULL AND done < last ORDER BY id LIMIT %(limit)s;
 UPDATE erasures SET done = %(done)s, damaged = damaged + %(damaged)s, rewritten = pg_current_xact_id()
 WHERE id = %(id)s;
 
--- name: finish_erasures
-UPDATE erasures SET finished = %(now)s WHERE id = ANY (%(ids)s::bigint[]) AND finished IS NULL;
+-- name: finish_erasure
+UPDATE erasures SET finished = %(now)s WHERE id = %(id)s AND finished IS NULL;
 
 -- name: rewritten
 UPDATE state SET rewrites = rewrites + 1;

@@ -19,7 +19,7 @@ from penstock.model import check_name, ticks_of_unix_ns
 from penstock.store.contract import BatchTimes, Commit, Outcome, RequireLog, Transaction
 from penstock.store.postgres import connection, schema
 from penstock.store.postgres.arrays import Texts
-from penstock.store.postgres.batch import Appender, Batch, Redo, Start, settle
+from penstock.store.postgres.batch import PostgresAppender, PostgresBatch, Redo, Start, settle
 from penstock.store.postgres.database import WRITE, PostgresDatabase
 from penstock.store.postgres.notifications import PostgresListener, payload
 from penstock.store.postgres.reader import Clock, PostgresReader
@@ -74,7 +74,7 @@ class PostgresStore(PostgresReader):
         return database
 
     def _load(self) -> None:
-        self._appender = Appender(self.db, self, self.id, self._stream_cache_max)
+        self._appender = PostgresAppender(self.db, self, self.id, self._stream_cache_max)
         self._known_logs = KnownLogs(self.db, self._stream_cache_max)
         self._is_alone = False
         self._recorded = 0
@@ -124,7 +124,7 @@ class PostgresStore(PostgresReader):
         self._appender.forget()
         self._known_logs.forget()
 
-    def _begin(self, transactions: Sequence[Transaction]) -> tuple[Start, Batch]:
+    def _begin(self, transactions: Sequence[Transaction]) -> tuple[Start, PostgresBatch]:
         """Take the lock and load what the batch needs, in one round trip if no other store object writes."""
         needs = _Needs.of(transactions)
         if not self._is_alone:
@@ -148,8 +148,8 @@ class PostgresStore(PostgresReader):
             answers()
             answers = self._ask(needs)
         answers()
-        times = {"now": now, "recorded": self._recorded}
-        batch = Batch(self.db, self._appender, self._known_logs, self._vacuum, **times)
+        batch = PostgresBatch(self.db, self._appender, self._known_logs, self.batch_times)
+        batch.emptied = self._vacuum.take()
         batch.refusal = connection.refusal_of(start.switched_off)
         batch.load_marks(producers(), needs.producers)
         return start, batch
@@ -171,7 +171,7 @@ class PostgresStore(PostgresReader):
 
         return load
 
-    def _notice(self, batch: Batch) -> str:
+    def _notice(self, batch: PostgresBatch) -> str:
         """The notice of this commit for other servers, which may wait for it."""
         streams = self._appender.changed_streams
         if not (streams or batch.has_changed_logs or batch.changed_queues):

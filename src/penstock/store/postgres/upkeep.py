@@ -1,4 +1,4 @@
-"""Erasures, seals and stages on PostgreSQL, and VACUUM.
+"""Erasures and stages on PostgreSQL, and VACUUM.
 
 PostgreSQL keeps old versions of rows until VACUUM removes them. An erasure is finished only after that. Then no
 statement can bring the contents back. Their bytes may stay in unused parts of the tables' files until something else is
@@ -14,13 +14,11 @@ from typing import Final
 import psycopg
 
 from penstock.errors import PenstockError
-from penstock.store.contract import Erase, Seal, Stage, WriteOutput
-from penstock.store.postgres import arrays
+from penstock.store.contract import Stage
 from penstock.store.postgres.arrays import Blobs, Numbers, Texts
 from penstock.store.postgres.connection import Target
 from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.record import Record
-from penstock.store.seals import is_current, seal_row
 from penstock.store.stages import Unit, low_of
 from penstock.store.tables.erasures import Entry, Step
 from penstock.store.tables.stages import Stages
@@ -32,15 +30,11 @@ STEP_BYTES_MAX: Final = 4 << 20
 CANCEL_S_MAX: Final = 1.0
 
 
-def erase(db: PostgresDatabase, op: Erase, now: int, vacuumed: Collection[int]) -> int:
-    """One step of the oldest erasures; answers how many are open after it. Erasures in `vacuumed` are finished."""
-    if vacuumed:
-        db.later("finish_erasures", {"ids": Numbers(vacuumed), "now": now})
-    return _Step(db, op.records_max, STEP_BYTES_MAX).run()
-
-
-class _Step(Step):
+class ErasureStep(Step):
     _db: PostgresDatabase
+
+    def __init__(self, db: PostgresDatabase, records_max: int) -> None:
+        super().__init__(db, records_max, STEP_BYTES_MAX)
 
     def _remove_output(self, iterator: int, entry: Entry) -> int:
         values = {"id": iterator, "ordinal": entry.done, "limit": self.records_left, "bytes_max": STEP_BYTES_MAX}
@@ -51,20 +45,6 @@ class _Step(Step):
 
     def _replace(self, record: Record, data: bytes) -> None:
         self._db.later("replace_record", {"position": record.position, "data": data})
-
-
-def seal(db: PostgresDatabase, op: Seal) -> bool:
-    """Replace records by the merged one if nothing has changed since the merge."""
-    if not is_current(db, op):
-        return False
-    if op.data is not None:
-        place = seal_row(db, op, op.data)
-        if place is None:
-            return False
-        db.later("delete_records", {"first": op.first, "last": op.last})
-        db.later("add_record", {**place, "data": op.data})
-    db.later("move_mark", {"position": op.next})
-    return True
 
 
 class PostgresStages(Stages):
@@ -90,10 +70,6 @@ class PostgresStages(Stages):
         numbers = {"ids": Numbers(ids)}
         self._db.later("delete_staged", numbers)
         self._db.later("delete_stages", numbers)
-
-    def write_output(self, op: WriteOutput) -> int:
-        arrays.check((op.iterator, op.source, op.next_source))
-        return super().write_output(op)
 
     def forget_state(self, iterator: int) -> None:
         self._db.later("forget_state", {"id": iterator})

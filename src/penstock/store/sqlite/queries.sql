@@ -387,7 +387,7 @@ SELECT id FROM erasures WHERE finished IS NULL AND done >= last;
 UPDATE erasures SET done = :done, damaged = damaged + :damaged WHERE id = :id;
 
 -- name: finish_erasure
-UPDATE erasures SET finished = ? WHERE id = ?;
+UPDATE erasures SET finished = :now WHERE id = :id;
 
 -- name: output_to_erase
 SELECT rowid FROM outputs WHERE iterator_id = :id AND ordinal >= :ordinal ORDER BY ordinal LIMIT 1;

@@ -22,7 +22,7 @@ has been emptied after that.
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import apsw
 
@@ -30,7 +30,6 @@ from penstock.errors import DamagedRecord, StorageFailure
 from penstock.store.contract import Seal, Stage
 from penstock.store.erasure_filter import Hidden
 from penstock.store.record import Record
-from penstock.store.seals import is_current, seal_row
 from penstock.store.sqlite.database import PAGE_BYTES, SqliteDatabase
 from penstock.store.stages import FLUSH_BYTES, Unit, low_of
 from penstock.store.tables.erasures import Entry, Step
@@ -209,32 +208,26 @@ class ErasureStep(Step):
             yield ordinal if owner == iterator else None, numbers
 
 
-def seal(db: SqliteDatabase, op: Seal, unsealable: set[int]) -> bool:
-    """Replace records by the merged one if nothing has changed since the merge.
+def replace_records(db: SqliteDatabase, op: Seal, row: dict[str, Any], unsealable: set[int]) -> None:
+    """Replace the records of a seal by the merged one.
 
-    If a page is damaged, it raises and adds the first position to `unsealable`. The next attempt only moves the mark.
+    If a page is damaged, it raises and adds the first position to `unsealable`. The next attempt does nothing.
     """
-    if not is_current(db, op):
-        return False
-    if op.data is not None and op.first not in unsealable:
-        place = seal_row(db, op, op.data)
-        if place is None:
-            return False
-        try:
-            with blank(db, RECORDS, neighbours(db, RECORDS, op.first, op.last)):
-                db.later("blank_records", {"first": op.first, "last": op.last})
-                db.later("delete_records", {"first": op.first, "last": op.last})
-                db.later("add_blank_record", {**place, "size": len(op.data)})
-        except StorageFailure as error:
-            if isinstance(error.__cause__, apsw.CorruptError | UnicodeDecodeError):
-                # A page next to the records is damaged, and SQLite writes nothing more in this transaction. The records
-                # themselves are good.
-                log.warning("positions %d to %d are not sealed: %s", op.first, op.last, error.reason)
-                unsealable.add(op.first)
-            raise
-        db.overwrite(RECORDS.name, "data", op.first, op.data)
-    db.later("move_mark", {"position": op.next})
-    return True
+    if op.first in unsealable:
+        return
+    try:
+        with blank(db, RECORDS, neighbours(db, RECORDS, op.first, op.last)):
+            db.later("blank_records", {"first": op.first, "last": op.last})
+            db.later("delete_records", {"first": op.first, "last": op.last})
+            db.later("add_blank_record", {**row, "size": len(row["data"])})
+    except StorageFailure as error:
+        if isinstance(error.__cause__, apsw.CorruptError | UnicodeDecodeError):
+            # A page next to the records is damaged, and SQLite writes nothing more in this transaction. The records
+            # themselves are good.
+            log.warning("positions %d to %d are not sealed: %s", op.first, op.last, error.reason)
+            unsealable.add(op.first)
+        raise
+    db.overwrite(RECORDS.name, "data", op.first, row["data"])
 
 
 class SqliteStages(Stages):

@@ -27,12 +27,11 @@ from penstock.store.sqlite.directory import (
     take_lock,
     write_owner,
 )
-from penstock.store.tables import appends, transactions
-from penstock.store.tables.appends import StreamState
+from penstock.store.tables.appends import Appender, StreamState
 from penstock.store.tables.consumers import Deferred, allocated, reoffered
 from penstock.store.tables.logs import KnownLogs
 from penstock.store.tables.store import Store
-from penstock.store.tables.transactions import HANDLERS, stored_results, waited
+from penstock.store.tables.transactions import HANDLERS, Batch, stored_results, waited
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +112,7 @@ class SqliteReader(Store):
                 yield contract.Finding("file", str(translate(error)))
 
 
-class _Appender(appends.Appender):
+class SqliteAppender(Appender):
     """Appends on SQLite. This process alone writes, so it keeps stream heads and context counters in memory."""
 
     def __init__(self, db: SqliteDatabase, history: SqliteReader, cache_max: int) -> None:
@@ -153,20 +152,16 @@ class _Appender(appends.Appender):
         return self._history.stored_ids(commit.context, commit.stream, commit.expected, last)
 
 
-class _Batch(transactions.Batch):
+class SqliteBatch(Batch):
     """Batches on SQLite, one after the other."""
 
     db: SqliteDatabase
 
     def __init__(self, store: "SqliteStore", cache_max: int) -> None:
         db = store.db
-        appender = _Appender(db, store, cache_max)
+        appender = SqliteAppender(db, store, cache_max)
         super().__init__(db, appender, KnownLogs(db, cache_max), secure_delete.SqliteStages(db, appender))
         self._store = store
-        self.has_erased = False
-        """Whether the batch had a step of an erasure."""
-        self.emptied: list[int] = []
-        """Erasures that have left the WAL too."""
         self._gives_back = False
 
     def begin(self, now: int, recorded: int) -> None:
@@ -193,10 +188,6 @@ class _Batch(transactions.Batch):
     def save_mark(self, mark: ProducerMark, results: bytes) -> None:
         values = {"name": mark.producer, "number": mark.number, "result": results, "used": self.recorded}
         self.db.rows("save_producer", values)
-
-    def expire_producers(self, op: contract.ExpireProducers) -> Deferred:
-        gone = self.db.send("expire_producers", {"before": op.before, "limit": op.limit})
-        return Deferred(lambda: len(gone()))
 
     def allocate(self, op: contract.Allocate) -> Deferred:
         db, proposal, queue = self.db, op.proposal, {"queue_id": op.queue}
@@ -229,16 +220,11 @@ class _Batch(transactions.Batch):
             db.later("reoffer", {**queue, "first": first, "last": last, "count": count, "now": self.now})
         return Deferred(lambda: result)
 
-    def erase(self, op: contract.Erase) -> int:
-        self.appender.flush()
-        self.has_erased = True
-        if self.emptied:
-            self.db.run_many("finish_erasure", [(self.recorded, number) for number in self.emptied])
-        return secure_delete.ErasureStep(self.db, op.records_max, self._store.unreadable).run()
+    def erasure_step(self, records_max: int) -> secure_delete.ErasureStep:
+        return secure_delete.ErasureStep(self.db, records_max, self._store.unreadable)
 
-    def seal(self, op: contract.Seal) -> bool:
-        self.appender.flush()
-        return secure_delete.seal(self.db, op, self._store.unsealable)
+    def replace_records(self, op: contract.Seal, row: dict[str, Any]) -> None:
+        secure_delete.replace_records(self.db, op, row, self._store.unsealable)
 
     def give_back(self, op: contract.GiveBack) -> int:
         self.appender.flush()
@@ -309,7 +295,7 @@ class SqliteStore(SqliteReader):
         return apsw.SQLITE_OK
 
     def _load(self) -> None:
-        self._batch = _Batch(self, self._stream_cache_max)
+        self._batch = SqliteBatch(self, self._stream_cache_max)
         self._recorded = self._last_recorded()
         now = self.now()
         self.batch_times = contract.BatchTimes(now, max(now, self._recorded))
@@ -352,7 +338,7 @@ class SqliteStore(SqliteReader):
             self._checkpointer.committed(self._wal_pages, self.db)
         except Exception:
             log.exception("after a commit that is on disk")
-            self._batch = _Batch(self, self._stream_cache_max)
+            self._batch = SqliteBatch(self, self._stream_cache_max)
         return cast("list[Outcome]", outcomes)
 
     def recover(self) -> None:
