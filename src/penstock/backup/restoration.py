@@ -26,7 +26,7 @@ from penstock.store.contract import LOG_CONTEXT, Progressed, StoreIdentity, Stor
 from penstock.store.erasure_filter import Hidden, visible
 from penstock.store.record import Record
 from penstock.store.replacement import Replaced
-from penstock.store.slices import cut
+from penstock.store.rewrites import cut
 from penstock.store.tables.imports import StoreImport
 
 FINDINGS_SHOWN_MAX: Final = 3

@@ -35,7 +35,7 @@ class Hidden(NamedTuple):
 def visible(record: Record, hidden: Hidden) -> Record:
     """A record with tombstones in place of hidden events; the record itself if it has none."""
     # It needs NumPy, and most stores have nothing erased.
-    from penstock.store.tombstones import erased  # noqa: PLC0415
+    from penstock.store.rewrites import erased  # noqa: PLC0415
 
     return erased(record, hidden)
 

@@ -458,7 +458,7 @@ class Dedupe:
         """The records of the next step, without positions of earlier steps."""
         if records and records[0].position < self._reached:
             # It needs NumPy, and is rarely necessary.
-            from penstock.store.slices import cut  # noqa: PLC0415
+            from penstock.store.rewrites import cut  # noqa: PLC0415
 
             records = [cut(record, self._reached, record.last) for record in records if record.last >= self._reached]
         if records:

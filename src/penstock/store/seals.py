@@ -71,21 +71,18 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     return groups
 
 
-def checked(rows: Sequence[tuple[int, int, object]]) -> tuple[list[Record], int | None]:
-    """The records of a group from its rows of position, count and data: all up to the first that is damaged.
-
-    Also where the mark goes if one is: past the damaged record. None if all are whole.
-    """
+def checked(rows: Sequence[tuple[int, int, object]]) -> list[Record]:
+    """The records of rows of position, count and data: all up to the first that is damaged."""
     records: list[Record] = []
     for position, count, data in rows:
         try:
             record = Record(data, position)
         except DamagedRecord:
-            return records, position + count
+            break
         if record.count != count:
-            return records, position + count
+            break
         records.append(record)
-    return records, None
+    return records
 
 
 def merge(records: Sequence[Record]) -> bytes:
@@ -121,8 +118,8 @@ def is_merge(merged: Record, rows: Sequence[tuple[int, int, object]]) -> bool:
     datas = [data for _, _, data in rows if isinstance(data, bytes)]
     if len(datas) == merged.count == len(rows) and is_merge_of_ones(merged, datas):
         return True
-    records, damaged = checked(rows)
-    return damaged is None and bool(records) and merge(records) == merged.data
+    records = checked(rows)
+    return bool(records) and len(records) == len(rows) and merge(records) == merged.data
 
 
 def next_seal(store: "Store") -> Seal | None:

@@ -114,13 +114,13 @@ class PostgresAppender(Appender):
         return list(self._staged_streams)
 
     def flush(self) -> None:
-        if not self._records:
+        if not self._rows.records:
             return
-        if self._new_streams:
-            ids, contexts, names = zip(*self._new_streams, strict=True)
+        if self._rows.streams:
+            ids, contexts, names = zip(*self._rows.streams, strict=True)
             values = {"ids": Numbers(ids), "contexts": Numbers(contexts), "names": Texts(names)}
             self._db.later("add_streams", values)
-        positions, counts, record_contexts, record_streams, data = zip(*self._records, strict=True)
+        positions, counts, record_contexts, record_streams, data = zip(*self._rows.records, strict=True)
         changed = sorted(self._changed)
         fields = ("ids", "events", "commits", "streams", "bytes", "tops", "blocks")
         columns = zip(*(self._staged_contexts[name] for name in changed), strict=True)
@@ -129,13 +129,13 @@ class PostgresAppender(Appender):
             "counts": counts,
             "record_contexts": record_contexts,
             "record_streams": record_streams,
-            "lasts": [last for _, last, _ in self._commits],
+            "lasts": [last for _, last, _ in self._rows.commits],
             **dict(zip(fields, columns, strict=True)),
         }
         arrays = {name: Numbers(column) for name, column in numbers.items()}
         self._db.later("add_commits", {**arrays, "data": Blobs(data), "names": Texts(changed)})
-        if self._blocks:
-            contexts, blocks, tops = zip(*self._blocks, strict=True)
+        if self._rows.blocks:
+            contexts, blocks, tops = zip(*self._rows.blocks, strict=True)
             values = {"contexts": Numbers(contexts), "blocks": Numbers(blocks), "tops": Numbers(tops)}
             self._db.later("add_blocks", values)
         if self._log_bytes:
@@ -158,7 +158,7 @@ class PostgresAppender(Appender):
         return self._streams.get((context, stream))
 
     def _stored_ids(self, commit: Commit, stream: StreamState, /) -> tuple[bytes, bytes, int]:
-        staged = [(Record(row[4], row[0]), row[0]) for row in self._records if row[3] == stream.id]
+        staged = [(Record(row[4], row[0]), row[0]) for row in self._rows.records if row[3] == stream.id]
         last = commit.expected + commit.columns.length - 1
         return self._history.stored_ids(commit.context, commit.stream, commit.expected, last, staged)
 

@@ -53,6 +53,13 @@ class PostgresDatabase(Database):
         """PostgreSQL's timeline. A failover starts another, in which the old transaction numbers mean nothing."""
         return str(self.value("wal_timeline")) if self._is_for_writing else ""
 
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise translate(error, write=self._is_for_writing) from error
+
     # -- statements
 
     def later(self, name: str, values: Values = NO_VALUES) -> psycopg.Cursor[Any]:
@@ -88,11 +95,8 @@ class PostgresDatabase(Database):
         yield from self.rows(name, values)
 
     def run_many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
-        try:
-            with self.connection.cursor() as cursor:
-                cursor.executemany(QUERIES[name], rows)
-        except psycopg.Error as error:
-            raise translate(error, write=self._is_for_writing) from error
+        with self._translated(), self.connection.cursor() as cursor:
+            cursor.executemany(QUERIES[name], rows)
 
     # -- transactions
 
@@ -105,10 +109,8 @@ class PostgresDatabase(Database):
         """A transaction that waits for each statement: for rare work, and for COPY."""
         self._is_in_turn = True
         try:
-            with self.connection.transaction():
+            with self._translated(), self.connection.transaction():
                 yield self.connection
-        except psycopg.Error as error:
-            raise translate(error, write=self._is_for_writing) from error
         finally:
             self._is_in_turn = False
 
@@ -124,25 +126,19 @@ class PostgresDatabase(Database):
 
     def sync(self) -> None:
         """Wait for everything that was sent. From here on the database can measure how long we are idle."""
-        try:
+        with self._translated():
             self._sync()
-        except psycopg.Error as error:
-            raise translate(error, write=self._is_for_writing) from error
 
     def commit(self) -> None:
-        try:
+        with self._translated():
             done = self.connection.execute("COMMIT")
             self._leave_pipeline()
-        except psycopg.Error as error:
-            raise translate(error, write=self._is_for_writing) from error
         if done.statusmessage != "COMMIT":
             raise StorageFailure(f"the database answered a commit with {done.statusmessage}")
 
     def command(self, text: str) -> None:
-        try:
+        with self._translated():
             self.connection.execute(text)
-        except psycopg.Error as error:
-            raise translate(error, write=self._is_for_writing) from error
 
     def _leave_pipeline(self) -> None:
         stack, self._pipeline = self._pipeline, None

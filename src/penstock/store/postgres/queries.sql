@@ -33,9 +33,6 @@ WHERE locktype = 'advisory' AND classid = %(lock_class)s::bigint::oid AND objid 
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND granted
   AND wait_event = 'ClientRead' AND query_start < clock_timestamp() - %(stalled_ms)s * interval '1 ms';
 
--- name: lock_import
-SELECT pg_try_advisory_lock(%(lock_class)s::int, %(lock_key)s::int);
-
 -- name: schema_tables
 SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %(schema)s),
     EXISTS (SELECT FROM pg_class WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %(schema)s));
@@ -176,10 +173,6 @@ SELECT id FROM contexts WHERE name = %(name)s;
 
 -- name: context_state
 SELECT id, events, commits, streams, bytes, top, block FROM contexts WHERE name = %(name)s;
-
--- name: stream_state
-SELECT id, (SELECT last FROM commits WHERE stream_id = streams.id ORDER BY last DESC LIMIT 1) FROM streams
-WHERE context_id = %(context_id)s AND name = %(name)s;
 
 -- name: last_of_stream
 SELECT last FROM commits WHERE stream_id = %(stream_id)s ORDER BY last DESC LIMIT 1;
@@ -961,3 +954,33 @@ SELECT id FROM stages WHERE used < %(before)s ORDER BY used LIMIT %(limit)s;
 SELECT id FROM stages
 WHERE job >= 'penstock:output:' AND job < 'penstock:output;'
   AND NOT EXISTS (SELECT FROM iterators WHERE iterators.id = substr(job, 17)::bigint);
+
+-- Having a schema to oneself, and putting a new store into it.
+
+-- Whoever serves the store, or one beside it in the same database, has the same name as we unless its URL says otherwise.
+
+-- name: others
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = current_setting('application_name')
+    AND application_name <> '' AND pid <> pg_backend_pid()
+ORDER BY pid;
+
+-- name: own
+SELECT pg_try_advisory_lock(%(lock_class)s::int, %(lock_key)s::int);
+
+-- name: give_up
+SELECT pg_advisory_unlock(%(lock_class)s::int, %(lock_key)s::int);
+
+-- name: beat
+SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+
+-- name: may_create_schemas
+SELECT has_database_privilege(current_database(), 'CREATE');
+
+-- name: schema_exists
+SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %(schema)s);
+
+-- name: tables
+SELECT relname FROM pg_class
+WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %(schema)s) AND relkind IN ('r', 'p', 'v', 'm', 'f')
+ORDER BY relname;

@@ -32,11 +32,10 @@ from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.postgres.reader import PostgresReader
 from penstock.store.record import Record
 from penstock.store.replacement import NO_NOTE, SOURCE, Replaced, StoreHold, StoreReplacement
-from penstock.store.tables.database import load_queries
+from penstock.store.tables.database import NO_VALUES, Values
 from penstock.store.tables.imports import Index, StoreImport
 from penstock.store.tables.store import Store, state_table
 
-EXCLUSIVE_QUERIES: Final = load_queries("penstock.store.postgres", "exclusive.sql")
 OTHERS_S_MAX: Final = 3.0
 """How long sessions that were just closed may take to end."""
 OWNING_S_MAX: Final = 10.0
@@ -85,7 +84,7 @@ class PostgresImport(StoreImport):
         self._target = Target.of(url)
         self._db = _ImportDatabase(self._target, write=True)
         try:
-            if not self._db.value("lock_import", self._target.import_lock):
+            if not self._db.value("own", self._target.import_lock):
                 raise StoreInUse(self._target.shown, "another restore or copy")
             self._mark()
         except BaseException:
@@ -153,18 +152,13 @@ class PostgresHold(StoreHold):
             self._undo = undo.pop_all()
         return self
 
-    def rows(self, name: str, values: dict[str, Any] | None = None) -> list[Any]:
-        try:
-            return self.db.connection.execute(EXCLUSIVE_QUERIES[name], values).fetchall()
-        except psycopg.Error as error:
-            raise translate(error) from error
-
-    def value(self, name: str, values: dict[str, Any] | None = None) -> Any:
-        return self.rows(name, values)[0][0]
+    def ask(self, name: str, values: Values = NO_VALUES) -> list[Any]:
+        """The rows of a query. It never reconnects: a new session would not have the locks."""
+        return self.db.ask(name, values)()
 
     def _refuse_others(self) -> None:
         deadline = time.monotonic() + OTHERS_S_MAX
-        while found := [pid for (pid,) in self.rows("others")]:
+        while found := [pid for (pid,) in self.ask("others")]:
             if time.monotonic() > deadline:
                 pids = ", ".join(map(str, found[:PIDS_SHOWN_MAX])) + ", …" * (len(found) > PIDS_SHOWN_MAX)
                 name = self.db.connection.info.parameter_status("application_name")
@@ -173,7 +167,7 @@ class PostgresHold(StoreHold):
 
     def _own(self, lock: dict[str, int]) -> None:
         deadline = time.monotonic() + OWNING_S_MAX
-        while not self.value("own", lock):
+        while not self.ask("own", lock)[0][0]:
             if time.monotonic() > deadline:
                 raise StoreInUse(self.target.shown, "another session, which writes it or holds it")
             time.sleep(PAUSE_S)
@@ -182,7 +176,7 @@ class PostgresHold(StoreHold):
         while not self._ending.wait(BEAT_S):
             # `check` reports a lost session.
             with suppress(PenstockError):
-                self.rows("beat")
+                self.ask("beat")
 
     def _release_quietly(self) -> None:
         # A closed session has its locks until it has ended.
@@ -192,12 +186,12 @@ class PostgresHold(StoreHold):
     def release(self) -> None:
         """Let others write again; the session stays open."""
         for lock in self._locks:
-            self.rows("give_up", lock)
+            self.ask("give_up", lock)
         self._locks = []
 
     def check(self) -> None:
         try:
-            held = 0 if self.db.is_lost else self.value("beat")
+            held = 0 if self.db.is_lost else self.ask("beat")[0][0]
         except StorageFailure:
             held = 0
         if held < len(self._locks):
@@ -242,18 +236,18 @@ class PostgresReplacement(StoreReplacement):
     def _look(self, hold: PostgresHold) -> None:
         version = schema.check(hold.db)
         self._is_there = bool(version) and not hold.db.value("importing")
-        self._is_in_place = not hold.value("may_create_schemas")
+        self._is_in_place = not hold.ask("may_create_schemas")[0][0]
         # An unused store holds nothing.
         if self._is_there and not self._replace and hold.db.value("is_used"):
             raise PlaceRefused(self.shown, f"it holds a store; {self.advice}")
-        if self._is_in_place and (self._is_there or not hold.value("schema_exists", {"schema": self._schema})):
+        if self._is_in_place and (self._is_there or not hold.ask("schema_exists", {"schema": self._schema})[0][0]):
             reason = "the new store is built in another schema, and the role may not create one"
             raise PlaceRefused(self.shown, f"{reason}: GRANT CREATE ON DATABASE")
         if foreign := self._tables(hold, self._aside) - own_tables():
             raise PlaceRefused(self.shown, f"its schema {self._aside} has a table {min(foreign)} of others")
 
     def _tables(self, hold: PostgresHold, name: str) -> set[str]:
-        return {found for (found,) in hold.rows("tables", {"schema": name})}
+        return {found for (found,) in hold.ask("tables", {"schema": name})}
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -314,7 +308,7 @@ class PostgresReplacement(StoreReplacement):
 
     def _move(self) -> None:
         self._drop_tables()
-        if not self._hold.value("schema_exists", {"schema": self._schema}):
+        if not self._hold.ask("schema_exists", {"schema": self._schema})[0][0]:
             self._execute("CREATE SCHEMA {}", self._schema)
         for name in sorted(self._tables(self._hold, self._aside)):
             self._execute("ALTER TABLE {}.{} SET SCHEMA {}", self._aside, name, self._schema)

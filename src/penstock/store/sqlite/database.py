@@ -30,7 +30,6 @@ BUSY_MS_MAX: Final = 5_000
 LOOK_STEPS: Final = 100_000
 """After so many steps of SQLite's machine, some milliseconds, a read checks whether it has to stop for a recovery."""
 
-_READ_WRITE: Final = apsw.SQLITE_OPEN_READWRITE
 # https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 WAL_HEADER_BYTES: Final = 32
 FRAME_HEADER_BYTES: Final = 24
@@ -135,10 +134,8 @@ class SqliteDatabase(Database):
         return lambda: rows
 
     def run_many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
-        try:
+        with self._translated():
             self.connection.executemany(QUERIES[name], rows)
-        except FOREIGN as error:
-            raise translate(error, write=self._is_for_writing) from error
 
     def each(self, name: str, values: Values = NO_VALUES) -> Iterator[Any]:
         cursor = self.connection.cursor()
@@ -173,11 +170,9 @@ class SqliteDatabase(Database):
             self.command("COMMIT")
 
     def command(self, text: str) -> None:
-        try:
+        with self._translated():
             for _ in self.connection.execute(text):
                 pass
-        except apsw.Error as error:
-            raise translate(error, write=self._is_for_writing) from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -192,11 +187,10 @@ class SqliteDatabase(Database):
 
     def abandon(self) -> None:
         """Roll back an open transaction; never raises."""
-        try:
+        # If it fails, the caller closes the connection and opens it again before the next use.
+        with suppress(apsw.Error):
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
-        except apsw.Error:
-            pass  # The caller closes the connection and opens it again before the next use.
 
     # -- the WAL
 
@@ -219,12 +213,9 @@ class SqliteDatabase(Database):
             _, frames = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
             if frames <= 0:
                 return
-            # SQLite's own files, because closing others would drop the locks that this process has on them.
-            wal = apsw.VFSFile(self._vfs or "", f"{self.path}-wal", [apsw.SQLITE_OPEN_WAL | _READ_WRITE, 0])
-            file = apsw.VFSFile(self._vfs or "", str(self.path), [apsw.SQLITE_OPEN_MAIN_DB | _READ_WRITE, 0])
-            try:
-                newest: dict[int, int] = {}
-                pages = 0
+            newest: dict[int, int] = {}
+            pages = 0
+            with self._file("-wal", apsw.SQLITE_OPEN_WAL) as wal, self._file("", apsw.SQLITE_OPEN_MAIN_DB) as file:
                 for frame in range(frames):
                     offset = WAL_HEADER_BYTES + frame * (FRAME_HEADER_BYTES + PAGE_BYTES)
                     number, size = _FRAME.unpack(wal.xRead(_FRAME.size, offset))
@@ -234,18 +225,21 @@ class SqliteDatabase(Database):
                     if number <= pages:
                         file.xWrite(wal.xRead(PAGE_BYTES, offset), (number - 1) * PAGE_BYTES)
                 file.xSync(apsw.SQLITE_SYNC_FULL)
-            finally:
-                file.xClose()
-                wal.xClose()
 
     def sync_file(self) -> None:
         """Sync the file itself, without the WAL."""
-        with self._translated():
-            file = apsw.VFSFile(self._vfs or "", str(self.path), [apsw.SQLITE_OPEN_MAIN_DB | _READ_WRITE, 0])
-            try:
-                file.xSync(apsw.SQLITE_SYNC_FULL)
-            finally:
-                file.xClose()
+        with self._translated(), self._file("", apsw.SQLITE_OPEN_MAIN_DB) as file:
+            file.xSync(apsw.SQLITE_SYNC_FULL)
+
+    @contextmanager
+    def _file(self, ending: str, kind: int) -> Iterator[apsw.VFSFile]:
+        """A file as SQLite opens it: to close another descriptor would drop the locks that this process has."""
+        flags = [kind | apsw.SQLITE_OPEN_READWRITE, 0]
+        file = apsw.VFSFile(self._vfs or "", f"{self.path}{ending}", flags)
+        try:
+            yield file
+        finally:
+            file.xClose()
 
     def uncopied_pages(self) -> int:
         with self._translated():

@@ -124,14 +124,14 @@ class SqliteAppender(Appender):
         self.begin(0)
 
     def flush(self) -> None:
-        if not self._records:
+        if not self._rows.records:
             return
-        if self._new_streams:
-            self._db.run_many("add_stream", self._new_streams)
-        self._db.run_many("add_record", self._records)
-        self._db.run_many("add_commit", self._commits)
-        if self._blocks:
-            self._db.run_many("add_block", self._blocks)
+        if self._rows.streams:
+            self._db.run_many("add_stream", self._rows.streams)
+        self._db.run_many("add_record", self._rows.records)
+        self._db.run_many("add_commit", self._rows.commits)
+        if self._rows.blocks:
+            self._db.run_many("add_block", self._rows.blocks)
         if self._log_bytes:
             self._db.run_many("grow_log", [(size, name) for name, size in self._log_bytes.items()])
         states = ((name, self._staged_contexts[name]) for name in self._changed)

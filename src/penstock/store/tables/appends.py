@@ -43,6 +43,19 @@ class ContextState(NamedTuple):
     block: int
 
 
+class NewRows(NamedTuple):
+    """Rows of records and of what finds them, until they are written together."""
+
+    records: list[tuple[int, int, int | None, int | None, bytes]]
+    commits: list[tuple[int, int, int]]
+    streams: list[tuple[int, int, str]]
+    blocks: list[tuple[int, int, int]]
+
+    @classmethod
+    def none(cls) -> "NewRows":
+        return cls([], [], [], [])
+
+
 class Savepoint(NamedTuple):
     """The state to return to when a transaction fails."""
 
@@ -70,10 +83,7 @@ class Appender(ABC):
         self._recorded = recorded
         self._staged_streams: dict[StreamKey, StreamState] = {}
         self._staged_contexts: dict[str, ContextState] = {}
-        self._records: list[tuple[int, int, int, int, bytes]] = []
-        self._commits: list[tuple[int, int, int]] = []
-        self._new_streams: list[tuple[int, int, str]] = []
-        self._blocks: list[tuple[int, int, int]] = []
+        self._rows = NewRows.none()
         self._changed: set[str] = set()
         self._log_bytes: dict[str, int] = {}
         self._undo: list[Callable[[], object]] | None = None
@@ -81,9 +91,9 @@ class Appender(ABC):
     def savepoint(self) -> Savepoint:
         """Start to record what `roll_back` has to undo."""
         self._undo = []
-        rows = len(self._records), len(self._commits), len(self._new_streams), len(self._blocks)
         numbers = self.head, self._stream_id, self._context_id
-        return Savepoint(*numbers, rows, frozenset(self._changed), dict(self._log_bytes))
+        rows: tuple[list[Any], ...] = self._rows
+        return Savepoint(*numbers, tuple(map(len, rows)), frozenset(self._changed), dict(self._log_bytes))
 
     def roll_back(self, point: Savepoint) -> None:
         """Undo everything since a savepoint; the caller rolls back the rows that the database already has."""
@@ -91,7 +101,7 @@ class Appender(ABC):
         for step in reversed(self._undo or []):
             step()
         self._undo = None
-        rows: tuple[list[Any], ...] = (self._records, self._commits, self._new_streams, self._blocks)
+        rows: tuple[list[Any], ...] = self._rows
         for kept, length in zip(rows, point.rows, strict=True):
             del kept[length:]
         self._changed, self._log_bytes = set(point.changed), point.log_bytes
@@ -100,10 +110,7 @@ class Appender(ABC):
         self._undo = None
 
     def _clear_rows(self) -> None:
-        self._records.clear()
-        self._commits.clear()
-        self._new_streams.clear()
-        self._blocks.clear()
+        self._rows = NewRows.none()
         self._changed.clear()
         self._log_bytes.clear()
 
@@ -125,11 +132,11 @@ class Appender(ABC):
         data = encode_commit(
             columns, position, commit.context.encode(), stream.name, sequence, commit_id, self._recorded
         )
-        self._records.append((position, columns.length, context.id, stream_id, data))
-        self._commits.append((stream_id, last, position))
+        self._rows.records.append((position, columns.length, context.id, stream_id, data))
+        self._rows.commits.append((stream_id, last, position))
         block = position >> BLOCK_BITS
         if block != context.block:
-            self._blocks.append((context.id, block, context.top))
+            self._rows.blocks.append((context.id, block, context.top))
         self._stage(self._staged_streams, key, StreamState(stream_id, last, stream.name))
         grown = ContextState(
             context.id,
@@ -197,7 +204,7 @@ class Appender(ABC):
     def _add_stream(self, context_id: int, name: str) -> int:
         self._context_id = max(self._context_id, context_id)
         self._stream_id += 1
-        self._new_streams.append((self._stream_id, context_id, name))
+        self._rows.streams.append((self._stream_id, context_id, name))
         return self._stream_id
 
     def _repeat_or_conflict(self, commit: Commit, stream: StreamState) -> Appended:

@@ -21,6 +21,7 @@ from penstock.store.record import HEADER, RUN, Record
 from penstock.store.replacement import NO_NOTE, SOURCE
 from penstock.store.seals import BLOCK_BITS
 from penstock.store.selective_decode import RUN_TYPE, Ints
+from penstock.store.tables.appends import NewRows
 from penstock.store.tables.database import Database
 from penstock.store.tables.logs import LAST_LOG
 from penstock.store.tables.store import INDEXED, RANGES, Row
@@ -139,11 +140,8 @@ class Index:
         self._begin()
 
     def _begin(self) -> None:
-        self._records: list[tuple[int, int, int | None, int | None, bytes]] = []
-        self._commits: list[tuple[int, int, int]] = []
+        self._rows = NewRows.none()
         self._many: list[tuple[Ints, Ints, Ints]] = []
-        self._new_streams: list[tuple[int, int, str]] = []
-        self._blocks: list[tuple[int, int, int]] = []
         self._changed: dict[int, _Context] = {}
 
     def add(self, record: Record) -> None:
@@ -161,8 +159,8 @@ class Index:
             raise ValueError(f"its commit has {count} events, and it has {record.count}")
         place = self._context(names[context])
         stream_id = self._stream(place, names[stream], sequence)
-        self._commits.append((stream_id, sequence + count - 1, record.position))
-        self._records.append((record.position, count, place.id, stream_id, record.data))
+        self._rows.commits.append((stream_id, sequence + count - 1, record.position))
+        self._rows.records.append((record.position, count, place.id, stream_id, record.data))
         top = _STAMP.unpack_from(record.data, record.at.stamps)[0] & TICKS_MASK if count == 1 else _ticks(record).max()
         self._pass(place, record.position, int(top))
 
@@ -189,13 +187,13 @@ class Index:
             self._pass(place, record.position, int(tops[context_ids[inverse] == place.id].max()))
         one_context = places[0].id if len({place.id for place in places}) == 1 else None
         one_stream = ids[0] if len(ids) == 1 else None
-        self._records.append((record.position, record.count, one_context, one_stream, record.data))
+        self._rows.records.append((record.position, record.count, one_context, one_stream, record.data))
 
     def _pass(self, context: _Context, position: int, top: int) -> None:
         """A context has a record at a position, whose highest event time of that context is `top`."""
         block = position >> BLOCK_BITS
         if block != context.block:
-            self._blocks.append((context.id, block, context.top))
+            self._rows.blocks.append((context.id, block, context.top))
             context.block = block
         context.top = max(context.top, top)
         self._changed[context.id] = context
@@ -211,7 +209,7 @@ class Index:
         found = self._streams.get(key)
         if found is None and sequence == 1:
             found = self.last_stream = self.last_stream + 1
-            self._new_streams.append((found, context.id, name.decode()))
+            self._rows.streams.append((found, context.id, name.decode()))
         elif found is None:
             found = self._db.value("stream_id", {"context_id": context.id, "name": name.decode()})
             if found is None:
@@ -222,11 +220,11 @@ class Index:
     def write(self) -> None:
         db = self._db
         db.run_many("import_top", [(c.id, c.name.decode(), c.top, c.block) for c in self._changed.values()])
-        db.run_many("add_stream", self._new_streams)
-        db.run_many("add_record", self._records)
-        db.run_many("add_commit", sorted(self._commits))
+        db.run_many("add_stream", self._rows.streams)
+        db.run_many("add_record", self._rows.records)
+        db.run_many("add_commit", sorted(self._rows.commits))
         db.run_many("add_commit", self._sorted())
-        db.run_many("add_block", self._blocks)
+        db.run_many("add_block", self._rows.blocks)
         self._begin()
         if len(self._streams) > STREAMS_KNOWN_MAX:
             self._streams.clear()

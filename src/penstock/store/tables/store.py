@@ -248,8 +248,8 @@ class Store(HistoryReader):
             if not positions:
                 return Unsealed([], self._after(rows[-1][0]), state)
             found = self.db.rows("unsealed_records", {"low": positions[0], "high": positions[-1]})
-            records, damaged = checked(found)
-            if damaged is not None:
+            records = checked(found)
+            if len(records) < len(found):
                 return Unsealed(records, self._after(found[len(records)][0]), state)
             return Unsealed(records, min(following, self._after(rows[-1][0])), state)
 
