@@ -67,6 +67,13 @@ class Columns(NamedTuple):
     top_ticks: int
     size: int
 
+    @classmethod
+    def of(
+        cls, length: int, types: tuple[bytes, ...], fixed: bytes, headers: bytes, bodies: bytes, top_ticks: int
+    ) -> "Columns":
+        size = len(fixed) + sum(map(len, types)) + len(headers) + len(bodies)
+        return cls(length, types, fixed, headers, bodies, top_ticks, size)
+
 
 NO_COLUMNS: Final = Columns(0, (), b"", b"", b"", 0, 0)
 """Of no events at all: what is never stored."""
@@ -84,15 +91,6 @@ class Run(NamedTuple):
 
 
 _make_run = partial(tuple.__new__, Run)
-
-
-class EventRange(NamedTuple):
-    """The part of a record to decode: positions, an earliest time in ticks, and how many events at most."""
-
-    first: int = 0
-    last: int | None = None
-    since: int = 0
-    limit: int | None = None
 
 
 class Offsets(NamedTuple):
@@ -142,7 +140,7 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
         fixed_format = f"<{16 * events_count}s{events_count}Q{events_count}H{events_count}I{events_count}I"
         all_ids = b"".join(ids)
         fixed = _struct(fixed_format).pack(all_ids, *stamps, *type_codes, *map(len, headers), *body_lengths)
-        columns = _columns(
+        columns = Columns.of(
             events_count, tuple(map(str.encode, codes)), fixed, b"".join(headers), b"".join(bodies), top_ticks
         )
     except (TypeError, ValueError, AttributeError, struct.error) as error:
@@ -162,13 +160,6 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
     return columns
 
 
-def _columns(
-    length: int, types: tuple[bytes, ...], fixed: bytes, headers: bytes, bodies: bytes, top_ticks: int
-) -> Columns:
-    size = len(fixed) + sum(map(len, types)) + len(headers) + len(bodies)
-    return Columns(length, types, fixed, headers, bodies, top_ticks, size)
-
-
 def _columns_of_one(event: NewEvent) -> Columns | None:
     """The columns of a plain single event, in half the time; None leaves it to the general way."""
     try:
@@ -183,7 +174,7 @@ def _columns_of_one(event: NewEvent) -> Columns | None:
     ticks = stamp & TICKS_MASK
     if not types or ticks > TICKS_MAX:
         return None
-    return _columns(1, types, fixed, headers, body, ticks)
+    return Columns.of(1, types, fixed, headers, body, ticks)
 
 
 def columns_of_bodies(name: str, stamp: int, bodies: Sequence[bytes]) -> Columns:
@@ -193,10 +184,10 @@ def columns_of_bodies(name: str, stamp: int, bodies: Sequence[bytes]) -> Columns
         # Written out, because most messages come one by one.
         (body,) = bodies
         fixed = _ONE.pack(random_id(), stamp, 0, 0, len(body))
-        return _columns(1, _type_of(name), fixed, b"", body, stamp & TICKS_MASK)
+        return Columns.of(1, _type_of(name), fixed, b"", body, stamp & TICKS_MASK)
     lengths = _struct(f"<{events}I").pack(*map(len, bodies))
     fixed = b"".join((random_ids(events), _U64.pack(stamp) * events, bytes(6 * events), lengths))
-    return _columns(events, _type_of(name), fixed, b"", b"".join(bodies), stamp & TICKS_MASK)
+    return Columns.of(events, _type_of(name), fixed, b"", b"".join(bodies), stamp & TICKS_MASK)
 
 
 @lru_cache(maxsize=1024)
@@ -357,7 +348,7 @@ class Record:
         if self.run_count != 1 or self._is_few(min(end - first + 1, self.count if limit is None else limit)):
             with self.sound():
                 picker = _picker(self)
-                return picker.events(picker.wanted(wanted, EventRange(first, last, since, limit)))
+                return picker.events(picker.wanted(wanted, first, end, since).cut(limit))
         rows = self._plain(wanted)
         if first > self.position or end < self.last or since > 0:
             rows = [one for one in rows if first <= one.position <= end and one.stamp & TICKS_MASK >= since]

@@ -84,8 +84,7 @@ def columns_in(record: Record) -> Columns:
         types = tuple(record.texts()[record.name_count :])
         fixed, headers, bodies = data[at.ids : at.lengths], data[at.headers : at.bodies], data[at.bodies :]
         top = max(stamp & TICKS_MASK for stamp in struct.unpack_from(f"<{record.count}Q", data, at.stamps))
-    size = len(fixed) + sum(map(len, types)) + len(headers) + len(bodies)
-    return Columns(record.count, types, fixed, headers, bodies, top, size)
+    return Columns.of(record.count, types, fixed, headers, bodies, top)
 
 
 def encode_keys(keys: Sequence[bytes]) -> bytes:

@@ -20,7 +20,7 @@ from penstock.store.postgres.connection import Target
 from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.record import Record
 from penstock.store.stages import Unit, low_of
-from penstock.store.tables.erasures import Entry, Step
+from penstock.store.tables.erasures import LedgerEntry, Step
 from penstock.store.tables.stages import Stages
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class ErasureStep(Step):
     def __init__(self, db: PostgresDatabase, records_max: int) -> None:
         super().__init__(db, records_max, STEP_BYTES_MAX)
 
-    def _remove_output(self, iterator: int, entry: Entry) -> int:
+    def _remove_output(self, iterator: int, entry: LedgerEntry) -> int:
         values = {"id": iterator, "ordinal": entry.done, "limit": self.records_left, "bytes_max": STEP_BYTES_MAX}
         rows = self._db.rows("remove_outputs", values)
         self.spend(sum(size for _, size in rows), len(rows))

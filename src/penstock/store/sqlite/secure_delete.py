@@ -32,7 +32,7 @@ from penstock.store.erasure_filter import Hidden
 from penstock.store.record import Record
 from penstock.store.sqlite.database import PAGE_BYTES, SqliteDatabase
 from penstock.store.stages import FLUSH_BYTES, Unit, low_of
-from penstock.store.tables.erasures import Entry, Step
+from penstock.store.tables.erasures import LedgerEntry, Step
 from penstock.store.tables.stages import Stages
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class ErasureStep(Step):
             db.later("blank_record", {"size": len(data), "position": position})
         db.overwrite(RECORDS.name, "data", position, data)
 
-    def _remove_output(self, iterator: int, entry: Entry) -> int:
+    def _remove_output(self, iterator: int, entry: LedgerEntry) -> int:
         done = entry.done
         while not self.is_over:
             row = self._db.value("output_to_erase", {"id": iterator, "ordinal": done})

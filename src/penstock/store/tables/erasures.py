@@ -65,7 +65,7 @@ def _restart(db: Database, streams: Sequence[tuple[str, str]], now: int) -> list
     return restarted
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     id: int
     context: str | None
     stream: str | None
@@ -95,7 +95,7 @@ class Step(ABC):
 
     def run(self) -> int:
         """Take the step; answers how many erasures are open after it."""
-        for entry in map(Entry._make, self._db.rows("unerased", {"limit": self.records_left})):
+        for entry in map(LedgerEntry._make, self._db.rows("unerased", {"limit": self.records_left})):
             if self.is_over:
                 break
             self._damaged = 0
@@ -109,10 +109,10 @@ class Step(ABC):
         return int(self._db.value("open_erasures"))
 
     @abstractmethod
-    def _remove_output(self, iterator: int, entry: Entry) -> int:
+    def _remove_output(self, iterator: int, entry: LedgerEntry) -> int:
         """Remove rows of an iterator's output; answers the item up to which that is done."""
 
-    def _erase_stream(self, entry: Entry) -> int:
+    def _erase_stream(self, entry: LedgerEntry) -> int:
         """Put tombstones into records of a stream; answers the sequence up to which that is done."""
         context, stream, done = entry.context or "", entry.stream or "", entry.done
         stream_id = self._db.value("find_stream", {"context": context, "stream": stream})
@@ -131,7 +131,7 @@ class Step(ABC):
                 return entry.last
         return done
 
-    def _erase_ranges(self, entry: Entry) -> int:
+    def _erase_ranges(self, entry: LedgerEntry) -> int:
         """Put tombstones at positions; answers the position up to which that is done."""
         ranges, done = after(unpack_ranges(entry.ranges), entry.done), entry.done
         hidden = Hidden({}, ranges)

@@ -8,6 +8,7 @@ the history. Only where the sums differ, it looks up commits one by one.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import DamagedRecord, StoreError
@@ -145,22 +146,30 @@ def _missing_in_index(db: Database, sums: _Sums) -> Iterator[Finding]:
 
 def _missing_in_history(db: Database, sums: _Sums) -> Iterator[Finding]:
     """Commits of the index that are not in the history, where the two differ."""
-    known: dict[int, dict[int, Run] | None] = {}
+
+    @lru_cache(RUNS_KEPT_MAX)
+    def runs_at(start: int) -> dict[int, Run] | None:
+        row = db.row("record_at", {"position": start})
+        return (_runs(start, row[1]) or None) if row and row[0] == start else {}
+
     for stream_id, previous, end, position in _indexed_commits(db) if sums.wrong else ():
         if position > sums.head or (position >> BLOCK_BITS) % PARTS not in sums.wrong:
             continue
-        start = db.value("record_start", {"position": position}) or 0
-        if start not in known:
-            while len(known) >= RUNS_KEPT_MAX:
-                del known[next(iter(known))]
-            row = db.row("record_at", {"position": start})
-            known[start] = (_runs(start, row[1]) or None) if row and row[0] == start else {}
-        runs = known[start]
+        runs = runs_at(db.value("record_start", {"position": position}) or 0)
         if runs is None:
             continue  # A damaged record, which is reported already.
         run = runs.get(position)
         if run is None or (run.sequence, run.length) != (previous + 1, end - previous):
             yield _no_commit(stream_id, previous, end, position)
+
+
+_STRAYS: Final = {
+    "stray_allocations": ("queue number {0}", "allocation {1} to {2} does not fit"),
+    "stray_queues": ("queue {2} of {1} (number {0})", "marker {3} lies outside"),
+    "stray_subscriptions": ("subscription {0} of {1}", "bookmark {2} lies outside"),
+    "stray_iterators": ("iterator {0}", "its output does not have the {1} items it should"),
+}
+"""Queries for rows that do not fit, and what to say of each row."""
 
 
 def _check_state(db: Database) -> Iterator[Finding]:
@@ -171,16 +180,8 @@ def _check_state(db: Database) -> Iterator[Finding]:
         counted = db.value("counted_events")
         if counted != head:
             found.append(Finding("contexts", f"count {counted} events, and the last position is {head}"))
-        for queue, first, last in db.rows("stray_allocations"):
-            found.append(Finding(f"queue number {queue}", f"allocation {first} to {last} does not fit"))
-        for number, context, name, position in db.rows("stray_queues", {"head": head}):
-            where = f"queue {name} of {context} (number {number})"
-            found.append(Finding(where, f"marker {position} lies outside"))
-        for number, subscriber, position in db.rows("stray_subscriptions", {"head": head}):
-            where = f"subscription {number} of {subscriber}"
-            found.append(Finding(where, f"bookmark {position} lies outside"))
-        for name, outputs in db.rows("stray_iterators"):
-            found.append(Finding(f"iterator {name}", f"its output does not have the {outputs} items it should"))
+        for query, (where, what) in _STRAYS.items():
+            found += [Finding(where.format(*row), what.format(*row)) for row in db.rows(query, {"head": head})]
     yield from found
 
 
@@ -207,7 +208,7 @@ class _RecordCheck:
     def __init__(self, db: Database, sums: _Sums) -> None:
         self._db = db
         self._sums = sums
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._place = lru_cache(STREAMS_SEEN_MAX)(self._find)
         self._blocks: set[tuple[int | None, int]] = set()
 
     def record(self, row: _Row) -> Iterator[Finding]:
@@ -221,10 +222,10 @@ class _RecordCheck:
         if record.count != row.events or sum(run.length for run in runs) != row.events:
             yield Finding(f"position {row.position}", f"holds {record.count} events, its row says {row.events}")
         # The hot loop: once for each commit of a store. See bench/growth.py.
-        start, add = row.position, self._sums.add
+        start, add, find = row.position, self._sums.add, self._place
         places: set[_Place] = set()
         for _, sequence, _, length, context, stream in runs:
-            place = self._places.get((context, stream)) or self._find(context, stream)
+            place = find(context, stream)
             add(1, place.stream_id, sequence + length - 1, start, length)
             places.add(place)
             start += length
@@ -234,12 +235,8 @@ class _RecordCheck:
             yield from self._check_block(place, row.position)
 
     def _find(self, context: str, stream: str) -> _Place:
-        if len(self._places) >= STREAMS_SEEN_MAX:
-            self._places.clear()
         context_id = self._db.value("context_id", {"name": context})
-        stream_id = self._db.value("stream_id", {"context_id": context_id, "name": stream})
-        place = self._places[context, stream] = _Place(context, context_id, stream_id)
-        return place
+        return _Place(context, context_id, self._db.value("stream_id", {"context_id": context_id, "name": stream}))
 
     def _check_block(self, place: _Place, position: int) -> Iterator[Finding]:
         """A read of one context finds the record only if the index of blocks leads to it."""
