@@ -63,7 +63,6 @@ def plan(history: History, now: Now, options: ReadOptions, first: int, last: int
 
 
 def _count(history: History, now: Now, options: ReadOptions, total: int) -> int:
-    """How many ranges there should be for so many positions."""
     if total <= SEALED_EVENTS:
         return 1
     size = history.all_bytes()

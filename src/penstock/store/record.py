@@ -307,7 +307,6 @@ class Record:
             return list(map(_make_run, zip(commits, sequences, recorded, lengths, *places, strict=True)))
 
     def _run(self, texts: list[bytes]) -> Run:
-        """The run, if there is only one."""
         commit, sequence, recorded, length, context, stream = RUN.unpack_from(self.data, self.at.runs)
         self.check_lengths(length)
         names = texts[: self.name_count]
@@ -359,7 +358,6 @@ class Record:
         return self.count >= PICKED_EVENTS_MIN and events * PICKED_PART < self.count
 
     def _plain(self, wanted: EventFilter) -> list[Event]:
-        """The events of a record with one run."""
         with self.sound():
             texts = self.texts()
             types = [name.decode() for name in texts[self.name_count :]]
@@ -446,7 +444,6 @@ class Dedupe:
         self._reached = 0
 
     def new(self, records: list[Record]) -> list[Record]:
-        """The records of the next step, without positions of earlier steps."""
         if records and records[0].position < self._reached:
             # It needs NumPy, and is rarely necessary.
             from penstock.store.rewrites import cut  # noqa: PLC0415

@@ -48,7 +48,6 @@ def open_reader(url: str) -> Store:
 
 
 def open_import(url: str) -> "StoreImport":
-    """Start to fill a new store, or go on with an unfinished one."""
     if url.startswith(POSTGRES):
         store: StoreImport = _module("postgres.replacement").PostgresImport(url)
     else:

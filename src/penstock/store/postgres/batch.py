@@ -87,7 +87,6 @@ class PostgresAppender(Appender):
         return streams, [name for name, is_name in names.items() if is_name and name not in self._contexts]
 
     def start(self, start: Start, recorded: int) -> None:
-        """Start a batch whose commits get this recorded time."""
         self.begin(recorded)
         self._start = start.head
         self.head, self._stream_id, self._context_id = start.head, start.stream_id, start.context_id

@@ -172,7 +172,6 @@ class PostgresDatabase(Database):
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing can be sent any more."""
         return self.connection.closed
 
     def can_retry(self) -> bool:
@@ -182,7 +181,6 @@ class PostgresDatabase(Database):
         return True
 
     def reconnect(self) -> None:
-        """Replace this connection by a new one; raises if that fails."""
         self.close()
         self.connection = connect(self.target, write=self._is_for_writing)
         self.timeline = self._timeline()

@@ -55,8 +55,6 @@ def notice_of(text: str, listener: UUID) -> Notice:
 
 
 class PostgresListener(Listener):
-    """Listens on its own connection, and reconnects."""
-
     def __init__(self, target: Target, listener: UUID) -> None:
         self._target = target
         self._id = listener
@@ -65,7 +63,6 @@ class PostgresListener(Listener):
         self._listen()
 
     def _listen(self) -> None:
-        """Listen on the present connection, or on a new one."""
         if self._db is None:
             self._db = PostgresDatabase(self._target, write=True)
         # The channel has the name of the schema, which has only letters, digits and _.

@@ -17,7 +17,6 @@ from penstock.store.tables.logs import LAST_LOG
 
 
 def migrations() -> list[str]:
-    """The text of every migration; the first brings an empty schema to version 1."""
     return load_migrations("penstock.store.postgres")
 
 

@@ -172,7 +172,6 @@ class PostgresStore(PostgresReader):
         return load
 
     def _notice(self, batch: PostgresBatch) -> str:
-        """The notice of this commit for other servers, which may wait for it."""
         streams = self._appender.changed_streams
         if not (streams or batch.has_changed_logs or batch.changed_queues):
             return ""

@@ -93,7 +93,6 @@ class Vacuum:
         return [] if self._is_running() else self._emptied
 
     def start(self) -> None:
-        """Start unless it is running."""
         if not self._is_running():
             self._emptied = []
             self._thread = threading.Thread(target=self._work, name="penstock-vacuum", daemon=True)

@@ -28,7 +28,6 @@ INCREMENTAL: Final = 2
 
 
 def migrations() -> list[str]:
-    """The text of every migration; the first brings an empty file to version 1."""
     return load_migrations("penstock.store.sqlite")
 
 

@@ -94,7 +94,6 @@ class Step(ABC):
         self._bytes_left -= size
 
     def run(self) -> int:
-        """Take the step; answers how many erasures are open after it."""
         for entry in map(LedgerEntry._make, self._db.rows("unerased", {"limit": self.records_left})):
             if self.is_over:
                 break

@@ -129,8 +129,6 @@ class _Context:
 
 
 class Index:
-    """The rows of records, which come in order."""
-
     def __init__(self, db: Database) -> None:
         self._db = db
         rows = db.rows("import_tops")

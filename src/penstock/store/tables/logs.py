@@ -44,7 +44,6 @@ class KnownLogs:
         self._names.update(names)
 
     def require(self, name: str) -> bool:
-        """True, or LogNotFound."""
         if name not in self._names:
             if self._db.row("log", {"name": name}) is None:
                 raise LogNotFound(name)

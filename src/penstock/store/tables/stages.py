@@ -28,7 +28,6 @@ class Stages(ABC):
         self._appender = appender
 
     def stage(self, op: Stage, now: int) -> bool:
-        """Add units to an attempt; False if it has them already."""
         owner = outputs.iterator_of_job(op.job)
         if owner is not None and self._db.row("iterator_place", {"id": owner}) is None:
             raise IteratorNotFound(f"of number {owner}")
@@ -48,7 +47,6 @@ class Stages(ABC):
         return True
 
     def publish(self, op: Publish) -> Placed:
-        """Append the units of the winners, and drop the job."""
         job = {"job": op.job}
         self._keep_winners(op.job, op.winners)
         expected = self._db.rows("staged_expected", job)
@@ -142,7 +140,6 @@ class Stages(ABC):
         self.drop("orphan_stages", {})
 
     def drop(self, query: str, values: dict[str, Any]) -> int:
-        """Drop the attempts that a query finds; answers how many."""
         ids = [row[0] for row in self._db.rows(query, values)]
         if ids:
             self._remove(ids)

@@ -160,7 +160,6 @@ class Batch(ABC):
         return HANDLERS[type(op)](self, op)
 
     def together(self, ops: Sequence[Operation]) -> list[Result | Deferred]:
-        """Carry out several operations, all or nothing."""
         self.appender.flush()
         point = self.appender.savepoint()
         self.db.command("SAVEPOINT transaction_")
@@ -264,8 +263,7 @@ class Batch(ABC):
     def erasure_step(self, records_max: int) -> erasures.Step: ...
 
     @abstractmethod
-    def replace_records(self, op: contract.Seal, row: dict[str, Any]) -> None:
-        """Replace the records of a seal by the merged one."""
+    def replace_records(self, op: contract.Seal, row: dict[str, Any]) -> None: ...
 
 
 def _delete(batch: Batch, result: Result) -> Result:
