@@ -10,6 +10,7 @@ and done again carefully: with a savepoint for each transaction, and waiting for
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -265,20 +266,9 @@ class PostgresBatch(Batch):
 
     def allocate(self, op: contract.Allocate) -> Deferred:
         # One statement compares the same things as `allocated`, and changes something only where that says so.
-        proposal, expires = op.proposal, self.now + op.ttl_ms * TICKS_PER_MS
-        values = {
-            "queue_id": op.queue,
-            "subscriber": op.subscriber,
-            "now": self.now,
-            "expires": expires,
-            "kind": proposal.kind,
-            "marker": proposal.marker,
-            "next": proposal.next,
-            "first": proposal.first,
-            "last": proposal.last,
-            "count": proposal.count,
-            "allocations_max": consumers.QUEUE_ALLOCATIONS_MAX,
-        }
+        expires = self.now + op.ttl_ms * TICKS_PER_MS
+        queue = {"queue_id": op.queue, "subscriber": op.subscriber, "now": self.now, "expires": expires}
+        values = {**asdict(op.proposal), **queue, "allocations_max": consumers.QUEUE_ALLOCATIONS_MAX}
         state = self.db.send("allocate", values)
         return Deferred(lambda: allocated(op, state(), self.now, expires))
 

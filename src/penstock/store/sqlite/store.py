@@ -1,5 +1,6 @@
 """The embedded store: a directory with one SQLite database, owned by one server, read by many processes."""
 
+import json
 import logging
 import os
 import time
@@ -189,36 +190,26 @@ class SqliteBatch(Batch):
         values = {"name": mark.producer, "number": mark.number, "result": results, "used": self.recorded}
         self.db.rows("save_producer", values)
 
-    def allocate(self, op: contract.Allocate) -> Deferred:
-        db, proposal, queue = self.db, op.proposal, {"queue_id": op.queue}
-        marker = db.value("queue_position", {"id": op.queue})
-        claim = db.row("claim", {**queue, "subscriber": op.subscriber, "except_first": None, "now": self.now})
-        live = db.value("allocation_count", queue) if proposal.kind == contract.Proposal.FRESH else 0
-        state = (marker, live, *(claim or [None]))
+    def allocate(self, op: contract.Allocate) -> Result:
+        db, proposal, kind = self.db, op.proposal, op.proposal.kind
+        queue = {"queue_id": op.queue, "subscriber": op.subscriber}
+        state = db.rows("allocate", {**queue, "now": self.now, "kind": kind})
         expires = self.now + op.ttl_ms * TICKS_PER_MS
-        result = allocated(op, [] if marker is None else [state], self.now, expires)
-        taken = {**queue, "first": proposal.first, "subscriber": op.subscriber, "expires": expires}
-        if isinstance(result, Allocation) and proposal.kind == contract.Proposal.EXPIRED:
+        result = allocated(op, state, self.now, expires)
+        taken = {**queue, "first": proposal.first, "expires": expires}
+        if isinstance(result, Allocation) and kind == contract.Proposal.EXPIRED:
             db.later("take_over", taken)
-        if isinstance(result, Allocation) and proposal.kind == contract.Proposal.FRESH:
+        if isinstance(result, Allocation) and kind == contract.Proposal.FRESH:
             db.later("add_allocation", {**taken, "last": proposal.last, "count": proposal.count})
-        is_new = proposal.kind in (contract.Proposal.FRESH, contract.Proposal.NOTHING) and not isinstance(result, str)
-        if is_new and proposal.next != marker:
+        is_new = kind in (contract.Proposal.FRESH, contract.Proposal.NOTHING) and not isinstance(result, str)
+        if is_new and proposal.next != proposal.marker:
             db.later("move_queue", {"id": op.queue, "position": proposal.next})
-        return Deferred(lambda: result)
+        return result
 
-    def reoffer(self, op: contract.Reoffer) -> Deferred:
-        db, queue = self.db, {"queue_id": op.queue}
-        marker = db.value("queue_position", {"id": op.queue})
-        ranges = ({**queue, "first": first, "last": last, "limit": 1} for first, last, _ in op.runs)
-        in_use = marker is None or any(
-            values["last"] >= marker or db.rows("shared_allocations", values) for values in ranges
-        )
-        state = (db.value("queue_name", {"id": op.queue}), db.value("allocation_count", queue), in_use)
-        result = reoffered(op, [] if marker is None else [state])
-        for first, last, count in op.runs:
-            db.later("reoffer", {**queue, "first": first, "last": last, "count": count, "now": self.now})
-        return Deferred(lambda: result)
+    def reoffer(self, op: contract.Reoffer) -> bool:
+        result = reoffered(op, self.db.rows("reoffer_state", {"queue_id": op.queue, "runs": json.dumps(op.runs)}))
+        self.db.run_many("reoffer", [(op.queue, *run, self.now) for run in op.runs])
+        return result
 
     def erasure_step(self, records_max: int) -> secure_delete.ErasureStep:
         return secure_delete.ErasureStep(self.db, records_max, self._store.unreadable)
