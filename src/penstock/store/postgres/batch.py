@@ -217,7 +217,7 @@ class PostgresBatch(Batch):
                 self.send_marks()  # Before the savepoint, or a failure would take the marks of others back.
             return super().together(ops)
         # Without waiting. As long as nothing was sent, the appender can roll back alone.
-        point = self.appender.savepoint()
+        roll_back = self.appender.savepoint()
         self.db.has_sent = False
         try:
             return [self.apply_new(op, ops) for op in ops]
@@ -226,7 +226,7 @@ class PostgresBatch(Batch):
         except PenstockError as error:
             if self.db.has_sent:
                 raise Redo from error
-            self.appender.roll_back(point)
+            roll_back()
             self.known_logs.forget()
             raise
         finally:

@@ -56,17 +56,6 @@ class NewRows(NamedTuple):
         return cls([], [], [], [])
 
 
-class Savepoint(NamedTuple):
-    """The state to return to when a transaction fails."""
-
-    head: int
-    stream_id: int
-    context_id: int
-    rows: tuple[int, ...]
-    changed: frozenset[str]
-    log_bytes: dict[str, int]
-
-
 class Appender(ABC):
     """The state behind appends. One batch at a time: begin, place commits, flush, settle."""
 
@@ -88,23 +77,24 @@ class Appender(ABC):
         self._log_bytes: dict[str, int] = {}
         self._undo: list[Callable[[], object]] | None = None
 
-    def savepoint(self) -> Savepoint:
-        """Start to record what `roll_back` has to undo."""
-        self._undo = []
+    def savepoint(self) -> Callable[[], None]:
+        """Start to record changes; the answer undoes them. The caller rolls back rows that the database already has."""
         numbers = self.head, self._stream_id, self._context_id
         rows: tuple[list[Any], ...] = self._rows
-        return Savepoint(*numbers, tuple(map(len, rows)), frozenset(self._changed), dict(self._log_bytes))
+        lengths, changed, log_bytes = list(map(len, rows)), set(self._changed), dict(self._log_bytes)
+        undo = self._undo = []
 
-    def roll_back(self, point: Savepoint) -> None:
-        """Undo everything since a savepoint; the caller rolls back the rows that the database already has."""
-        self.head, self._stream_id, self._context_id = point[:3]
-        for step in reversed(self._undo or []):
-            step()
-        self._undo = None
-        rows: tuple[list[Any], ...] = self._rows
-        for kept, length in zip(rows, point.rows, strict=True):
-            del kept[length:]
-        self._changed, self._log_bytes = set(point.changed), point.log_bytes
+        def roll_back() -> None:
+            self.head, self._stream_id, self._context_id = numbers
+            for step in reversed(undo):
+                step()
+            self._undo = None
+            rows: tuple[list[Any], ...] = self._rows
+            for kept, length in zip(rows, lengths, strict=True):
+                del kept[length:]
+            self._changed, self._log_bytes = changed, log_bytes
+
+        return roll_back
 
     def release(self) -> None:
         self._undo = None

@@ -17,23 +17,8 @@ from typing import Any, Final
 
 from penstock.errors import NotDurable, StorageFailure
 from penstock.model import Allocation, EventFilter, QueueInfo, StoreStats, SubscriptionInfo
-from penstock.store.contract import (
-    STATE_TABLES,
-    BatchTimes,
-    Erasure,
-    Finding,
-    IteratorState,
-    Listener,
-    LogInfo,
-    Outcome,
-    Progressed,
-    QueueState,
-    ReadLimits,
-    StoreIdentity,
-    StoreState,
-    Transaction,
-    Unsealed,
-)
+from penstock.store import contract
+from penstock.store.contract import STATE_TABLES, ReadLimits
 from penstock.store.erasure_filter import unpack_ranges
 from penstock.store.seals import BLOCK_BITS, checked, group
 from penstock.store.tables.database import Database, retried
@@ -52,12 +37,12 @@ Row = tuple[Any, ...]
 class Store(HistoryReader):
     """A history and its state. As it is here, it is open for reading, next to the processes that write it."""
 
-    batch_times: BatchTimes
+    batch_times: contract.BatchTimes
     """Times of the last `write`; before the first one, the clock at opening, and the last recorded time."""
 
     # -- writing
 
-    def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
+    def write(self, transactions: Sequence[contract.Transaction]) -> list[contract.Outcome]:
         """Carry out a batch; see the module. Raises StorageFailure or StorageFull if nothing was done.
 
         While there is a `refusal`, each transaction fails with it, unless the store recognises the transaction.
@@ -74,7 +59,7 @@ class Store(HistoryReader):
         """Why the store refuses writes, if it could lose acknowledged commits."""
         return None
 
-    def listener(self) -> Listener | None:
+    def listener(self) -> contract.Listener | None:
         """A listener for other servers of this store; None if only one can write it. Any thread may call this."""
         return None
 
@@ -87,8 +72,8 @@ class Store(HistoryReader):
     def now(self) -> int:
         """The store's clock in ticks. Recorded times follow it, but never go backwards."""
 
-    def identity(self) -> StoreIdentity:
-        return StoreIdentity(*self.db.row("identity"))
+    def identity(self) -> contract.StoreIdentity:
+        return contract.StoreIdentity(*self.db.row("identity"))
 
     @abstractmethod
     def stats(self) -> StoreStats: ...
@@ -98,17 +83,17 @@ class Store(HistoryReader):
         """Free space where the store's files grow; None if unknown. Any thread may call this."""
 
     @retried
-    def state(self) -> StoreState:
+    def state(self) -> contract.StoreState:
         """Everything except the records, at one moment."""
         with self.db.snapshot():
             tables = {name: state_table(self.db, name) for name in STATE_TABLES}
-            return StoreState(self.identity(), self.head(), self.sealed(), tables)
+            return contract.StoreState(self.identity(), self.head(), self.sealed(), tables)
 
-    def verify(self, progressed: Progressed) -> Iterator[Finding]:
+    def verify(self, progressed: contract.Progressed) -> Iterator[contract.Finding]:
         """Check everything, record by record; yields the faults."""
         return verify(self.db, self._file_findings(), progressed)
 
-    def _file_findings(self) -> Iterator[Finding]:
+    def _file_findings(self) -> Iterator[contract.Finding]:
         """The database's own check of its files, if it has one."""
         return iter(())
 
@@ -125,11 +110,11 @@ class Store(HistoryReader):
     def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]:
         return [SubscriptionInfo(*row) for row in self.db.rows("subscriptions", {"after": after, "limit": limit})]
 
-    def find_queues(self, name: str, context: str | None = None) -> list[QueueState]:
+    def find_queues(self, name: str, context: str | None = None) -> list[contract.QueueState]:
         """Queues of a name, of one context or of all."""
         if context is None:
-            return [QueueState(*row) for row in self.db.rows("queues_named", {"name": name, "limit": 2})]
-        return [QueueState(*row) for row in self.db.rows("queue", {"name": name, "context": context})]
+            return [contract.QueueState(*row) for row in self.db.rows("queues_named", {"name": name, "limit": 2})]
+        return [contract.QueueState(*row) for row in self.db.rows("queue", {"name": name, "context": context})]
 
     def queues(self, after: int, limit: int) -> list[QueueInfo]:
         head = self.head()
@@ -179,18 +164,18 @@ class Store(HistoryReader):
 
     # -- logs and iterators
 
-    def log(self, name: str) -> LogInfo | None:
+    def log(self, name: str) -> contract.LogInfo | None:
         row = self.db.row("log", {"name": name})
-        return LogInfo(*row) if row else None
+        return contract.LogInfo(*row) if row else None
 
-    def logs(self, after: str, limit: int) -> list[LogInfo]:
-        return [LogInfo(*row) for row in self.db.rows("logs", {"after": after, "limit": limit})]
+    def logs(self, after: str, limit: int) -> list[contract.LogInfo]:
+        return [contract.LogInfo(*row) for row in self.db.rows("logs", {"after": after, "limit": limit})]
 
-    def iterator(self, name: str) -> IteratorState | None:
+    def iterator(self, name: str) -> contract.IteratorState | None:
         row = self.db.row("iterator", {"name": name})
         return iterator_of(row) if row else None
 
-    def iterators(self, log: str | None, after: str, limit: int) -> list[IteratorState]:
+    def iterators(self, log: str | None, after: str, limit: int) -> list[contract.IteratorState]:
         """Iterators of a log, or of all, by name, after one; without their functions and accumulators."""
         name = "iterators" if log is None else "iterators_of_log"
         return [iterator_of(row) for row in self.db.rows(name, {"log": log, "after": after, "limit": limit})]
@@ -225,16 +210,16 @@ class Store(HistoryReader):
         """How many erasures are not finished; see `Erase`."""
         return int(self.db.value("open_erasures"))
 
-    def erasures(self, after: int, limit: int) -> list[Erasure]:
+    def erasures(self, after: int, limit: int) -> list[contract.Erasure]:
         rows = self.db.rows("erasures", {"after": after, "limit": limit})
-        return [Erasure(*(*row[:4], unpack_ranges(row[4]), *row[5:])) for row in rows]
+        return [contract.Erasure(*(*row[:4], unpack_ranges(row[4]), *row[5:])) for row in rows]
 
     def sealed(self) -> int:
         """The mark: all records before this position are sealed."""
         return int(self.db.value("sealed"))
 
     @retried
-    def unsealed(self) -> Unsealed | None:
+    def unsealed(self) -> contract.Unsealed | None:
         """The next records to be sealed, from the mark on; None if none are closed yet."""
         with self.db.snapshot():
             # In a damaged store a record may be missing, or begin before the mark; then sealing starts after it.
@@ -246,12 +231,12 @@ class Store(HistoryReader):
             positions, following = group(rows)
             state = ledger[0], int(ledger[1])
             if not positions:
-                return Unsealed([], self._after(rows[-1][0]), state)
+                return contract.Unsealed([], self._after(rows[-1][0]), state)
             found = self.db.rows("unsealed_records", {"low": positions[0], "high": positions[-1]})
             records = checked(found)
             if len(records) < len(found):
-                return Unsealed(records, self._after(found[len(records)][0]), state)
-            return Unsealed(records, min(following, self._after(rows[-1][0])), state)
+                return contract.Unsealed(records, self._after(found[len(records)][0]), state)
+            return contract.Unsealed(records, min(following, self._after(rows[-1][0])), state)
 
     def _after(self, position: int) -> int:
         """Where the next record begins; a damaged record's own count would be wrong."""

@@ -161,14 +161,14 @@ class Batch(ABC):
 
     def together(self, ops: Sequence[Operation]) -> list[Result | Deferred]:
         self.appender.flush()
-        point = self.appender.savepoint()
+        roll_back = self.appender.savepoint()
         self.db.command("SAVEPOINT transaction_")
         try:
             results: list[Result | Deferred] = [waited(self.apply_new(op, ops)) for op in ops]
         except StoreError:
             raise  # The database may have rolled back everything; `recover` decides.
         except PenstockError:
-            self.appender.roll_back(point)
+            roll_back()
             self.known_logs.forget()
             self.db.command("ROLLBACK TO transaction_")
             self.db.command("RELEASE transaction_")
