@@ -1,7 +1,8 @@
 """The one exception tree.
 
-An error is a class with typed fields, and a sentence made from them: what happened, then what to do. Errors travel
-between processes and over every wire as their class and fields; no program reads the sentence.
+An error is a class with typed fields, and a sentence made from them: what happened, then what to do. The docstring of a
+class says what its sentence does not. Errors travel between processes and over every wire as their class and fields; no
+program reads the sentence.
 """
 
 from dataclasses import dataclass, fields
@@ -56,8 +57,6 @@ class InvalidRequest(PenstockError):
 
 
 class LimitExceeded(PenstockError):
-    """Something is larger than a named limit allows."""
-
     _sentence = "{value} is more than {limit} allows ({maximum})"
     limit: str
     value: int
@@ -65,8 +64,6 @@ class LimitExceeded(PenstockError):
 
 
 class DoesNotFit(PenstockError):
-    """An answer has a field that is longer than a frame may be on this connection. Nothing was handed out."""
-
     _sentence = (
         "the answer has a field of {size} bytes, and a frame has at most {maximum} here; "
         "nothing was handed out: ask again with the protocol tag Res01L"
@@ -76,8 +73,6 @@ class DoesNotFit(PenstockError):
 
 
 class NotAllowed(PenstockError):
-    """The principal lacks a right."""
-
     _sentence = "{principal} may not do this: it needs the right {right}"
     principal: str
     right: str
@@ -95,8 +90,6 @@ class Unexpected(PenstockError):
 
 
 class VersionConflict(PenstockError):
-    """The stream is not where the append expected it; nothing was written."""
-
     _sentence = (
         "expected version {expected} of stream {stream} in context {context}, "
         "but its last sequence is {actual}; nothing was written"
@@ -108,8 +101,6 @@ class VersionConflict(PenstockError):
 
 
 class MarkSuperseded(PenstockError):
-    """A producer's number is below the highest one it has used."""
-
     _sentence = (
         "producer {producer} has already used number {highest}; "
         "number {number} was not written now, and its result is no longer kept"
@@ -120,8 +111,6 @@ class MarkSuperseded(PenstockError):
 
 
 class StageLost(PenstockError):
-    """Some units that a part of a job has staged are missing; nothing was published."""
-
     _sentence = (
         "part {part} of job {job} has staged {units} units, and {found} are there: they have "
         "expired, or the job was dropped or published; nothing was written"
@@ -133,8 +122,6 @@ class StageLost(PenstockError):
 
 
 class EventNotFound(PenstockError):
-    """There is no such event."""
-
     _sentence = "stream {stream} in context {context} has no event {sequence}"
     _retry = Retry.SAFE
     context: str
@@ -146,36 +133,26 @@ class EventNotFound(PenstockError):
 
 
 class SubscriptionNotFound(PenstockError):
-    """There is no such subscription."""
-
     _sentence = "no subscription {wanted}"
     wanted: str
 
 
 class SubscriptionMoved(PenstockError):
-    """The subscription is no longer where a transaction wanted to progress it from."""
-
     _sentence = "subscription {subscription} has moved on or was set; nothing was written, fetch again"
     subscription: int
 
 
 class QueueNotFound(PenstockError):
-    """There is no such queue."""
-
     _sentence = "no queue {queue}; subscribe to it first"
     queue: str
 
 
 class QueueAmbiguous(PenstockError):
-    """More than one context has a queue of this name."""
-
     _sentence = "more than one context has a queue {queue}; name the context"
     queue: str
 
 
 class QueueFilterMismatch(PenstockError):
-    """The queue exists with another filter."""
-
     _sentence = "queue {queue} exists with the filter '{filter}', not '{wanted}'"
     queue: str
     filter: str
@@ -183,16 +160,12 @@ class QueueFilterMismatch(PenstockError):
 
 
 class QueueContended(PenstockError):
-    """A queue changed under every attempt to allocate from it."""
-
     _sentence = "queue {queue} changed during every attempt to allocate from it; try again. Acknowledgements are kept"
     _retry = Retry.SAFE
     queue: str
 
 
 class AllocationLost(PenstockError):
-    """An acknowledgement inside a transaction came too late."""
-
     _sentence = (
         "the allocation {first} to {last} of queue {queue} has expired or has another holder; nothing was written"
     )
@@ -202,8 +175,6 @@ class AllocationLost(PenstockError):
 
 
 class DeadLetterNotFound(PenstockError):
-    """No dead letter begins at a marker."""
-
     _sentence = "queue {queue} has no dead letter that begins at {first}"
     queue: str
     first: int
@@ -213,36 +184,26 @@ class DeadLetterNotFound(PenstockError):
 
 
 class LogNotFound(PenstockError):
-    """There is no such log."""
-
     _sentence = "no log {log}"
     log: str
 
 
 class IteratorNotFound(PenstockError):
-    """There is no such iterator."""
-
     _sentence = "no iterator {iterator}"
     iterator: str
 
 
 class IteratorExists(PenstockError):
-    """An iterator of this name has another definition."""
-
     _sentence = "iterator {iterator} exists with another definition; delete it first"
     iterator: str
 
 
 class OutputMoved(PenstockError):
-    """An iterator's output is not where its builder thought."""
-
     _sentence = "the output of iterator {iterator} has moved on; read its state again"
     iterator: int
 
 
 class NotCbor(PenstockError):
-    """A message is not exactly one well-formed CBOR item within the limits."""
-
     _sentence = "message {index} is not one valid CBOR item: {reason}"
     index: int
     reason: str
@@ -267,8 +228,6 @@ class FunctionTimedOut(FunctionFailed):
 
 
 class IteratorCycle(PenstockError):
-    """An iterator would read its own output, by way of others."""
-
     _sentence = "iterator {iterator} would read its own output"
     iterator: str
 
@@ -277,8 +236,6 @@ class IteratorCycle(PenstockError):
 
 
 class Busy(PenstockError):
-    """A queue is full; nothing was done."""
-
     _sentence = "{queued} requests are waiting already; nothing was done, try again later"
     _retry = Retry.SAFE
     queued: int
@@ -293,8 +250,6 @@ class ReaderBusy(Busy):
 
 
 class TimedOut(PenstockError):
-    """A request waited too long for its turn; nothing was done."""
-
     _sentence = "waited {waited_ms} ms for a turn; nothing was done, try again later"
     _retry = Retry.SAFE
     waited_ms: int
@@ -309,16 +264,12 @@ class ReaderTimeout(TimedOut):
 
 
 class WorkerDied(PenstockError):
-    """The worker process that served a read is gone; a new one is being started."""
-
     _sentence = "the worker process serving this {reason}; try again"
     _retry = Retry.SAFE
     reason: str
 
 
 class Closed(PenstockError):
-    """The server is shutting down or the store is closed; nothing was done."""
-
     _sentence = "{what} is closed; nothing was done"
     _retry = Retry.SAFE
     what: str = "the engine"
@@ -345,14 +296,10 @@ class StorageFailure(StoreError):
 
 
 class ReadFailure(StorageFailure):
-    """The disk or database failed under a read, which writes nothing."""
-
     _sentence = "the store cannot be read: {reason}"
 
 
 class StorageFull(StoreError):
-    """There was no room; nothing was written."""
-
     _sentence = "the store is full: {reason}. Nothing was written; free some space and try again"
     _retry = Retry.SAFE
 
@@ -373,8 +320,6 @@ class DamagedRecord(PenstockError):
 
 
 class StoreInUse(PenstockError):
-    """Another process has the store open."""
-
     path: str
     holder: str
 
@@ -384,8 +329,6 @@ class StoreInUse(PenstockError):
 
 
 class StoreTooNew(PenstockError):
-    """A newer Penstock wrote this store."""
-
     _sentence = (
         "the store in {path} has schema version {found}, and this Penstock knows versions up to "
         "{known}; use a newer Penstock"
@@ -396,16 +339,12 @@ class StoreTooNew(PenstockError):
 
 
 class NotAStore(PenstockError):
-    """There is no Penstock store at a path, or it is something else."""
-
     _sentence = "{path} is not a Penstock store: {reason}"
     path: str
     reason: str
 
 
 class StoreUnfinished(PenstockError):
-    """A store that was being filled by a restore or a copy, and is not whole."""
-
     _sentence = "the store in {path} is not whole: a restore or copy into it was not finished; run that again"
     path: str
 
@@ -437,8 +376,6 @@ class LakeDamaged(PenstockError):
 
 
 class LakeInUse(PenstockError):
-    """Another process works on the lake. Nothing was changed."""
-
     _sentence = "the lake in {path} is in use by {holder}; wait until that has ended"
     _retry = Retry.SAFE
     path: str
@@ -449,16 +386,12 @@ class LakeInUse(PenstockError):
 
 
 class BadUrl(PenstockError):
-    """An address that a client cannot connect to, whatever is there."""
-
     _sentence = "{url!r} is no address of a Penstock: {reason}"
     url: str
     reason: str
 
 
 class CannotConnect(PenstockError):
-    """No server could be reached. Nothing was sent."""
-
     _sentence = "cannot connect to {url}: {reason}; nothing was sent, so it is safe to try again"
     _retry = Retry.SAFE
     url: str
@@ -466,8 +399,6 @@ class CannotConnect(PenstockError):
 
 
 class ConnectionLost(PenstockError):
-    """The connection ended before the answer came. The server may have carried the request out."""
-
     _sentence = (
         "the connection to {url} was lost before the answer came ({reason}); "
         "the server may have carried the request out"
@@ -486,12 +417,9 @@ class DeadlinePassed(PenstockError):
 
     def __str__(self) -> str:
         why = f" ({self.reason})" if self.reason else ""
-        sent, unsent = (
-            "it was sent, and the server may have carried it out",
-            "nothing was sent, so it is safe to try again",
-        )
-        known = sent if self.was_sent else unsent
-        return f"no answer within {self.seconds:g} s{why}: {known}"
+        if self.was_sent:
+            return f"no answer within {self.seconds:g} s{why}: it was sent, and the server may have carried it out"
+        return f"no answer within {self.seconds:g} s{why}: nothing was sent, so it is safe to try again"
 
     @property
     def retry(self) -> Retry:
@@ -500,14 +428,10 @@ class DeadlinePassed(PenstockError):
 
 
 class ClientClosed(PenstockError):
-    """A client was used after it was closed."""
-
     _sentence = "this client is closed; connect again"
 
 
 class StoreChanged(PenstockError):
-    """Another store, or another timeline of it, answers now; positions read before mean nothing there."""
-
     _sentence = (
         "this is another history now: it was {before}, and is {now}; positions of the one mean nothing in the other"
     )
@@ -525,8 +449,6 @@ class NotAppended(PenstockError):
 
 
 class NotJson(PenstockError):
-    """A body or headers are not JSON."""
-
     _sentence = "{what} is not JSON: {reason}"
     what: str
     reason: str
@@ -549,8 +471,6 @@ class Refused(PenstockError):
 
 
 class AnswerMalformed(PenstockError):
-    """An answer does not follow the protocol. The server may have carried the request out."""
-
     _sentence = "the server's answer cannot be read: {reason}; it may have carried the request out"
     _retry = Retry.UNKNOWN
     reason: str
@@ -560,8 +480,6 @@ class AnswerMalformed(PenstockError):
 
 
 class NotLoopback(PenstockError):
-    """A gate would listen beyond this machine, without --insecure."""
-
     _sentence = (
         "--{gate} {address} would listen beyond loopback, where any client may do everything; "
         "use an address such as 127.0.0.1, or allow it with --insecure"
@@ -571,8 +489,6 @@ class NotLoopback(PenstockError):
 
 
 class CannotListen(PenstockError):
-    """A gate's address cannot be used."""
-
     _sentence = "cannot listen on --{gate} {address}: {reason}"
     gate: str
     address: str

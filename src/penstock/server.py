@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from penstock.engine import Engine
-from penstock.errors import PenstockError, StorageFailure, StoreError
+from penstock.errors import StoreError
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, SessionKeeper, ZeromqGate
-from penstock.settings import BadSetting, Settings
-from penstock.store import store_url
+from penstock.settings import Settings, store_address
 from penstock.tcp import new_loop
-from penstock.terminal import LogLines, complain
+from penstock.terminal import LogLines, print_error
 
 log = logging.getLogger(__name__)
 
@@ -32,20 +31,14 @@ Ready = Callable[[str], None]
 """Called with the ready line when every gate listens."""
 
 
-def run(settings: Settings, ready: Ready) -> int:
-    """Serve until a signal comes; the exit code."""
+def run(settings: Settings, ready: Ready) -> None:
+    """Serve until a signal comes. Raises the error if it cannot start."""
     log_to_stderr(settings.log_level)
     # The loop's thread and the writer take turns at the interpreter. By default a busy loop keeps the
     # writer waiting for 5 ms after every call into SQLite; see bench/appends.py. Only here: the process is ours.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(serve(settings, ready))
-    except BadSetting as error:
-        return complain(wrong_use(error), 2)
-    except PenstockError as error:
-        return complain(complaint(error), 1)
-    return 0
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve(settings, ready))
 
 
 async def serve(settings: Settings, ready: Ready) -> None:
@@ -81,16 +74,6 @@ def _gates(engine: Engine) -> list[Gate]:
         gates.append(remits)
         keepers.append(remits)
     return [*gates, HttpGate(engine, keepers)]
-
-
-def store_address(settings: Settings) -> str:
-    if settings.store is not None and settings.data is not None:
-        raise BadSetting("store", settings.store, "--store", "only one of --data and --store can be given")
-    if settings.data is not None:
-        return store_url(settings.data)
-    if settings.store is None:
-        raise BadSetting("data", None, "default", "say where the store is: --data DIR or --store URL")
-    return settings.store
 
 
 # --- start and stop -------------------------------------------------------------------------------------------
@@ -160,23 +143,10 @@ class _Signals:
 
 def _end_now(message: str, code: int) -> NoReturn:
     """End without waiting for any thread. The workers see the end of their sockets and follow."""
-    complain(message, code)
+    print_error(message)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-# --- what it says ---------------------------------------------------------------------------------------------
-
-
-def complaint(error: PenstockError) -> str:
-    """An error at the start of a server: no request was sent, so nothing can be in doubt."""
-    return f"the store cannot be used: {error.reason}" if isinstance(error, StorageFailure) else str(error)
-
-
-def wrong_use(error: BadSetting) -> str:
-    """A setting's error; a missing setting has no value to show."""
-    return str(error) if error.value is not None else error.reason
 
 
 def log_to_stderr(level: str) -> None:

@@ -17,7 +17,8 @@ import penstock
 from penstock import NEW, Appended, Client
 from penstock.client import calls, local
 from penstock.client.sync import Portal
-from penstock.engine.engine import Abandon, Answer, AnyPresenter
+from penstock.engine.appends import OnReply
+from penstock.engine.engine import Abandon, AnyPresenter
 from penstock.errors import (
     ConnectionLost,
     DeadLetterNotFound,
@@ -94,7 +95,7 @@ class FaultyEngine(ThreadedEngine):
     fault: "Fault | None" = None
 
     def submit(
-        self, principal: Principal, request: Request, answer: Answer, present: AnyPresenter | None = None
+        self, principal: Principal, request: Request, answer: OnReply, present: AnyPresenter | None = None
     ) -> Abandon:
         if self.fault is None or request.repeat is Repeat.READS:
             return super().submit(principal, request, answer, present)
@@ -124,7 +125,7 @@ class Fault:
         carry_out: Callable[..., Abandon],
         principal: Principal,
         request: Request,
-        answer: Answer,
+        answer: OnReply,
         present: AnyPresenter | None,
     ) -> Abandon:
         self.attempts += 1
@@ -583,7 +584,7 @@ def test_an_engine_in_this_process_leaves_no_doubt(
     """No answer is lost on the way, so that the error is what it says, and nothing was written."""
 
     def refuse(
-        _engine: FaultyEngine, _principal: Principal, request: Request, answer: Answer, *_: object
+        _engine: FaultyEngine, _principal: Principal, request: Request, answer: OnReply, *_: object
     ) -> Callable[[], None]:
         assert isinstance(request, Append)
         monkeypatch.setattr(calls, "ATTEMPT_S_MIN", 2 * PATIENT_S)

@@ -15,7 +15,7 @@ from penstock import errors
 from penstock.engine.iterator_jobs import Built, Paged, Point, build_index, check_function, run_page
 from penstock.engine.worker_protocol import (
     HEAD_BYTES_MAX,
-    Answer,
+    JobAnswer,
     Unframer,
     Unreadable,
     frame,
@@ -35,10 +35,10 @@ FRAMES = Paged(ItemPage([], Encoded(2, [b"as a wire", b"has it"])), [], 9, 8, No
 PROGRESS = TaskProgress(5, 1, 4, b"acc", size=70)
 
 
-def loaded(data: bytes, expected: Any, bytes_max: int = 1 << 30) -> Answer:
+def loaded(data: bytes, expected: Any, bytes_max: int = 1 << 30) -> JobAnswer:
     """What a server makes of bytes that a worker has sent."""
     unframer = Unframer(lambda answer: load_answer(answer, expected), bytes_max)
-    answers: list[Answer] = []
+    answers: list[JobAnswer] = []
     while data:
         size = len(unframer.space)
         unframer.space[: len(data)] = data[:size]
@@ -59,7 +59,7 @@ def sent(head: Any, contents: bytes = b"") -> bytes:
     ("result", "expected"),
     [
         (BUILT, returned_by(build_index)),
-        (None, returned_by(build_index)),
+        (None, Built | None),
         (PAGED, returned_by(run_page)),
         (ENCODED, returned_by(run_page)),
         (FRAMES, returned_by(run_page)),
@@ -69,7 +69,7 @@ def sent(head: Any, contents: bytes = b"") -> bytes:
     ],
 )
 def test_results_arrive_as_they_were(result: Any, expected: Any) -> None:
-    answer = Answer(True, result, True)
+    answer = JobAnswer(True, result, True)
     assert loaded(frame_answer(answer), expected) == answer
 
 
@@ -81,17 +81,17 @@ def all_errors(kind: type[PenstockError] = PenstockError) -> list[type[PenstockE
 def test_every_error_arrives_with_its_fields(kind: type[PenstockError]) -> None:
     samples: dict[Any, Any] = {int: 5, str: "text", bool: True, float: 1.5, int | None: None, Retry: Retry.SAFE}
     error = kind(*(samples[field.type] for field in fields(kind)))
-    answer = loaded(frame_answer(Answer(False, error, True)), None)
+    answer = loaded(frame_answer(JobAnswer(False, error, True)), None)
     assert type(answer.result) is kind
     assert (str(answer.result), answer.result.retry) == (str(error), error.retry)
 
 
 def test_an_error_inside_a_result_keeps_its_class() -> None:
-    answer = loaded(frame_answer(Answer(True, BUILT._replace(error=FunctionTimedOut("late", 4)), False)), Built)
+    answer = loaded(frame_answer(JobAnswer(True, BUILT._replace(error=FunctionTimedOut("late", 4)), False)), Built)
     assert type(answer.result.error) is FunctionTimedOut
     assert (answer.result.error.reason, answer.result.error.message, answer.stays) == ("late", 4, False)
     with pytest.raises(Unreadable):
-        loaded(frame_answer(Answer(True, BUILT._replace(error=IteratorNotFound("x")), True)), Built)  # type: ignore[arg-type]
+        loaded(frame_answer(JobAnswer(True, BUILT._replace(error=IteratorNotFound("x")), True)), Built)  # type: ignore[arg-type]
 
 
 def test_text_that_no_reply_could_hold_is_mended() -> None:
@@ -180,16 +180,16 @@ def test_an_answer_that_is_too_long_is_refused_before_there_is_room_for_it() -> 
 
 
 def test_a_task_of_spark_reads_answers_of_its_child_in_the_same_way() -> None:
-    assert read_progress(BytesIO(frame_answer(Answer(True, PROGRESS, True))), 1000) == PROGRESS
+    assert read_progress(BytesIO(frame_answer(JobAnswer(True, PROGRESS, True))), 1000) == PROGRESS
     with pytest.raises(IteratorNotFound):
-        read_progress(BytesIO(frame_answer(Answer(False, IteratorNotFound("it"), True))), 1000)
-    for message in (b"".join(frame(PROGRESS)), frame_answer(Answer(True, BUILT, True)), b"\xff\xff\xff\xff"):
+        read_progress(BytesIO(frame_answer(JobAnswer(False, IteratorNotFound("it"), True))), 1000)
+    for message in (b"".join(frame(PROGRESS)), frame_answer(JobAnswer(True, BUILT, True)), b"\xff\xff\xff\xff"):
         with pytest.raises(Unreadable):
             read_progress(BytesIO(message), 1000)
     with pytest.raises(EOFError):
-        read_progress(BytesIO(frame_answer(Answer(True, PROGRESS, True))[:-1]), 1000)
+        read_progress(BytesIO(frame_answer(JobAnswer(True, PROGRESS, True))[:-1]), 1000)
 
 
 def test_a_result_that_has_no_place_in_an_answer_is_not_sent() -> None:
     with pytest.raises(TypeError, match="dict has no place"):
-        frame_answer(Answer(True, {}, True))
+        frame_answer(JobAnswer(True, {}, True))

@@ -143,7 +143,7 @@ class Build:
 @asynccontextmanager
 async def idle(engine: Engine) -> AsyncIterator[None]:
     """The server builds nothing meanwhile."""
-    builder = engine._iterators._builder
+    builder = engine._iterators.builder
     tasks, builder._tasks = builder._tasks, []
     for task in tasks:
         task.cancel()

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from penstock.engine import Engine
-from penstock.engine.worker_protocol import Answer, frame, frame_answer
+from penstock.engine.worker_protocol import JobAnswer, frame, frame_answer
 from penstock.errors import WorkerDied
 from penstock.settings import Settings
 from penstock.store import store_url
@@ -120,7 +120,7 @@ async def test_answers_that_are_none_cost_their_worker_only(engine: Engine, tmp_
     touched = tmp_path / "touched"
     messages = {
         "a pickle that runs": b"".join(frame((True, Bomb(touched), True))),
-        "another result": frame_answer(Answer(True, 7, True)),
+        "another result": frame_answer(JobAnswer(True, 7, True)),
         "much too long": b"\xff\xff\xff\xff",
     }
     for count, (name, message) in enumerate(messages.items(), 1):
@@ -132,9 +132,9 @@ async def test_answers_that_are_none_cost_their_worker_only(engine: Engine, tmp_
 
 
 async def test_a_worker_that_answers_twice_or_stays_after_its_last_word_is_replaced(engine: Engine) -> None:
-    await engine.lua.run(send_and_stay, frame_answer(Answer(True, None, True)))
+    await engine.lua.run(send_and_stay, frame_answer(JobAnswer(True, None, True)))
     await until(lambda: engine.metrics.lua.replaced == 1)
     last = await engine.lua.run(pid)
-    await engine.lua.run(send, frame_answer(Answer(True, None, False)))
+    await engine.lua.run(send, frame_answer(JobAnswer(True, None, False)))
     await until(lambda: engine.metrics.lua.replaced == 2)
     assert await engine.lua.run(pid) != last

@@ -8,7 +8,7 @@ import cbor2
 import httpx
 import pytest
 
-from penstock.engine import Engine, background
+from penstock.engine import Engine, disk_watch
 from penstock.errors import StorageFull
 from penstock.gates import HttpGate
 from penstock.model import (
@@ -52,7 +52,7 @@ class Free:
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Free:
     space, real = Free(), SqliteStore.free_bytes
-    monkeypatch.setattr(background, "LOOK_S", 0.005)
+    monkeypatch.setattr(disk_watch, "LOOK_S", 0.005)
 
     def free_bytes(store: SqliteStore) -> int | None:
         # Servers that other tests share may run in this process too.
@@ -107,7 +107,7 @@ async def test_below_the_limit_appends_are_refused_and_all_else_goes_on(engine: 
 
 
 async def test_each_change_is_told_once(engine: Engine, free: Free, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "penstock.engine.background"):
+    with caplog.at_level(logging.WARNING, "penstock.engine.disk_watch"):
         for mib in (15, 14, 5, 4, 15, 100):
             free.bytes = mib * MIB
             await until(lambda: engine.metrics.disk_free_bytes == free.bytes)
@@ -123,7 +123,7 @@ async def test_a_disk_that_stays_around_a_mark_does_not_change_its_mind(
     engine: Engine, free: Free, caplog: pytest.LogCaptureFixture
 ) -> None:
     append = Append("shop", "s", [new_event("Tested", b"c")], ANY)
-    with caplog.at_level(logging.WARNING, "penstock.engine.background"):
+    with caplog.at_level(logging.WARNING, "penstock.engine.disk_watch"):
         for mib in (19, 20, 19, 22, 9, 10, 9, 11):
             free.bytes = mib * MIB
             await until(lambda: engine.metrics.disk_free_bytes == free.bytes)

@@ -216,7 +216,7 @@ async def test_whoever_waits_for_an_iterator_that_is_deleted_is_told(
     monkeypatch.setattr(engine.lua, "run", lambda *_: never)
     await remits.add("log", 1)
     waiting = asyncio.ensure_future(remits.next("it"))
-    await until(lambda: len(engine._iterators._builder._indices["it"]._demands) == 1)
+    await until(lambda: len(engine._iterators.builder._indices["it"].demands) == 1)
     await remits.drop()
     with pytest.raises(IteratorNotFound):
         await waiting
@@ -232,7 +232,7 @@ async def test_whoever_waits_when_the_server_stops_is_told(
     monkeypatch.setattr(engine.lua, "run", lambda *_: asyncio.get_running_loop().create_future())
     await remits.add("log", 1)
     waiting = asyncio.ensure_future(remits.next("it"))
-    await until(lambda: len(engine._iterators._builder._indices["it"]._demands) == 1)
+    await until(lambda: len(engine._iterators.builder._indices["it"].demands) == 1)
     await engine.stop()
     with pytest.raises(Closed):
         await waiting
@@ -242,7 +242,7 @@ async def test_nobody_begins_to_wait_for_a_build_when_the_server_stops(engine: E
     await remits.create()
     await remits.iterator("it", indexed=True)
     await built(engine)
-    builder = engine._iterators._builder
+    builder = engine._iterators.builder
     builder.stop()
     await remits.add("log", 1)
     with pytest.raises(Closed):
@@ -255,7 +255,7 @@ async def test_whoever_gives_up_waiting_leaves_nothing_behind(
     await remits.create()
     await remits.iterator("it", indexed=True)
     await built(engine)
-    demands = engine._iterators._builder._indices["it"]
+    demands = engine._iterators.builder._indices["it"]
 
     def dead(*_: object) -> "asyncio.Future[Any]":
         raise WorkerDied("died")
@@ -263,11 +263,11 @@ async def test_whoever_gives_up_waiting_leaves_nothing_behind(
     monkeypatch.setattr(engine.lua, "run", dead)
     await remits.add("log", 1)
     waiting = [asyncio.ensure_future(remits.next("it")) for _ in range(20)]
-    await until(lambda: len(demands._demands) == 20)
+    await until(lambda: len(demands.demands) == 20)
     for one in waiting:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    await until(lambda: not demands._demands)
+    await until(lambda: not demands.demands)
 
 
 class NoBuild:
@@ -301,7 +301,7 @@ class TestSmallPages:
             await remits.next("it", 7)
         assert len(await remits.next("it", 8, 2)) == 2, "that was all that was asked for"
         waiting = asyncio.ensure_future(remits.next("it", 8, 3))
-        await until(lambda: len(engine._iterators._builder._indices["it"]._demands) == 1)
+        await until(lambda: len(engine._iterators.builder._indices["it"].demands) == 1)
         assert not waiting.done()
         waiting.cancel()
 
@@ -393,7 +393,7 @@ class TestShortPatience:
                 await remits.next(name, -1)
         assert engine.metrics.lua_messages == ran, "what timed out is not run again at once"
         engine._iterators._timed_out.clear()
-        engine._iterators._builder._indices["kept"].not_before = 0
+        engine._iterators.builder._indices["kept"].not_before = 0
         for name in ("plain", "kept"):
             with pytest.raises(FunctionTimedOut, match="at message 3"):
                 await remits.next(name, 3)

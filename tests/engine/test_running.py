@@ -10,17 +10,17 @@ import cbor2
 import pytest
 
 from penstock.engine import iterator_jobs, worker_protocol
-from penstock.engine.iterator_jobs import LAST, Built, PageRequest, Point, Step, build_index, read_kept, run_page
+from penstock.engine.iterator_jobs import LAST, Built, PageRequest, Point, StepLimits, build_index, read_kept, run_page
 from penstock.engine.iterators import POINT_BYTES, START, Points
 from penstock.engine.worker_protocol import Unframer, load_answer
 from penstock.errors import FunctionFailed, IteratorNotFound
-from penstock.lua import LuaLimits, Program, Ran
+from penstock.lua import LuaLimits, Program, RunResult
 from penstock.model import ItemPage, IteratorKind
 from penstock.store.contract import AddIterator, IteratorState, ReadLimits
 from penstock.store.sqlite import SqliteStore
 from tests.store.kit import append, do_one, event
 
-STEP = Step(10.0, 100, 1 << 20, LuaLimits())
+STEP = StepLimits(10.0, 100, 1 << 20, LuaLimits())
 KINDS = {
     IteratorKind.MAP: "return msg.body",
     IteratorKind.FILTER: "return true",
@@ -92,7 +92,8 @@ def test_an_iterator_that_was_made_again_is_another(store: SqliteStore) -> None:
         for ordinal in (0, LAST):
             with pytest.raises(IteratorNotFound):
                 read_kept(store, "it", number, PageRequest(ordinal, None, None), ReadLimits())
-        assert build_index(store, "it", number, STEP) is None
+        with pytest.raises(IteratorNotFound):
+            build_index(store, "it", number, STEP)
 
 
 def test_compiled_functions_are_kept_and_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +121,7 @@ def test_a_stuck_step_answers_what_it_had_and_says_that_its_worker_leaves(
         raise Left
 
     def stuck_at_the_third(program: Program, messages: Any, state: Any, stuck: Any) -> None:
-        stuck(Ran([cbor2.dumps("a"), cbor2.dumps("b")], None, FunctionFailed("stuck", 2)))
+        stuck(RunResult([cbor2.dumps("a"), cbor2.dumps("b")], None, FunctionFailed("stuck", 2)))
 
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(Program, "run", stuck_at_the_third)

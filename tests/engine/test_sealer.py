@@ -13,10 +13,10 @@ from penstock.engine import Engine, background
 from penstock.engine.background import block_end
 from penstock.errors import WriterBusy
 from penstock.model import ANONYMOUS, ANY, Append, Event, EventPage, GetStats, ReadAll, StoreStats, new_event
+from penstock.model.columns import columns_of
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.contract import Commit, Seal, Transaction
-from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from tests.engine.caller import Caller, events
 from tests.engine.logs import until
@@ -234,7 +234,7 @@ async def test_without_a_closed_block_no_process_is_started(engine: Engine) -> N
 
 async def test_on_a_full_disk_nothing_is_sealed(url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(url, BLOCK)
-    monkeypatch.setattr("penstock.engine.background.LOOK_S", 0.005)
+    monkeypatch.setattr("penstock.engine.disk_watch.LOOK_S", 0.005)
     monkeypatch.setattr(background, "SEAL_RETRY_S_MIN", 0.01)
     monkeypatch.setattr(background, "SEAL_RETRY_S_MAX", 0.01)
     with monkeypatch.context() as full:

@@ -21,6 +21,7 @@ from penstock.model import (
     new_event,
     now_ticks,
 )
+from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.stages import make_unit
@@ -75,9 +76,9 @@ async def test_an_origin_is_a_name_or_nothing(tmp_path: Path) -> None:
 async def test_what_is_never_published_expires(tmp_path: Path) -> None:
     async with Engine(store_url(tmp_path), SETTINGS) as engine:
         await engine.execute(ANONYMOUS, staging())
-        await engine._staging.expire(now_ticks() - 10**7 * 3600)
+        await engine._forget_idle(now_ticks())
         await engine.execute(ANONYMOUS, staging(number=1))
-        await engine._staging.expire(now_ticks() + 1)
+        await engine._forget_idle(now_ticks() + SETTINGS.stage_idle_ms_max * TICKS_PER_MS + 1)
         with pytest.raises(StageLost):
             await engine.execute(ANONYMOUS, replace(PUBLISH, winners=(Winner(0, "a", 2),)))
 

@@ -5,25 +5,25 @@ import pytest
 from lupa.lua54 import LuaMemoryError  # type: ignore[import-untyped]
 
 from penstock.errors import FunctionFailed, FunctionTimedOut
-from penstock.lua import LuaLimits, Program, Ran
+from penstock.lua import LuaLimits, Program, RunResult
 from tests.lua.support import FILTER, MAP, QUICK, REDUCE, failure, mapped
 
 ONE, TWO, THREE = (cbor2.dumps(number) for number in (1, 2, 3))
 
 
 def test_no_messages_give_no_outputs() -> None:
-    assert Program(MAP, "return msg").run([]) == Ran([], None, None)
-    assert Program(REDUCE, "return msg").run([], ONE) == Ran([], ONE, None)
+    assert Program(MAP, "return msg").run([]) == RunResult([], None, None)
+    assert Program(REDUCE, "return msg").run([], ONE) == RunResult([], ONE, None)
 
 
 def test_a_reduce_starts_from_nil_and_from_a_given_state() -> None:
     program = Program(REDUCE, "return (acc or 0) + msg")
-    assert program.run([ONE, TWO]) == Ran([ONE, THREE], THREE, None)
-    assert program.run([ONE], TWO) == Ran([THREE], THREE, None)
+    assert program.run([ONE, TWO]) == RunResult([ONE, THREE], THREE, None)
+    assert program.run([ONE], TWO) == RunResult([THREE], THREE, None)
 
 
 def test_an_accumulator_of_nil_is_written_as_null_and_stays_nil() -> None:
-    assert Program(REDUCE, "assert(acc == nil) return nil").run([ONE, TWO]) == Ran([b"\xf6", b"\xf6"], None, None)
+    assert Program(REDUCE, "assert(acc == nil) return nil").run([ONE, TWO]) == RunResult([b"\xf6", b"\xf6"], None, None)
     assert Program(REDUCE, "assert(acc == nil or acc == null) return null").run([ONE, TWO]).state == b"\xf6"
     assert Program(REDUCE, "assert(not acc) return false").run([ONE, TWO]).state == b"\xf4"
 
@@ -41,7 +41,7 @@ def test_a_timeout_keeps_what_came_before_it() -> None:
     ran = program.run([ONE, TWO, THREE])
     assert (ran.outputs, ran.state) == ([ONE], ONE)
     assert isinstance(ran.error, FunctionTimedOut)
-    assert program.run([THREE], ONE) == Ran([THREE], THREE, None)
+    assert program.run([THREE], ONE) == RunResult([THREE], THREE, None)
 
 
 def test_a_function_that_does_not_compile_is_refused_with_its_line() -> None:
@@ -118,7 +118,7 @@ def test_pcall_and_xpcall_catch_what_functions_raise() -> None:
     """
     ran = Program(MAP, function).run([ONE])
     expected = [False, 7, False, "handled x", True, 3, False, "worse"]
-    assert ran == Ran([cbor2.dumps(expected)], None, None)
+    assert ran == RunResult([cbor2.dumps(expected)], None, None)
 
 
 def test_coroutines_work() -> None:
@@ -132,14 +132,14 @@ def test_coroutines_work() -> None:
             coroutine.status(co)}
     """
     ran = Program(MAP, function).run([ONE])
-    assert ran == Ran([cbor2.dumps([1, 4, "done", [True, 2], [False, "x"], "dead"])], None, None)
+    assert ran == RunResult([cbor2.dumps([1, 4, "done", [True, 2], [False, "x"], "dead"])], None, None)
 
 
 def test_outputs_stop_where_they_grow_too_large() -> None:
     limits = LuaLimits(outputs_bytes_max=250)
     message = cbor2.dumps("x" * 98)
-    assert Program(MAP, "return msg", limits).run([message] * 5) == Ran([message] * 3, None, None)
-    assert Program(REDUCE, "return msg", limits).run([message] * 5) == Ran([message] * 3, message, None)
+    assert Program(MAP, "return msg", limits).run([message] * 5) == RunResult([message] * 3, None, None)
+    assert Program(REDUCE, "return msg", limits).run([message] * 5) == RunResult([message] * 3, message, None)
 
 
 def test_what_a_filter_keeps_does_not_count_as_growth() -> None:
@@ -174,4 +174,4 @@ def test_a_lua_state_that_fails_outside_of_the_function_is_replaced(monkeypatch:
     program = Program(MAP, "return msg")
     monkeypatch.setattr(program._sandbox, "step", step)
     assert "memory" in str(program.run([ONE]).error)
-    assert program.run([ONE]) == Ran([ONE], None, None)
+    assert program.run([ONE]) == RunResult([ONE], None, None)

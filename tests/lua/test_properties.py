@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.lua import Program, Ran
+from penstock.lua import Program, RunResult
 from tests.lua.reference import canonical
 from tests.lua.strategies import ITEMS, NAMES, VALUES
 from tests.lua.support import FILTER, MAP, REDUCE
@@ -32,7 +32,7 @@ REBUILD = Program(
 AMOUNTS = st.lists(st.fixed_dictionaries({"name": NAMES, "amount": st.integers(-100, 100)}), max_size=30)
 
 
-def outputs(ran: Ran) -> list[Any]:
+def outputs(ran: RunResult) -> list[Any]:
     assert ran.error is None, ran.error
     return [None if output is None else cbor2.loads(output) for output in ran.outputs]
 
@@ -97,7 +97,7 @@ def test_a_filter_keeps_the_very_bytes_of_what_its_python_counterpart_keeps(
     data = [cbor2.dumps(message) for message in messages]
     ran = Program(FILTER, f"return msg.amount >= {least}").run(data)
     expected = [item if message["amount"] >= least else None for item, message in zip(data, messages, strict=True)]
-    assert ran == Ran(expected, None, None)
+    assert ran == RunResult(expected, None, None)
 
 
 SUMS = Program(

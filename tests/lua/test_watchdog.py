@@ -8,7 +8,7 @@ import cbor2
 import pytest
 
 from penstock.errors import FunctionTimedOut
-from penstock.lua import LuaLimits, Program, Ran
+from penstock.lua import LuaLimits, Program, RunResult
 from tests.lua.support import FILTER, MAP
 
 # A worker process in small: it passes on what it has and ends.
@@ -52,7 +52,7 @@ def slow(size: int) -> str:
 
 
 def test_a_call_does_not_return_while_it_is_reported_as_stuck() -> None:
-    reports: list[Ran] = []
+    reports: list[RunResult] = []
     messages = [b"\x00", b"\x01", b"\x02"]
     program = Program(FILTER, slow(22), LuaLimits(call_ms_max=10, grace_ms_max=10))
     ran = program.run(messages, None, reports.append)
@@ -65,7 +65,7 @@ def test_a_call_does_not_return_while_it_is_reported_as_stuck() -> None:
 
 
 def test_a_call_that_takes_long_over_many_messages_is_not_stuck() -> None:
-    reports: list[Ran] = []
+    reports: list[RunResult] = []
     limits = LuaLimits(call_ms_max=100, grace_ms_max=100)
     ran = Program(MAP, "for i = 1, 5e4 do end return msg", limits).run([b"\x01"] * 600, None, reports.append)
     assert (len(ran.outputs), ran.error, reports) == (600, None, [])
@@ -73,8 +73,8 @@ def test_a_call_that_takes_long_over_many_messages_is_not_stuck() -> None:
 
 def test_the_watchdog_serves_call_after_call() -> None:
     program = Program(MAP, "return msg")
-    reports: list[Ran] = []
+    reports: list[RunResult] = []
     for number in range(200):
         message = cbor2.dumps(number)
-        assert program.run([message], None, reports.append) == Ran([message], None, None)
+        assert program.run([message], None, reports.append) == RunResult([message], None, None)
     assert reports == []

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from penstock.mq import MqClient, Reason
-from penstock.tcp import PeerLog, Why, network_of, shown_peer
+from penstock.tcp import CloseReason, PeerLog, network_of, shown_peer
 from penstock.tcp.server import LINES_MAX, LINES_PER_ADDRESS_MAX, WINDOW_S
 from tests.mq.support import HOST, Raw, Serving, disconnect, serving, until
 
@@ -115,7 +115,7 @@ async def still_works(clients: list[MqClient]) -> None:
         (b"\x00", "WARNING", "protocol error: there is no frame type 0"),
         (b"", "INFO", "no byte came for too long (idle_ms_max is 200)"),
         (b"\x03\x05", "WARNING", "a message took too long (message_ms_max is 100)"),
-        (b"\x03\xff\x3f" + bytes(2000), "WARNING", f"{Why.HOARDED} (pending_bytes_total_max is 1000)"),
+        (b"\x03\xff\x3f" + bytes(2000), "WARNING", f"{CloseReason.HOARDED} (pending_bytes_total_max is 1000)"),
     ],
 )
 async def test_the_log_names_whom_the_server_has_cut_off(

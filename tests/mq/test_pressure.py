@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from penstock.mq import Ending, Message, MqLimits, MqSession, Reason
-from penstock.tcp import Hold
+from penstock.tcp import ReadHold
 from tests.mq.support import disconnect, echo, memory_bytes, serving, until
 from tests.wire.mqframe_checks import wire
 
@@ -24,7 +24,7 @@ def page(session: MqSession, frames: Message) -> None:
 
 async def fill(session: MqSession) -> None:
     """Send until the peer is no longer read from, or cut off."""
-    while not session.holds & Hold.UNSENT and session.send(PAGE):  # noqa: ASYNC110 - the sending is the point
+    while not session.holds & ReadHold.UNSENT and session.send(PAGE):  # noqa: ASYNC110 - the sending is the point
         await asyncio.sleep(0)
 
 
@@ -44,7 +44,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from_and_nothing_is_lost() 
         await until(lambda: len(served.connected) == 2)
         session = served.connected[1]
         asking = asyncio.create_task(raw.send(request * requests))
-        await until(lambda: session.holds & Hold.UNSENT)
+        await until(lambda: session.holds & ReadHold.UNSENT)
         handled = session.messages_received
         assert 0 < handled < requests
         # What one read gave is still handled.
@@ -159,15 +159,15 @@ async def test_whoever_drains_can_send_any_amount_in_bounded_memory() -> None:
 async def test_a_peer_is_read_from_again_only_when_all_reasons_not_to_are_gone() -> None:
     async with serving() as served, await served.raw(65_536) as raw:
         session = await served.session()
-        session.hold(Hold.BUSY)
+        session.hold(ReadHold.BUSY)
         await fill(session)
-        assert session.holds == Hold.UNSENT | Hold.BUSY
+        assert session.holds == ReadHold.UNSENT | ReadHold.BUSY
         await raw.send(b"\x04")
         await raw.receive(session.messages_sent * PAGE_BYTES)
-        await until(lambda: session.holds == Hold.BUSY)
+        await until(lambda: session.holds == ReadHold.BUSY)
         assert served.messages == []
-        session.release(Hold.UNSENT)
-        session.release(Hold.BUSY)
+        session.release(ReadHold.UNSENT)
+        session.release(ReadHold.BUSY)
         await until(lambda: served.messages == [[b""]])
 
 
@@ -292,8 +292,8 @@ async def test_a_client_whose_user_does_not_receive_stops_reading_and_nothing_is
     async with serving() as served, await served.client(MqLimits(inbox_messages_max=100)) as client:
         session = await served.session()
         streaming = asyncio.create_task(stream(session))
-        await until(lambda: session.holds & Hold.UNSENT)
-        assert client.holds == Hold.BUSY
+        await until(lambda: session.holds & ReadHold.UNSENT)
+        assert client.holds == ReadHold.BUSY
         # What one read gave is still taken.
         assert 100 <= client.messages_received < 1000
         assert [int(frames[0]) async for frames in client] == list(range(count))
@@ -329,14 +329,14 @@ async def test_a_client_that_does_not_receive_can_still_send_and_close() -> None
 async def test_a_client_is_pushed_back_by_a_server_that_does_not_read() -> None:
     async with serving(lambda session, frames: None) as served, await served.client() as client:
         session = await served.session()
-        session.hold(Hold.BUSY)
+        session.hold(ReadHold.BUSY)
         await fill(client)
         draining = asyncio.create_task(client.drain())
         for _ in range(20):
             await asyncio.sleep(0)
         assert not draining.done()
         assert served.messages == []
-        session.release(Hold.BUSY)
+        session.release(ReadHold.BUSY)
         await draining
         await until(lambda: session.messages_received == client.messages_sent)
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock.mq import Ending, Message, MqClient, MqLimits, MqSession, Reason
-from penstock.tcp import Hold
+from penstock.tcp import ReadHold
 from tests.mq.support import HOST, PATIENCE_S, PING, Raw, disconnect, raw_server, serving, until
 
 IDLE = Ending(Reason.TIME_OUT, False, "no byte came for too long")
@@ -195,10 +195,10 @@ async def test_a_peer_is_not_blamed_for_the_time_in_which_it_was_not_read_from()
         session = await served.session()
         await raw.send(b"\x02\x05\x00first")
         await until(lambda: session.pending_bytes)
-        session.hold(Hold.BUSY)
+        session.hold(ReadHold.BUSY)
         await until(lambda: session.info().age > 2.5)
         assert session.ended is None
-        session.release(Hold.BUSY)
+        session.release(ReadHold.BUSY)
         session.check(asyncio.get_running_loop().time())
         assert session.ended is None
         await raw.send(b"\x03\x04\x00last")

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from penstock.mq import Ending, MqClient, MqLimits, Reason
-from penstock.tcp import Hold
+from penstock.tcp import ReadHold
 from tests.mq.support import HOST, disconnect, memory_bytes, serving, until
 
 CERTIFICATE: Final = Path(__file__).parent / "test_only_key_and_certificate.pem"
@@ -86,14 +86,14 @@ async def test_a_client_that_does_not_read_is_cut_off_and_memory_stays_bounded()
     limits = {"unsent_bytes_high": MIB, "unsent_bytes_max": 8 * MIB, "linger_ms_max": 50}
     async with serving(tls=of_server(), **limits) as served, await served.client(tls=of_client()) as client:
         session = await served.session()
-        client.hold(Hold.BUSY)
+        client.hold(ReadHold.BUSY)
         before = highest = memory_bytes()
         while session.send(PAGE):
             highest = max(highest, memory_bytes())
             await asyncio.sleep(0)
         assert highest < before + 64 * MIB
         assert (await served.ending())[:2] == (Reason.APPLICATION_ERROR, False)
-        client.release(Hold.BUSY)
+        client.release(ReadHold.BUSY)
         await client.closed()
 
 
@@ -101,11 +101,11 @@ async def test_a_client_that_does_not_read_is_noticed_though_more_is_sent_all_th
     limits = {"unsent_bytes_high": MIB, "unsent_bytes_max": 2 * MIB, "unread_ms_max": 50, "linger_ms_max": 50}
     async with serving(tls=of_server(), **limits) as served, await served.client(tls=of_client()) as client:
         session = await served.session()
-        client.hold(Hold.BUSY)
+        client.hold(ReadHold.BUSY)
         while session.send([bytes(1000)] * 16):  # noqa: ASYNC110 - the sending is the point
             await asyncio.sleep(0.001)
         assert (await served.ending()).reason is Reason.APPLICATION_ERROR
-        client.release(Hold.BUSY)
+        client.release(ReadHold.BUSY)
         await client.closed()
 
 
@@ -113,7 +113,7 @@ async def test_draining_waits_until_the_peer_has_read() -> None:
     small = MqLimits(inbox_messages_max=1)
     async with serving(tls=of_server()) as served, await served.client(small, tls=of_client()) as client:
         session = await served.session()
-        while not session.holds & Hold.UNSENT:
+        while not session.holds & ReadHold.UNSENT:
             session.send(PAGE)
             await asyncio.sleep(0)
         sent, draining = session.messages_sent, asyncio.create_task(session.drain())

@@ -11,7 +11,7 @@ import sys
 import cbor2
 
 from penstock.errors import FunctionFailed
-from penstock.lua import Program, Ran
+from penstock.lua import Program, RunResult
 from penstock.model import IteratorKind
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     outputs: list[bytes | None] = []
     state: bytes | None = None
 
-    def abandon(ran: Ran) -> None:
+    def abandon(ran: RunResult) -> None:
         # The function hangs where nothing can stop it: answer, and end the process.
         answer([*outputs, *ran.outputs], None if ran.error is None else ran.error.reason)
         os._exit(0)

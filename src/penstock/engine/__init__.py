@@ -6,9 +6,9 @@ The engine is loaded when it is first used: its workers need only the jobs that 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.engine.engine import Answer, Engine
+    from penstock.engine.engine import Engine
 
-__all__ = ["Answer", "Engine"]
+__all__ = ["Engine"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,29 +1,59 @@
-"""Appends and transactions: checked here, judged and written by the store.
-
-An append may go to a log, whose events must be CBOR messages, whichever gate it came through. Most messages are small
-or plainly valid, and are written at once. A worker checks those that would take longer; until it has, later messages to
-the same log wait in line. An accepted message is written, or answered with an error, even if its sender is gone.
+"""Appends, transactions and logs: checked here, judged and written by the store.
 
 A repeat gets the first result again, even when the disk is full or a limit is lower by now: a check that refuses passes
 its refusal to the store, and the store looks for the mark or the events first.
+
+A log is a stream of the context `remits`. Its messages are events of type `cbor` whose body is one CBOR item, whichever
+gate they came through. Most are small or plainly valid, and are written at once. A worker checks those that would take
+longer; until it has, later messages to the same log wait in line. An accepted message is written, or answered with an
+error, even if its sender is gone. The transaction that adds messages checks that the log exists. After a deletion is
+answered the log cannot be read; the eraser removes its contents from the store's files.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, cast
 
 from penstock.engine import jobs
-from penstock.engine.background import DiskWatch
-from penstock.engine.context import EngineContext
-from penstock.engine.queues import Queues
-from penstock.engine.subscriptions import Subscriptions
+from penstock.engine.background import Eraser
+from penstock.engine.context import EngineContext, check_names
+from penstock.engine.iterators import IteratorRequests
+from penstock.engine.queues import QueueRequests
+from penstock.engine.subscriptions import SubscriptionRequests
 from penstock.errors import InvalidRequest, LimitExceeded, NotCbor, PenstockError, Unexpected, WriterBusy
-from penstock.model import ANY, Append, Appended, Reply, Transact, Transacted
-from penstock.store.contract import LOG_CONTEXT, MESSAGE_TYPE, Commit, Operation, Outcome, RequireLog, Transaction
-from penstock.store.record import NO_COLUMNS, columns_of
+from penstock.model import (
+    ANY,
+    AddMessages,
+    Append,
+    Appended,
+    CreateLog,
+    Done,
+    DropLog,
+    Over,
+    Reply,
+    Transact,
+    Transacted,
+    now_ticks,
+    stamp_of,
+)
+from penstock.model.columns import NO_COLUMNS, Columns, columns_of_bodies
+from penstock.settings import Settings
+from penstock.store.contract import (
+    LOG_CONTEXT,
+    MESSAGE_TYPE,
+    AddLog,
+    Commit,
+    DeleteLog,
+    Operation,
+    Outcome,
+    RequireLog,
+    Result,
+    Transaction,
+)
 from penstock.wire.remits.cbor import first_invalid, plainly_valid
 
 log = logging.getLogger(__name__)
@@ -34,7 +64,9 @@ SCANNED_BYTES_MAX: Final = 4 * 1024
 CHECKED_BYTES_MAX: Final = 256 * 1024
 """Messages of one request that are checked here if a quick scan shows that they are valid."""
 
-Answer = Callable[[Reply | PenstockError], None]
+DONE: Final = Done()
+
+OnReply = Callable[[Reply | PenstockError], None]
 
 
 # --- messages of logs -----------------------------------------------------------------------------------------
@@ -46,7 +78,7 @@ class _Turn(NamedTuple):
     checked: "asyncio.Future[None]"
     size: int
     write: Callable[[], None]
-    answer: Answer
+    answer: OnReply
 
 
 class Checks:
@@ -63,7 +95,7 @@ class Checks:
         """The checks that a stopping server waits for."""
         return [turn.checked for line in self._lines.values() for turn in line]
 
-    def enter(self, name: str, messages: Sequence[bytes], write: Callable[[], None], answer: Answer) -> None:
+    def enter(self, name: str, messages: Sequence[bytes], write: Callable[[], None], answer: OnReply) -> None:
         """Write messages to a log if they are CBOR, after those that came before: now, or when they are checked.
 
         `answer` gets what `write` or the check raises later.
@@ -87,12 +119,12 @@ class Checks:
         checked.add_done_callback(lambda _: self._write_checked(name))
         return None
 
-    async def check(self, appends: Sequence[Append]) -> None:
-        """Raise NotCbor, or LogNotFound, if some of a transaction's appends cannot go into their logs.
+    async def check(self, commits: Sequence[Commit]) -> None:
+        """Raise NotCbor, or LogNotFound, if some of a transaction's commits cannot go into their logs.
 
         They have no place in any line: nothing says when a transaction is written.
         """
-        parcels = [(append.stream, bodies_of(append)) for append in appends if append.context == LOG_CONTEXT]
+        parcels = [(commit.stream, bodies_of(commit.columns)) for commit in commits if commit.context == LOG_CONTEXT]
         if not is_plain([message for _, messages in parcels for message in messages]):
             for name, messages in parcels:
                 await self._context.pool.run(jobs.check_messages, name, messages)
@@ -124,35 +156,28 @@ def is_plain(messages: Sequence[bytes]) -> bool:
     return size <= CHECKED_BYTES_MAX and plainly_valid(messages)
 
 
-def bodies_of(request: Append) -> list[bytes]:
+def bodies_of(columns: Columns) -> list[bytes]:
     """The messages of an append to a log; NotCbor if an event has another type."""
-    for index, event in enumerate(request.events):
-        if event.type != MESSAGE_TYPE:
-            raise NotCbor(index, f"its type is '{event.type}', and a log has events of type '{MESSAGE_TYPE}' only")
-    return [bytes(event.body) for event in request.events]
+    for index, code in enumerate(columns.numbers()[1]):
+        if (kind := columns.types[code].decode()) != MESSAGE_TYPE:
+            raise NotCbor(index, f"its type is '{kind}', and a log has events of type '{MESSAGE_TYPE}' only")
+    return columns.split_bodies()
 
 
 # --- appends and transactions ---------------------------------------------------------------------------------
 
 
-class Appends:
-    """Requests that add to the history."""
-
+class AppendRequests:
     def __init__(
-        self,
-        context: EngineContext,
-        disk: DiskWatch,
-        checks: Checks,
-        subscriptions: Subscriptions,
-        queues: Queues,
+        self, context: EngineContext, checks: Checks, subscriptions: SubscriptionRequests, queues: QueueRequests
     ) -> None:
         self._context = context
-        self._disk = disk
+        self._disk = context.disk
         self._checks = checks
         self._subscriptions = subscriptions
         self._queues = queues
 
-    def append(self, request: Append, answer: Answer) -> None:
+    def append(self, request: Append, answer: OnReply) -> None:
         """Most requests are appends, so they need no task and no future: they go straight to the writer's queue."""
         refusal: PenstockError | None = self._disk.refusal() if self._disk.is_refusing else None
         if refusal is not None and not request.is_marked():
@@ -169,19 +194,14 @@ class Appends:
             is_checked = request.context != LOG_CONTEXT
 
         def written(outcome: Outcome) -> None:
-            if isinstance(outcome, PenstockError):
-                answer(outcome)
-            else:
-                appended = outcome[-1]
-                answer(appended if isinstance(appended, Appended) else Unexpected(f"an append gave {appended!r}"))
+            # The commit is the last operation.
+            answer(outcome if isinstance(outcome, PenstockError) else cast("Appended", outcome[-1]))
 
-        def write() -> None:
-            transaction = Transaction(_operations(commit), request.mark, refusal)
-            self._context.writer.submit(transaction, commit.columns.size, written)
-
+        transaction = Transaction(_operations(commit), request.mark, refusal)
+        write = partial(self._context.writer.submit, transaction, commit.columns.size, written)
         if is_checked:
             return write()
-        return self._checks.enter(request.stream, bodies_of(request), write, answer)
+        return self._checks.enter(request.stream, bodies_of(commit.columns), write, answer)
 
     async def transact(self, request: Transact) -> Transacted:
         """Several commits with acknowledgements and progress: all or nothing."""
@@ -196,7 +216,7 @@ class Appends:
         async with AsyncExitStack() as progressing:
             try:
                 commits = [self._commit(commit) for commit in request.commits]
-                await self._checks.check(request.commits)
+                await self._checks.check(commits)
                 receipts = [await self._queues.receipt(receipt) for receipt in request.acknowledge]
                 steps = self._subscriptions.progressing(request.progress)
                 progress = await progressing.enter_async_context(steps)
@@ -210,21 +230,25 @@ class Appends:
 
     def _commit(self, request: Append) -> Commit:
         settings = self._context.settings
-        if len(request.events) > settings.commit_events_max:
-            raise LimitExceeded("commit_events_max", len(request.events), settings.commit_events_max)
         commit = _whole(request)
-        size = commit.columns.size
-        if size > settings.commit_bytes_max:
-            raise LimitExceeded("commit_bytes_max", size, settings.commit_bytes_max)
-        if size > settings.event_bytes_max:
-            largest = max(len(e.body) + len((e.headers or "").encode()) + len(e.type.encode()) for e in request.events)
-            if largest > settings.event_bytes_max:
-                raise LimitExceeded("event_bytes_max", largest, settings.event_bytes_max)
+        columns = commit.columns
+        if columns.length > settings.commit_events_max:
+            raise LimitExceeded("commit_events_max", columns.length, settings.commit_events_max)
+        if columns.size > settings.event_bytes_max or columns.size > settings.commit_bytes_max:
+            check_sizes(settings, columns.size, columns.sizes())
         return commit
 
 
+def check_sizes(settings: Settings, total: int, sizes: Iterable[int]) -> None:
+    """Raise LimitExceeded if a commit of a size, or one of its events, is too large."""
+    if total > settings.commit_bytes_max:
+        raise LimitExceeded("commit_bytes_max", total, settings.commit_bytes_max)
+    if total > settings.event_bytes_max and (largest := max(sizes)) > settings.event_bytes_max:
+        raise LimitExceeded("event_bytes_max", largest, settings.event_bytes_max)
+
+
 def _whole(request: Append) -> Commit:
-    return Commit(request.context, request.stream, request.expected, columns_of(request.events))
+    return Commit(request.context, request.stream, request.expected, request.columns())
 
 
 def _outline(request: Append) -> Commit:
@@ -235,3 +259,52 @@ def _outline(request: Append) -> Commit:
 def _operations(commit: Commit) -> tuple[Operation, ...]:
     """A commit; one to a log requires the log to exist."""
     return (commit,) if commit.context != LOG_CONTEXT else (RequireLog(commit.stream), commit)
+
+
+# --- logs -----------------------------------------------------------------------------------------------------
+
+
+class LogRequests:
+    def __init__(self, context: EngineContext, checks: Checks, iterators: IteratorRequests, eraser: Eraser) -> None:
+        self._context = context
+        self._checks = checks
+        self._iterators = iterators
+        self._eraser = eraser
+
+    def add(self, request: AddMessages, answer: OnReply) -> None:
+        """Append messages, without a task or a future, as for appends."""
+        self._context.disk.check()
+        messages, settings = request.messages, self._context.settings
+        operations: tuple[Operation, ...] = (RequireLog(request.log),)
+        size = 0
+        if messages:
+            if len(messages) > settings.commit_events_max:
+                raise LimitExceeded("commit_events_max", len(messages), settings.commit_events_max)
+            columns = columns_of_bodies(MESSAGE_TYPE, stamp_of(now_ticks()), messages)
+            size = columns.size
+            check_sizes(settings, size, map(len, messages))
+            operations = (operations[0], Commit(LOG_CONTEXT, request.log, ANY, columns))
+
+        def written(outcome: Outcome) -> None:
+            answer(outcome if isinstance(outcome, PenstockError) else DONE)
+
+        def write() -> None:
+            self._context.writer.submit(Transaction(operations), size, written)
+
+        self._checks.enter(request.log, messages, write, answer)
+
+    async def create(self, request: CreateLog) -> Done:
+        check_names(log=request.log)
+        await self._context.write(Transaction((AddLog(request.log),)))
+        return DONE
+
+    async def drop(self, request: DropLog) -> Done:
+        """Delete a log and its iterators, if it exists."""
+
+        def gone(results: list[Result]) -> None:
+            if results == [True]:
+                self._iterators.remove_over(Over.LOG, request.log)
+                self._eraser.wake()
+
+        await self._context.write(Transaction((DeleteLog(request.log, request.created),)), written=gone)
+        return DONE

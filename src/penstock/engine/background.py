@@ -1,4 +1,4 @@
-"""Background tasks: they watch the free space of the disk, give space back, erase, and seal.
+"""Background tasks: they give free space back, erase, and seal.
 
 Each task works in small steps that share group commits with requests. Work that is left when the server stops
 continues after the next start.
@@ -7,26 +7,17 @@ continues after the next start.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from enum import StrEnum
 from importlib import import_module
 from typing import Final
 
 from penstock.engine.context import EngineContext
-from penstock.engine.metrics import Metrics
 from penstock.engine.workers import WorkerPool
-from penstock.errors import PenstockError, StorageFull
-from penstock.settings import Settings, format_value
-from penstock.store import Store
+from penstock.errors import PenstockError
 from penstock.store.contract import Erase, GiveBack, Seal, Transaction
 from penstock.store.seals import BLOCK_BITS, next_seal
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0
-"""How often the free space is measured."""
-MIB: Final = 1 << 20
-MARGIN_PART: Final = 8
-"""Free space counts as above a limit again when this part of the limit more is free."""
 STEP_BYTES_MAX: Final = 4 << 20
 """Given back in one step; other writers wait for it."""
 GIVE_BACK_PAUSE_S: Final = 0.05
@@ -71,93 +62,6 @@ class BackgroundTask(ABC):
         """Do all of the work, or a step of it."""
 
 
-# --- free space -----------------------------------------------------------------------------------------------
-
-
-class Space(StrEnum):
-    """How much room there is."""
-
-    ENOUGH = "enough"
-    LOW = "low"
-    NONE = "none"
-
-
-class DiskWatch:
-    """Warns when free space runs low, and refuses appends before the disk is full.
-
-    The space below `disk_refuse_bytes` is for acknowledgements, progress, and erasing, which needs room before it gives
-    any back. Appends succeed again a little above the limit: a disk around it would change its state every second.
-    """
-
-    def __init__(self, store: Store, settings: Settings, metrics: Metrics) -> None:
-        self._store = store
-        self._warn_bytes = settings.disk_warn_bytes
-        self._refuse_bytes = settings.disk_refuse_bytes
-        self._metrics = metrics
-        self._space = Space.ENOUGH
-        self._task: asyncio.Task[None] | None = None
-        self.is_refusing = False
-        """Whether appends are refused."""
-
-    async def start(self) -> None:
-        await self._look()
-        self._task = asyncio.get_running_loop().create_task(self._work())
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    def check(self) -> None:
-        """Raise StorageFull if appends are refused."""
-        if (refusal := self.refusal()) is not None:
-            raise refusal
-
-    def refusal(self) -> StorageFull | None:
-        """Why appends are refused, if they are."""
-        if not self.is_refusing or (free := self._metrics.disk_free_bytes) is None:
-            return None
-        least = format_value("disk_refuse_bytes", self._refuse_bytes)
-        enough = -(-_with_margin(self._refuse_bytes) // MIB)
-        more = "" if free < self._refuse_bytes else f"; {enough:,} MiB must be free again"
-        return StorageFull(f"{free // MIB:,} MiB are free on its disk, and disk_refuse_bytes is {least}{more}")
-
-    async def _work(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await self._look()
-
-    async def _look(self) -> None:
-        try:
-            # In a thread: a disk can take long to answer.
-            free = await asyncio.to_thread(self._store.free_bytes)
-        except OSError as error:
-            log.debug("the free space is not known: %s", error)
-            free = None
-        self._metrics.disk_free_bytes = free
-        before, self._space = self._space, Space.ENOUGH if free is None else self._judge(free)
-        self.is_refusing = self._metrics.disk_refusing = self._space is Space.NONE
-        if self._space is before:
-            return
-        mib = "unknown" if free is None else f"{free // MIB:,} MiB"
-        if self._space is Space.NONE:
-            log.error("free space of the disk: %s; appends are refused (disk_refuse_bytes)", mib)
-        elif self._space is Space.LOW:
-            again = "; appends are taken again" if before is Space.NONE else ""
-            log.warning("free space of the disk: %s, which is little (disk_warn_bytes)%s", mib, again)
-        else:
-            log.warning("free space of the disk: %s, which is enough again", mib)
-
-    def _judge(self, free: int) -> Space:
-        is_none, is_low = self._space is Space.NONE, self._space is not Space.ENOUGH
-        if free < (_with_margin(self._refuse_bytes) if is_none else self._refuse_bytes):
-            return Space.NONE
-        return Space.LOW if free < (_with_margin(self._warn_bytes) if is_low else self._warn_bytes) else Space.ENOUGH
-
-
-def _with_margin(limit: int) -> int:
-    return limit + limit // MARGIN_PART
-
-
 class SpaceKeeper(BackgroundTask):
     """Gives free space back to the file system: after erasures, and from time to time.
 
@@ -184,9 +88,6 @@ class SpaceKeeper(BackgroundTask):
                 return
             before = left
             await asyncio.sleep(GIVE_BACK_PAUSE_S)
-
-
-# --- erasing and sealing --------------------------------------------------------------------------------------
 
 
 class Eraser(BackgroundTask):
@@ -231,18 +132,16 @@ class Sealer(BackgroundTask):
     rest as long as the seal took to write.
     """
 
-    def __init__(self, context: EngineContext, pool: WorkerPool, metrics: Metrics, disk: DiskWatch) -> None:
+    def __init__(self, context: EngineContext, pool: WorkerPool) -> None:
         super().__init__()
         self._context = context
         self._wakeups = context.wakeups
         self._pool = pool
-        self._metrics = metrics
-        self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._mark = 1
         self._rest_until = 0.0
         self._again_s = 0.0
-        metrics.seal_lag = lambda: max(0, block_start(self._wakeups.head + 1) - self._mark)
+        context.metrics.seal_lag = lambda: max(0, block_start(self._wakeups.head + 1) - self._mark)
 
     def start(self, head: int, mark: int) -> None:
         """Begin, with what is left from before: the store's last position, and up to where it is sealed."""
@@ -273,7 +172,7 @@ class Sealer(BackgroundTask):
 
     async def _is_done(self) -> bool:
         """Seal one block, or a part of one; True if there was nothing to seal."""
-        if refusal := self._disk.refusal():
+        if refusal := self._context.disk.refusal():
             # A merged record needs its room before the room of the small ones is free.
             raise refusal
         if not await self._context.others.may("seal"):
@@ -303,8 +202,8 @@ class Sealer(BackgroundTask):
         self._succeeded()
         self._mark = seal.next
         if seal.data is not None:
-            self._metrics.seals += 1
-            self._metrics.sealed_events += seal.last - seal.first + 1
+            self._context.metrics.seals += 1
+            self._context.metrics.sealed_events += seal.last - seal.first + 1
 
     def _succeeded(self) -> None:
         if self._again_s:

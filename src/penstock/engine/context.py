@@ -4,12 +4,15 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.engine import jobs
-from penstock.engine.coordination import OWN_STORE, OwnStore
-from penstock.engine.wakeups import Waiter, Wakeups, resolve
+from penstock.engine.coordination import OwnStore
+from penstock.engine.disk_watch import DiskWatch
+from penstock.engine.metrics import Metrics
+from penstock.engine.wakeups import Wakeups, resolve
 from penstock.engine.workers import WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest, PenstockError, ReaderBusy, ReaderTimeout
@@ -41,16 +44,19 @@ class Attempt(NamedTuple, Generic[R]):
     again_in: float | None = None
 
 
+@dataclass
 class EngineContext:
-    def __init__(
-        self, settings: Settings, writer: Writer, pool: WorkerPool, wakeups: Wakeups, others: OwnStore = OWN_STORE
-    ) -> None:
-        self.settings = settings
-        self.writer = writer
-        self.pool = pool
-        self.wakeups = wakeups
-        self.others = others
-        self.limits = ReadLimits(settings.page_events_max, settings.page_bytes_max)
+    settings: Settings
+    metrics: Metrics
+    writer: Writer
+    disk: DiskWatch
+    pool: WorkerPool
+    wakeups: Wakeups
+    others: OwnStore
+    limits: ReadLimits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.limits = ReadLimits(self.settings.page_events_max, self.settings.page_bytes_max)
 
     async def write(
         self, transaction: Transaction, size: int = 0, written: Callable[[list[Result]], None] | None = None
@@ -86,27 +92,23 @@ class EngineContext:
             return tried.reply
         with self.wakeups.watch(tried.wanted) as waiter:
             # A commit can precede the watch: look again, then wait.
-            waiter.wake()
-            while await self._may_try_again(tried, waiter, until):
+            waiter.set()
+            while (left := until - time.monotonic()) > 0:
+                wait_s = left if tried.again_in is None else min(max(tried.again_in, AGAIN_S_MIN), left)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await waiter.wait()
+                if self.wakeups.closing or (wait_s == left and not waiter.is_set()):
+                    break
                 waiter.clear()
                 try:
                     tried = await attempt()
                 except ReaderBusy:
                     await asyncio.sleep(random.uniform(0, CROWDED_S_MAX))  # noqa: S311
-                    waiter.wake()
+                    waiter.set()
                 if tried.found:
                     break
             return tried.reply
-
-    async def _may_try_again(self, tried: Attempt[R], waiter: Waiter, until: float) -> bool:
-        """Wait for a reason to try again; False when no time is left, or the server stops."""
-        left = until - time.monotonic()
-        if left <= 0 or self.wakeups.closing:
-            return False
-        if tried.again_in is None or tried.again_in > left:
-            return await waiter.wait(left) and not self.wakeups.closing
-        await waiter.wait(max(tried.again_in, AGAIN_S_MIN))
-        return not self.wakeups.closing
 
     async def find_position(self, wanted: EventFilter, ticks: int) -> Search:
         """The first event at or after a time, or where the history ends."""
@@ -130,16 +132,16 @@ def plain(handler: Callable[[Any], Awaitable[Reply]]) -> Handler:
 
 def check_names(**names: str) -> None:
     """Raise InvalidRequest for an invalid name; the keyword says what it names."""
-    for field, name in names.items():
-        if field == "context":
+    for what, name in names.items():
+        if what == "context":
             reason = check_context(name)
-        elif field == "filter":
+        elif what == "filter":
             # The empty filter is every stream; any other is the beginning of a stream's name.
             reason = check_stream(name) if name else None
         else:
-            reason = check_job(name) if field == "job" else check_name(name)
+            reason = check_job(name) if what == "job" else check_name(name)
         if reason:
-            raise InvalidRequest(field, reason)
+            raise InvalidRequest(what, reason)
 
 
 class KeyedLocks:

@@ -14,21 +14,22 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
+from penstock import model
 from penstock.engine import iterator_jobs, jobs
-from penstock.engine.appends import Appends, Checks
-from penstock.engine.background import DiskWatch, Eraser, Sealer, SpaceKeeper
+from penstock.engine.appends import AppendRequests, Checks, LogRequests, OnReply
+from penstock.engine.background import Eraser, Sealer, SpaceKeeper
 from penstock.engine.context import Attempt, EngineContext, Handler, Handlers, check_names, plain
 from penstock.engine.coordination import coordination
-from penstock.engine.erasures import Erasures
-from penstock.engine.iterators import Iterators
-from penstock.engine.jobs import Presenter
-from penstock.engine.logs import Logs
+from penstock.engine.disk_watch import DiskWatch
+from penstock.engine.erasures import ErasureRequests
+from penstock.engine.iterators import IteratorRequests
+from penstock.engine.jobs import EventEncoder
 from penstock.engine.metrics import Metrics, PoolCounts
-from penstock.engine.queues import Queues, Replays
-from penstock.engine.staging import Builds, Staging, start_of
-from penstock.engine.subscriptions import Subscriptions
+from penstock.engine.queues import QueueRequests, ReplayRequests
+from penstock.engine.staging import BuildRequests, StagingRequests, start_of
+from penstock.engine.subscriptions import SubscriptionRequests
 from penstock.engine.wakeups import Wakeups, resolve
-from penstock.engine.workers import LuaPool, SealerPool, WorkerPool
+from penstock.engine.workers import SEALER_NICENESS, LatePool, LuaPool, WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import (
     Busy,
@@ -41,67 +42,12 @@ from penstock.errors import (
     Unexpected,
     WriterBusy,
 )
-from penstock.model import (
-    AcknowledgeQueue,
-    AddMessages,
-    Append,
-    BeginBuild,
-    CreateIterator,
-    CreateLog,
-    DropIterator,
-    DropLog,
-    DropOutput,
-    DropStages,
-    EraseStream,
-    EraseSubject,
-    EventFilter,
-    EventPage,
-    FetchSubscription,
-    FindMessage,
-    FindPosition,
-    Found,
-    GetStats,
-    InstallOutput,
-    ListContexts,
-    ListDeadLetters,
-    ListErasures,
-    ListIterators,
-    ListLogs,
-    ListQueues,
-    ListStreams,
-    ListSubscriptions,
-    NextItems,
-    Principal,
-    ProgressSubscription,
-    PublishStages,
-    PutBack,
-    ReadAll,
-    ReadEvent,
-    ReadMessages,
-    ReadRecords,
-    ReadStream,
-    RecordPage,
-    RegisterSubscriptions,
-    ReleaseQueue,
-    ReplayQueue,
-    Reply,
-    Request,
-    ResetQueue,
-    SetDeadLetterRule,
-    SetSubscription,
-    ShowIterator,
-    ShowLog,
-    StageEvents,
-    StageOutput,
-    SubscribeQueue,
-    Transact,
-    now_ticks,
-)
+from penstock.model import AddMessages, Append, EventFilter, Principal, Reply, Request, now_ticks
 from penstock.model.requests import Repeat
 from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
-from penstock.store.contract import ExpireProducers, Notice, ReadLimits, Transaction
+from penstock.store.contract import ExpireProducers, ExpireStages, Notice, ReadLimits, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -115,14 +61,14 @@ UNDER_WAY_MAX: Final = 20_000
 """Requests in flight, other than appends."""
 RECORD_PAGE_EVENTS_MAX: Final = 16_384
 """Events in one page of stored records."""
-EXPIRE_MAX: Final = 1000
-"""Idle producers forgotten in one transaction, so that other writers do not wait long."""
+EXPIRED_PRODUCERS_MAX: Final = 1000
+EXPIRED_STAGES_MAX: Final = 10
+"""Idle producers, and attempts to stage, forgotten in one transaction, so that other writers do not wait long."""
 HOUSEKEEPING_S: Final = 600.0
 """How often the engine looks for idle producers and stages, and for free space."""
 HOUSEKEEPING_MS: Final = 500_000
 """The lease of the server that does it: not quite until the next time."""
 
-Answer = Callable[[Reply | PenstockError], None]
 Abandon = Callable[[], bool]
 """Abandons a request; True if it did, and there will be no answer. Writes cannot be abandoned."""
 AnyPresenter = Callable[[list[Any]], Any]
@@ -157,24 +103,23 @@ class Engine:
         loop = asyncio.get_running_loop()
         self._wakeups = Wakeups(settings.waiters_max, metrics)
         self._writer = Writer(self._store, loop, settings, metrics, self._wakeups)
+        self._disk = DiskWatch(self._store, settings, metrics)
         self.pool = WorkerPool(self.url, settings, settings.workers, metrics.readers)
         self.lua = LuaPool(self.url, settings, metrics.lua)
+        self._sealer_pool = LatePool(self.url, settings, 1, PoolCounts(), SEALER_NICENESS)
         self._others = coordination(self._store)
-        context = self._context = EngineContext(settings, self._writer, self.pool, self._wakeups, self._others)
-        self._subscriptions = Subscriptions(context)
-        self._queues = Queues(context)
-        self._checks = Checks(context)
-        self._disk = DiskWatch(self._store, settings, metrics)
-        self._appends = Appends(context, self._disk, self._checks, self._subscriptions, self._queues)
+        context = self._context = EngineContext(
+            settings, metrics, self._writer, self._disk, self.pool, self._wakeups, self._others
+        )
         self._space = SpaceKeeper(context)
         self._eraser = Eraser(context, self._space)
-        self._sealer_pool = SealerPool(self.url, settings, PoolCounts())
-        self._sealer = Sealer(context, self._sealer_pool, metrics, self._disk)
-        self._iterators = Iterators(context, self.lua, metrics, self._eraser)
-        self._logs = Logs(context, self._disk, self._checks, self._iterators, self._eraser)
-        self._staging = Staging(context, self._disk)
-        self._builds = Builds(context, self._disk, metrics, self._iterators)
-        self._erasures = Erasures(context, self._iterators, self._eraser)
+        self._sealer = Sealer(context, self._sealer_pool)
+        self._checks = Checks(context)
+        self._subscriptions = SubscriptionRequests(context)
+        self._queues = QueueRequests(context)
+        self._appends = AppendRequests(context, self._checks, self._subscriptions, self._queues)
+        self._iterators = IteratorRequests(context, self.lua, self._eraser)
+        self._logs = LogRequests(context, self._checks, self._iterators, self._eraser)
         self._handlers = self._table()
         try:
             # Before the writer starts: from then on only the writer uses the store.
@@ -263,7 +208,7 @@ class Engine:
             raise
 
     def submit(
-        self, principal: Principal, request: Request, answer: Answer, present: AnyPresenter | None = None
+        self, principal: Principal, request: Request, answer: OnReply, present: AnyPresenter | None = None
     ) -> Abandon:
         """Carry out a request; `answer` is called exactly once, perhaps before this returns.
 
@@ -310,24 +255,25 @@ class Engine:
             self._space.wake()
             if not await self._others.may("house", HOUSEKEEPING_MS):
                 continue
-            before = now_ticks() - self.settings.producer_idle_ms_max * TICKS_PER_MS
-            expire = Transaction((ExpireProducers(before, EXPIRE_MAX),))
             try:
-                while await self._context.write(expire) == [EXPIRE_MAX]:
-                    pass
-                await self._staging.expire(now_ticks() - self.settings.stage_idle_ms_max * TICKS_PER_MS)
+                await self._forget_idle(now_ticks())
             except PenstockError as error:
                 log.warning("idle producers and stages were not forgotten: %s", error)
 
-    # -- everything else
+    async def _forget_idle(self, now: int) -> None:
+        producers = now - self.settings.producer_idle_ms_max * TICKS_PER_MS
+        stages = now - self.settings.stage_idle_ms_max * TICKS_PER_MS
+        for expire in (ExpireProducers(producers, EXPIRED_PRODUCERS_MAX), ExpireStages(stages, EXPIRED_STAGES_MAX)):
+            while await self._context.write(Transaction((expire,))) == [expire.limit]:
+                pass
 
-    def _begin(self, work: Awaitable[Reply], answer: Answer) -> Abandon:
+    def _begin(self, work: Awaitable[Reply], answer: OnReply) -> Abandon:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._finish, answer))
         return task.cancel
 
-    def _finish(self, answer: Answer, task: asyncio.Future[Reply]) -> None:
+    def _finish(self, answer: OnReply, task: asyncio.Future[Reply]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             return
@@ -343,51 +289,56 @@ class Engine:
     def _table(self) -> Handlers:
         run, limits = self._context.pool.run, self._context.limits
         subscriptions, queues, iterators = self._subscriptions, self._queues, self._iterators
+        staging = StagingRequests(self._context)
+        builds = BuildRequests(self._context, iterators)
+        erasures = ErasureRequests(self._context, iterators, self._eraser)
         return {
-            Transact: plain(self._appends.transact),
-            ReadStream: lambda request, present: run(jobs.read_stream, request, self._limits(request.limit), present),
-            ReadEvent: lambda request, present: run(jobs.read_event, request, limits, present),
-            ReadAll: self._read_all,
-            ReadRecords: self._read_records,
-            FindPosition: plain(self._find_position),
-            ListContexts: self._listing(jobs.list_contexts),
-            ListStreams: self._listing(jobs.list_streams),
-            ListSubscriptions: self._listing(jobs.list_subscriptions),
-            ListQueues: self._listing(jobs.list_queues),
-            ListDeadLetters: self._listing(jobs.list_dead_letters),
-            ListErasures: self._listing(jobs.list_erasures),
-            GetStats: plain(lambda _request: run(jobs.get_stats)),
-            RegisterSubscriptions: plain(subscriptions.register),
-            FetchSubscription: subscriptions.fetch,
-            ProgressSubscription: plain(subscriptions.progress),
-            SetSubscription: plain(subscriptions.set),
-            SubscribeQueue: queues.subscribe,
-            AcknowledgeQueue: queues.acknowledge,
-            ReleaseQueue: plain(queues.release),
-            ResetQueue: plain(queues.reset),
-            SetDeadLetterRule: plain(queues.set_dead_rule),
-            PutBack: plain(queues.put_back),
-            ReplayQueue: plain(Replays(self._context).replay),
-            CreateLog: plain(self._logs.create),
-            DropLog: plain(self._logs.drop),
-            ShowLog: plain(lambda request: run(iterator_jobs.show_log, request.log)),
-            ListLogs: plain(self._logs.names),
-            CreateIterator: plain(iterators.create),
-            DropIterator: plain(iterators.drop),
-            ShowIterator: plain(lambda request: run(iterator_jobs.show_iterator, request.name)),
-            ListIterators: plain(iterators.names),
-            NextItems: iterators.next,
-            BeginBuild: plain(lambda request: run(start_of, request.iterator, iterators.limits)),
-            ReadMessages: plain(self._builds.messages),
-            FindMessage: plain(self._builds.position),
-            StageOutput: plain(self._builds.stage),
-            InstallOutput: plain(self._builds.install),
-            DropOutput: plain(self._builds.drop),
-            EraseStream: plain(self._erasures.erase_stream),
-            EraseSubject: plain(self._erasures.erase_subject),
-            StageEvents: plain(self._staging.stage),
-            PublishStages: plain(self._staging.publish),
-            DropStages: plain(self._staging.drop),
+            model.Transact: plain(self._appends.transact),
+            model.ReadStream: lambda request, present: run(
+                jobs.read_stream, request, self._limits(request.limit), present
+            ),
+            model.ReadEvent: lambda request, present: run(jobs.read_event, request, limits, present),
+            model.ReadAll: self._read_history,
+            model.ReadRecords: self._read_history,
+            model.FindPosition: plain(self._find_position),
+            model.ListContexts: self._listing(jobs.list_contexts),
+            model.ListStreams: self._listing(jobs.list_streams),
+            model.ListSubscriptions: self._listing(jobs.list_subscriptions),
+            model.ListQueues: self._listing(jobs.list_queues),
+            model.ListDeadLetters: self._listing(jobs.list_dead_letters),
+            model.ListErasures: self._listing(jobs.list_erasures),
+            model.GetStats: plain(lambda _request: run(jobs.get_stats)),
+            model.RegisterSubscriptions: plain(subscriptions.register),
+            model.FetchSubscription: subscriptions.fetch,
+            model.ProgressSubscription: plain(subscriptions.progress),
+            model.SetSubscription: plain(subscriptions.set),
+            model.SubscribeQueue: queues.subscribe,
+            model.AcknowledgeQueue: queues.acknowledge,
+            model.ReleaseQueue: plain(queues.release),
+            model.ResetQueue: plain(queues.reset),
+            model.SetDeadLetterRule: plain(queues.set_dead_rule),
+            model.PutBack: plain(queues.put_back),
+            model.ReplayQueue: plain(ReplayRequests(self._context).replay),
+            model.CreateLog: plain(self._logs.create),
+            model.DropLog: plain(self._logs.drop),
+            model.ShowLog: plain(lambda request: run(iterator_jobs.show_log, request.log)),
+            model.ListLogs: plain(lambda _request: run(jobs.list_logs)),
+            model.CreateIterator: plain(iterators.create),
+            model.DropIterator: plain(iterators.drop),
+            model.ShowIterator: plain(lambda request: run(iterator_jobs.show_iterator, request.name)),
+            model.ListIterators: plain(lambda request: run(jobs.list_iterators, request.log)),
+            model.NextItems: iterators.next,
+            model.BeginBuild: plain(lambda request: run(start_of, request.iterator, iterators.limits)),
+            model.ReadMessages: plain(builds.messages),
+            model.FindMessage: plain(builds.position),
+            model.StageOutput: plain(builds.stage),
+            model.InstallOutput: plain(builds.install),
+            model.DropOutput: plain(builds.drop),
+            model.EraseStream: plain(erasures.erase_stream),
+            model.EraseSubject: plain(erasures.erase_subject),
+            model.StageEvents: plain(staging.stage),
+            model.PublishStages: plain(staging.publish),
+            model.DropStages: plain(staging.drop),
         }
 
     def _listing(self, job: Callable[..., Any]) -> Handler:
@@ -401,46 +352,36 @@ class Engine:
     def _limits(self, limit: int | None) -> ReadLimits:
         return self._context.limits._replace(events_max=self._page_limit(limit))
 
-    async def _read_all(self, request: ReadAll, present: Presenter | None) -> EventPage:
-        wanted = EventFilter(request.context, request.filter, request.types)
-        page: EventPage = await self._read_on(jobs.read_all, request, wanted, self._limits(request.limit), present)
-        return page
-
-    async def _read_records(self, request: ReadRecords, present: Presenter | None) -> RecordPage:
-        wanted = EventFilter(request.context, request.filter)
-        # The server does not decode them, so their number does not matter.
-        limits = self._context.limits._replace(events_max=RECORD_PAGE_EVENTS_MAX)
-        page: RecordPage = await self._read_on(jobs.read_records, request, wanted, limits, present)
-        return page
-
-    async def _read_on(
-        self,
-        job: Callable[..., Any],
-        request: ReadAll | ReadRecords,
-        wanted: EventFilter,
-        limits: ReadLimits,
-        present: Presenter | None,
-    ) -> Any:
+    async def _read_history(
+        self, request: model.ReadAll | model.ReadRecords, present: EventEncoder | None
+    ) -> model.EventPage | model.RecordPage:
         """A page; if it is empty and the request waits, the first page that is not."""
+        if isinstance(request, model.ReadAll):
+            wanted = EventFilter(request.context, request.filter, request.types)
+            asked: tuple[Any, ...] = (self._limits(request.limit), present)
+            job: Callable[..., Any] = jobs.read_all
+        else:
+            wanted = EventFilter(request.context, request.filter)
+            # The server does not decode records, so their number does not matter.
+            asked = (self._context.limits._replace(events_max=RECORD_PAGE_EVENTS_MAX),)
+            job = jobs.read_records
 
         async def attempt() -> Attempt[Any]:
             nonlocal request
-            page = await self._context.pool.run(job, request, limits, present)
+            page = await self._context.pool.run(job, request, *asked)
             request = replace(request, position=page.next)
-            return Attempt(page, not page.end or _has_events(page), wanted)
+            if isinstance(page, model.RecordPage):
+                found = bool(page.records)
+            else:
+                found = bool(page.encoded.count if page.encoded else page.events)
+            return Attempt(page, found or not page.end, wanted)
 
         return await self._context.long_poll(request.wait_ms, attempt)
 
-    async def _find_position(self, request: FindPosition) -> Found:
+    async def _find_position(self, request: model.FindPosition) -> model.Found:
         check_names(context=request.context, filter=request.filter)
         wanted = EventFilter(request.context, request.filter)
-        return Found((await self._context.find_position(wanted, request.ticks)).position)
-
-
-def _has_events(page: EventPage | RecordPage) -> bool:
-    if isinstance(page, RecordPage):
-        return bool(page.records)
-    return bool(page.encoded.count if page.encoded else page.events)
+        return model.Found((await self._context.find_position(wanted, request.ticks)).position)
 
 
 def _nothing_to_abandon() -> bool:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from penstock.engine.background import Eraser
 from penstock.engine.context import EngineContext, check_names
-from penstock.engine.iterators import Iterators
+from penstock.engine.iterators import IteratorRequests
 from penstock.errors import InvalidRequest
 from penstock.model import Erased, EraseStream, EraseSubject, Event, EventFilter, check_stream
 from penstock.store import Store
@@ -139,10 +139,10 @@ RANGE_BYTES: Final = 16
 """The size of a range of positions in the writer's queue."""
 
 
-class Erasures:
+class ErasureRequests:
     """Requests to erase events."""
 
-    def __init__(self, context: EngineContext, iterators: Iterators, eraser: Eraser) -> None:
+    def __init__(self, context: EngineContext, iterators: IteratorRequests, eraser: Eraser) -> None:
         self._context = context
         self._iterators = iterators
         self._eraser = eraser

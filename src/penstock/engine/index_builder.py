@@ -11,15 +11,14 @@ how far it is, and build it themselves once the lease expires because its holder
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.engine import iterator_jobs
 from penstock.engine.context import EngineContext
-from penstock.engine.iterator_jobs import Built, IndexProgress, Step
-from penstock.engine.metrics import Lag, Metrics
+from penstock.engine.iterator_jobs import Built, IndexProgress, StepLimits, source_of
+from penstock.engine.metrics import Lag
 from penstock.engine.wakeups import Source, resolve
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
@@ -31,13 +30,30 @@ from penstock.errors import (
     ReaderTimeout,
     WorkerDied,
 )
-from penstock.model import Over
-from penstock.store.contract import LOG_CONTEXT, IteratorState, Transaction
+from penstock.store.contract import IteratorState, Transaction
+
+log = logging.getLogger(__name__)
 
 UNKNOWN: Final = -1
+RETRY_S: Final = 3.0
+"""The least time between two attempts of a build that fails."""
+PAUSE_S_MIN: Final = 0.2
+PAUSE_S_MAX: Final = 3.0
+"""The pause after a timeout of the function or a step that could not be written; twice as long each time."""
+FOLLOW_S: Final = 0.05
+IDLE_FOLLOW_S: Final = 2.0
+"""How often a server looks how far another one has built an index, with and without a request that waits for it."""
 
 
-class Index:
+@dataclass(eq=False)
+class Demand:
+    """A request that waits until the iterator has read `target` messages."""
+
+    done: "asyncio.Future[None]"
+    target: int = UNKNOWN
+
+
+class IndexState:
     """One indexed iterator: what it follows, how far it is, and who waits for it.
 
     `growth` counts how often its source grew. The iterator is current when it has read what there was at that count.
@@ -59,7 +75,7 @@ class Index:
         self.is_running = False
         self.is_followed = False
         self.is_gone = False
-        self._demands: set[Demand] = set()
+        self.demands: set[Demand] = set()
 
     @property
     def above(self) -> str | None:
@@ -72,10 +88,6 @@ class Index:
         return f"iterator:{self.id}"
 
     @property
-    def is_asked_for(self) -> bool:
-        return bool(self._demands)
-
-    @property
     def is_current(self) -> bool:
         """Whether it has read all that there was when its source last grew."""
         return self.seen == self.growth and self.error is None
@@ -83,90 +95,49 @@ class Index:
     @property
     def wants_more(self) -> bool:
         """Whether it needs another turn even if no request asks for it."""
-        return not self.is_gone and (bool(self._demands) or (self.error is None and self.seen < self.growth))
+        return not self.is_gone and (bool(self.demands) or (self.error is None and self.seen < self.growth))
 
     def rests(self, now: float) -> bool:
         """Whether it failed so recently that the builder does not retry yet."""
         return self.error is not None and now < self.not_before
 
-    @contextmanager
-    def demand(self, loop: asyncio.AbstractEventLoop) -> "Iterator[asyncio.Future[None]]":
-        """A future that is done when it has read what there is now, or failed at it."""
-        demand = Demand(loop.create_future())
-        self._demands.add(demand)
-        try:
-            yield demand.done
-        finally:
-            self._demands.discard(demand)
-
-    def new_demands(self) -> "list[Demand]":
+    def new_demands(self) -> list[Demand]:
         """The demands without a target: the step that begins now sets it."""
-        return [demand for demand in self._demands if demand.target == UNKNOWN]
+        return [demand for demand in self.demands if demand.target == UNKNOWN]
 
     def advanced(self, read: int, head: int, growth: int, error: FunctionFailed | None) -> None:
         """A step that began at a growth count is written: the iterator has read `read` of `head` messages."""
         self.read, self.head, self.error = read, head, error
         if read >= head:
             self.seen = max(self.seen, growth)
-        for demand in list(self._demands):
+        for demand in list(self.demands):
             if error is not None or UNKNOWN < demand.target <= read:
-                self._demands.discard(demand)
+                self.demands.discard(demand)
                 resolve(demand.done, None)
 
     def fail_all(self, error: PenstockError) -> None:
-        demands, self._demands = self._demands, set()
-        for demand in demands:
-            resolve(demand.done, error)
-
-
-class Demand:
-    """A request that waits until the iterator has read `target` messages."""
-
-    def __init__(self, done: "asyncio.Future[None]") -> None:
-        self.done = done
-        self.target = UNKNOWN
-
-
-def source_of(iterator: IteratorState) -> Source:
-    if iterator.over == Over.LOG:
-        return LOG_CONTEXT, iterator.log
-    if iterator.over == Over.ITERATOR:
-        return "", iterator.log
-    context, _, stream = iterator.log.partition("/")
-    return context, stream
-
-
-log = logging.getLogger(__name__)
-
-RETRY_S: Final = 3.0
-"""The least time between two attempts of a build that fails."""
-PAUSE_S_MIN: Final = 0.2
-PAUSE_S_MAX: Final = 3.0
-"""The pause after a timeout of the function or a step that could not be written; twice as long each time."""
-FOLLOW_S: Final = 0.05
-IDLE_FOLLOW_S: Final = 2.0
-"""How often a server looks how far another one has built an index, with and without a request that waits for it."""
+        while self.demands:
+            resolve(self.demands.pop().done, error)
 
 
 class Builder:
     """All indexed iterators, and the tasks that build them."""
 
-    def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, step: Step) -> None:
+    def __init__(self, context: EngineContext, lua: WorkerPool, step: StepLimits) -> None:
         self._context = context
         self._others = context.others
         self._followed = context.wakeups.followed
         self._lua = lua
-        self._metrics = metrics
+        self._metrics = context.metrics
         self._step = step
         self._loop = asyncio.get_running_loop()
-        self._indices: dict[str, Index] = {}
-        self._by_source: dict[Source, dict[str, Index]] = {}
-        self._queue: deque[Index] = deque()
-        self._event = asyncio.Event()
+        self._indices: dict[str, IndexState] = {}
+        self._by_source: dict[Source, dict[str, IndexState]] = {}
+        self._queue: asyncio.Queue[IndexState] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
         context.wakeups.wake_index = self._wake
-        metrics.lag = self._lag
+        self._metrics.lag = self._lag
 
     def start(self, tasks: int) -> None:
         self._tasks = [self._loop.create_task(self._work()) for _ in range(tasks)]
@@ -180,7 +151,7 @@ class Builder:
             index.fail_all(Closed())
 
     def add(self, iterator: IteratorState) -> None:
-        index = self._indices[iterator.name] = Index(iterator)
+        index = self._indices[iterator.name] = IndexState(iterator)
         self._by_source.setdefault(index.source, {})[index.name] = index
         self._followed.add(index.source)
         self._enqueue(index)
@@ -229,33 +200,40 @@ class Builder:
         if not index.is_current and not index.rests(self._loop.time()):
             await self._demand(index)
         if index.error is not None:
-            return again(index.error)
+            # Each error that is raised gets its own traceback.
+            return copy(index.error)
         return None if error is None else passed_on(index.above, error)
 
-    async def _look(self, index: Index) -> IndexProgress:
+    async def _look(self, index: IndexState) -> IndexProgress:
         """Read from the store how far it is, and how much there is to read."""
         growth = index.growth
-        looked: IndexProgress | None = await self._context.pool.run(iterator_jobs.look_at_index, index.name, index.id)
-        if looked is None:
-            raise IteratorNotFound(index.name)
+        looked: IndexProgress = await self._context.pool.run(iterator_jobs.look_at_index, index.name, index.id)
         if looked.read >= looked.head:
             index.advanced(*looked, growth, None)
         elif index.is_current:
             index.growth += 1
         return looked
 
-    async def _demand(self, index: Index) -> None:
+    async def _demand(self, index: IndexState) -> None:
         if self._closing:
             raise Closed
         wait_ms_max = self._context.settings.reader_wait_ms_max
-        with index.demand(self._loop) as done:
-            self._hurry(index)
-            self._enqueue(index)
-            try:
-                async with asyncio.timeout(wait_ms_max / 1000):
-                    await done
-            except TimeoutError:
-                raise ReaderTimeout(wait_ms_max) from None
+        demand = Demand(self._loop.create_future())
+        index.demands.add(demand)
+        if index.is_followed:
+            # A request waits: look sooner at an iterator that another server builds.
+            index.not_before = 0.0
+            if index.timer is not None:
+                index.timer.cancel()
+                index.timer, index.is_queued = None, False
+        self._enqueue(index)
+        try:
+            async with asyncio.timeout(wait_ms_max / 1000):
+                await demand.done
+        except TimeoutError:
+            raise ReaderTimeout(wait_ms_max) from None
+        finally:
+            index.demands.discard(demand)
 
     def _wake(self, source: Source) -> None:
         for index in self._by_source.get(source, {}).values():
@@ -264,7 +242,7 @@ class Builder:
             if index.error is None:
                 self._enqueue(index)
 
-    def _enqueue(self, index: Index) -> None:
+    def _enqueue(self, index: IndexState) -> None:
         """Queue an iterator, after its pause if it has one."""
         if index.is_queued or index.is_running:
             return
@@ -275,26 +253,13 @@ class Builder:
         else:
             self._put(index)
 
-    def _hurry(self, index: Index) -> None:
-        """A request waits: look sooner at an iterator that another server builds."""
-        if not index.is_followed:
-            return
-        index.not_before = 0.0
-        if index.timer is not None:
-            index.timer.cancel()
-            index.timer, index.is_queued = None, False
-
-    def _put(self, index: Index) -> None:
+    def _put(self, index: IndexState) -> None:
         index.timer = None
-        self._queue.append(index)
-        self._event.set()
+        self._queue.put_nowait(index)
 
     async def _work(self) -> None:
         while True:
-            while not self._queue:
-                self._event.clear()
-                await self._event.wait()
-            index = self._queue.popleft()
+            index = await self._queue.get()
             index.is_queued, index.is_running = False, True
             try:
                 await self._turn(index)
@@ -303,7 +268,7 @@ class Builder:
             if index.wants_more:
                 self._enqueue(index)
 
-    async def _turn(self, index: Index) -> None:
+    async def _turn(self, index: IndexState) -> None:
         if index.is_gone:
             return
         try:
@@ -312,26 +277,22 @@ class Builder:
         except OutputMoved:
             # Another server or a build elsewhere has written: read the new state.
             index.seen = 0
-        except PenstockError as error:
-            if self._indices.get(index.name) is not index:
-                # It was deleted or restarted meanwhile.
-                return
-            if not (self._others.is_shared and isinstance(error, IteratorNotFound)):
-                # Otherwise another server has deleted it, and its notice is on the way.
-                log.warning("iterator %s could not be built further now: %s", index.name, error)
+        except IteratorNotFound:
+            # It was deleted, here or by another server, and the notice is on the way.
             self._pause(index)
+        except PenstockError as error:
+            if self._indices.get(index.name) is index:
+                log.warning("iterator %s could not be built further now: %s", index.name, error)
+                self._pause(index)
         except Exception:
             log.exception("iterator %s could not be built further now", index.name)
             self._pause(index)
 
-    async def _advance(self, index: Index) -> None:
+    async def _advance(self, index: IndexState) -> None:
         """Run one step over the new messages, and write its output."""
         growth = index.growth
         new_demands = index.new_demands()
-        built: Built | None = await self._lua.run(iterator_jobs.build_index, index.name, index.id, self._step)
-        if built is None:
-            # It was deleted, here or by another server whose notice is on the way.
-            return self._pause(index) if self._others.is_shared else None
+        built: Built = await self._lua.run(iterator_jobs.build_index, index.name, index.id, self._step)
         if built.output.iterator != index.id:
             raise WorkerDied("answered for another iterator")
         for demand in new_demands:
@@ -352,9 +313,8 @@ class Builder:
         if built.error is not None:
             # The server that gets the next request for more retries.
             self._others.give_up(index.lease)
-        return None
 
-    async def _follow(self, index: Index) -> None:
+    async def _follow(self, index: IndexState) -> None:
         """Look once how far another server has built."""
         growth = index.growth
         new_demands = index.new_demands()
@@ -362,22 +322,15 @@ class Builder:
         for demand in new_demands:
             demand.target = looked.head
         index.advanced(*looked, growth, None)
-        index.not_before = self._loop.time() + (FOLLOW_S if index.is_asked_for else IDLE_FOLLOW_S)
+        index.not_before = self._loop.time() + (FOLLOW_S if index.demands else IDLE_FOLLOW_S)
 
-    def _pause(self, index: Index) -> None:
+    def _pause(self, index: IndexState) -> None:
         index.pause_s = min(max(2 * index.pause_s, PAUSE_S_MIN), PAUSE_S_MAX)
         index.not_before = self._loop.time() + index.pause_s
 
     def _lag(self) -> Lag:
         behind = [index for index in self._indices.values() if not index.is_current]
         return Lag(len(behind), sum(index.head - index.read for index in behind))
-
-
-def again(error: FunctionFailed) -> FunctionFailed:
-    """A copy of an error: each one that is raised gets its own traceback."""
-    kind, fields = error.__reduce__()
-    copy: FunctionFailed = kind(*fields)
-    return copy
 
 
 def passed_on(name: str | None, error: FunctionFailed) -> FunctionFailed:

@@ -26,7 +26,7 @@ import cbor2
 from penstock.engine.jobs import list_iterators
 from penstock.engine.worker_protocol import answer_and_leave
 from penstock.errors import FunctionFailed, FunctionTimedOut, IteratorNotFound, LogNotFound
-from penstock.lua import LuaLimits, Program, Ran
+from penstock.lua import LuaLimits, Program, RunResult
 from penstock.model import Encoded, Event, ItemPage, IteratorKind, IteratorSummary, LogSummary, Over
 from penstock.model.times import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
 from penstock.store import Store
@@ -55,7 +55,7 @@ def count_messages(store: Store, iterator: IteratorState) -> int:
     """How many messages there are for an iterator now."""
     if iterator.over == Over.ITERATOR:
         return _above(store, iterator).outputs
-    return max(0, store.stream_head(*_stream(iterator)) - iterator.base)
+    return max(0, store.stream_head(*source_of(iterator)) - iterator.base)
 
 
 def read_source(store: Store, iterator: IteratorState, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
@@ -64,8 +64,8 @@ def read_source(store: Store, iterator: IteratorState, ordinal: int, limits: Rea
         return [*store.read_output(_above(store, iterator).id, ordinal, limits)]
     first = iterator.base + ordinal + 1
     # Ask first: an event that comes meanwhile is not erased.
-    head = store.stream_head(*_stream(iterator))
-    page = store.read_stream(*_stream(iterator), first, None, limits)
+    head = store.stream_head(*source_of(iterator))
+    page = store.read_stream(*source_of(iterator), first, None, limits)
     events = page.events
     following = page.next
     if page.end:
@@ -85,7 +85,7 @@ def message_position(store: Store, iterator: IteratorState, ordinal: int) -> int
     if iterator.over == Over.ITERATOR:
         return None
     sequence = iterator.base + ordinal + 1
-    found = store.read_stream(*_stream(iterator), sequence, sequence, ReadLimits(events_max=1)).events
+    found = store.read_stream(*source_of(iterator), sequence, sequence, ReadLimits(events_max=1)).events
     return found[0].position if found else None
 
 
@@ -96,9 +96,12 @@ def _above(store: Store, iterator: IteratorState) -> IteratorState:
     return above
 
 
-def _stream(iterator: IteratorState) -> tuple[str, str]:
+def source_of(iterator: IteratorState) -> tuple[str, str]:
+    """The context and stream that an iterator reads; ("", name) if it reads another iterator."""
     if iterator.over == Over.LOG:
         return LOG_CONTEXT, iterator.log
+    if iterator.over == Over.ITERATOR:
+        return "", iterator.log
     context, _, stream = iterator.log.partition("/")
     return context, stream
 
@@ -176,7 +179,7 @@ class Point(NamedTuple):
     passed: int | None = None
 
 
-class Step(NamedTuple):
+class StepLimits(NamedTuple):
     """The limits of one step: how long it goes on, how many items it gives and of how many bytes, and Lua's own."""
 
     seconds_max: float
@@ -208,7 +211,7 @@ class FunctionRun(ABC):
     """A step in progress. A subclass says what it does with the output."""
 
     def __init__(
-        self, iterator: Function, start: Point, step: Step, read: Read, leave: Leave = answer_and_leave
+        self, iterator: Function, start: Point, step: StepLimits, read: Read, leave: Leave = answer_and_leave
     ) -> None:
         self._function = iterator
         self._read = read
@@ -217,6 +220,8 @@ class FunctionRun(ABC):
         self.step = step
         self.point = start
         self.messages = 0
+        self.items: list[bytes] = []
+        self.size = 0
         self.error: FunctionFailed | None = None
         self._deadline = time.monotonic() + step.seconds_max
         self._ahead: list[bytes | None] = []
@@ -246,18 +251,18 @@ class FunctionRun(ABC):
             try:
                 program = program_of(self.kind, self._function.function, self.step.lua)
             except FunctionFailed as error:
-                return self.take(Ran([], state, error))
+                return self.take(RunResult([], state, error))
             return self.take(program.run(_in_time(there, self._deadline), state, self._stuck))
         if erased:
             # A map gives null, a filter nothing, a reduce its accumulator.
             output = None if self.kind == IteratorKind.FILTER else state or NULL
-            return self.take(Ran([output] * erased, state, None))
+            return self.take(RunResult([output] * erased, state, None))
         if messages:
             reason = f"iterator '{self._function.log}' failed at this message"
-            self.take(Ran([], state, FunctionFailed(reason)))
+            self.take(RunResult([], state, FunctionFailed(reason)))
         return None
 
-    def _stuck(self, ran: Ran) -> None:
+    def _stuck(self, ran: RunResult) -> None:
         """Called by another thread while this one hangs inside Lua."""
         self.take(ran)
         self._leave(self.answer())
@@ -268,7 +273,7 @@ class FunctionRun(ABC):
         self.error = error
 
     @abstractmethod
-    def take(self, ran: Ran) -> None:
+    def take(self, ran: RunResult) -> None:
         """Move past the messages that were run, up to the error if there is one."""
 
     @abstractmethod
@@ -313,36 +318,23 @@ class IndexProgress(NamedTuple):
     head: int
 
 
-def look_at_index(store: Store, name: str, number: int) -> IndexProgress | None:
-    """How far an indexed iterator is; None if it is gone."""
-    iterator = store.iterator(name)
-    if iterator is None or iterator.id != number:
-        return None
+def look_at_index(store: Store, name: str, number: int) -> IndexProgress:
+    iterator = find_iterator(store, name, number)
     return IndexProgress(iterator.source - iterator.base, count_messages(store, iterator))
 
 
-def build_index(store: Store, name: str, number: int, step: Step) -> Built | None:
-    """The output of an indexed iterator's next messages; None if it is gone."""
-    iterator = store.iterator(name)
-    if iterator is None or iterator.id != number:
-        return None
-    return _BuildRun(store, iterator, step).go()
+def build_index(store: Store, name: str, number: int, step: StepLimits) -> Built:
+    """The output of an indexed iterator's next messages."""
+    return _BuildRun(store, find_iterator(store, name, number), step).go()
 
 
 class OutputRun(FunctionRun):
     """Collects the output of messages, in order, for an iterator's stored output."""
 
-    size = 0
     errors = 0
     timed_out = False
 
-    def __init__(
-        self, iterator: Function, start: Point, step: Step, read: Read, leave: Leave = answer_and_leave
-    ) -> None:
-        super().__init__(iterator, start, step, read, leave)
-        self.items: list[bytes] = []
-
-    def take(self, ran: Ran) -> None:
+    def take(self, ran: RunResult) -> None:
         """For a map, an empty item takes the place of an error, and the step goes on."""
         items = [item for item in ran.outputs if item is not None]
         self.point = Point(self.point.source + len(ran.outputs), 0, ran.state)
@@ -363,7 +355,7 @@ class OutputRun(FunctionRun):
 
 
 class _BuildRun(OutputRun):
-    def __init__(self, store: Store, iterator: IteratorState, step: Step) -> None:
+    def __init__(self, store: Store, iterator: IteratorState, step: StepLimits) -> None:
         start = Point(iterator.source - iterator.base, iterator.outputs, iterator.state)
         super().__init__(iterator, start, step, partial(read_source, store, iterator))
         self._iterator = iterator
@@ -421,7 +413,7 @@ class KeptPage(NamedTuple):
     end: bool
 
 
-def run_page(store: Store, name: str, number: int, start: Point, wanted: PageRequest, step: Step) -> Paged:
+def run_page(store: Store, name: str, number: int, start: Point, wanted: PageRequest, step: StepLimits) -> Paged:
     """A page of an iterator by running its function, or a step towards it."""
     iterator = find_iterator(store, name, number)
     target = count_messages(store, iterator) if wanted.target is None else wanted.target
@@ -468,15 +460,13 @@ def _presented(items: list[bytes], present: ItemPresenter | None) -> ItemPage:
 
 class _PageRun(FunctionRun):
     def __init__(
-        self, store: Store, iterator: IteratorState, start: Point, wanted: PageRequest, target: int, step: Step
+        self, store: Store, iterator: IteratorState, start: Point, wanted: PageRequest, target: int, step: StepLimits
     ) -> None:
         super().__init__(iterator, start, step, partial(read_source, store, iterator))
         self._store, self._iterator = store, iterator
         self._wanted = wanted
         self._target = target
         self._points: list[Point] = []
-        self._items: list[bytes] = []
-        self._size = 0
         self._full = False
         self._late = False
         self._previous: bytes | None = None
@@ -498,7 +488,7 @@ class _PageRun(FunctionRun):
             items = max(items, MESSAGES_PER_RUN_MIN)
         return min(items, MESSAGES_PER_RUN)
 
-    def take(self, ran: Ran) -> None:
+    def take(self, ran: RunResult) -> None:
         self.messages += len(ran.outputs) + (ran.error is not None)
         source, output, _, passed = self.point
         for item in ran.outputs:
@@ -516,12 +506,12 @@ class _PageRun(FunctionRun):
         return None
 
     def _add(self, item: bytes) -> bool:
-        if self._full or (self._items and self._size + len(item) > self.step.bytes_max):
+        if self._full or (self.items and self.size + len(item) > self.step.bytes_max):
             self._full = True
             return False
-        self._items.append(item)
-        self._size += len(item)
-        self._full = len(self._items) >= self.step.items_max
+        self.items.append(item)
+        self.size += len(item)
+        self._full = len(self.items) >= self.step.items_max
         return True
 
     def _stop_before(self, source: int, output: int, passed: int | None) -> None:
@@ -532,7 +522,7 @@ class _PageRun(FunctionRun):
             self.point = Point(source, output, state, passed)
 
     def answer(self) -> Paged:
-        items = self._final_item() if self._wanted.ordinal == LAST else self._items
+        items = self._final_item() if self._wanted.ordinal == LAST else self.items
         done = bool(items) or not self._late or self.point.source >= self._target
         if self.error is not None and (not items or self._wanted.ordinal == LAST):
             page, error = None, self.error
@@ -562,7 +552,7 @@ def show_log(store: Store, name: str) -> LogSummary:
     if found is None:
         raise LogNotFound(name)
     messages = store.stream_head(LOG_CONTEXT, name) - found.base
-    return LogSummary(name, found.created, messages, found.bytes, list_iterators(store, name))
+    return LogSummary(name, found.created, messages, found.bytes, list_iterators(store, name).names)
 
 
 def show_iterator(store: Store, name: str) -> IteratorSummary:

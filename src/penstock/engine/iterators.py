@@ -12,6 +12,7 @@ import asyncio
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Final, get_origin
@@ -19,9 +20,8 @@ from typing import Final, get_origin
 from penstock.engine import iterator_jobs, jobs
 from penstock.engine.background import Eraser
 from penstock.engine.context import EngineContext, KeyedLocks, check_names
-from penstock.engine.index_builder import RETRY_S, Builder, again, passed_on
-from penstock.engine.iterator_jobs import LAST, ItemPresenter, KeptPage, Paged, PageRequest, Point, Step
-from penstock.engine.metrics import Metrics
+from penstock.engine.index_builder import RETRY_S, Builder, passed_on
+from penstock.engine.iterator_jobs import LAST, ItemPresenter, KeptPage, Paged, PageRequest, Point, StepLimits
 from penstock.engine.worker_protocol import returned_by
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
@@ -41,8 +41,6 @@ from penstock.model import (
     Encoded,
     ItemPage,
     IteratorKind,
-    ListIterators,
-    Names,
     NextItems,
     Over,
 )
@@ -68,18 +66,16 @@ RELOAD_AGAIN_S: Final = 0.5
 ORDINAL_MAX: Final = (1 << 63) - 1
 
 
-class Iterators:
-    """Requests about iterators."""
-
-    def __init__(self, context: EngineContext, lua: WorkerPool, metrics: Metrics, eraser: Eraser) -> None:
+class IteratorRequests:
+    def __init__(self, context: EngineContext, lua: WorkerPool, eraser: Eraser) -> None:
         settings = self._settings = context.settings
         self._context = context
         self._lua = lua
-        self._metrics = metrics
+        self._metrics = context.metrics
         self._eraser = eraser
         self.limits = lua_limits(settings)
-        build = Step(BUILD_STEP_S_MAX, BUILD_STEP_ITEMS_MAX, BUILD_STEP_BYTES_MAX, self.limits)
-        self._builder = Builder(context, lua, metrics, build)
+        build = StepLimits(BUILD_STEP_S_MAX, BUILD_STEP_ITEMS_MAX, BUILD_STEP_BYTES_MAX, self.limits)
+        self.builder = Builder(context, lua, build)
         self._points = Points(settings.iterator_points_max, settings.iterator_points_bytes_max)
         self._known: dict[str, IteratorState] = {}
         self._over: dict[tuple[str, str], set[str]] = {}
@@ -94,17 +90,13 @@ class Iterators:
     def start(self, iterators: Iterable[IteratorState]) -> None:
         for iterator in iterators:
             self._add(iterator)
-        self._builder.start(self._settings.lua_workers)
+        self.builder.start(self._settings.lua_workers)
 
     def stop(self) -> None:
         self._closing = True
         if self._reloading is not None:
             self._reloading.cancel()
-        self._builder.stop()
-
-    def installed(self, name: str, number: int) -> None:
-        """The output of an iterator was computed elsewhere, and is in the store."""
-        self._builder.installed(name, number)
+        self.builder.stop()
 
     # -- what other servers do
 
@@ -126,18 +118,16 @@ class Iterators:
                 self._is_stale = True
                 await asyncio.sleep(RELOAD_AGAIN_S)
                 continue
-            if changes == self._changes:
-                self._reconcile({iterator.name: iterator for iterator in found})
-            else:
+            if changes != self._changes:
                 # What was read may be older than what was changed here meanwhile.
                 self._is_stale = True
-
-    def _reconcile(self, found: dict[str, IteratorState]) -> None:
-        for known in list(self._known.values()):
-            if known.name not in found or found[known.name].id != known.id:
-                self._forget(known)
-        for iterator in found.values():
-            self._add(iterator)
+                continue
+            ids = {iterator.id for iterator in found}
+            for known in list(self._known.values()):
+                if known.id not in ids:
+                    self._forget(known)
+            for iterator in found:
+                self._add(iterator)
 
     async def _look(self, name: str) -> bool:
         """Look a name up in the store; True if that changed what is known here."""
@@ -158,13 +148,14 @@ class Iterators:
         await self._lua.run(iterator_jobs.check_function, request.kind, request.function, self.limits)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
         operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
-        await self._context.write(Transaction((operation,)), len(request.function), self._made)
-        return Done()
 
-    def _made(self, results: list[Result]) -> None:
-        (iterator,) = results
-        assert isinstance(iterator, IteratorState)
-        self._add(iterator)
+        def made(results: list[Result]) -> None:
+            (iterator,) = results
+            assert isinstance(iterator, IteratorState)
+            self._add(iterator)
+
+        await self._context.write(Transaction((operation,)), len(request.function), made)
+        return Done()
 
     def _add(self, iterator: IteratorState) -> None:
         known = self._known.get(iterator.name)
@@ -177,7 +168,7 @@ class Iterators:
         self._known[iterator.name] = replace(iterator, function="", state=None)
         self._over.setdefault((iterator.over, iterator.log), set()).add(iterator.name)
         if iterator.indexed:
-            self._builder.add(iterator)
+            self.builder.add(iterator)
 
     async def drop(self, request: DropIterator) -> Done:
 
@@ -188,15 +179,13 @@ class Iterators:
         await self._context.write(Transaction((DeleteIterator(request.log, request.name),)), written=gone)
         return Done()
 
-    def log_dropped(self, log: str) -> None:
-        self._remove_over(Over.LOG, log)
-
     def rebuilt(self, iterators: Iterable[IteratorState]) -> None:
         """These restart, under new ids, because an event that they had read was erased."""
         for iterator in iterators:
             self._add(iterator)
 
-    def _remove_over(self, over: Over, log: str) -> None:
+    def remove_over(self, over: Over, log: str) -> None:
+        """A log or an iterator was deleted, and with it those that read it."""
         for name in list(self._over.get((over, log), ())):
             self._remove(name)
 
@@ -204,7 +193,7 @@ class Iterators:
         iterator = self._known.get(name)
         if iterator is not None:
             self._forget(iterator)
-            self._remove_over(Over.ITERATOR, name)
+            self.remove_over(Over.ITERATOR, name)
 
     def _forget(self, iterator: IteratorState) -> None:
         """Remove an iterator, but not those over it."""
@@ -214,11 +203,8 @@ class Iterators:
         together.discard(iterator.name)
         if not together:
             del self._over[iterator.over, iterator.log]
-        self._builder.remove(iterator.name)
+        self.builder.remove(iterator.name)
         self._points.forget(iterator.id)
-
-    async def names(self, request: ListIterators) -> Names:
-        return Names(await self._context.pool.run(jobs.list_iterators, request.log))
 
     # -- their items
 
@@ -259,89 +245,74 @@ class Iterators:
 
     async def _kept(self, iterator: IteratorState, wanted: PageRequest, count: int) -> ItemPage:
         """A page of an indexed iterator."""
-        if wanted.ordinal != LAST and not self._builder.is_current(iterator.name):
+        asked = (iterator.name, iterator.id, wanted, ReadLimits(count, self._settings.page_bytes_max))
+        error: FunctionFailed | None = None
+        kept: KeptPage | None = None
+        if wanted.ordinal != LAST and not self.builder.is_current(iterator.name):
             # Stored output never changes: if it is enough, the request need not wait for the rest.
-            kept = await self._read(iterator, wanted, count)
-            if not kept.end:
-                return await self._kept_page(iterator, wanted, kept)
-        error = await self._builder.bring_up(iterator.name)
-        if error is not None and wanted.ordinal == LAST:
-            raise error
-        kept = await self._read(iterator, wanted, count)
-        page = await self._kept_page(iterator, wanted, kept)
+            kept = await self._context.pool.run(iterator_jobs.read_kept, *asked)
+        if kept is None or kept.end:
+            error = await self.builder.bring_up(iterator.name)
+            if error is not None and wanted.ordinal == LAST:
+                raise error
+            kept = await self._context.pool.run(iterator_jobs.read_kept, *asked)
+        assert kept is not None
+        # If the page would begin with a message at which a map failed, run that again for the error.
+        page = await self._plain(iterator, wanted, 1) if kept.page is None else kept.page
         if error is not None and not _length(page):
             raise error
         return page
 
-    async def _read(self, iterator: IteratorState, wanted: PageRequest, count: int) -> KeptPage:
-        limits = ReadLimits(count, self._settings.page_bytes_max)
-        kept: KeptPage = await self._context.pool.run(
-            iterator_jobs.read_kept, iterator.name, iterator.id, wanted, limits
-        )
-        return kept
-
-    async def _kept_page(self, iterator: IteratorState, wanted: PageRequest, kept: KeptPage) -> ItemPage:
-        """A stored page. If it would begin with a message at which a map failed, run it again for the error."""
-        return await self._plain(iterator, wanted, 1) if kept.page is None else kept.page
-
     async def _plain(self, iterator: IteratorState, wanted: PageRequest, count: int) -> ItemPage:
         """A page by running the function."""
-        above = await self._builder.bring_up(iterator.log) if iterator.over == Over.ITERATOR else None
+        above = await self.builder.bring_up(iterator.log) if iterator.over == Over.ITERATOR else None
         if above is not None and wanted.ordinal == LAST:
             raise passed_on(iterator.log, above)
-        step = Step(PAGE_STEP_S_MAX, count, self._settings.page_bytes_max, self.limits)
+        step = StepLimits(PAGE_STEP_S_MAX, count, self._settings.page_bytes_max, self.limits)
         page = await self._run(iterator, wanted, step)
         if above is not None and not _length(page):
             raise passed_on(iterator.log, above)
         return page
 
-    async def _run(self, iterator: IteratorState, wanted: PageRequest, step: Step) -> ItemPage:
+    async def _run(self, iterator: IteratorState, wanted: PageRequest, step: StepLimits) -> ItemPage:
         """Run step by step until there is a page, each from where the last one ended."""
         if iterator.kind == IteratorKind.MAP and wanted.ordinal == LAST:
             wanted = await self._context.pool.run(iterator_jobs.last_of_map, iterator.name, iterator.id, wanted)
         start: Point | None = None
         while True:
             async with self._turns.turn(iterator.id):
-                paged = await self._step(iterator, start or self._best(iterator, wanted.ordinal), wanted, step)
+                if start is None and iterator.kind == IteratorKind.MAP:
+                    start = Point(wanted.ordinal, wanted.ordinal)
+                elif start is None:
+                    start = self._points.best(iterator.id, None if wanted.ordinal == LAST else wanted.ordinal)
+                paged = await self._step(iterator, start, wanted, step)
             if paged.error is not None:
                 raise paged.error
             if paged.page is not None:
                 return paged.page
             start, wanted = paged.points[-1], wanted._replace(target=paged.target)
 
-    def _best(self, iterator: IteratorState, ordinal: int) -> Point:
-        """The nearest point that earlier runs reached."""
-        if iterator.kind == IteratorKind.MAP:
-            return Point(ordinal, ordinal)
-        return self._points.best(iterator.id, None if ordinal == LAST else ordinal)
-
-    async def _step(self, iterator: IteratorState, start: Point, wanted: PageRequest, step: Step) -> Paged:
+    async def _step(self, iterator: IteratorState, start: Point, wanted: PageRequest, step: StepLimits) -> Paged:
         if self._closing:
             raise Closed
-        self._check_timed_out(iterator.id, start.source)
+        loop = asyncio.get_running_loop()
+        until, timeout = self._timed_out.get((iterator.id, start.source), (0.0, None))
+        if timeout is not None and loop.time() < until:
+            # Do not run a message again at once that timed out: others wait for the same workers.
+            raise copy(timeout)
         paged: Paged = await self._lua.run(iterator_jobs.run_page, iterator.name, iterator.id, start, wanted, step)
         if paged.page is not None and not _is_presented(paged.page, wanted.present):
             raise WorkerDied("answered in another form than the request's")
         self._metrics.lua_messages += paged.messages
         if iterator.kind != IteratorKind.MAP and self._find(iterator.name).id == iterator.id:
             self._points.add(iterator.id, paged.points)
-        if paged.error is not None:
-            self._failed(iterator.id, paged.error)
-        return paged
-
-    def _failed(self, number: int, error: FunctionFailed) -> None:
-        self._metrics.lua_errors += 1
+        error = paged.error
+        self._metrics.lua_errors += error is not None
         if isinstance(error, FunctionTimedOut) and error.message is not None:
-            until = asyncio.get_running_loop().time() + RETRY_S
-            self._timed_out[number, error.message] = (until, again(error))
+            self._timed_out[iterator.id, error.message] = (loop.time() + RETRY_S, copy(error))
             while len(self._timed_out) > TIMED_OUT_MAX:
                 del self._timed_out[next(iter(self._timed_out))]
-
-    def _check_timed_out(self, number: int, message: int) -> None:
-        """Do not run a message again at once that timed out: others wait for the same workers."""
-        until, error = self._timed_out.get((number, message), (0.0, None))
-        if error is not None and asyncio.get_running_loop().time() < until:
-            raise again(error)
+        return paged
 
 
 def lua_limits(settings: Settings) -> LuaLimits:

@@ -5,8 +5,9 @@ A scan that does not come to an end in time answers what it has and where to go 
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pickle import PickleBuffer
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.errors import EventNotFound, LogNotFound, NotCbor, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
 from penstock.model import (
@@ -24,6 +25,7 @@ from penstock.model import (
     ListQueues,
     ListStreams,
     ListSubscriptions,
+    Names,
     Over,
     QueuePage,
     ReadAll,
@@ -63,14 +65,15 @@ NAMES_PER_QUERY: Final = 1000
 VIEW_BYTES_MIN: Final = 4096
 """Records from this length on travel to the server apart from the pickle; for shorter ones a copy costs less."""
 
-Presenter = Callable[[list[Event]], Any]
+EventEncoder = Callable[[list[Event]], Any]
 """A codec's function of a module that turns events into what its wire has."""
+Listed = TypeVar("Listed", LogInfo, IteratorState)
 
 
 # --- plain reads ----------------------------------------------------------------------------------------------
 
 
-def read_stream(store: Store, request: ReadStream, limits: ReadLimits, present: Presenter | None) -> EventPage:
+def read_stream(store: Store, request: ReadStream, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
     page = store.read_stream(
         request.context,
         request.stream,
@@ -82,17 +85,17 @@ def read_stream(store: Store, request: ReadStream, limits: ReadLimits, present: 
     return _page(page, present)
 
 
-def _page(page: Page, present: Presenter | None) -> EventPage:
+def _page(page: Page, present: EventEncoder | None) -> EventPage:
     events, encoded = presented(page.events, present)
     return EventPage(events, page.next, page.end, encoded)
 
 
-def presented(events: list[Event], present: Presenter | None) -> tuple[list[Event], Encoded | None]:
+def presented(events: list[Event], present: EventEncoder | None) -> tuple[list[Event], Encoded | None]:
     """The events, or what a presenter makes of them for a wire."""
     return (events, None) if present is None else ([], Encoded(len(events), present(events)))
 
 
-def read_event(store: Store, request: ReadEvent, limits: ReadLimits, present: Presenter | None) -> EventPage:
+def read_event(store: Store, request: ReadEvent, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
     """One event, or EventNotFound."""
     context, stream, sequence = request.context, request.stream, request.sequence
     page = store.read_stream(context, stream, sequence, sequence, limits)
@@ -101,12 +104,12 @@ def read_event(store: Store, request: ReadEvent, limits: ReadLimits, present: Pr
     return _page(Page(page.events, sequence + 1, True), present)
 
 
-def read_all(store: Store, request: ReadAll, limits: ReadLimits, present: Presenter | None) -> EventPage:
+def read_all(store: Store, request: ReadAll, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
     wanted = EventFilter(request.context, request.filter, request.types)
     return _page(store.read_all(request.position, wanted, limits), present)
 
 
-def read_records(store: Store, request: ReadRecords, limits: ReadLimits, _present: Presenter | None) -> RecordPage:
+def read_records(store: Store, request: ReadRecords, limits: ReadLimits) -> RecordPage:
     """Records as they are stored. The reader checks them; long ones reach the server as views, without a copy."""
     page = store.read_records(request.position, EventFilter(request.context, request.filter), limits, checked=False)
     identity = store.identity()
@@ -179,19 +182,24 @@ def check_messages(store: Store, log: str, messages: Sequence[bytes]) -> None:
         raise NotCbor(*found)
 
 
-def list_logs(store: Store) -> list[str]:
-    return _names(store.logs)
+def list_logs(store: Store) -> Names:
+    return Names([log.name for log in _whole_list(store.logs)])
 
 
-def list_iterators(store: Store, log: str | None) -> list[str]:
-    return _names(lambda after, limit: store.iterators(log, after, limit))
+def list_iterators(store: Store, log: str | None) -> Names:
+    return Names([iterator.name for iterator in _whole_list(partial(store.iterators, log))])
 
 
-def _names(page: Callable[[str, int], Sequence[LogInfo | IteratorState]]) -> list[str]:
-    names: list[str] = []
-    while found := page(names[-1] if names else "", NAMES_PER_QUERY):
-        names += [one.name for one in found]
-    return names
+def all_iterators(store: Store) -> list[IteratorState]:
+    """All iterators, without their functions and accumulators."""
+    return _whole_list(partial(store.iterators, None))
+
+
+def _whole_list(page: Callable[[str, int], Sequence[Listed]]) -> list[Listed]:
+    found: list[Listed] = []
+    while more := page(found[-1].name if found else "", NAMES_PER_QUERY):
+        found += more
+    return found
 
 
 # --- gathering events -----------------------------------------------------------------------------------------
@@ -218,13 +226,6 @@ def _size(events: list[Event]) -> int:
     return sum(len(event.body) + len(event.headers or "") for event in events)
 
 
-def read_batch(
-    store: Store, wanted: EventFilter, first: int, last: int, present: Presenter | None
-) -> tuple[list[Event], Encoded | None]:
-    """The events of a batch that was handed out before."""
-    return presented(_range(store, wanted, first, last), present)
-
-
 class Pending(NamedTuple):
     """A batch that was fetched before, without events that were erased since; and the time of its last event."""
 
@@ -233,7 +234,7 @@ class Pending(NamedTuple):
     last_ticks: int | None
 
 
-def read_pending(store: Store, wanted: EventFilter, first: int, last: int, present: Presenter | None) -> Pending:
+def read_pending(store: Store, wanted: EventFilter, first: int, last: int, present: EventEncoder | None) -> Pending:
     events = _range(store, wanted, first, last)
     return Pending(*presented(events, present), events[-1].ticks if events else None)
 
@@ -271,7 +272,7 @@ class Fetched(NamedTuple):
     encoded: Encoded | None = None
 
 
-def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: Presenter | None) -> Fetched:
+def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: EventEncoder | None) -> Fetched:
     """A subscription's next batch, cut where the rules of progress allow."""
     subscription = find_subscription(store, number)
     wanted = EventFilter(subscription.context, subscription.filter)
@@ -381,7 +382,7 @@ def propose(
     acknowledged: int | None,
     count: int,
     limits: ReadLimits,
-    present: Presenter | None,
+    present: EventEncoder | None,
 ) -> Proposed:
     """The next allocation for a subscriber, once the one that begins at `acknowledged` is gone."""
     queue = lookup_queue(store, name, context)
@@ -391,7 +392,7 @@ def propose(
     if claim is not None:
         kind = Proposal.OWN if claim.expires > now and claim.subscriber == subscriber else Proposal.EXPIRED
         proposal = Proposal(kind, queue.position, queue.position, claim.first, claim.last, claim.count)
-        return Proposed(queue, proposal, *read_batch(store, wanted, claim.first, claim.last, present))
+        return Proposed(queue, proposal, *presented(_range(store, wanted, claim.first, claim.last), present))
     found = gather(store, wanted, queue.position, count, limits)
     if not found.events:
         nothing = Proposal(Proposal.NOTHING, queue.position, found.next)
@@ -400,14 +401,6 @@ def propose(
     first, last = found.events[0].position, found.events[-1].position
     fresh = Proposal(Proposal.FRESH, queue.position, last + 1, first, last, len(found.events))
     return Proposed(queue, fresh, *presented(found.events, present))
-
-
-def all_iterators(store: Store) -> list[IteratorState]:
-    """All iterators, without their functions and accumulators."""
-    iterators: list[IteratorState] = []
-    while found := store.iterators(None, iterators[-1].name if iterators else "", NAMES_PER_QUERY):
-        iterators += found
-    return iterators
 
 
 def chain_of(store: Store, name: str) -> list[IteratorState]:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from penstock.engine import jobs
 from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
-from penstock.engine.jobs import Presenter, gather, lookup_queue
+from penstock.engine.jobs import EventEncoder, gather, lookup_queue
 from penstock.errors import (
     DeadLetterNotFound,
     InvalidRequest,
@@ -77,7 +77,7 @@ Markers = tuple[int, int | None]
 """The markers of an acknowledged allocation."""
 
 
-class Queues:
+class QueueRequests:
     """Requests about queues."""
 
     def __init__(self, context: EngineContext) -> None:
@@ -91,7 +91,7 @@ class Queues:
         for context in {self._contexts[queue] for queue in queues if queue in self._contexts}:
             self._context.wakeups.wake_all(context)
 
-    async def subscribe(self, request: SubscribeQueue, present: Presenter | None) -> Delivery:
+    async def subscribe(self, request: SubscribeQueue, present: EventEncoder | None) -> Delivery:
         check_names(queue=request.queue, subscriber=request.subscriber)
         check_names(context=request.context, filter=request.filter)
         _check_allocation(request.count, request.ttl_ms)
@@ -119,7 +119,7 @@ class Queues:
         queue: QueueState = await self._context.pool.run(jobs.lookup_queue, name, context)
         return queue
 
-    async def acknowledge(self, request: AcknowledgeQueue, present: Presenter | None) -> Delivery:
+    async def acknowledge(self, request: AcknowledgeQueue, present: EventEncoder | None) -> Delivery:
         check_names(queue=request.queue, subscriber=request.subscriber)
         _check_allocation(request.count, request.ttl_ms)
         done = None if (request.first, request.last) == (0, 0) else (request.first, request.last)
@@ -181,7 +181,7 @@ class Queues:
         self,
         request: SubscribeQueue | AcknowledgeQueue,
         acknowledged: Markers | None,
-        present: Presenter | None,
+        present: EventEncoder | None,
     ) -> Delivery:
         async def attempt() -> Attempt[Delivery]:
             nonlocal acknowledged
@@ -202,7 +202,7 @@ class Queues:
         self,
         request: SubscribeQueue | AcknowledgeQueue,
         acknowledged: Markers | None,
-        present: Presenter | None,
+        present: EventEncoder | None,
     ) -> tuple[Allocation | None, jobs.Proposed]:
         """Propose and carry out until a proposal succeeds. An acknowledgement holds even if no proposal does."""
         stale, count = 0, min(request.count, self._context.limits.events_max)
@@ -299,7 +299,7 @@ def find_shared(store: Store, queue: int, first: int, last: int) -> list[Allocat
     return store.shared_allocations(queue, first, last, QUEUE_ALLOCATIONS_MAX)
 
 
-class Replays:
+class ReplayRequests:
     """Requests to deliver events of a queue again."""
 
     def __init__(self, context: EngineContext) -> None:

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.engine import iterator_jobs
-from penstock.engine.background import DiskWatch
 from penstock.engine.context import EngineContext, check_names
-from penstock.engine.iterators import Iterators
-from penstock.engine.metrics import Metrics
+from penstock.engine.iterators import IteratorRequests
 from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor
 from penstock.lua import LuaLimits
 from penstock.model import (
@@ -42,7 +40,6 @@ from penstock.model import (
 from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
-    ExpireStages,
     Install,
     Placed,
     Publish,
@@ -62,19 +59,16 @@ REQUEST_BYTES_MAX: Final = 8 << 20
 """Bytes of these units, plus one event of any size. The limits of commits are for clients that append."""
 WINNERS_MAX: Final = 50_000
 """Parts of one job."""
-EXPIRE_MAX: Final = 10
-"""Attempts dropped in one transaction, so that other writers do not wait long."""
 
 
-class Staging:
+class StagingRequests:
     """Requests of jobs that stage events and publish them."""
 
-    def __init__(self, context: EngineContext, disk: DiskWatch) -> None:
+    def __init__(self, context: EngineContext) -> None:
         self._context = context
-        self._disk = disk
 
     async def stage(self, request: StageEvents) -> StagesTaken:
-        self._disk.check()
+        self._context.disk.check()
         check_names(job=request.job)
         check_attempt(request.part, request.attempt, request.number)
         if len(request.units) > REQUEST_UNITS_MAX:
@@ -96,7 +90,7 @@ class Staging:
         if request.origin:
             check_names(origin=request.origin)
         publish = Publish(request.job, request.winners, request.origin)
-        (placed,) = await self._context.write(Transaction((publish,), request.mark, self._disk.refusal()))
+        (placed,) = await self._context.write(Transaction((publish,), request.mark, self._context.disk.refusal()))
         assert isinstance(placed, Placed)
         return placed.published
 
@@ -104,12 +98,6 @@ class Staging:
         check_names(job=request.job)
         await self._context.write(Transaction((Unstage(request.job),)))
         return Done()
-
-    async def expire(self, before: int) -> None:
-        """Drop stages that have not grown since a time."""
-        expire = Transaction((ExpireStages(before, EXPIRE_MAX),))
-        while await self._context.write(expire) == [EXPIRE_MAX]:
-            pass
 
 
 def check_attempt(part: int, attempt: str, number: int) -> None:
@@ -141,13 +129,11 @@ def check_units(_store: Store, units: Sequence[StagedUnit], event_bytes_max: int
             raise LimitExceeded("event_bytes_max", largest, event_bytes_max)
 
 
-class Builds:
+class BuildRequests:
     """Requests of builds."""
 
-    def __init__(self, context: EngineContext, disk: DiskWatch, metrics: Metrics, iterators: Iterators) -> None:
+    def __init__(self, context: EngineContext, iterators: IteratorRequests) -> None:
         self._context = context
-        self._disk = disk
-        self._metrics = metrics
         self._iterators = iterators
 
     async def messages(self, request: ReadMessages) -> MessagePage:
@@ -164,7 +150,7 @@ class Builds:
         return Found(await self._context.pool.run(find_message, request.iterator, request.id, request.ordinal))
 
     async def stage(self, request: StageOutput) -> Done:
-        self._disk.check()
+        self._context.disk.check()
         job, settings = _job(request.id), self._context.settings
         check_attempt(request.part, request.attempt, request.number)
         if len(request.chunks) > REQUEST_UNITS_MAX:
@@ -178,7 +164,7 @@ class Builds:
         return Done()
 
     async def install(self, request: InstallOutput) -> Installed:
-        self._disk.check()
+        self._context.disk.check()
         check_names(iterator=request.iterator)
         check_winners(request.winners)
         await self._context.pool.run(check_install, request, self._iterators.limits.result_bytes_max)
@@ -188,8 +174,8 @@ class Builds:
         def written(results: list[Result]) -> None:
             (installed,) = results
             assert isinstance(installed, Installed)
-            self._metrics.installed_items += installed.added
-            self._iterators.installed(request.iterator, request.id)
+            self._context.metrics.installed_items += installed.added
+            self._iterators.builder.installed(request.iterator, request.id)
 
         (installed,) = await self._context.write(Transaction((install,)), len(request.state or b""), written)
         assert isinstance(installed, Installed)

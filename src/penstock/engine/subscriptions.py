@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from penstock.engine import jobs
 from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
-from penstock.engine.jobs import Presenter
+from penstock.engine.jobs import EventEncoder
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
 from penstock.model import (
     Batch,
@@ -52,7 +52,7 @@ class _Pending(NamedTuple):
         return ticks in (self.bounds.last_ticks, self.shown)
 
 
-class Subscriptions:
+class SubscriptionRequests:
     """Requests about subscriptions."""
 
     def __init__(self, context: EngineContext) -> None:
@@ -86,13 +86,13 @@ class Subscriptions:
         )
         return found
 
-    async def fetch(self, request: FetchSubscription, present: Presenter | None) -> Batch:
+    async def fetch(self, request: FetchSubscription, present: EventEncoder | None) -> Batch:
         """The pending batch again, or the next one."""
         if request.count < 1:
             raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
         return await self._context.long_poll(request.wait_ms, lambda: self._fetch(request, present))
 
-    async def _fetch(self, request: FetchSubscription, present: Presenter | None) -> Attempt[Batch]:
+    async def _fetch(self, request: FetchSubscription, present: EventEncoder | None) -> Attempt[Batch]:
         number = request.subscription
         async with self._locks.turn(number):
             if (pending := await self._still_pending(number)) is not None:
@@ -116,7 +116,7 @@ class Subscriptions:
         self._forget(number, pending)
         return None
 
-    async def _next(self, number: int, count: int, present: Presenter | None) -> Attempt[Batch]:
+    async def _next(self, number: int, count: int, present: EventEncoder | None) -> Attempt[Batch]:
         """Scan until there is a batch or the history ends; a long scan saves its position on the way."""
         while True:
             found: jobs.Fetched = await self._context.pool.run(jobs.fetch, number, count, self._context.limits, present)

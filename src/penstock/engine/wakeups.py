@@ -21,29 +21,6 @@ Source = tuple[str, str]
 R = TypeVar("R")
 
 
-class Waiter:
-    """A long poll that may have to wait."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def wake(self) -> None:
-        self._event.set()
-
-    def clear(self) -> None:
-        """Forget earlier wake-ups, before a read."""
-        self._event.clear()
-
-    async def wait(self, seconds: float) -> bool:
-        """Wait to be woken; False when the time is up."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        return True
-
-
 class Wakeups:
     """All long polls, by context and prefix; the indexed iterators, by what they follow; and the sealer."""
 
@@ -83,7 +60,7 @@ class Wakeups:
             if context in (None, name):
                 for waiting in group.by_prefix.values():
                     for waiter in waiting:
-                        waiter.wake()
+                        waiter.set()
 
     def close(self) -> None:
         """End all long polls: each is answered with what it has found."""
@@ -91,12 +68,12 @@ class Wakeups:
         self.wake_all()
 
     @contextmanager
-    def watch(self, wanted: EventFilter) -> Iterator[Waiter]:
-        """A waiter that commits of this filter wake."""
+    def watch(self, wanted: EventFilter) -> Iterator[asyncio.Event]:
+        """An event that commits of this filter set."""
         if self._count >= self._max:
             self._metrics.refused["waiters_busy"] += 1
             raise ReaderBusy(self._count)
-        waiter = Waiter()
+        waiter = asyncio.Event()
         group = self._by_context.setdefault(wanted.context, _Group())
         group.add(wanted.prefix, waiter)
         self._count += 1
@@ -115,14 +92,14 @@ class _Group:
     """The long polls of one context. A commit costs one look-up per length of prefix, however many polls wait."""
 
     def __init__(self) -> None:
-        self.by_prefix: dict[str, set[Waiter]] = {}
+        self.by_prefix: dict[str, set[asyncio.Event]] = {}
         self._lengths: Counter[int] = Counter()
 
-    def add(self, prefix: str, waiter: Waiter) -> None:
+    def add(self, prefix: str, waiter: asyncio.Event) -> None:
         self.by_prefix.setdefault(prefix, set()).add(waiter)
         self._lengths[len(prefix)] += 1
 
-    def remove(self, prefix: str, waiter: Waiter) -> None:
+    def remove(self, prefix: str, waiter: asyncio.Event) -> None:
         waiting = self.by_prefix[prefix]
         waiting.discard(waiter)
         if not waiting:
@@ -135,7 +112,7 @@ class _Group:
         for length in self._lengths:
             if length <= len(stream):
                 for waiter in self.by_prefix.get(stream[:length], ()):
-                    waiter.wake()
+                    waiter.set()
 
 
 def resolve(answer: asyncio.Future[R], outcome: R | PenstockError) -> None:

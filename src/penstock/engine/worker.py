@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.engine import jobs, worker_protocol  # noqa: F401 - most jobs are of these, so load them first
-from penstock.engine.worker_protocol import Answer, Opening, Unframer, frame, frame_answer
+from penstock.engine.worker_protocol import JobAnswer, Opening, Unframer, frame, frame_answer
 from penstock.errors import PenstockError, StoreError, Unexpected, drop_traceback
 from penstock.store import Store, open_reader
 from penstock.store.urls import SQLITE
@@ -68,24 +68,24 @@ class Worker:
         self.stays = answer.stays
         return [frame_answer(answer)] if self._opening.runs_lua else frame(tuple(answer))
 
-    def _opened(self, opening: Opening) -> Answer:
+    def _opened(self, opening: Opening) -> JobAnswer:
         self._opening = opening
         if opening.runs_lua:
             # The first job opens the store again, and reports the error if there still is one.
             with suppress(PenstockError):
                 self._open()
-        return Answer(True, self._missing or [], True)
+        return JobAnswer(True, self._missing or [], True)
 
-    def _done(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Answer:
+    def _done(self, function: Callable[..., Any], arguments: Sequence[Any]) -> JobAnswer:
         try:
-            return Answer(True, function(self._open(), *arguments), True)
+            return JobAnswer(True, function(self._open(), *arguments), True)
         except PenstockError as error:
             drop_traceback(error)
             # The connection may be left in the middle of something; the next job gets a new one.
-            return Answer(False, error, self._close() if isinstance(error, StoreError) else True)
+            return JobAnswer(False, error, self._close() if isinstance(error, StoreError) else True)
         except Exception as error:
             log.exception("a job failed")
-            return Answer(False, Unexpected(repr(error)), self._close())
+            return JobAnswer(False, Unexpected(repr(error)), self._close())
 
     def _open(self) -> Store:
         if self._store is None:

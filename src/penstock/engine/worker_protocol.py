@@ -104,7 +104,7 @@ ERROR_CHARACTERS_MAX: Final = 100
 _NUMBERS: Final = range(-(1 << 63), 1 << 63)
 
 
-class Answer(NamedTuple):
+class JobAnswer(NamedTuple):
     """Whether a job succeeded, its result or its error, and whether its process stays for another job."""
 
     succeeded: bool
@@ -112,7 +112,7 @@ class Answer(NamedTuple):
     stays: bool
 
 
-def frame_answer(answer: Answer) -> bytes:
+def frame_answer(answer: JobAnswer) -> bytes:
     """An answer as bytes. Raises TypeError for a value that an answer cannot have, ValueError if it is too long."""
     parts: list[bytes] = []
     head = json.dumps([answer.succeeded, _packed(answer.result, parts), answer.stays]).encode()
@@ -142,7 +142,7 @@ def _packed(value: Any, parts: list[bytes]) -> Any:
     return [name, *(_packed(item, parts) for item in inside)]
 
 
-def load_answer(data: memoryview, expected: Any) -> Answer:
+def load_answer(data: memoryview, expected: Any) -> JobAnswer:
     """The answer in a frame; Unreadable unless its result is of the expected type, or it is an error."""
     try:
         return _loaded(data, expected)
@@ -150,7 +150,7 @@ def load_answer(data: memoryview, expected: Any) -> Answer:
         raise Unreadable(f"{type(error).__name__}: {str(error)[:ERROR_CHARACTERS_MAX]}") from error
 
 
-def _loaded(data: memoryview, expected: Any) -> Answer:
+def _loaded(data: memoryview, expected: Any) -> JobAnswer:
     (size,) = _LENGTH.unpack(data[: _LENGTH.size].tobytes().ljust(_LENGTH.size, b"\xff"))
     end = _LENGTH.size + size
     if size > HEAD_BYTES_MAX or end > len(data):
@@ -160,7 +160,7 @@ def _loaded(data: memoryview, expected: Any) -> Answer:
     result = _reader(expected if _of_type(succeeded, bool) else PenstockError)(packed, contents)
     if contents.rest:
         raise Unreadable(f"{contents.rest} bytes are left over")
-    return Answer(succeeded, result, _of_type(stays, bool))
+    return JobAnswer(succeeded, result, _of_type(stays, bool))
 
 
 @cache
@@ -305,6 +305,6 @@ def answer_and_leave(result: Any) -> NoReturn:
     """Answer the current job and end the process, while Lua hangs inside a C function of another thread."""
     try:
         for send in _connection:
-            send(frame_answer(Answer(succeeded=True, result=result, stays=False)))
+            send(frame_answer(JobAnswer(succeeded=True, result=result, stays=False)))
     finally:
         os._exit(EXIT_CODE)

@@ -304,13 +304,6 @@ class LuaPool(LatePool):
             log.warning("Lua workers keep more rights than they need; this system lacks %s", ", ".join(missing))
 
 
-class SealerPool(LatePool):
-    """The one worker that seals."""
-
-    def __init__(self, url: str, settings: Settings, counts: PoolCounts) -> None:
-        super().__init__(url, settings, 1, counts, SEALER_NICENESS)
-
-
 @contextmanager
 def _signals_held() -> Iterator[None]:
     """A process that starts here begins with these signals blocked, and unblocks them itself."""

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 RECOVERY_PAUSE_S: Final = 0.1
 """How long requests gather between two attempts to bring a failed store back."""
 
-Answer = Callable[[Outcome], None]
+OnOutcome = Callable[[Outcome], None]
 OPERATION_BYTES: Final = 256
 """The size of an operation in the writer's queue, without its events."""
 
@@ -47,7 +47,7 @@ class _Item(NamedTuple):
     transaction: Transaction
     size: int
     since: float
-    answer: Answer
+    answer: OnOutcome
 
 
 class Writer:
@@ -90,7 +90,7 @@ class Writer:
             return failure.reason if isinstance(failure, StoreError) else str(failure)
         return None if self._thread.is_alive() else "the thread that writes has ended"
 
-    def submit(self, transaction: Transaction, size: int, answer: Answer) -> None:
+    def submit(self, transaction: Transaction, size: int, answer: OnOutcome) -> None:
         """Queue a transaction whose events have a size in bytes; `answer` is called on the loop's thread.
 
         Raises if there is no room for it.
@@ -245,18 +245,19 @@ class Writer:
             self._waiting_bytes -= item.size
             if isinstance(outcome, list):
                 for op, result in zip(item.transaction.operations, outcome, strict=True):
-                    if isinstance(result, Placed) and result.published.events and not result.published.repeated:
+                    # Positions are given out in order, so that the last one is the highest.
+                    if isinstance(op, Commit):
+                        if isinstance(result, Appended) and not result.repeated:
+                            touched.add((op.context, op.stream))
+                            commits += 1
+                            events += result.count
+                            head = result.position + result.count - 1
+                    elif isinstance(result, Placed) and result.published.events and not result.published.repeated:
                         published = result.published
                         touched |= result.streams
                         commits += published.commits
                         events += published.events
                         head = published.position + published.events - 1
-                    elif isinstance(op, Commit) and isinstance(result, Appended) and not result.repeated:
-                        touched.add((op.context, op.stream))
-                        commits += 1
-                        events += result.count
-                        # Positions are given out in order, so that the last one is the highest.
-                        head = result.position + result.count - 1
         self._metrics.commits += commits
         self._metrics.events += events
         if touched:

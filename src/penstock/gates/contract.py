@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock.engine import Engine
 from penstock.errors import CannotListen, NotLoopback
-from penstock.settings import host_and_port
-from penstock.tcp import SessionInfo, TcpLimits, TcpServer, TcpSession, Why, shown_peer
+from penstock.settings import Settings, host_and_port
+from penstock.tcp import CloseReason, SessionInfo, TcpLimits, TcpServer, TcpSession, shown_peer
 
 TCP: Final = "tcp://"
 IPC: Final = "ipc://"
@@ -84,7 +84,23 @@ class TcpGate(TcpServer[S]):
 
     def reason_of(self, session: S) -> str:
         """Why a session ended, for the metrics."""
-        return session.ended or Why.LOST
+        return session.ended or CloseReason.LOST
+
+
+def limits_of(settings: Settings, gate: str, **others: int) -> TcpLimits:
+    """The limits of a gate's connections, from the settings that begin with its name.
+
+    A client may be silent for long between requests, but not within one, nor while answers wait for it.
+    """
+    usual, idle_ms_max = TcpLimits(), getattr(settings, f"{gate}_idle_ms_max")
+    return TcpLimits(
+        connections_max=getattr(settings, f"{gate}_connections_max"),
+        connections_per_address_max=getattr(settings, f"{gate}_connections_per_address_max"),
+        idle_ms_max=idle_ms_max,
+        message_ms_max=min(idle_ms_max, usual.message_ms_max),
+        stall_ms_max=min(idle_ms_max, usual.stall_ms_max),
+        **others,
+    )
 
 
 async def bound_socket(gate: str, address: str, *, insecure: bool) -> socket.socket:

@@ -13,7 +13,7 @@ from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqSession
 from penstock.mq.session import Handlers
 from penstock.settings import Settings
-from penstock.tcp import Why
+from penstock.tcp import CloseReason
 from penstock.wire.res01.dialects import Frames
 from penstock.wire.res01.messages import Framed, decode_framed
 
@@ -36,15 +36,14 @@ class MqGate(TcpGate[MqSession]):
         return MqSession(self._mq_limits, self._handlers, self)
 
     def _connected(self, session: MqSession) -> None:
-        session.data = Pipeline(self.engine, session)
+        session.data = Pipeline(self.engine, session, partial(self._send, session))
 
     def _received(self, session: MqSession, message: Message) -> None:
         if self.is_accepting:
             self.engine.metrics.gate_received[self.name] += 1
             size = sum(map(len, message))
             framed = decode_framed(message, session.frame_bytes_max, size)
-            size += FIELD_BYTES * framed.fields
-            session.data.take(framed.exchange, size, framed.present, partial(self._send, session, framed))
+            session.data.take(framed.exchange, size + FIELD_BYTES * framed.fields, framed)
 
     def _send(self, session: MqSession, framed: Framed, answers: list[Frames]) -> None:
         """Send answers; DoesNotFit instead of one that does not fit."""
@@ -61,7 +60,7 @@ class MqGate(TcpGate[MqSession]):
 
     def reason_of(self, session: MqSession) -> str:
         ending = session.ending
-        return Why.LOST if ending is None else ending.reason.words
+        return CloseReason.LOST if ending is None else ending.reason.words
 
 
 def limits_of(settings: Settings) -> MqLimits:

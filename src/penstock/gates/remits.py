@@ -13,10 +13,9 @@ from typing import Final
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES, Budget
 from penstock.errors import PenstockError, Unexpected, drop_traceback
-from penstock.gates.contract import TcpGate
+from penstock.gates.contract import TcpGate, limits_of
 from penstock.model import ANONYMOUS, AddMessages, ListIterators, ListLogs, NextItems, Reply, Request, ShowLog
-from penstock.settings import Settings
-from penstock.tcp import Hold, TcpLimits, TcpSession, Why
+from penstock.tcp import CloseReason, ReadHold, TcpSession
 from penstock.wire.codes import RemitsCode
 from penstock.wire.remits.frames import Frame, Parser
 from penstock.wire.remits.operations import Exchange, decode, error_frame, item_payload, refusal_frame
@@ -42,23 +41,10 @@ class RemitsGate(TcpGate["_Session"]):
     """One endpoint."""
 
     def __init__(self, engine: Engine, address: str) -> None:
-        super().__init__("remits", limits_of(engine.settings), engine, address)
+        super().__init__("remits", limits_of(engine.settings, "remits"), engine, address)
 
     def new_session(self) -> "_Session":
         return _Session(self)
-
-
-def limits_of(settings: Settings) -> TcpLimits:
-    """The limits of a connection, from the settings."""
-    usual, idle_ms_max = TcpLimits(), settings.remits_idle_ms_max
-    return TcpLimits(
-        connections_max=settings.remits_connections_max,
-        connections_per_address_max=settings.remits_connections_per_address_max,
-        idle_ms_max=idle_ms_max,
-        # A client may be silent for long between requests, but not within one, nor while answers wait for it.
-        message_ms_max=min(idle_ms_max, usual.message_ms_max),
-        stall_ms_max=min(idle_ms_max, usual.stall_ms_max),
-    )
 
 
 class _InFlightRequest:
@@ -175,7 +161,7 @@ class _Session(TcpSession):
         self._waiting.append(request)
         self._size += request.size
         if self._is_crowded:
-            self.hold(Hold.BUSY)
+            self.hold(ReadHold.BUSY)
 
     @property
     def _is_crowded(self) -> bool:
@@ -198,7 +184,7 @@ class _Session(TcpSession):
         finally:
             self._is_going_on = False
         if not self._is_crowded:
-            self.release(Hold.BUSY)
+            self.release(ReadHold.BUSY)
         if not self._in_flight and not self._waiting:
             self._end_if_done()
 
@@ -228,7 +214,7 @@ class _Session(TcpSession):
         return True
 
     def _may_begin(self, group: type[Request] | None) -> bool:
-        if group is NextItems and (self.holds & Hold.UNSENT or len(self._in_flight) >= READS_MAX):
+        if group is NextItems and (self.holds & ReadHold.UNSENT or len(self._in_flight) >= READS_MAX):
             return False
         return not self._in_flight or (group is not None and group is self._in_flight[-1].group)
 
@@ -236,7 +222,7 @@ class _Session(TcpSession):
 
     def farewell(self, why: str) -> bytes:
         """A refused peer gets this as the answer to its first request. Later it would look like another answer."""
-        return refusal_frame(RemitsCode.ServerBusy) if why in (Why.REFUSED, Why.CROWDED) else b""
+        return refusal_frame(RemitsCode.ServerBusy) if why in (CloseReason.REFUSED, CloseReason.CROWDED) else b""
 
     def _end_if_done(self) -> None:
         """All requests are answered: close if the peer sends no more, or sent a wrong length."""
@@ -248,7 +234,7 @@ class _Session(TcpSession):
             self.leave(LOST[self._parser.lost.code])
         elif self._peer_is_done:
             self._is_leaving = True
-            self.leave(Why.DONE)
+            self.leave(CloseReason.DONE)
 
     def has_due(self) -> bool:
         """The peer sends nothing more. It still gets its answers."""

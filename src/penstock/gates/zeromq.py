@@ -9,12 +9,11 @@ import socket
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES
-from penstock.gates.contract import TCP, TcpGate, bound_socket, remove_file, shown_address
+from penstock.gates.contract import TCP, TcpGate, bound_socket, limits_of, remove_file, shown_address
 from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
-from penstock.settings import Settings
-from penstock.tcp import TcpLimits, TcpSession
+from penstock.tcp import TcpSession
 from penstock.wire.res01.dialects import Frames
-from penstock.wire.res01.messages import Unanswerable, decode
+from penstock.wire.res01.messages import Exchange, Unanswerable, decode
 from penstock.wire.zmtp import Connection, Limits, Message, Oversize, Ping, Violation
 
 
@@ -22,7 +21,9 @@ class ZeromqGate(TcpGate["ZmtpSession"]):
     """One endpoint. With `legacy`, AC gets the older results."""
 
     def __init__(self, engine: Engine, endpoint: str, *, legacy: bool = False) -> None:
-        super().__init__("res-legacy" if legacy else "res", limits_of(engine.settings), engine, endpoint)
+        unsent_bytes_max = engine.settings.res_unsent_bytes_max
+        limits = limits_of(engine.settings, "res", unsent_bytes_max=unsent_bytes_max, unread_ms_max=UNREAD_MS_MAX)
+        super().__init__("res-legacy" if legacy else "res", limits, engine, endpoint)
         self.legacy = legacy
 
     async def start(self) -> None:
@@ -41,21 +42,6 @@ class ZeromqGate(TcpGate["ZmtpSession"]):
         return ZmtpSession(self)
 
 
-def limits_of(settings: Settings) -> TcpLimits:
-    """The limits of a connection, from the settings."""
-    usual, idle_ms_max = TcpLimits(), settings.res_idle_ms_max
-    return TcpLimits(
-        connections_max=settings.res_connections_max,
-        connections_per_address_max=settings.res_connections_per_address_max,
-        idle_ms_max=idle_ms_max,
-        # A client may be silent for long between requests, but not within one, nor while answers wait for it.
-        message_ms_max=min(idle_ms_max, usual.message_ms_max),
-        stall_ms_max=min(idle_ms_max, usual.stall_ms_max),
-        unsent_bytes_max=settings.res_unsent_bytes_max,
-        unread_ms_max=UNREAD_MS_MAX,
-    )
-
-
 class ZmtpSession(TcpSession):
     """One connection of a REQ, DEALER or ROUTER socket."""
 
@@ -67,7 +53,7 @@ class ZmtpSession(TcpSession):
         self._connection = Connection(
             Limits(settings.res_frame_bytes_max, settings.res_message_bytes_max, settings.res_message_frames_max)
         )
-        self._pipeline = Pipeline(gate.engine, self, settings.res_unread_max)
+        self._pipeline = Pipeline(gate.engine, self, self._answer, settings.res_unread_max)
         self._handshake_s_max = settings.res_handshake_ms_max / 1000
         self._ttl_s = 0.0
         self._is_pinged = False
@@ -107,19 +93,20 @@ class ZmtpSession(TcpSession):
         except Unanswerable:
             self._metrics.gate_dropped[self._gate.name, "unanswerable"] += 1
             return
-        self._pipeline.take(exchange, size + FIELD_BYTES * len(frames), exchange.present, self._send)
+        self._pipeline.take(exchange, size + FIELD_BYTES * len(frames), exchange)
 
     def _refuse(self, oversize: Oversize) -> None:
         """Answer a message that is too large, if its head is readable, and end the connection."""
         try:
-            self._send([decode(oversize.head, legacy=self._gate.legacy).failed(oversize.error)])
+            exchange = decode(oversize.head, legacy=self._gate.legacy)
+            self._answer(exchange, [exchange.failed(oversize.error)])
         except Unanswerable:
             self._metrics.gate_dropped[self._gate.name, "unanswerable"] += 1
         self.end(f"a message was over res_{oversize.error.limit}, which is {oversize.error.maximum}")
 
     # -- answers
 
-    def _send(self, answers: list[Frames]) -> None:
+    def _answer(self, _exchange: Exchange, answers: list[Frames]) -> None:
         if self.ended is not None:
             self._metrics.gate_dropped[self._gate.name, "gone"] += len(answers)
             return

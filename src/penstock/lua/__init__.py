@@ -1,5 +1,5 @@
 """The sandboxed Lua evaluator: runs the functions of iterators over CBOR messages."""
 
-from penstock.lua.program import LuaLimits, Program, Ran
+from penstock.lua.program import LuaLimits, Program, RunResult
 
-__all__ = ["LuaLimits", "Program", "Ran"]
+__all__ = ["LuaLimits", "Program", "RunResult"]

@@ -73,7 +73,7 @@ class LuaLimits:
         return min(self.result_bytes_max, self.input_bytes_max)
 
 
-class Ran(NamedTuple):
+class RunResult(NamedTuple):
     """The results of messages, up to the first that failed."""
 
     #: One per message that was run: its output as CBOR. None: the filter dropped it.
@@ -177,9 +177,9 @@ class Sandbox:
     def _load(self) -> Any:
         limits, depth = self._limits, self._limits.depth_max
         values = self._run("values")
-        decoding = self._run("decoding", values, depth)
-        decode, skip = decoding[b"decode"], decoding[b"skip"]
-        encode = self._run("encoding", values, skip, depth, limits.encoded_bytes_max, limits.result_items_max)
+        decoder = self._run("decoder", values, depth)
+        decode, skip = decoder[b"decode"], decoder[b"skip"]
+        encode = self._run("encoder", values, skip, depth, limits.encoded_bytes_max, limits.result_items_max)
         deadline = self._run("deadline", limits.call_ms_max / 1000)
         library = self._run("library", values, deadline)
         idle_kib_max = limits.input_bytes_max // 1024
@@ -209,10 +209,10 @@ LOOKS: Final = 8
 class Watch:
     """One call that is watched. `stuck` is called at most once."""
 
-    def __init__(self, work: Work, limits: LuaLimits, stuck: Callable[[Ran], object]) -> None:
+    def __init__(self, work: Work, limits: LuaLimits, stuck: Callable[[RunResult], object]) -> None:
         self._work = work
         self._limits = limits
-        self._stuck: Callable[[Ran], object] | None = stuck
+        self._stuck: Callable[[RunResult], object] | None = stuck
         self._done = 0
         self._since = time.process_time()
         self._lock = Lock()
@@ -241,7 +241,7 @@ class Watch:
         stuck, self._stuck = self._stuck, None
         error = timed_out(self._limits)
         error.message = self._done
-        stuck(Ran(self._work.outputs[: self._done], state, error))
+        stuck(RunResult(self._work.outputs[: self._done], state, error))
 
 
 class Watchdog:
@@ -307,8 +307,8 @@ class Program:
         self,
         messages: Iterable[bytes],
         state: bytes | None = None,
-        stuck: Callable[[Ran], object] | None = None,
-    ) -> Ran:
+        stuck: Callable[[RunResult], object] | None = None,
+    ) -> RunResult:
         """Run the function on messages, each one CBOR item, up to the first that fails.
 
         Without an error all of them have run, unless their results have reached `outputs_bytes_max`: then there are
@@ -320,7 +320,7 @@ class Program:
         with WATCHDOG.watching(Watch(work, self._limits, stuck)):
             return self._run(messages, work)
 
-    def _run(self, messages: Iterable[bytes], work: Work) -> Ran:
+    def _run(self, messages: Iterable[bytes], work: Work) -> RunResult:
         if not self._sandbox.usable:
             self._sandbox = Sandbox(self._kind, self._source, self._limits)
         try:
@@ -335,7 +335,7 @@ class Program:
                 error = self._sandbox.failure(failure)
         if error is not None:
             error.message = len(work.outputs)
-        return Ran(work.outputs, work.state, error)
+        return RunResult(work.outputs, work.state, error)
 
 
 def _source(function: str, limits: LuaLimits) -> bytes:

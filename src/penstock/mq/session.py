@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from penstock.tcp import Hold, TcpLimits, TcpServer, TcpSession, Why, shown_peer
-from penstock.tcp.session import Keeper
+from penstock.tcp import CloseReason, ReadHold, TcpLimits, TcpServer, TcpSession, shown_peer
+from penstock.tcp.session import SessionRegistry
 from penstock.wire.mqframe import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_SENT_MAX,
@@ -56,19 +56,19 @@ class Ending(NamedTuple):
 
 
 REASONS: Final[dict[str, Reason]] = {
-    Why.PEER: Reason.SOCKET_ERROR,
-    Why.LOST: Reason.SOCKET_ERROR,
-    Why.IDLE: Reason.TIME_OUT,
-    Why.SLOW: Reason.TIME_OUT,
-    Why.STALLED: Reason.TIME_OUT,
-    Why.UNREAD: Reason.APPLICATION_ERROR,
-    Why.HOARDED: Reason.APPLICATION_ERROR,
-    Why.REFUSED: Reason.CONNECTION_REFUSED,
-    Why.CROWDED: Reason.CONNECTION_REFUSED,
-    Why.FILES: Reason.CONNECTION_REFUSED,
-    Why.DONE: Reason.SERVER_CLOSING,
-    Why.SHUTDOWN: Reason.SERVER_SHUTDOWN,
-    Why.KICKED: Reason.SERVER_CLOSING,
+    CloseReason.PEER: Reason.SOCKET_ERROR,
+    CloseReason.LOST: Reason.SOCKET_ERROR,
+    CloseReason.IDLE: Reason.TIME_OUT,
+    CloseReason.SLOW: Reason.TIME_OUT,
+    CloseReason.STALLED: Reason.TIME_OUT,
+    CloseReason.UNREAD: Reason.APPLICATION_ERROR,
+    CloseReason.HOARDED: Reason.APPLICATION_ERROR,
+    CloseReason.REFUSED: Reason.CONNECTION_REFUSED,
+    CloseReason.CROWDED: Reason.CONNECTION_REFUSED,
+    CloseReason.FILES: Reason.CONNECTION_REFUSED,
+    CloseReason.DONE: Reason.SERVER_CLOSING,
+    CloseReason.SHUTDOWN: Reason.SERVER_SHUTDOWN,
+    CloseReason.KICKED: Reason.SERVER_CLOSING,
 }
 """The reasons that this end sends for its own endings."""
 
@@ -93,9 +93,14 @@ class MqSession(TcpSession):
     """A connection. `data` belongs to the handler of its messages."""
 
     def __init__(
-        self, limits: MqLimits, handlers: Handlers, keeper: Keeper | None = None, *, answers_pings: bool = True
+        self,
+        limits: MqLimits,
+        handlers: Handlers,
+        registry: SessionRegistry | None = None,
+        *,
+        answers_pings: bool = True,
     ) -> None:
-        super().__init__(limits, keeper)
+        super().__init__(limits, registry)
         self.data: Any = None
         self._handlers = handlers
         self._answers_pings = answers_pings
@@ -175,7 +180,7 @@ class MqSession(TcpSession):
     def _peer_ended(self, ended: Any) -> None:
         if isinstance(ended, Disconnected):
             self._peer_reason = ended.reason
-            self.end(Why.PEER)
+            self.end(CloseReason.PEER)
         else:
             self._reason = Reason.PROTOCOL_ERROR
             self.end(f"{Reason.PROTOCOL_ERROR.words}: {ended.what}")
@@ -251,7 +256,7 @@ class MqClient(MqSession):
             await self._news.wait()
         message = self._inbox.popleft()
         if len(self._inbox) <= self._mq_limits.inbox_messages_max // 2:
-            self.release(Hold.BUSY)
+            self.release(ReadHold.BUSY)
         return message
 
     def __aiter__(self) -> Self:
@@ -288,7 +293,7 @@ class MqClient(MqSession):
         self._inbox.append(message)
         self._news.set()
         if len(self._inbox) >= self._mq_limits.inbox_messages_max:
-            self.hold(Hold.BUSY)
+            self.hold(ReadHold.BUSY)
 
     def _tick(self) -> None:
         """Ping if nothing was sent for a while, and check the time limits."""

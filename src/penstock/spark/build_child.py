@@ -14,10 +14,10 @@ from contextlib import suppress
 from queue import Queue
 from typing import Final, NoReturn
 
-from penstock.engine.iterator_jobs import OutputRun, Point, Step
-from penstock.engine.worker_protocol import Answer, frame_answer
+from penstock.engine.iterator_jobs import OutputRun, Point, StepLimits
+from penstock.engine.worker_protocol import JobAnswer, frame_answer
 from penstock.errors import FunctionFailed, IteratorNotFound, LimitExceeded, PenstockError
-from penstock.lua import LuaLimits, Ran
+from penstock.lua import LuaLimits, RunResult
 from penstock.spark.build_tasks import STAGE_LIMITS, ChildJob, TaskProgress, messages_that_fit, read_job
 from penstock.spark.builds import BuildStore, open_build_store
 from penstock.spark.stages import requests_of
@@ -25,7 +25,6 @@ from penstock.store.contract import ReadLimits
 from penstock.store.outputs import CHUNK_ITEMS_MAX, chunks_of
 
 RUN_MESSAGES: Final = 8192
-"""Messages of one read and one run."""
 RUN_BYTES: Final = 4 << 20
 """Bytes of messages of one read, and of their items."""
 BUFFERED_ITEMS: Final = 16 * CHUNK_ITEMS_MAX
@@ -49,7 +48,7 @@ class TaskRun(OutputRun):
             result_bytes_max=start.result_bytes_max,
             outputs_bytes_max=RUN_BYTES,
         )
-        step = Step(job.seconds_max, BUFFERED_ITEMS, RUN_BYTES, limits)
+        step = StepLimits(job.seconds_max, BUFFERED_ITEMS, RUN_BYTES, limits)
         super().__init__(start, Point(progress.source, 0, progress.state), step, self._read_messages, _leave)
         self.errors = progress.failed
 
@@ -101,7 +100,7 @@ class TaskRun(OutputRun):
         fit = messages_that_fit(error, messages, self._units + 1, size)
         return staged._replace(is_stuck=self._is_stuck, full=error, fit=fit)
 
-    def _stuck(self, ran: Ran) -> None:
+    def _stuck(self, ran: RunResult) -> None:
         self._is_stuck = True
         try:
             super()._stuck(ran)
@@ -119,7 +118,7 @@ def _leave(answer: TaskProgress | PenstockError) -> NoReturn:
 
 def _send(answer: TaskProgress | PenstockError) -> None:
     succeeded = not isinstance(answer, PenstockError)
-    sys.stdout.buffer.write(frame_answer(Answer(succeeded, answer, stays=True)))
+    sys.stdout.buffer.write(frame_answer(JobAnswer(succeeded, answer, stays=True)))
     sys.stdout.buffer.flush()
 
 
@@ -145,7 +144,6 @@ def run(job: ChildJob) -> TaskProgress | PenstockError:
 
 
 def main() -> None:
-    """Run jobs and answer them until the parent is gone."""
     # Ctrl-C is for the command in the foreground. The child ends when that does.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jobs: Queue[ChildJob] = Queue()

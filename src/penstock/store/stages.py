@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 
 from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded
 from penstock.model import ANY, NewEvent, Published, StagedUnit
+from penstock.model.columns import Columns, columns_of
 from penstock.model.times import TICKS_MASK
 from penstock.store.contract import Commit, Placed
-from penstock.store.record import Columns, Record, columns_of, encode_commit
+from penstock.store.record import Record, encode_commit
 from penstock.store.tables.appends import Appender
 
 UNIT_EVENTS_MAX: Final = 4096
@@ -84,7 +85,8 @@ def columns_in(record: Record) -> Columns:
         types = tuple(record.texts()[record.name_count :])
         fixed, headers, bodies = data[at.ids : at.lengths], data[at.headers : at.bodies], data[at.bodies :]
         top = max(stamp & TICKS_MASK for stamp in struct.unpack_from(f"<{record.count}Q", data, at.stamps))
-    return Columns.of(record.count, types, fixed, headers, bodies, top)
+    size = len(fixed) + sum(map(len, types)) + len(headers) + len(bodies)
+    return Columns(record.count, types, fixed, headers, bodies, top, size)
 
 
 def encode_keys(keys: Sequence[bytes]) -> bytes:

@@ -4,16 +4,16 @@
 """
 
 from penstock.tcp.server import PeerLog, TcpServer, new_loop
-from penstock.tcp.session import Hold, SessionInfo, TcpLimits, TcpSession, Why, network_of, shown_peer
+from penstock.tcp.session import CloseReason, ReadHold, SessionInfo, TcpLimits, TcpSession, network_of, shown_peer
 
 __all__ = [
-    "Hold",
+    "CloseReason",
     "PeerLog",
+    "ReadHold",
     "SessionInfo",
     "TcpLimits",
     "TcpServer",
     "TcpSession",
-    "Why",
     "network_of",
     "new_loop",
     "shown_peer",

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Final, Generic, TypeVar
 
-from penstock.tcp.session import Hold, SessionInfo, TcpLimits, TcpSession, Why
+from penstock.tcp.session import CloseReason, ReadHold, SessionInfo, TcpLimits, TcpSession
 
 log = logging.getLogger(__name__)
 # A program that uses the library and sets up no logging does not find these lines on its standard error.
@@ -33,18 +33,18 @@ SPARE_FILES_MIN: Final = 64
 CHECK_S_MAX: Final = 1.0
 """How often the server checks sessions, or more often if a limit is short."""
 
-QUIET: Final = frozenset({Why.PEER, Why.LOST, Why.DONE, Why.SHUTDOWN})
+QUIET: Final = frozenset({CloseReason.PEER, CloseReason.LOST, CloseReason.DONE, CloseReason.SHUTDOWN})
 """Endings that are not logged: the peer's own, and those of a shutdown."""
 LIMITS: Final[dict[str, str]] = {
-    Why.IDLE: "idle_ms_max",
-    Why.SLOW: "message_ms_max",
-    Why.STALLED: "stall_ms_max",
-    Why.HOARDED: "pending_bytes_total_max",
-    Why.REFUSED: "connections_max",
-    Why.CROWDED: "connections_per_address_max",
+    CloseReason.IDLE: "idle_ms_max",
+    CloseReason.SLOW: "message_ms_max",
+    CloseReason.STALLED: "stall_ms_max",
+    CloseReason.HOARDED: "pending_bytes_total_max",
+    CloseReason.REFUSED: "connections_max",
+    CloseReason.CROWDED: "connections_per_address_max",
 }
 """The limit that caused an ending, for the log."""
-MILD: Final = frozenset({Why.IDLE, Why.KICKED})
+MILD: Final = frozenset({CloseReason.IDLE, CloseReason.KICKED})
 """Endings of a healthy system: logged without a warning."""
 
 
@@ -153,7 +153,7 @@ class TcpServer(ABC, Generic[S]):
 
     @abstractmethod
     def new_session(self) -> S:
-        """A session for a new connection, with this server as its keeper."""
+        """A session for a new connection, with this server as its registry."""
 
     # -- listening
 
@@ -180,7 +180,7 @@ class TcpServer(ABC, Generic[S]):
         """Accept no more connections, end the open ones, and wait until they are gone."""
         self.refuse()
         for session in self._sessions.values():
-            session.end(Why.SHUTDOWN)
+            session.end(CloseReason.SHUTDOWN)
         for session in [*self._sessions.values(), *self._refused]:
             await session.gone()
         if self._server is not None:
@@ -204,7 +204,7 @@ class TcpServer(ABC, Generic[S]):
         session = self._sessions.get(number)
         if session is None:
             return False
-        session.end(Why.KICKED)
+        session.end(CloseReason.KICKED)
         return True
 
     # -- called by sessions
@@ -218,39 +218,39 @@ class TcpServer(ABC, Generic[S]):
             self._addresses[session.network] += 1
             return
         self._refused.add(session)
-        if not self.is_accepting or refusal is Why.FILES or len(self._refused) > REFUSED_MAX:
+        if not self.is_accepting or refusal is CloseReason.FILES or len(self._refused) > REFUSED_MAX:
             session.cut(refusal)
         else:
             session.end(refusal)
 
-    def _refusal(self, session: S) -> Why | None:
+    def _refusal(self, session: S) -> CloseReason | None:
         if not self.is_accepting:
-            return Why.SHUTDOWN
+            return CloseReason.SHUTDOWN
         if len(self._sessions) >= self.limits.connections_max:
-            return Why.REFUSED
+            return CloseReason.REFUSED
         if self._addresses[session.network] >= self.limits.connections_per_address_max:
-            return Why.CROWDED
+            return CloseReason.CROWDED
         # The system gives out the lowest free number, so the number of a new file tells how many are open.
-        return Why.FILES if session.file_number >= open_files_max() - SPARE_FILES_MIN else None
+        return CloseReason.FILES if session.file_number >= open_files_max() - SPARE_FILES_MIN else None
 
     def grew(self, _session: S, pending_bytes: int) -> None:
         """Cut off the session with the most unfinished bytes when all together have too many."""
         self._pending_bytes += pending_bytes
         if self._pending_bytes > self.limits.pending_bytes_total_max:
-            self._open_one(lambda each: each.pending_bytes).cut(Why.HOARDED)
+            self._open_one(lambda each: each.pending_bytes).cut(CloseReason.HOARDED)
 
     def filled(self) -> None:
         """Cut off the session with the most unsent bytes when too much waits for peers that do not read."""
-        slow = [session.unsent_bytes for session in self._sessions.values() if session.holds & Hold.UNSENT]
+        slow = [session.unsent_bytes for session in self._sessions.values() if session.holds & ReadHold.UNSENT]
         if sum(slow) > self.limits.unsent_bytes_total_max:
-            self._open_one(lambda each: each.unsent_bytes).cut(Why.UNREAD)
+            self._open_one(lambda each: each.unsent_bytes).cut(CloseReason.UNREAD)
 
     def _open_one(self, weight: Callable[[S], int]) -> S:
         """The heaviest session of those that have not ended."""
         return max(self._sessions.values(), key=lambda each: weight(each) if each.ended is None else -1)
 
     def closed(self, session: S) -> None:
-        why = session.ended or Why.LOST
+        why = session.ended or CloseReason.LOST
         self.endings[why] += 1
         self._refused.discard(session)
         if self._sessions.pop(session.id, None) is not None:
@@ -265,7 +265,7 @@ class TcpServer(ABC, Generic[S]):
         limit = LIMITS.get(why)
         about = f"{why} ({limit} is {getattr(self.limits, limit)})" if limit else why
         who = f"{session.id} of {session.peer} was ended" if session.id else f"{self.name} refused {session.peer}"
-        if why == Why.KICKED:
+        if why == CloseReason.KICKED:
             # No peer can cause this one.
             log.info("%s: %s", who, about)
         else:

@@ -52,7 +52,7 @@ class TcpLimits:
     """How long an ended connection stays open for the peer to take the rest."""
 
 
-class Hold:
+class ReadHold:
     """Why a session does not read from its connection: the sum of these."""
 
     # Plain numbers: every answer checks them, and enum flags are slow.
@@ -63,7 +63,7 @@ class Hold:
     """The handler of its messages is busy."""
 
 
-class Why(StrEnum):
+class CloseReason(StrEnum):
     """Why a connection ended."""
 
     PEER = "the peer closed the connection"
@@ -97,11 +97,11 @@ class SessionInfo:
     unsent_bytes: int
 
 
-class Keeper(Protocol):
-    """Keeps many sessions, and limits what they take together."""
+class SessionRegistry(Protocol):
+    """Knows all sessions of a server, and limits what they take together."""
 
     def opened(self, session: Any) -> None:
-        """A session has begun; the keeper may refuse it."""
+        """A session has begun; the registry may refuse it."""
 
     def grew(self, session: Any, pending_bytes: int) -> None:
         """The unfinished message of a session has so many more bytes, or fewer."""
@@ -116,11 +116,11 @@ class Keeper(Protocol):
 class TcpSession(asyncio.Protocol):
     """The common part of every connection. Subclasses implement the protocol."""
 
-    def __init__(self, limits: TcpLimits, keeper: Keeper | None = None) -> None:
+    def __init__(self, limits: TcpLimits, registry: SessionRegistry | None = None) -> None:
         self.id = ""
         self.peer = ""
         self.network = ""
-        """The key by which the keeper counts its peer's connections; see `network_of`."""
+        """The key by which the registry counts its peer's connections; see `network_of`."""
         self.messages_received = 0
         self.messages_sent = 0
         self.bytes_received = 0
@@ -131,7 +131,7 @@ class TcpSession(asyncio.Protocol):
         self.pending_bytes = 0
         """Bytes of an unfinished message."""
         self._limits = limits
-        self._keeper = keeper
+        self._registry = registry
         self._loop = asyncio.get_running_loop()
         self._opened = self._last_seen = self._moved = self._loop.time()
         self._message_since: float | None = None
@@ -139,7 +139,7 @@ class TcpSession(asyncio.Protocol):
         self._taken = 0
         self._out: list[bytes] = []
         self._flush_is_due = False
-        self._holds: int = Hold.NOTHING
+        self._holds: int = ReadHold.NOTHING
         self._room = asyncio.Event()
         self._room.set()
         self._gone = asyncio.Event()
@@ -195,14 +195,14 @@ class TcpSession(asyncio.Protocol):
         self._out.clear()
         self._bytes_written += len(data)
         self._transport.write(data)
-        if self._holds & Hold.UNSENT and self.ended is None:
+        if self._holds & ReadHold.UNSENT and self.ended is None:
             self._weigh()
 
     def _weigh(self) -> None:
         """More waits for a slow peer: check the limits."""
         self._check_unsent(self._loop.time())
-        if self._keeper is not None and self.ended is None:
-            self._keeper.filled()
+        if self._registry is not None and self.ended is None:
+            self._registry.filled()
 
     async def drain(self) -> None:
         """Wait until the peer has taken most of what was sent, or the connection has ended."""
@@ -283,7 +283,7 @@ class TcpSession(asyncio.Protocol):
         self.ended = self.ended or why
         self._transport.abort()
         # Its bytes count no more: no other session must be cut off because of them.
-        self._holds = Hold.NOTHING
+        self._holds = ReadHold.NOTHING
         self._pend(0)
 
     async def gone(self) -> None:
@@ -300,9 +300,9 @@ class TcpSession(asyncio.Protocol):
         if self._holds or self.ended is not None:
             return
         if now - self._last_seen > limits.idle_ms_max / 1000:
-            self.end(Why.IDLE)
+            self.end(CloseReason.IDLE)
         elif self._message_since is not None and now - self._message_since > limits.message_ms_max / 1000:
-            self.end(Why.SLOW)
+            self.end(CloseReason.SLOW)
 
     def _check_unsent(self, now: float) -> None:
         """End it if the peer has taken nothing for too long; the more waits for it, the shorter that is."""
@@ -314,9 +314,9 @@ class TcpSession(asyncio.Protocol):
         self._taken = taken
         still_ms = 1000 * (now - self._moved)
         if still_ms > self._limits.stall_ms_max:
-            self.end(Why.STALLED)
+            self.end(CloseReason.STALLED)
         elif still_ms >= self._limits.unread_ms_max and unsent > self._limits.unsent_bytes_max:
-            self.end(Why.UNREAD)
+            self.end(CloseReason.UNREAD)
 
     def info(self, now: float | None = None) -> SessionInfo:
         now, unsent = self._loop.time() if now is None else now, self.unsent_bytes
@@ -340,8 +340,8 @@ class TcpSession(asyncio.Protocol):
         high = self._limits.unsent_bytes_high
         self._transport.set_write_buffer_limits(high=high, low=high // 4)
         self.peer, self.network = peer_of(transport)
-        if self._keeper is not None:
-            self._keeper.opened(self)
+        if self._registry is not None:
+            self._registry.opened(self)
         if self.ended is None:
             self.opened()
 
@@ -362,8 +362,8 @@ class TcpSession(asyncio.Protocol):
 
     def _pend(self, pending: int) -> None:
         change, self.pending_bytes = pending - self.pending_bytes, pending
-        if self._keeper is not None:
-            self._keeper.grew(self, change)
+        if self._registry is not None:
+            self._registry.grew(self, change)
 
     def eof_received(self) -> bool:
         """The peer sends nothing more. It gets the answers that are due, and then the connection closes."""
@@ -375,22 +375,22 @@ class TcpSession(asyncio.Protocol):
             if self.has_due():
                 return True
             if self.unsent_bytes:
-                self.leave(Why.DONE)
+                self.leave(CloseReason.DONE)
                 return True
-        self.ended = Why.PEER
+        self.ended = CloseReason.PEER
         self._leave_soon()
         return False
 
     def pause_writing(self) -> None:
         self._room.clear()
-        self.hold(Hold.UNSENT)
+        self.hold(ReadHold.UNSENT)
 
     def resume_writing(self) -> None:
         self._room.set()
-        self.release(Hold.UNSENT)
+        self.release(ReadHold.UNSENT)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self.ended = self.ended or Why.LOST
+        self.ended = self.ended or CloseReason.LOST
         self._gone.set()
         self._room.set()
         self._out.clear()
@@ -399,8 +399,8 @@ class TcpSession(asyncio.Protocol):
         # The session may be part of a reference cycle, and stay in memory for a while.
         self.forget()
         self._pend(0)
-        if self._keeper is not None:
-            self._keeper.closed(self)
+        if self._registry is not None:
+            self._registry.closed(self)
         self.lost()
 
 

@@ -19,8 +19,9 @@ from typing import Any, Final, Self
 
 from penstock.client.sync import Portal
 from penstock.engine import Engine
+from penstock.engine.appends import OnReply
 from penstock.engine.context import Handlers
-from penstock.engine.engine import Abandon, Answer, AnyPresenter
+from penstock.engine.engine import Abandon, AnyPresenter
 from penstock.engine.metrics import PoolCounts
 from penstock.engine.workers import Job, WorkerPool
 from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
@@ -28,7 +29,7 @@ from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
 from penstock.model import Principal, Reply, Request
 from penstock.settings import Settings, load
 from penstock.store import Store, open_reader, store_url
-from penstock.tcp import TcpServer, Why
+from penstock.tcp import CloseReason, TcpServer
 
 ANY_PORT: Final = "127.0.0.1:0"
 
@@ -103,7 +104,7 @@ class ThreadedEngine(Engine):
         return super()._table()
 
     def submit(
-        self, principal: Principal, request: Request, answer: Answer, present: AnyPresenter | None = None
+        self, principal: Principal, request: Request, answer: OnReply, present: AnyPresenter | None = None
     ) -> Abandon:
         """Run a request, and answer it unless the engine was killed."""
         return super().submit(principal, request, partial(self._answer, answer), present)
@@ -170,7 +171,7 @@ def _cut(server: TcpServer[Any]) -> None:
     for info in server.sessions():
         session = server.session(info.id)
         if session is not None:
-            session.cut(Why.SHUTDOWN)
+            session.cut(CloseReason.SHUTDOWN)
 
 
 class Server:
