@@ -12,12 +12,12 @@ from penstock.model import (
     Batch,
     Done,
     FetchSubscription,
+    ListPage,
     ListSubscriptions,
     NewEvent,
     Registered,
     RegisterSubscriptions,
     SetSubscription,
-    SubscriptionPage,
     SubscriptionStart,
 )
 from penstock.settings import Settings
@@ -235,8 +235,8 @@ async def test_several_are_registered_in_order_and_listed(caller: Caller) -> Non
     starts = tuple(SubscriptionStart("shop", filter, 0) for filter in ("a", "b", "a"))
     ids = (await caller.ask(Registered, RegisterSubscriptions("me", starts))).ids
     assert ids[0] == ids[2] != ids[1]
-    page = await caller.ask(SubscriptionPage, ListSubscriptions())
-    assert [(s.id, s.filter) for s in page.subscriptions] == sorted([(ids[0], "a"), (ids[1], "b")])
+    page = await caller.ask(ListPage, ListSubscriptions())
+    assert [(s.id, s.filter) for s in page.items] == sorted([(ids[0], "a"), (ids[1], "b")])
 
 
 async def test_concurrent_fetches_get_the_same_batch(caller: Caller) -> None:
@@ -274,7 +274,7 @@ async def test_a_sparse_filter_never_scans_history_twice(caller: Caller) -> None
     number = await caller.register(filter="signal", start=0)
     await caller.ask(Done, SetSubscription("me", "shop", "signal", 0))
     assert await caller.fetched(number) == []
-    page = await caller.ask(SubscriptionPage, ListSubscriptions())
-    assert page.subscriptions[0].position == 15_001
+    page = await caller.ask(ListPage, ListSubscriptions())
+    assert page.items[0].position == 15_001
     await caller.append("signal", events("s"))
     assert await caller.fetched(number) == ["s"]

@@ -11,7 +11,7 @@ the first attempt may be on disk. So the caller gets an error with an unknown ou
 import asyncio
 import random
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -32,7 +32,19 @@ from penstock.errors import (
     StorageFull,
     VersionConflict,
 )
-from penstock.model import ANY, Append, Appended, NewEvent, ProducerMark, Repeat, ReplayQueue, Reply, Request, Transact
+from penstock.model import (
+    ANY,
+    Append,
+    Appended,
+    ListPage,
+    NewEvent,
+    ProducerMark,
+    Repeat,
+    ReplayQueue,
+    Reply,
+    Request,
+    Transact,
+)
 from penstock.model.columns import columns_of
 from penstock.tracing import traced
 
@@ -154,6 +166,19 @@ class Calls:
         if not isinstance(reply, kind):
             raise AnswerMalformed(f"it is {type(reply).__name__}, where {kind.__name__} was expected")
         return reply
+
+    async def list_pages(self, request: Request, key: str) -> AsyncGenerator[list[Any], None]:
+        """A list page by page. `key` is the attribute of an item that the request has as `after`."""
+        while True:
+            page = await self.ask(request, ListPage)
+            if page.items:
+                yield page.items
+                request = replace(request, after=getattr(page.items[-1], key))  # type: ignore[type-var]
+            if page.end:
+                return
+
+    async def list_all(self, request: Request, key: str) -> list[Any]:
+        return [item async for page in self.list_pages(request, key) for item in page]
 
     async def append(self, request: Append, timeout: float | None = None) -> Appended:
         """Append once, however often the client has to send it."""

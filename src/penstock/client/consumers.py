@@ -226,13 +226,7 @@ class AsyncQueue:
 
     async def dead_letters(self) -> list[model.Allocation]:
         """The dead letters, each with the positions of its first and last event."""
-        found: list[model.Allocation] = []
-        while True:
-            after = found[-1].first if found else 0
-            page = await self._calls.ask(model.ListDeadLetters(self._context, self._name, after), model.DeadLetterPage)
-            found += page.dead
-            if page.end:
-                return found
+        return await self._calls.list_all(model.ListDeadLetters(self._context, self._name), "first")
 
     async def put_back(self, first: int) -> None:
         """Deliver the dead letter that begins at a position to the next consumer, unless it is back already.

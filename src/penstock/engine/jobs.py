@@ -11,32 +11,31 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.errors import EventNotFound, LogNotFound, NotCbor, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
 from penstock.model import (
-    ContextPage,
-    DeadLetterPage,
+    Allocation,
+    ContextInfo,
     Encoded,
     ErasureInfo,
-    ErasurePage,
     Event,
     EventFilter,
     EventPage,
     ListContexts,
     ListDeadLetters,
     ListErasures,
+    ListPage,
     ListQueues,
     ListStreams,
     ListSubscriptions,
     Names,
     Over,
-    QueuePage,
+    QueueInfo,
     ReadAll,
     ReadEvent,
     ReadRecords,
     ReadStream,
     RecordPage,
     StoreStats,
-    StreamPage,
+    StreamInfo,
     SubscriptionInfo,
-    SubscriptionPage,
 )
 from penstock.store import Store
 from penstock.store.contract import (
@@ -123,36 +122,36 @@ def find_position(store: Store, wanted: EventFilter, ticks: int, start: int, lim
     return store.find_position(wanted, ticks, limits, start)
 
 
-def list_contexts(store: Store, request: ListContexts, limit: int) -> ContextPage:
+def list_contexts(store: Store, request: ListContexts, limit: int) -> ListPage[ContextInfo]:
     found = store.contexts(request.after, limit + 1)
-    return ContextPage(found[:limit], len(found) <= limit)
+    return ListPage(found[:limit], len(found) <= limit)
 
 
-def list_streams(store: Store, request: ListStreams, limit: int) -> StreamPage:
+def list_streams(store: Store, request: ListStreams, limit: int) -> ListPage[StreamInfo]:
     prefix = EventFilter(request.context, request.filter).prefix
     found = store.streams(request.context, prefix, request.after, limit + 1)
-    return StreamPage(found[:limit], len(found) <= limit)
+    return ListPage(found[:limit], len(found) <= limit)
 
 
-def list_subscriptions(store: Store, request: ListSubscriptions, limit: int) -> SubscriptionPage:
+def list_subscriptions(store: Store, request: ListSubscriptions, limit: int) -> ListPage[SubscriptionInfo]:
     found = store.subscriptions(request.after, limit + 1)
-    return SubscriptionPage(found[:limit], len(found) <= limit)
+    return ListPage(found[:limit], len(found) <= limit)
 
 
-def list_queues(store: Store, request: ListQueues, limit: int) -> QueuePage:
+def list_queues(store: Store, request: ListQueues, limit: int) -> ListPage[QueueInfo]:
     found = store.queues(request.after, limit + 1)
-    return QueuePage(found[:limit], len(found) <= limit)
+    return ListPage(found[:limit], len(found) <= limit)
 
 
-def list_dead_letters(store: Store, request: ListDeadLetters, limit: int) -> DeadLetterPage:
+def list_dead_letters(store: Store, request: ListDeadLetters, limit: int) -> ListPage[Allocation]:
     queue = lookup_queue(store, request.queue, request.context)
     found = store.dead_letters(queue.id, request.after, limit + 1)
-    return DeadLetterPage(found[:limit], len(found) <= limit)
+    return ListPage(found[:limit], len(found) <= limit)
 
 
-def list_erasures(store: Store, request: ListErasures, limit: int) -> ErasurePage:
+def list_erasures(store: Store, request: ListErasures, limit: int) -> ListPage[ErasureInfo]:
     found = store.erasures(request.after, limit + 1)
-    return ErasurePage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
+    return ListPage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
 
 
 def erasure_info(erasure: Erasure) -> ErasureInfo:

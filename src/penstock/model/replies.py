@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from penstock.model.events import Event
 from penstock.model.requests import IteratorKind, Over
+
+Item = TypeVar("Item")
 
 
 class Reply:
@@ -76,6 +78,14 @@ class Found(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class ListPage(Reply, Generic[Item]):
+    """Some items of a list, in its order; `end`: no more."""
+
+    items: list[Item]
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ContextInfo:
     """A context and what is in it."""
 
@@ -87,27 +97,11 @@ class ContextInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ContextPage(Reply):
-    """Contexts by name; `end`: no more."""
-
-    contexts: list[ContextInfo]
-    end: bool
-
-
-@dataclass(frozen=True, slots=True)
 class StreamInfo:
     """A stream and how many events it has: its last sequence."""
 
     name: str
     events: int
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPage(Reply):
-    """Streams by name; `end`: no more."""
-
-    streams: list[StreamInfo]
-    end: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +130,6 @@ class SubscriptionInfo:
     filter: str
     position: int
     last_ticks: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionPage(Reply):
-    """Subscriptions by id; `end`: no more."""
-
-    subscriptions: list[SubscriptionInfo]
-    end: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,22 +182,6 @@ class QueueInfo:
     deliveries_max: int
     dead: int
     dead_after: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePage(Reply):
-    """Queues by number; `end`: no more."""
-
-    queues: list[QueueInfo]
-    end: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterPage(Reply):
-    """Allocations that were set aside, by marker; `end`: no more."""
-
-    dead: list[Allocation]
-    end: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,11 +350,3 @@ class ErasureInfo:
     requested: int
     finished: int | None
     damaged: int
-
-
-@dataclass(frozen=True, slots=True)
-class ErasurePage(Reply):
-    """Entries of the ledger by id; `end`: no more."""
-
-    erasures: list[ErasureInfo]
-    end: bool

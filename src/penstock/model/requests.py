@@ -662,7 +662,7 @@ class EraseSubject(Request):
 
 @request(Right.ADMIN, Repeat.READS)
 class ListErasures(Request):
-    """A page of the ledger of erasures, by id, after one: ErasurePage."""
+    """A page of the ledger of erasures, by id, after one: ListPage."""
 
     after: int = 0
     limit: int | None = None

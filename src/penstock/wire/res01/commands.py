@@ -124,9 +124,9 @@ def rows(make: type, count: str, attribute: str, *fields: Field, to_end: bool = 
     return Field("", Rows(Layout(make, fields), count, to_end=to_end), attribute)
 
 
-def paged(code: str, page: type[Any], attribute: str, make: type, *fields: Field) -> Answer:
+def paged(code: str, make: type, *fields: Field) -> Answer:
     """A page of a list: whether it is the last one, then its rows."""
-    return Answer(code, page, END, Field("", Rows(Layout(make, fields), collect=list), attribute))
+    return Answer(code, model.ListPage, END, Field("", Rows(Layout(make, fields), collect=list), "items"))
 
 
 COMMIT: Final = (CONTEXT, STREAM, LONG("ExpectedVersion", "expected"))
@@ -187,16 +187,16 @@ QT: Final = Echo("QT", QUEUE)
 _FULL: Final = FLAG("Full", "is_full")
 PR: Final = Answer("PR", model.Replayed, EVENT_COUNT, LONG("LeftOut"), LONG("Waiting"), _FULL, REPEATED)
 _CONTEXT_INFO: Final = (NAME, EVENT_COUNT, LONG("Commits"), LONG("Streams"), LONG("Bytes"))
-CL: Final = paged("CL", model.ContextPage, "contexts", model.ContextInfo, *_CONTEXT_INFO)
-SL: Final = paged("SL", model.StreamPage, "streams", model.StreamInfo, NAME, EVENT_COUNT)
+CL: Final = paged("CL", model.ContextInfo, *_CONTEXT_INFO)
+SL: Final = paged("SL", model.StreamInfo, NAME, EVENT_COUNT)
 _QUEUE_COUNTS: Final = [LONG(name) for name in ("Behind", "Allocated", "Allocations", "DeliveriesMax", "Dead")]
 _QUEUE_INFO: Final = (ID, CONTEXT, NAME, FILTER, POSITION, *_QUEUE_COUNTS, LONG_OR_NULL("DeadAfter"))
-QL: Final = paged("QL", model.QueuePage, "queues", model.QueueInfo, *_QUEUE_INFO)
+QL: Final = paged("QL", model.QueueInfo, *_QUEUE_INFO)
 _LAST_TIME: Final = TIME_OR_NULL("LastEventTime", "last_ticks")
 _SUBSCRIPTION_INFO: Final = (ID, STRING("Subscriber"), CONTEXT, FILTER, POSITION, _LAST_TIME)
-UL: Final = paged("UL", model.SubscriptionPage, "subscriptions", model.SubscriptionInfo, *_SUBSCRIPTION_INFO)
+UL: Final = paged("UL", model.SubscriptionInfo, *_SUBSCRIPTION_INFO)
 _DEAD: Final = (FIRST, LAST, LONG("Count"), STRING("Subscriber"), LONG("Deliveries"), TIME("Expired", "expires"))
-LD: Final = paged("LD", model.DeadLetterPage, "dead", Allocation, *_DEAD)
+LD: Final = paged("LD", Allocation, *_DEAD)
 _STATS: Final = Field("", Stats(), "stats", get=lambda stats: stats)
 SG: Final = Answer("SG", model.StoreStats, _STATS, make=lambda stats: model.StoreStats(**stats))
 _LOG_COUNTS: Final = (TIME("Created"), LONG("Messages"), LONG("Bytes", "size_bytes"))
@@ -207,7 +207,7 @@ IG: Final = Answer("IG", model.IteratorSummary, NAME, LOG, OVER, KIND, FUNCTION,
 IP: Final = Answer("IP", model.ItemPage, _ITEMS)
 SE: Final = Answer("SE", model.Erased, EVENT_COUNT, NEXT, END)
 _ERASED: Final = (ANY_CONTEXT, STRING_OR_NULL("Stream"), EVENT_COUNT, TIME("Requested"), TIME_OR_NULL("Finished"))
-LE: Final = paged("LE", model.ErasurePage, "erasures", model.ErasureInfo, ID, *_ERASED, LONG("Damaged"))
+LE: Final = paged("LE", model.ErasureInfo, ID, *_ERASED, LONG("Damaged"))
 ZT: Final = Answer("ZT", model.StagesTaken, LONG("EventBytesMax"))
 ZR: Final = Answer("ZR", model.Published, POSITION, LONG("Commits"), EVENT_COUNT, REPEATED)
 _SOURCE: Final = (LONG("Source"), ITEMS, BYTES_OR_NULL("State"), LONG("Head"))
