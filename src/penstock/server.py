@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from penstock.engine import Engine
 from penstock.errors import StoreError
-from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, SessionKeeper, ZeromqGate
+from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, TcpGate, ZeromqGate
 from penstock.settings import Settings, store_address
 from penstock.tcp import new_loop
 from penstock.terminal import LogLines, print_error
@@ -58,22 +58,15 @@ async def serve(settings: Settings, ready: Ready) -> None:
 def _gates(engine: Engine) -> list[Gate]:
     """The gates of the settings, in the order of the ready line."""
     settings = engine.settings
-    gates: list[Gate] = []
-    keepers: list[SessionKeeper] = []
+    gates: list[TcpGate[Any]] = []
     for endpoint, is_legacy in ((settings.res, False), (settings.res_legacy, True)):
         if endpoint is not None:
-            res = ZeromqGate(engine, endpoint, legacy=is_legacy)
-            gates.append(res)
-            keepers.append(res)
+            gates.append(ZeromqGate(engine, endpoint, legacy=is_legacy))
     if settings.mq is not None:
-        mq = MqGate(engine, settings.mq)
-        gates.append(mq)
-        keepers.append(mq)
+        gates.append(MqGate(engine, settings.mq))
     if settings.remits is not None:
-        remits = RemitsGate(engine, settings.remits)
-        gates.append(remits)
-        keepers.append(remits)
-    return [*gates, HttpGate(engine, keepers)]
+        gates.append(RemitsGate(engine, settings.remits))
+    return [*gates, HttpGate(engine, gates)]
 
 
 # --- start and stop -------------------------------------------------------------------------------------------

@@ -353,7 +353,7 @@ def test_an_empty_dead_after_is_never() -> None:
     (request,) = asked("DR", b"mail", b"shop", b"").requests
     assert request.dead_after is None  # type: ignore[attr-defined]
     page = sample("LQ").replies[0]
-    never = replace(page, queues=[replace(page.queues[0], dead_after=None)])  # type: ignore[union-attr, type-var]
+    never = replace(page, items=[replace(page.items[0], dead_after=None)])  # type: ignore[union-attr, type-var]
     ((*_, dead_after),) = asked("LQ", b"", b"").answers([never])
     assert dead_after == b""
 

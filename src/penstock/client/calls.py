@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+from penstock import model
 from penstock.client.transport import Answer, Transport
 from penstock.errors import (
     AnswerMalformed,
@@ -32,19 +33,7 @@ from penstock.errors import (
     StorageFull,
     VersionConflict,
 )
-from penstock.model import (
-    ANY,
-    Append,
-    Appended,
-    ListPage,
-    NewEvent,
-    ProducerMark,
-    Repeat,
-    ReplayQueue,
-    Reply,
-    Request,
-    Transact,
-)
+from penstock.model import ANY, Append, Appended, NewEvent, ProducerMark, Repeat, ReplayQueue, Reply, Request, Transact
 from penstock.model.columns import columns_of
 from penstock.tracing import traced
 
@@ -170,7 +159,7 @@ class Calls:
     async def list_pages(self, request: Request, key: str) -> AsyncGenerator[list[Any], None]:
         """A list page by page. `key` is the attribute of an item that the request has as `after`."""
         while True:
-            page = await self.ask(request, ListPage)
+            page = await self.ask(request, model.ListPage)
             if page.items:
                 yield page.items
                 request = replace(request, after=getattr(page.items[-1], key))  # type: ignore[type-var]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Final, Self
@@ -163,9 +163,16 @@ class AsyncQueue:
         self._count = count
         self._ttl_ms = int(1000 * ttl)
 
-    def next(self, wait: float = 0.0) -> "AsyncDelivery":
+    @asynccontextmanager
+    async def next(self, wait: float = 0.0) -> AsyncIterator[QueueBatch]:
         """The next batch, for `async with`; empty if nothing arrives within `wait` seconds."""
-        return AsyncDelivery(self, wait)
+        batch = await self.take(wait)
+        try:
+            yield batch
+        except BaseException as error:
+            await self.settle(batch, error)
+            raise
+        await self.settle(batch, None)
 
     async def take(self, wait: float = 0.0) -> QueueBatch:
         """The next batch. The caller acknowledges or releases it."""
@@ -192,7 +199,7 @@ class AsyncQueue:
         """The batch is done: the server delivers it to no consumer again."""
         receipt = batch.receipt
         if receipt is not None and not batch.is_settled:
-            request = model.AcknowledgeQueue(*_fields(receipt), self._count, NO_ALLOCATION)
+            request = model.AcknowledgeQueue(*receipt, self._count, NO_ALLOCATION)
             await self._calls.ask(request, Delivery)
             batch.is_settled = True
 
@@ -203,7 +210,7 @@ class AsyncQueue:
         """
         receipt = batch.receipt
         if receipt is not None and not batch.is_settled:
-            await self._calls.ask(model.ReleaseQueue(*_fields(receipt), counts), Done)
+            await self._calls.ask(model.ReleaseQueue(*receipt, counts), Done)
             batch.is_settled = True
 
     async def give_back(self) -> None:
@@ -257,29 +264,6 @@ class AsyncQueue:
         except PenstockError as failed:
             # The first error matters more. The batch goes to others when its lease expires.
             error.add_note(f"the batch was not released: {failed}")
-
-
-def _fields(receipt: QueueReceipt) -> tuple[str, str, str, int, int]:
-    return receipt.context, receipt.queue, receipt.subscriber, receipt.first, receipt.last
-
-
-class AsyncDelivery:
-    """One batch of a queue, leased for the body of an `async with`."""
-
-    def __init__(self, queue: AsyncQueue, wait: float) -> None:
-        self._queue = queue
-        self._wait = wait
-        self._batch: QueueBatch | None = None
-
-    async def __aenter__(self) -> QueueBatch:
-        self._batch = await self._queue.take(self._wait)
-        return self._batch
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._batch is not None
-        await self._queue.settle(self._batch, error)
 
 
 class AsyncTransaction:

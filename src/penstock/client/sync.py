@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import contextmanager
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
@@ -308,26 +309,16 @@ class Queue(Blocking[AsyncQueue]):
     put_back = blocking(AsyncQueue.put_back)
     replay = blocking(AsyncQueue.replay)
 
-    def next(self, wait: float = 0.0) -> "Delivery":
+    @contextmanager
+    def next(self, wait: float = 0.0) -> Iterator[QueueBatch]:
         """The next batch, for `with`; empty if nothing arrives within `wait` seconds."""
-        return Delivery(self, wait)
-
-
-class Delivery:
-    """One batch of a queue, leased for the body of a `with`."""
-
-    def __init__(self, queue: Queue, wait: float) -> None:
-        self._queue = queue
-        self._wait = wait
-
-    def __enter__(self) -> QueueBatch:
-        self._batch: QueueBatch = self._queue.take(self._wait)
-        return self._batch
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._queue.settle(self._batch, error)
+        batch = self.take(wait)
+        try:
+            yield batch
+        except BaseException as error:
+            self.settle(batch, error)
+            raise
+        self.settle(batch, None)
 
 
 class Transaction(Blocking[AsyncTransaction]):

@@ -20,7 +20,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from ipaddress import ip_address
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
@@ -40,7 +40,7 @@ from uvicorn.server import ServerState
 from penstock import __version__
 from penstock.engine import Engine
 from penstock.errors import CannotListen
-from penstock.gates.contract import SessionKeeper, bound_socket, shown_address
+from penstock.gates.contract import TcpGate, bound_socket, shown_address
 from penstock.settings import Settings, host_and_port
 from penstock.tcp import PeerLog, network_of, shown_peer
 
@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 
 BACKLOG_MAX: Final = 128
 HEAD_BYTES_MAX: Final = 16 * 1024
-PATH_CHARACTERS_MAX: Final = 200
-"""How much of an unknown path the answer repeats."""
+SHOWN_CHARACTERS_MAX: Final = 200
+"""How much of an unknown path or name the answer repeats."""
 KEEP_ALIVE_S_MAX: Final = 5
 REQUEST_S_MAX: Final = 10.0
 """How long a connection may stay open without completing an answer."""
@@ -60,9 +60,6 @@ PATHS: Final = {
     "/metrics": "counters and gauges in Prometheus' text format",
     "/sessions": "the connections of the TCP gates; DELETE /sessions/ID cuts one off",
 }
-
-SHOWN_CHARACTERS_MAX: Final = 200
-"""How much of an unknown name the answer repeats."""
 
 SECURITY_HEADERS: Final = {
     "cache-control": "no-store",
@@ -88,9 +85,9 @@ class HttpGate:
 
     name = "http"
 
-    def __init__(self, engine: Engine, keepers: Sequence[SessionKeeper] = ()) -> None:
+    def __init__(self, engine: Engine, gates: Sequence[TcpGate[Any]] = ()) -> None:
         self._engine = engine
-        self._config = BoundedConfig(application(engine, keepers), engine.settings)
+        self._config = BoundedConfig(application(engine, gates), engine.settings)
         self._server = Server(self._config)
 
     async def start(self) -> None:
@@ -155,7 +152,7 @@ class BoundedConfig(Config):
 # --- what is served -------------------------------------------------------------------------------------------
 
 
-def application(engine: Engine, keepers: Sequence[SessionKeeper] = ()) -> ASGIApp:
+def application(engine: Engine, gates: Sequence[TcpGate[Any]] = ()) -> ASGIApp:
     """Health, metrics, sessions and an index, behind the guard."""
     process = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -174,13 +171,13 @@ def application(engine: Engine, keepers: Sequence[SessionKeeper] = ()) -> ASGIAp
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def sessions(_request: Request) -> Response:
-        return JSONResponse({"sessions": [asdict(info) for keeper in keepers for info in keeper.sessions()]})
+        return JSONResponse({"sessions": [asdict(info) for gate in gates for info in gate.sessions()]})
 
     async def kick(request: Request) -> Response:
         session = request.path_params["session"]
-        if any(keeper.kick(session) for keeper in keepers):
+        if any(gate.kick(session) for gate in gates):
             return JSONResponse({"kicked": session})
-        return JSONResponse({"error": f"there is no session {session[:PATH_CHARACTERS_MAX]}"}, 404)
+        return JSONResponse({"error": f"there is no session {session[:SHOWN_CHARACTERS_MAX]}"}, 404)
 
     pages = Starlette(
         routes=[
@@ -208,7 +205,7 @@ async def _index(_request: Request) -> Response:
 async def _refusal(request: Request, error: Exception) -> Response:
     """An answer in JSON that says what there is."""
     assert isinstance(error, HTTPException)
-    path = request.url.path[:PATH_CHARACTERS_MAX]
+    path = request.url.path[:SHOWN_CHARACTERS_MAX]
     # They come from a set, in any order.
     allowed = " and ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
     sentence = f"there is no {path} here" if error.status_code == 404 else f"{path} answers {allowed} only"
@@ -226,7 +223,7 @@ class WithoutBodies:
         app: ASGIApp = self._app
         headers = dict(scope["headers"]) if scope["type"] == "http" else {}
         if headers.get(b"content-length", b"0").strip(b"0") != b"" or b"transfer-encoding" in headers:
-            app = JSONResponse({"error": "requests here have no body"}, 413, {"connection": "close"})
+            app = _refused(413, "requests here have no body")
         await app(scope, receive, send)
 
 
@@ -276,7 +273,7 @@ class BoundedProtocol(H11Protocol):
             min(waiting, key=lambda each: each.since).abandon(reason)
             return
         sentence = f"there are too many connections from {self.network} ({limit}); try again later"
-        self.app = protected(JSONResponse({"error": sentence}, 429, {"connection": "close"}))
+        self.app = protected(_refused(429, sentence))
         self._log("refused", sentence)
 
     @property
@@ -333,13 +330,6 @@ class BoundedProtocol(H11Protocol):
 # --- protection against pages in browsers -------------------------------------------------------------------------
 
 
-class Authority(NamedTuple):
-    """A host in lower case, IPv6 in brackets, and its port, which may be empty."""
-
-    host: str
-    port: str
-
-
 class Guard:
     """Answers requests for other hosts with 421 and those of other origins' pages with 403; others go to the app.
 
@@ -372,7 +362,7 @@ class Guard:
     def _name_refusal(self, authorities: list[str]) -> Response | None:
         for authority in authorities:
             parsed = parse_authority(authority)
-            if parsed is None or not (parsed.host in self._hosts or is_ip_address(parsed.host)):
+            if parsed is None or not (parsed[0] in self._hosts or is_ip_address(parsed[0])):
                 name = authority[:SHOWN_CHARACTERS_MAX]
                 return _refused(
                     421, f"this server does not answer to the name {name!r}; if it is its own, add it to http_hosts"
@@ -407,10 +397,10 @@ def protected(app: ASGIApp) -> ASGIApp:
     return answer
 
 
-def parse_authority(text: str) -> Authority | None:
-    """The host and port of `Host`, without the dot that may end a name; None if the text is malformed."""
+def parse_authority(text: str) -> tuple[str, str] | None:
+    """The host of `Host`, without the dot that may end a name, and its port or ""; None if the text is malformed."""
     found = AUTHORITY.fullmatch(text)
-    return Authority(found[1].lower().removesuffix("."), found[2] or "") if found else None
+    return (found[1].lower().removesuffix("."), found[2] or "") if found else None
 
 
 def is_ip_address(host: str) -> bool:
@@ -434,7 +424,7 @@ def is_same_origin(origin: str, authority: str) -> bool:
     theirs, ours = parse_authority(found[2]), parse_authority(authority)
     if theirs is None or ours is None:
         return False
-    return (theirs.host, theirs.port or usual) == (ours.host, ours.port or usual)
+    return (theirs[0], theirs[1] or usual) == (ours[0], ours[1] or usual)
 
 
 def _refused(status: int, sentence: str) -> Response:

@@ -112,8 +112,6 @@ from penstock.model.requests import (
     Winner,
 )
 from penstock.model.times import (
-    KIND_LOCAL,
-    KIND_UNSPECIFIED,
     KIND_UTC,
     TICKS_MAX,
     datetime_of,

@@ -7,7 +7,7 @@ read that finds nothing wait that long for new events.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
-from typing import ClassVar, Final, TypeVar, dataclass_transform
+from typing import ClassVar, Final, NamedTuple, TypeVar, dataclass_transform
 
 from penstock.model.columns import Columns, columns_of
 from penstock.model.events import ANY, NewEvent
@@ -56,13 +56,15 @@ class Request:
     __slots__ = ()
     right: ClassVar[Right] = Right.READ
     repeat: ClassVar[Repeat] = Repeat.NEVER
+    marked_by: ClassVar[str] = ""
+    """The attribute that identifies a request, if it is not None."""
 
     def needs(self) -> Right:
         return self.right
 
     def is_marked(self) -> bool:
         """Whether this identifies itself, so that a repeat of it differs from a new request."""
-        return False
+        return bool(self.marked_by) and getattr(self, self.marked_by) is not None
 
     def may_repeat(self) -> bool:
         """Whether a client may resend this when its outcome is unknown."""
@@ -70,12 +72,12 @@ class Request:
 
 
 @dataclass_transform(frozen_default=True)
-def request(right: Right, repeat: Repeat = Repeat.NEVER) -> Callable[[type[R]], type[R]]:
-    """Make a class a request that needs a right; `repeat` says whether a client may resend it."""
+def request(right: Right, repeat: Repeat = Repeat.NEVER, marked_by: str = "") -> Callable[[type[R]], type[R]]:
+    """Make a class a request that needs a right; `repeat` and `marked_by` say whether a client may resend it."""
 
     def make(kind: type[R]) -> type[R]:
         made = dataclass(frozen=True, slots=True)(kind)
-        made.right, made.repeat = right, repeat
+        made.right, made.repeat, made.marked_by = right, repeat, marked_by
         return made
 
     return make
@@ -108,8 +110,7 @@ class Append(Request):
         return self.mark is not None or self.expected != ANY
 
 
-@dataclass(frozen=True, slots=True)
-class QueueReceipt:
+class QueueReceipt(NamedTuple):
     """An allocation to acknowledge inside a transaction, which fails if another consumer holds it by then."""
 
     context: str
@@ -127,7 +128,7 @@ class SubscriptionReceipt:
     last_ticks: int
 
 
-@request(Right.APPEND, Repeat.MARKED)
+@request(Right.APPEND, Repeat.MARKED, "mark")
 class Transact(Request):
     """Several commits together with what they were made from: all or nothing."""
 
@@ -139,9 +140,6 @@ class Transact(Request):
     def needs(self) -> Right:
         """To append; with receipts, also to consume."""
         return Right.APPEND | Right.CONSUME if self.acknowledge or self.progress else Right.APPEND
-
-    def is_marked(self) -> bool:
-        return self.mark is not None
 
 
 @request(Right.READ, Repeat.READS)
@@ -356,7 +354,7 @@ class PutBack(Request):
     first: int
 
 
-@request(Right.CONSUME, Repeat.MARKED)
+@request(Right.CONSUME, Repeat.MARKED, "mark")
 class ReplayQueue(Request):
     """Deliver a queue's events between two positions, below its marker, again: all of them or none.
 
@@ -369,9 +367,6 @@ class ReplayQueue(Request):
     first: int
     last: int
     mark: ProducerMark | None = None
-
-    def is_marked(self) -> bool:
-        return self.mark is not None
 
 
 @request(Right.READ, Repeat.READS)
@@ -409,7 +404,7 @@ class CreateLog(Request):
     log: str
 
 
-@request(Right.APPEND, Repeat.MARKED)
+@request(Right.APPEND, Repeat.MARKED, "created")
 class DropLog(Request):
     """Delete a log, its contents and its iterators, if it is there. Answered with Done.
 
@@ -419,9 +414,6 @@ class DropLog(Request):
 
     log: str
     created: int | None = None
-
-    def is_marked(self) -> bool:
-        return self.created is not None
 
 
 @request(Right.READ, Repeat.READS)
@@ -527,7 +519,7 @@ class StageEvents(Request):
     units: tuple[StagedUnit, ...]
 
 
-@request(Right.APPEND, Repeat.MARKED)
+@request(Right.APPEND, Repeat.MARKED, "mark")
 class PublishStages(Request):
     """Make history of what the winners have staged, all or nothing, and drop the job. Answered with Published.
 
@@ -539,9 +531,6 @@ class PublishStages(Request):
     winners: tuple[Winner, ...]
     mark: ProducerMark
     origin: str = ""
-
-    def is_marked(self) -> bool:
-        return True
 
 
 @request(Right.APPEND, Repeat.HARMLESS)
@@ -629,7 +618,7 @@ class DropOutput(Request):
 # --- erasing -------------------------------------------------------------------------------------------------
 
 
-@request(Right.ADMIN, Repeat.MARKED)
+@request(Right.ADMIN, Repeat.MARKED, "last")
 class EraseStream(Request):
     """Erase all events that a stream has now: they keep id, sequence, position and time. Answered with Erased.
 
@@ -640,11 +629,8 @@ class EraseStream(Request):
     stream: str
     last: int | None = None
 
-    def is_marked(self) -> bool:
-        return self.last is not None
 
-
-@request(Right.ADMIN, Repeat.MARKED)
+@request(Right.ADMIN, Repeat.MARKED, "last")
 class EraseSubject(Request):
     """Erase events whose headers name a subject, in one context or all, from a position on, as far as one step goes.
 
@@ -655,9 +641,6 @@ class EraseSubject(Request):
     context: str | None = None
     position: int = 1
     last: int | None = None
-
-    def is_marked(self) -> bool:
-        return self.last is not None
 
 
 @request(Right.ADMIN, Repeat.READS)

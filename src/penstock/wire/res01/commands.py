@@ -12,7 +12,7 @@ from penstock import __version__, model
 from penstock.model import ANY, NEW, AcknowledgeQueue, Allocation, Append, Appended, Delivery, Done, Reply, Request
 from penstock.model.requests import Repeat, Right, request
 from penstock.wire.codes import Res01Code
-from penstock.wire.res01.dialects import OWN, Frames, full_frames, item_frames, refusal_payload
+from penstock.wire.res01.dialects import BINARY, OWN, Frames, full_frames, item_frames
 from penstock.wire.res01.fields import GUID_BYTES
 from penstock.wire.res01.schema import (
     BYTES,
@@ -225,7 +225,7 @@ def _binary_commit(request: Append) -> Frames | None:
         return [b"CR", bytes(GUID_BYTES)]
     if request.expected < NEW and request.expected != ANY:
         known = f"expected version {request.expected} of stream {request.stream} in context {request.context}"
-        return refusal_payload(Res01Code.CONFLICT, f"{known}, which no stream can have; nothing was written")
+        return BINARY.refused(Res01Code.CONFLICT, f"{known}, which no stream can have; nothing was written")
     return None
 
 

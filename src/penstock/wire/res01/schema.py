@@ -25,11 +25,12 @@ from penstock.wire.res01.dialects import (
     error_of,
     full_events,
     full_frames,
-    legacy_commit_error,
 )
 from penstock.wire.res01.fields import (
     BINARY_SCALARS,
     EVENT_FRAMES,
+    INT_FORMAT,
+    LONG_FORMAT,
     TEXT_SCALARS,
     Fields,
     binary_of_stamp,
@@ -89,24 +90,21 @@ class Scalar(NamedTuple):
         )
 
 
-def _time(ticks: int) -> bytes:
-    return TEXT_SCALARS.write_stamp(stamp_of(ticks))
-
-
-def _binary_time(ticks: int) -> bytes:
-    return BINARY_SCALARS.write_stamp(stamp_of(ticks))
-
-
 # The bound method writes an int faster than any function of ours.
 _decimal: Final[Callable[[int], bytes]] = b"%d".__mod__
 
 STRING: Final = Scalar("string", Fields.text, str.encode)
 STRING_OR_NULL: Final = STRING.or_null()
-INT: Final = Scalar("int", Fields.number, _decimal, BINARY_SCALARS.write_int)
-LONG: Final = Scalar("long", Fields.number, _decimal, BINARY_SCALARS.write_long)
+INT: Final = Scalar("int", Fields.number, _decimal, INT_FORMAT.pack)
+LONG: Final = Scalar("long", Fields.number, _decimal, LONG_FORMAT.pack)
 LONG_OR_NULL: Final = LONG.or_null()
 LONG_OR_ZERO: Final = Scalar("long or empty", lambda fields, field: fields.or_none(Fields.number, field) or 0, _decimal)
-TIME: Final = Scalar("datetime", Fields.ticks, _time, _binary_time)
+TIME: Final = Scalar(
+    "datetime",
+    Fields.ticks,
+    lambda ticks: TEXT_SCALARS.write_stamp(stamp_of(ticks)),
+    lambda ticks: BINARY_SCALARS.write_stamp(stamp_of(ticks)),
+)
 TIME_OR_NULL: Final = TIME.or_null()
 GUID: Final = Scalar("guid", Fields.guid, swap_guid)
 BYTES: Final = Scalar("bytes", Fields.frame, bytes)
@@ -213,7 +211,7 @@ class Rows:
         return self.collect(self.layout.read(fields) for _ in range(count))
 
     def write(self, out: Frames, value: Sequence[Any], dialect: Dialect) -> None:
-        out.append(dialect.scalars.write_int(len(value)))
+        INT.write(out, len(value), dialect)
         for row in value:
             self.layout.write(out, row, dialect)
 
@@ -238,7 +236,7 @@ class Values:
         return self.collect(self.kind.read(fields, field) for _ in range(count))
 
     def write(self, out: Frames, value: Sequence[Any], dialect: Dialect) -> None:
-        out.append(dialect.scalars.write_int(len(value)))
+        INT.write(out, len(value), dialect)
         out.extend(value if self.kind is BYTES else map(self.kind.text, value))
 
 
@@ -319,7 +317,7 @@ class NewEvents:
 
     def write(self, out: Frames, events: Sequence[NewEvent], dialect: Dialect) -> None:
         """The hot loop of appends: one pass per column."""
-        out.append(dialect.scalars.write_int(len(events)))
+        INT.write(out, len(events), dialect)
         if len(events) == 1:
             number, stamp, kind, headers, body = events[0]
             out += (
@@ -383,7 +381,7 @@ class Events:
     def write(self, out: Frames, reply: Any, dialect: Dialect) -> None:
         events, encoded = reply.events, reply.encoded
         if self.has_count:
-            out.append(dialect.scalars.write_int(len(events) if encoded is None else encoded.count))
+            INT.write(out, len(events) if encoded is None else encoded.count, dialect)
         if encoded is not None:
             out += encoded.content
         else:
@@ -403,7 +401,7 @@ class Types:
         keys = [] if types is None else [key.encode() for key in types]
         if types is not None and not keys:
             raise InvalidRequest("types", "are none at all; leave them out to read every type")
-        out.append(dialect.scalars.write_int(len(keys)))
+        INT.write(out, len(keys), dialect)
         out += keys
 
 
@@ -512,7 +510,7 @@ class CommitAnswer(Answer):
         self.layout.write(payload, reply, dialect)
 
     def failed(self, error: PenstockError, dialect: Dialect) -> Frames:
-        return legacy_commit_error(error) if dialect.legacy else dialect.failed(error)
+        return dialect.failed_commit(error)
 
 
 class Echo(Answer):
