@@ -9,8 +9,8 @@ from penstock.engine import Engine
 from penstock.engine.jobs import TIES_BYTES_MAX, TIES_MAX, batch_length, split_length
 from penstock.errors import InvalidRequest, SubscriptionNotFound
 from penstock.model import (
-    Batch,
     Done,
+    FetchedBatch,
     FetchSubscription,
     ListPage,
     ListSubscriptions,
@@ -225,7 +225,7 @@ async def test_what_is_not_there_is_said_to_be_missing(caller: Caller) -> None:
 async def test_bad_input_is_named(caller: Caller) -> None:
     number = await caller.register()
     with pytest.raises(InvalidRequest, match="count"):
-        await caller.ask(Batch, FetchSubscription(number, 0))
+        await caller.ask(FetchedBatch, FetchSubscription(number, 0))
     for subscriber, context, filter in (("", "shop", ""), ("me", "", ""), ("me", "shop", "x" * 513)):
         with pytest.raises(InvalidRequest):
             await caller.register(subscriber, filter, context=context)

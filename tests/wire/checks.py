@@ -12,7 +12,6 @@ from penstock.model import (
     AddMessages,
     Append,
     Appended,
-    Batch,
     BeginBuild,
     ContextInfo,
     CreateIterator,
@@ -29,6 +28,7 @@ from penstock.model import (
     EraseSubject,
     ErasureInfo,
     EventPage,
+    FetchedBatch,
     FetchSubscription,
     FindMessage,
     FindPosition,
@@ -87,8 +87,8 @@ from penstock.model import (
 )
 from penstock.wire.codes import ERROR_CODES
 from penstock.wire.res01.commands import TEXT_COMMANDS
-from penstock.wire.res01.dialects import EventEncoder
-from penstock.wire.res01.messages import Exchange, Unanswerable, decode
+from penstock.wire.res01.dialects import OWN_TAG, EventEncoder, Frames
+from penstock.wire.res01.messages import Exchange, Unanswerable, decode, fields_of
 from tests.wire.sample_parts import ByRequest
 from tests.wire.samples import APPENDED, DELIVERY, EVENT, NOW, STATS
 from tests.wire.samples_builds import START
@@ -109,7 +109,7 @@ _REPLIES: Final[dict[type[Request], Reply]] = ByRequest(
         ReadEvent: EventPage([EVENT], 2, True),
         ReadStream: EventPage([EVENT, EVENT], 3, False),
         ReadRecords: RecordPage("8f3a", 1, [b"record"], 8, True),
-        FetchSubscription: Batch(4, [EVENT]),
+        FetchSubscription: FetchedBatch(4, [EVENT]),
         ProgressSubscription: Done(),
         SetSubscription: Done(),
         SubscribeQueue: DELIVERY,
@@ -169,7 +169,7 @@ def reply_to(request: Request) -> Reply:
 
 def encoded(reply: Reply, present: EventEncoder) -> Reply:
     """The reply as it comes out of a worker process: its events are frames already."""
-    if isinstance(reply, EventPage | Batch | Delivery):
+    if isinstance(reply, EventPage | FetchedBatch | Delivery):
         return replace(reply, events=[], encoded=Encoded(len(reply.events), present(reply.events)))
     if isinstance(reply, ItemPage):
         items: list[Any] = reply.items
@@ -217,3 +217,9 @@ def _head(frames: list[bytes], border: int) -> tuple[bytes, bytes]:
     """The tag that an answer must carry, and the RequestId."""
     head = frames[border + 1 : border + 4]
     return (head[0] if head else b"Res01"), (head[2] if len(head) == 3 else b"")
+
+
+def message_of(request: Request, request_id: bytes) -> Frames:
+    """A request as a message, without routing frames and the empty frame."""
+    command, *payload = fields_of(request)
+    return [OWN_TAG, command, request_id, *payload]

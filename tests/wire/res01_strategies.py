@@ -162,7 +162,7 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         model.ReadRecords: st.builds(model.RecordPage, texts, numbers, st.lists(bodies, max_size=4), numbers, flags),
         model.FindPosition: st.builds(model.Found, optional_numbers),
         model.RegisterSubscriptions: st.builds(model.Registered, tuples(numbers)),
-        model.FetchSubscription: st.builds(model.Batch, numbers, event_lists),
+        model.FetchSubscription: st.builds(model.FetchedBatch, numbers, event_lists),
         model.ProgressSubscription: done,
         model.SetSubscription: done,
         model.ListSubscriptions: page(

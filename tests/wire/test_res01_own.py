@@ -16,8 +16,8 @@ from penstock.model import GetStats, SetSubscription
 from penstock.wire.codes import ERROR_CODES
 from penstock.wire.res01.commands import OWN_COMMANDS, VERSION, Hello, Welcome
 from penstock.wire.res01.dialects import CLIENTS_OWN, TEXT, error_frame, error_of
-from penstock.wire.res01.messages import decode, message_of, reply_of
-from tests.wire.checks import few_examples
+from penstock.wire.res01.messages import decode, reply_of
+from tests.wire.checks import few_examples, message_of
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
 

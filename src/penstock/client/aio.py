@@ -1,15 +1,15 @@
 """The client, for programs that run on an event loop."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Generator, Iterable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, Final, Self
 
 from penstock import model
 from penstock.client import reader
 from penstock.client.bulk import BulkAppend, Commit, ManyAppended, Written
-from penstock.client.calls import Calls, append_of
+from penstock.client.calls import Calls, append_of, flattened
 from penstock.client.consumers import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubscription, AsyncTransaction
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.reader import HistoryRange
@@ -23,25 +23,6 @@ IN_FLIGHT: Final = 256
 ERASED_PAUSE_S_MIN: Final = 0.02
 ERASED_PAUSE_S_MAX: Final = 1.0
 """Between two looks at erasures that are not finished. The pause doubles each time."""
-
-P = ParamSpec("P")
-T = TypeVar("T")
-C = TypeVar("C")
-
-
-def flattened(
-    pages: Callable[Concatenate[C, P], AsyncGenerator[list[T], None]],
-) -> Callable[Concatenate[C, P], AsyncGenerator[T, None]]:
-    """From pages of items to items."""
-
-    async def items(self: C, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
-        async with aclosing(pages(self, *args, **kwargs)) as source:
-            async for page in source:
-                for item in page:
-                    yield item
-
-    items.__doc__ = pages.__doc__
-    return items
 
 
 class AsyncClient:

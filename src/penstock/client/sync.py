@@ -22,7 +22,7 @@ from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.staging import AsyncBuild, AsyncStaging
 from penstock.errors import ClientClosed
 from penstock.interrupts import awaited
-from penstock.model import ANY, Appended, Event, NewEvent
+from penstock.model import ANY, Appended, NewEvent
 from penstock.tcp import new_loop
 
 P = ParamSpec("P")
@@ -218,7 +218,6 @@ class _Feed:
                 return
 
     def complete(self) -> None:
-        """There are no more commits."""
         with self._room:
             self._is_complete = True
             self._wake()
@@ -281,12 +280,9 @@ class Subscription(Blocking[AsyncSubscription]):
 
     @property
     def inner(self) -> AsyncSubscription:
-        """The same subscription for event loops."""
         return self._inner
 
-    def __iter__(self) -> Iterator[Event]:
-        for batch in iterate(self._portal, self._inner.batches()):
-            yield from batch
+    __iter__ = flattening(AsyncSubscription.batches)
 
 
 class Queue(Blocking[AsyncQueue]):
@@ -386,9 +382,7 @@ class LogIterator(Blocking[AsyncLogIterator]):
     next = blocking(AsyncLogIterator.next)
     pages = iterating(AsyncLogIterator.pages)
 
-    def __iter__(self) -> Iterator[Any]:
-        for page in iterate(self._portal, self._inner.pages()):
-            yield from page
+    __iter__ = flattening(AsyncLogIterator.pages)
 
 
 class Client(Blocking[AsyncClient]):

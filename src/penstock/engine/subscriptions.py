@@ -14,9 +14,9 @@ from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContex
 from penstock.engine.jobs import EventEncoder
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
 from penstock.model import (
-    Batch,
     Done,
     EventFilter,
+    FetchedBatch,
     FetchSubscription,
     ProgressSubscription,
     Registered,
@@ -86,13 +86,13 @@ class SubscriptionRequests:
         )
         return found
 
-    async def fetch(self, request: FetchSubscription, present: EventEncoder | None) -> Batch:
+    async def fetch(self, request: FetchSubscription, present: EventEncoder | None) -> FetchedBatch:
         """The pending batch again, or the next one."""
         if request.count < 1:
             raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
         return await self._context.long_poll(request.wait_ms, lambda: self._fetch(request, present))
 
-    async def _fetch(self, request: FetchSubscription, present: EventEncoder | None) -> Attempt[Batch]:
+    async def _fetch(self, request: FetchSubscription, present: EventEncoder | None) -> Attempt[FetchedBatch]:
         number = request.subscription
         async with self._locks.turn(number):
             if (pending := await self._still_pending(number)) is not None:
@@ -100,7 +100,7 @@ class SubscriptionRequests:
                 found: jobs.Pending = await self._context.pool.run(jobs.read_pending, wanted, first, last, present)
                 if found.last_ticks is not None:
                     self._pending[number] = pending._replace(shown=found.last_ticks)
-                    return Attempt(Batch(number, found.events, found.encoded), True, wanted)
+                    return Attempt(FetchedBatch(number, found.events, found.encoded), True, wanted)
                 # All of it was erased meanwhile: there is nothing left to acknowledge.
                 await self._move(number, pending, pending.bounds.last_ticks)
             return await self._next(number, min(request.count, self._context.limits.events_max), present)
@@ -116,7 +116,7 @@ class SubscriptionRequests:
         self._forget(number, pending)
         return None
 
-    async def _next(self, number: int, count: int, present: EventEncoder | None) -> Attempt[Batch]:
+    async def _next(self, number: int, count: int, present: EventEncoder | None) -> Attempt[FetchedBatch]:
         """Scan until there is a batch or the history ends; a long scan saves its position on the way."""
         while True:
             found: jobs.Fetched = await self._context.pool.run(jobs.fetch, number, count, self._context.limits, present)
@@ -130,7 +130,7 @@ class SubscriptionRequests:
             elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
                 await self._context.write(Transaction((Progress(number, info.position, found.next),)))
             if found.bounds or found.end:
-                return Attempt(Batch(number, found.events, found.encoded), bool(found.bounds), wanted)
+                return Attempt(FetchedBatch(number, found.events, found.encoded), bool(found.bounds), wanted)
 
     async def progress(self, request: ProgressSubscription) -> Done:
         """Move past the pending batch if this is its time; otherwise do nothing."""

@@ -73,7 +73,6 @@ class TcpGate(TcpServer[S]):
         self.engine.metrics.gate_closed[self.name, self.reason_of(session)] += 1
 
     def reason_of(self, session: S) -> str:
-        """Why a session ended, for the metrics."""
         return session.ended or CloseReason.LOST
 
 
@@ -132,7 +131,6 @@ def _bind_local(gate: str, address: str) -> socket.socket:
 
 
 def remove_file(address: str) -> None:
-    """Remove the file of a local socket that was closed."""
     if address.startswith(IPC):
         Path(address.removeprefix(IPC)).unlink(missing_ok=True)
 

@@ -72,7 +72,6 @@ SECURITY_HEADERS: Final = {
 """Added to every answer that has no header of the same name: a page with scripts sets its own policy."""
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing."""
 
 AUTHORITY: Final = re.compile(r"(\[[^\[\]@/\s]+\]|[^\[\]:@/\s]+)(?::([0-9]{0,5}))?")
 ORIGIN: Final = re.compile(r"(https?)://(.+)")
@@ -81,8 +80,6 @@ PORTS: Final = {"http": "80", "https": "443"}
 
 
 class HttpGate:
-    """Serves `PATHS`."""
-
     name = "http"
 
     def __init__(self, engine: Engine, gates: Sequence[TcpGate[Any]] = ()) -> None:
@@ -266,7 +263,6 @@ class BoundedProtocol(H11Protocol):
             min(everybody, key=lambda each: each.since).abandon(f"there were too many connections ({limit})")
 
     def _squeeze_in(self, waiting: list["BoundedProtocol"]) -> None:
-        """End the one that waits longest, or refuse this one."""
         limit = f"http_connections_per_address_max is {self.bounds.connections_per_address_max}"
         if waiting:
             reason = f"there were too many connections from its address ({limit})"
@@ -321,7 +317,6 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()
 
     def _log(self, what: str, why: str, level: int = logging.WARNING) -> None:
-        """Log what the gate did to the peer, once."""
         if not self._is_logged:
             self._is_logged = True
             self.bounds.peer_log.write(level, self.network, "http %s %s: %s", what, self.peer, why)
@@ -382,7 +377,6 @@ class Guard:
 
 
 def protected(app: ASGIApp) -> ASGIApp:
-    """An app whose answers have the security headers."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_protected(message: Message) -> None:

@@ -8,9 +8,10 @@ from typing import IO, Any, Final
 
 from penstock import cloudevents
 from penstock.cloudevents import Incoming, NotACloudEvent
-from penstock.event_json import BadEvent, Defaults, checked, compact, decoder, event_of, json_line
+from penstock.event_json import BadEvent, Defaults, checked, decoder, event_of, json_line
 from penstock.interchange.formats import Flaw
 from penstock.model import Event
+from penstock.model.events import compact
 
 LINE_BYTES_MAX: Final = 64 << 20
 """Bytes of one line: more than any event needs."""

@@ -21,7 +21,6 @@ from penstock.model.events import (
 from penstock.model.replies import (
     Allocation,
     Appended,
-    Batch,
     BuildStart,
     ContextInfo,
     Delivery,
@@ -30,6 +29,7 @@ from penstock.model.replies import (
     Erased,
     ErasureInfo,
     EventPage,
+    FetchedBatch,
     Found,
     Installed,
     ItemPage,

@@ -8,8 +8,6 @@ from penstock.errors import Retry
 
 
 class Res01Code(IntEnum):
-    """The codes of Res01's ER."""
-
     UNEXPECTED = -1
     MALFORMED = 1
     UNSUPPORTED_PROTOCOL = 2

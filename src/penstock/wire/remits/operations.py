@@ -84,13 +84,10 @@ class Operation(NamedTuple):
     keys: tuple[Key, ...]
     write: Write
     empty: bool = False
-    """Whether a payload of no bytes is allowed."""
     ignored: bool = False
-    """Whether the payload is ignored."""
 
     @property
     def known(self) -> frozenset[str]:
-        """The keys that its payload may have."""
         return frozenset(name for key in self.keys for name in key.names)
 
     def read(self, values: Mapping[str, Any]) -> Request | None:
@@ -187,7 +184,6 @@ def _wrong(name: str, value: object, wanted: str, code: RemitsCode = RemitsCode.
 
 
 def read_payload(payload: bytes, known: frozenset[str], messages_max: int) -> dict[str, Any]:
-    """The known fields of a request's payload."""
     try:
         values, end = _read_map(payload, known, messages_max)
     except NotAnItem as error:
@@ -284,7 +280,6 @@ def error_frame(error: PenstockError) -> bytes:
 
 
 def refusal_frame(code: int, detail: str = "") -> bytes:
-    """An Error frame with a code."""
     name = RemitsCode(code).name
     text = f"{name}: {detail[:DETAIL_CHARACTERS_MAX]}" if detail else name
     # A function's text need not be Unicode.
@@ -292,7 +287,6 @@ def refusal_frame(code: int, detail: str = "") -> bytes:
 
 
 def write_done(_reply: Reply) -> bytes:
-    """Info `ok`."""
     return _OK
 
 

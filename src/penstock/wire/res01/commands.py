@@ -120,7 +120,6 @@ UTC_NOW: Final = Field("UtcNow", TIME, get=lambda _request: 0)
 
 
 def rows(make: type, count: str, attribute: str, *fields: Field, to_end: bool = True) -> Field:
-    """A list of rows behind a count."""
     return Field("", Rows(Layout(make, fields), count, to_end=to_end), attribute)
 
 
@@ -175,8 +174,8 @@ _RECORDS: Final = Field("Record", Values(BYTES, collect=list), "records")
 RD: Final = Answer("RD", model.RecordPage, STRING("StoreId"), LONG("Timeline"), NEXT, END, _RECORDS)
 PT: Final = Answer("PT", model.Found, LONG_OR_NULL("Position"))
 SR: Final = Answer("SR", model.Registered, Field("SubscriptionId", Values(LONG), "ids"))
-EF: Final = Answer("EF", model.Batch, SUBSCRIPTION, EVENTS, each=True)
-BF: Final = Answer("BF", model.Batch, SUBSCRIPTION, WHOLE_EVENTS, each=True)
+EF: Final = Answer("EF", model.FetchedBatch, SUBSCRIPTION, EVENTS, each=True)
+BF: Final = Answer("BF", model.FetchedBatch, SUBSCRIPTION, WHOLE_EVENTS, each=True)
 SP: Final = Progressed()
 ST: Final = WereSet()
 QE: Final = Answer("QE", Delivery, *WHERE, NOW, *_ALLOCATION, EVENTS)
@@ -266,7 +265,6 @@ ORIGINAL: Final = (
         make=partial(model.ResetQueue, None),
     ),
 )
-"""The commands of the original in the text dialect."""
 
 _ALLOCATED: Final = LONG_OR_NULL("AllocationId", "first")
 ORIGINAL_BINARY: Final = (
@@ -282,7 +280,6 @@ ORIGINAL_BINARY: Final = (
         make=_binary_acknowledge,
     ),
 )
-"""The commands of the original in the binary dialect."""
 
 _TYPES: Final = Field("", Types(), "types")
 _NO_MARK: Final = Field("", Unmarked(), "mark")
@@ -397,7 +394,6 @@ OWN_ONLY: Final = (
     _large("AB", "as AF, with the events as columns", Append, CF, MARK, *COMMIT, _COLUMNS),
     _large("TB", "as TX, with the events as columns", model.Transact, TR, *_TRANSACT),
 )
-"""The commands of our own dialect only."""
 
 TEXT_COMMANDS: Final = {command.code: command for command in (*ORIGINAL, *EXTENSIONS)}
 BINARY_COMMANDS: Final = {command.code: command for command in ORIGINAL_BINARY}

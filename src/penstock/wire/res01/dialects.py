@@ -141,7 +141,6 @@ _event = partial(tuple.__new__, Event)
 
 
 def text_frames(events: list[Event]) -> list[bytes]:
-    """Eight frames for each event, in the text dialect."""
     return _frames(events, [b"%d" % event.sequence for event in events], _text_times(events))
 
 

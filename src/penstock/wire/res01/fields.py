@@ -53,7 +53,6 @@ class Scalars(NamedTuple):
 
 
 def read_text(frame: bytes, field: str) -> str:
-    """UTF-8."""
     try:
         return frame.decode()
     except UnicodeDecodeError as error:
@@ -61,7 +60,6 @@ def read_text(frame: bytes, field: str) -> str:
 
 
 def read_texts(frames: list[bytes], field: str) -> list[str]:
-    """A column of UTF-8."""
     try:
         return list(map(bytes.decode, frames))
     except UnicodeDecodeError:
@@ -76,7 +74,6 @@ def read_guid(frame: bytes, field: str) -> bytes:
 
 
 def read_guids(frames: list[bytes], field: str) -> list[bytes]:
-    """A column of guids."""
     if set(map(len, frames)) == {GUID_BYTES}:
         return swap_guids(frames)
     return _one_by_one(read_guid, frames, field)
@@ -146,7 +143,6 @@ def _text_number(frame: bytes, field: str) -> int:
 
 
 def read_text_numbers(frames: list[bytes], field: str) -> list[int]:
-    """A column of numbers in the text dialect."""
     if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) < LONG_DIGITS:
         return list(map(int, frames))
     return _one_by_one(_text_number, frames, field)
@@ -249,7 +245,6 @@ class Fields:
 
     @property
     def left(self) -> int:
-        """How many frames follow."""
         return len(self._frames) - self._at
 
     def frame(self, field: str) -> bytes:
@@ -293,7 +288,6 @@ class Fields:
         return read_guid(self.frame(field), field)
 
     def wait_ms(self, field: str) -> int:
-        """The next frame as the time that a long poll may wait."""
         wait_ms = self.number(field)
         if wait_ms < 0:
             raise InvalidRequest(field, f"is {wait_ms}; it must be 0 (do not wait) or more")

@@ -114,7 +114,6 @@ WAIT: Final = Scalar("int", Fields.wait_ms, _decimal)
 
 
 def word(words: type[StrEnum]) -> Scalar:
-    """One of a few words."""
     name = " or ".join(f"`{each}`" for each in words)
     return Scalar(name, lambda fields, field: fields.word(field, words), str.encode)
 
@@ -128,8 +127,6 @@ REQUIRED: Final = object()
 
 
 class Field(NamedTuple):
-    """One field of a message."""
-
     name: str
     kind: Kind
     attribute: str = ""
@@ -159,7 +156,6 @@ class Layout:
             self._text = [(_get(field), cast("Scalar", field.kind).text) for field in written]
 
     def values(self, fields: Fields) -> dict[str, Any]:
-        """The values of the next frames by attribute."""
         if not self._has_defaults:
             values = {attribute: read(fields, name) for attribute, read, name, _ in self._read}
         else:
@@ -283,7 +279,6 @@ class LeadingTime:
     """The UtcNow of the original's SQ, which others omit: the number of frames tells whether it is there."""
 
     behind: int
-    """How many frames follow it."""
     name = "datetime; may be left out"
     frames = 0
 
@@ -495,7 +490,6 @@ class Answer:
         self.layout.write(payload, reply, dialect)
 
     def read(self, fields: Fields) -> Reply | PenstockError:
-        """The reply that a client gets."""
         reply: Reply = self.layout.read(fields)
         return reply
 
