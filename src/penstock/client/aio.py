@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Generator, Iterable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock import model
@@ -56,9 +55,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     @property

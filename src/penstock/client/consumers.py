@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
-from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
@@ -295,8 +294,6 @@ class AsyncTransaction:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None and (self._commits or self._queued or self._fetched):
             await self.commit()

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from penstock.client.aio import IN_FLIGHT, TIMEOUT_S, AsyncClient
@@ -339,9 +338,7 @@ class Transaction(Blocking[AsyncTransaction]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._portal.run(self._inner.__aexit__(kind, error, trace))
 
 
@@ -416,9 +413,7 @@ class Client(Blocking[AsyncClient]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     append = blocking(AsyncClient.append)

@@ -6,7 +6,6 @@ The MQ gate's transport is here. Those of ZeroMQ and of an engine in process (`z
 """
 
 import asyncio
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import count
@@ -176,11 +175,10 @@ class Link(ABC):
 class NetworkTransport(Transport):
     """Has a link, or makes one. Calls that need a connection at the same time wait for the same attempt."""
 
-    def __init__(self, url: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, url: str, host: str, port: int) -> None:
         self.url = url
         self._host = host
         self._port = port
-        self._tls = tls
         self._link: Link | None = None
         self._links: set[Link] = set()
         self._connecting: asyncio.Task[Link | CannotConnect] | None = None
@@ -282,7 +280,7 @@ class MqTransport(NetworkTransport):
     async def connect(self) -> Link:
         link = MqLink(self)
         link.session = await MqClient.connect(
-            self._host, self._port, on_message=link.received, on_close=link.lost, limits=LIMITS, tls=self._tls
+            self._host, self._port, on_message=link.received, on_close=link.lost, limits=LIMITS
         )
         return link
 

@@ -329,44 +329,25 @@ def _data(payload: bytes) -> bytes:
 
 LOG: Final = Key(_text, ("log_name",), "log")
 NAME: Final = Key(_text, ("iterator_name",), "name")
+KIND: Final = Key(_kind, ("iterator_type", "iterator_kind"), "kind")
+ITERATOR: Final = (NAME, LOG, KIND, Key(_text, ("iterator_func",), "function"), Key(_flag, ("indexed",), "indexed"))
+NEXT: Final = (
+    NAME._replace(attribute="iterator"),
+    Key(_number, ("message_id",), "ordinal"),
+    Key(_count, ("count",), "count"),
+)
+ADDED: Final = (LOG, Key(_messages, (MESSAGES, "message"), "messages"))
+ONE_OR_ALL: Final = (Key(_text_or_none, ("log_name",), "log"),)
 
 OPERATIONS: Final[dict[int, Operation]] = {
     0: Operation("Log Show", model.ShowLog, (LOG,), write_summary),
     1: Operation("Log Add", model.CreateLog, (LOG,), write_done),
     2: Operation("Log Delete", model.DropLog, (LOG,), write_done),
     3: Operation("Log List", model.ListLogs, (), write_array, ignored=True),
-    4: Operation(
-        "Message Add", model.AddMessages, (LOG, Key(_messages, (MESSAGES, "message"), "messages")), write_done
-    ),
-    5: Operation(
-        "Iterator Add",
-        model.CreateIterator,
-        (
-            NAME,
-            LOG,
-            Key(_kind, ("iterator_type", "iterator_kind"), "kind"),
-            Key(_text, ("iterator_func",), "function"),
-            Key(_flag, ("indexed",), "indexed"),
-        ),
-        write_done,
-    ),
-    6: Operation(
-        "Iterator List",
-        model.ListIterators,
-        (Key(_text_or_none, ("log_name",), "log"),),
-        write_each,
-        empty=True,
-    ),
-    7: Operation(
-        "Iterator Next",
-        model.NextItems,
-        (
-            NAME._replace(attribute="iterator"),
-            Key(_number, ("message_id",), "ordinal"),
-            Key(_count, ("count",), "count"),
-        ),
-        write_items,
-    ),
+    4: Operation("Message Add", model.AddMessages, ADDED, write_done),
+    5: Operation("Iterator Add", model.CreateIterator, ITERATOR, write_done),
+    6: Operation("Iterator List", model.ListIterators, ONE_OR_ALL, write_each, empty=True),
+    7: Operation("Iterator Next", model.NextItems, NEXT, write_items),
     8: Operation("Iterator Delete", model.DropIterator, (LOG, NAME), write_done),
     # AUTHENTICATION GOES HERE: until there is any, every token is accepted and ignored.
     32: Operation("Token", None, (Key(_text, ("token",), "token"),), write_done),

@@ -240,6 +240,8 @@ _DECLARE: Final = "declares a queue and allocates events of it"
 _ACKNOWLEDGE: Final = "acknowledges an allocation and allocates the next"
 _STARTS: Final = rows(model.SubscriptionStart, "Count", "subscriptions", CONTEXT, FILTER, START_TIME)
 _NO_CONTEXT: Final = partial(AcknowledgeQueue, context=None)
+_SET: Final = (SUBSCRIBER, CONTEXT, FILTER, TIME("SetTo", "ticks"))
+_RESET: Final = (QUEUE, TIME("ResetTo", "ticks"), UTC_NOW)
 
 ORIGINAL: Final = (
     _APPEND(Field("", NewEvents(to_end=True), "events")),
@@ -247,48 +249,30 @@ ORIGINAL: Final = (
     Command("RS", "registers durable subscriptions", model.RegisterSubscriptions, SR, SUBSCRIBER, _STARTS),
     Command("FE", "fetches events of subscriptions", model.FetchSubscription, EF, each=FETCH, each_min=1),
     Command("PS", "progresses subscriptions", model.ProgressSubscription, SP, each=(SUBSCRIPTION, LAST_EVENT_TIME)),
-    Command(
-        "SS",
-        "sets subscriptions to a time",
-        model.SetSubscription,
-        ST,
-        each=(SUBSCRIBER, CONTEXT, FILTER, TIME("SetTo", "ticks")),
-    ),
+    Command("SS", "sets subscriptions to a time", model.SetSubscription, ST, each=_SET),
     Command("SQ", _DECLARE, model.SubscribeQueue, QE, *SUBSCRIBE),
     Command("AQ", _ACKNOWLEDGE, AcknowledgeQueue, QE, *HELD, COUNT, TTL, make=_NO_CONTEXT),
-    Command(
-        "RQ",
-        "resets a queue to a time",
-        model.ResetQueue,
-        QT,
-        *(QUEUE, TIME("ResetTo", "ticks"), UTC_NOW),
-        make=partial(model.ResetQueue, None),
-    ),
+    Command("RQ", "resets a queue to a time", model.ResetQueue, QT, *_RESET, make=partial(model.ResetQueue, None)),
 )
 
-_ALLOCATED: Final = LONG_OR_NULL("AllocationId", "first")
+_ALLOCATED: Final = (CONTEXT, *WHERE, LONG_OR_NULL("AllocationId", "first"), COUNT, TTL)
 ORIGINAL_BINARY: Final = (
     _APPEND(Field("", NewEvents(to_end=True, least=0), "events"), settled=_binary_commit),
     ORIGINAL[1],
     Command("SQ", _DECLARE, model.SubscribeQueue, QE_BINARY, CONTEXT, *WHERE, FILTER, START_TIME, COUNT, TTL),
-    Command(
-        "AQ",
-        _ACKNOWLEDGE,
-        AcknowledgeQueue,
-        QE_BINARY,
-        *(CONTEXT, *WHERE, _ALLOCATED, COUNT, TTL),
-        make=_binary_acknowledge,
-    ),
+    Command("AQ", _ACKNOWLEDGE, AcknowledgeQueue, QE_BINARY, *_ALLOCATED, make=_binary_acknowledge),
 )
 
-_TYPES: Final = Field("", Types(), "types")
+_READ_RECORDS: Final = (POSITION, ANY_CONTEXT, FILTER, WAIT_MS)
+_READ_ALL: Final = (POSITION, ANY_CONTEXT, FILTER, LIMIT, WAIT_MS, Field("", Types(), "types"))
+_ERASE_SUBJECT: Final = (STRING("Subject"), ANY_CONTEXT, POSITION, LAST_OR_ALL)
 _NO_MARK: Final = Field("", Unmarked(), "mark")
 _COMMITS: Final = rows(Append, "CommitCount", "commits", *COMMIT, NEW_EVENTS, _NO_MARK, to_end=False)
 _RECEIPTS: Final = rows(model.QueueReceipt, "AckCount", "acknowledge", CONTEXT, *HELD, to_end=False)
 _PROGRESS: Final = rows(model.SubscriptionReceipt, "ProgressCount", "progress", SUBSCRIPTION, LAST_EVENT_TIME)
 _QUEUE: Final = (QUEUE, ANY_CONTEXT)
 _HELD: Final = (ANY_CONTEXT, *WHERE, FIRST)
-_COUNTS: Final = FLAG("Counts", default=True)
+_RELEASE: Final = (*_QUEUE, SUBSCRIBER, FIRST, LAST, FLAG("Counts", default=True))
 _RESET_TO: Final = (TIME("ResetTo", "ticks"), LONG_OR_NULL("Position", default=None))
 _MESSAGES: Final = Field("Message", Values(BYTES), "messages")
 _UNITS: Final = rows(model.StagedUnit, "UnitCount", "units", *COMMIT, BYTES("Record", "data"), BYTES("Keys"))
@@ -302,22 +286,10 @@ _large: Final = partial(Command, bytes_max=None)
 EXTENSIONS: Final = (
     # --- reads
     Command("GE", "gets one event", model.ReadEvent, GR, *READ_EVENT),
-    Command(
-        "RA",
-        "reads everything from a position on, as stored records",
-        model.ReadRecords,
-        RD,
-        *(POSITION, ANY_CONTEXT, FILTER, WAIT_MS),
-    ),
+    Command("RA", "reads everything from a position on, as stored records", model.ReadRecords, RD, *_READ_RECORDS),
     _whole("QF", "reads a stream, as whole events", model.ReadStream, PF, *READ_STREAM, LIMIT, FLAG("Backward")),
     _whole("GF", "gets one whole event", model.ReadEvent, PF, *READ_EVENT),
-    _whole(
-        "RF",
-        "reads the whole history, as whole events",
-        model.ReadAll,
-        PF,
-        *(POSITION, ANY_CONTEXT, FILTER, LIMIT, WAIT_MS, _TYPES),
-    ),
+    _whole("RF", "reads the whole history, as whole events", model.ReadAll, PF, *_READ_ALL),
     Command("TP", "finds the position of a time", model.FindPosition, PT, CONTEXT, FILTER, TIME("Time", "ticks")),
     # --- commits
     _large("AF", "appends a commit, and returns its position", Append, CF, MARK, *COMMIT, NEW_EVENTS),
@@ -329,13 +301,7 @@ EXTENSIONS: Final = (
     _whole("SF", "as SW, with whole events", model.SubscribeQueue, DF, WAIT_MS, *SUBSCRIBE),
     Command("AW", "as AQ, waiting for events", AcknowledgeQueue, QE, WAIT_MS, *_HELD, LAST, COUNT, TTL),
     _whole("KF", "as AW, with whole events", AcknowledgeQueue, DF, WAIT_MS, *_HELD, LAST_OR_NULL, COUNT, TTL),
-    Command(
-        "RK",
-        "releases an allocation, for the queue's next consumer",
-        model.ReleaseQueue,
-        QT,
-        *(*_QUEUE, SUBSCRIBER, FIRST, LAST, _COUNTS),
-    ),
+    Command("RK", "releases an allocation, for the queue's next consumer", model.ReleaseQueue, QT, *_RELEASE),
     Command("RT", "resets a queue of a context to a time or a position", model.ResetQueue, QT, *_QUEUE, *_RESET_TO),
     Command("DR", "sets a dead-letter rule", model.SetDeadLetterRule, QT, *_QUEUE, LONG_OR_NULL("DeadAfter")),
     Command("DL", "lists dead letters", model.ListDeadLetters, LD, *_QUEUE, AFTER, LIMIT),
@@ -360,13 +326,7 @@ EXTENSIONS: Final = (
     Command("NX", "reads an iterator's output", model.NextItems, IP, ITERATOR, ORDINAL, COUNT, present=item_frames),
     # --- erasures
     Command("ES", "erases a stream", model.EraseStream, SE, CONTEXT, STREAM, LAST_OR_ALL),
-    Command(
-        "EJ",
-        "erases events that name a subject",
-        model.EraseSubject,
-        SE,
-        *(STRING("Subject"), ANY_CONTEXT, POSITION, LAST_OR_ALL),
-    ),
+    Command("EJ", "erases events that name a subject", model.EraseSubject, SE, *_ERASE_SUBJECT),
     Command("EL", "lists erasures", model.ListErasures, LE, AFTER, LIMIT),
     # --- staging
     _large("ZS", "stages events of a job", model.StageEvents, ZT, JOB, *STAGE, _UNITS),

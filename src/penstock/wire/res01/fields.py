@@ -178,14 +178,9 @@ def _write_text_stamp(stamp: int) -> bytes:
 
 
 def _binary_number(frame: bytes, field: str) -> int:
-    number: int
-    if len(frame) == LONG_FORMAT.size:
-        (number,) = LONG_FORMAT.unpack(frame)
-    elif len(frame) == INT_FORMAT.size:
-        (number,) = INT_FORMAT.unpack(frame)
-    else:
+    if len(frame) not in (INT_FORMAT.size, LONG_FORMAT.size):
         raise InvalidRequest(field, f"has {len(frame)} bytes; a number has {INT_FORMAT.size} or {LONG_FORMAT.size}")
-    return number
+    return int.from_bytes(frame, "little", signed=True)
 
 
 def _binary_stamp(frame: bytes, field: str) -> int:
