@@ -7,16 +7,7 @@ from typing import Annotated, Any
 from penstock.backup import Manifest, back_up, chain, check_all, copy_store, open_place, restore_backup
 from penstock.cli.connection import error_line, opened, store_errors
 from penstock.cli.options import AsJson, NewData, NewStore, argument, new_store_url, option
-from penstock.cli.output import (
-    counted,
-    fail,
-    print_document,
-    print_line,
-    print_result,
-    print_table,
-    progress_bar,
-    size,
-)
+from penstock.cli.output import counted, fail, print_document, print_line, print_result, print_table, progress_bar, size
 from penstock.errors import PenstockError
 from penstock.store import Store, shown_place, store_url
 from penstock.store.contract import Finding, Progressed
@@ -130,7 +121,7 @@ def restore_command(
     if restored.is_ledger_lost:
         print_error(
             "the store that was replaced is damaged: events that were erased after the last backup may be back; "
-            "erase them again",
+            "erase them again"
         )
     where = {"store": shown_place(store)} if store else {"data": str(data)}
     events = f"{restored.events:,} events, now on timeline {restored.timeline}"
