@@ -49,7 +49,6 @@ TRIED_MAX: Final = 10_000
 TRIAL_S_MAX: Final = 60.0
 """How long a whole trial may take; the function itself is stopped much earlier, as on a server."""
 APP_NAME: Final = "penstock iterator build"
-"""The name of the Spark application."""
 
 app = typer.Typer(no_args_is_help=True)
 

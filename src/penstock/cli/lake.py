@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from penstock.lake.archiver import Archived
 
 APP_NAME: Final = "penstock lake"
-"""The name of the Spark application."""
 INTERVAL_S: Final = 10.0
 LOCK_WAIT_S: Final = 60.0
 """How long a compaction waits for the lock that an archive with --follow holds."""

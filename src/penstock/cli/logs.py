@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from penstock.model import LogSummary
 
 LOG_CONTEXT: Final = "remits"
-"""The context whose streams are the logs."""
 COUNT: Final = 10
 
 app = typer.Typer(no_args_is_help=True)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 INTERVAL_S: Final = 10.0
 RESTART: Final = "interrupted: run again without --full-refresh to continue, or with it to rebuild those tables"
 PRINTED_STATES: Final = ("RUNNING", "COMPLETED", "FAILED")
-"""States of a flow that are printed during a round."""
 
 pipeline_app = typer.Typer(no_args_is_help=True)
 
@@ -160,7 +159,6 @@ def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -
 
 
 def _say(flow: str, state: str) -> None:
-    """Print the state of a flow on a terminal: a round can take long."""
     if sys.stderr.isatty() and state in PRINTED_STATES:
         remark(f"{flow}: {state.lower()}")
 
