@@ -133,6 +133,7 @@ class Commands(Group):
 
 
 def loaded(name: str) -> TyperCommand | TyperGroup:
+    """A command as its module defines it."""
     entry = COMMANDS[name]
     found = _imported(entry.target)
     if isinstance(found, typer.Typer):
