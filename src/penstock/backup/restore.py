@@ -22,11 +22,12 @@ from penstock.backup.reader import Chosen, check, choose, read_history, read_sta
 from penstock.errors import StoreError
 from penstock.model import ticks_of_unix_ns
 from penstock.store import Store, open_replacement
-from penstock.store.contract import LOG_CONTEXT, Progressed, StoreIdentity, StoreImport, StoreState
+from penstock.store.contract import LOG_CONTEXT, Progressed, StoreIdentity, StoreState
 from penstock.store.erasure_filter import Hidden, visible
 from penstock.store.record import Record
 from penstock.store.replacement import Replaced
-from penstock.store.slices import cut
+from penstock.store.rewrites import cut
+from penstock.store.tables.imports import StoreImport
 
 FINDINGS_SHOWN_MAX: Final = 3
 EVERYWHERE: Final = (1 << 63) - 1

@@ -29,9 +29,10 @@ from penstock.errors import PenstockError, PlaceRefused
 from penstock.model import EventFilter
 from penstock.model.chunks import chunked
 from penstock.model.times import now_text
-from penstock.store.contract import Progressed, ReadLimits, Store, StoreState
+from penstock.store import Store
+from penstock.store.contract import Progressed, ReadLimits, StoreState
 from penstock.store.record import Record
-from penstock.store.slices import cut
+from penstock.store.rewrites import cut
 
 CHUNK_BYTES_MAX: Final = 16 << 20
 """Bytes of a file of history, which the writer builds in memory. A larger record gets a larger file."""

@@ -157,7 +157,7 @@ def dry_run_command(folder: Folder, master: Master = None, conf: Conf = None) ->
     """Check a project without running it: its files, its flows and their columns."""
     project = _ready(folder)
     with interruptible("interrupted"), _running(project, master, conf, "dry-run") as runner:
-        outcome = runner.check()
+        outcome = runner.round(dry=True)
     _conclude(outcome)
     print_line(f"{counted(len(outcome.flows), 'flow')}, nothing wrong: {', '.join(sorted(outcome.flows))}")
 

@@ -34,6 +34,7 @@ from penstock.model.times import now_text
 from penstock.spark.parallel import Session
 from penstock.store.contract import Progressed, StoreIdentity
 from penstock.store.seals import SEALED_EVENTS
+from penstock.store.urls import absolute_url
 
 RANGE_BYTES: Final = 64 << 20
 """About how many bytes of events one task archives. It needs about seven times that in memory."""
@@ -63,7 +64,7 @@ class Archiver:
     """Brings a lake up to date, and its Iceberg table too. It locks the lake during each `catch_up`."""
 
     def __init__(self, spark: Session, url: str, lake: str, *, iceberg: bool = True) -> None:
-        self._spark, self._url, self._lake = spark, absolute(url), absolute(lake)
+        self._spark, self._url, self._lake = spark, absolute_url(url), absolute(lake)
         self._place, self._iceberg = open_lake_place(lake), iceberg
         self.manifest: Manifest | None = None
         """The manifest after the last `catch_up`."""

@@ -87,7 +87,6 @@ class StagedFile(NamedTuple):
 
 
 def task_of(*files: LakeFile) -> LakeTask:
-    """The task for adjacent files."""
     return LakeTask(PositionRange(files[0].first, files[-1].last), files)
 
 
@@ -300,14 +299,9 @@ def check_new(place: LakePlace) -> None:
         raise PlaceRefused(place.shown, f"it holds other things: {_listing(foreign)}; name a new or empty folder")
 
 
-def check_links(place: LakePlace, manifest: Manifest) -> None:
-    """Raise LakeDamaged if a file, or its folder, is a link out of the lake."""
-    place.check_inside(file.path for file in manifest.files)
-
-
 def check_files(place: LakePlace, manifest: Manifest) -> None:
     """Raise LakeDamaged or PlaceRefused unless exactly the files of the manifest are there."""
-    check_links(place, manifest)
+    place.check_inside(file.path for file in manifest.files)
     sizes = place.files()
     for file in manifest.files:
         if file.path not in sizes:

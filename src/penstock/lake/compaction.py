@@ -22,7 +22,6 @@ from penstock.spark.parallel import Session
 from penstock.store.contract import Progressed
 
 FILE_BYTES: Final = 128 << 20
-"""About how large files become by default."""
 
 
 class Compacted(NamedTuple):

@@ -69,7 +69,6 @@ class IcebergTable:
         return [] if snapshot is None else list(_files(snapshot, self._io))
 
     def change(self, gone: Iterable[DataFile], new: Mapping[str, LakeFile], said: dict[str, str]) -> None:
-        """Commit a snapshot with files removed and added."""
         gone = list(gone)
         with self._table.transaction() as transaction:
             updating = transaction.update_snapshot(snapshot_properties=said)

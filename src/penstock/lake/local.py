@@ -6,10 +6,9 @@ import json
 import os
 import shutil
 import stat
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -24,11 +23,10 @@ from penstock.files import (
     is_shared,
     lock_owner,
     make_folder,
+    owned_lock,
     permit,
-    private,
     read_file,
     sync_directory,
-    try_lock,
 )
 from penstock.lake.manifests import ASIDE, LOCK, OWN, folder_of, is_passed_over
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
@@ -46,9 +44,6 @@ _LOST: Final = "lost+found"
 FOLDER_MODES: Final = 0o2777
 FILE_MODES: Final = 0o666
 """The permissions of a lake's folder that its folders and files get."""
-LOCK_TRIES: Final = 5
-LOCK_TRY_S: Final = 0.005
-"""A process that only asks who holds the lock has it for less than that."""
 
 
 def path_of_url(url: str) -> str:
@@ -165,7 +160,6 @@ class LocalPlace(LakePlace):
                 sync_directory(self.path)
 
     def _build(self, folder: Path, built: Path, removed: set[str], staged: Mapping[str, str]) -> None:
-        """Build the new folder, from links."""
         _remove(built)
         _remove(_before(built))
         make_folder(built)
@@ -213,18 +207,15 @@ class LocalPlace(LakePlace):
 
     @contextmanager
     def locked(self, what: str) -> Iterator[None]:
-        with self.translated_errors():
-            self.make_folder(OWN)
-            descriptor = private(self.at(LOCK), os.O_RDWR | os.O_CREAT)
-        try:
-            if not _is_taken(descriptor):
-                raise LakeInUse(self.shown, shown_owner(os.pread(descriptor, 4096, 0)))
+        with ExitStack() as held:
             with self.translated_errors():
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(owner(what)).encode(), 0)
+                self.make_folder(OWN)
+                written = json.dumps(owner(what)).encode()
+                held.enter_context(owned_lock(self.at(LOCK), written, self._in_use))
             yield
-        finally:
-            os.close(descriptor)
+
+    def _in_use(self, owner: bytes) -> LakeInUse:
+        return LakeInUse(self.shown, shown_owner(owner))
 
     def holder(self) -> str | None:
         try:
@@ -232,15 +223,6 @@ class LocalPlace(LakePlace):
         except OSError:
             return None
         return None if found is None else shown_owner(found)
-
-
-def _is_taken(descriptor: int) -> bool:
-    """Take the lock, if it is free."""
-    for _ in range(LOCK_TRIES):
-        if try_lock(descriptor):
-            return True
-        time.sleep(LOCK_TRY_S)
-    return False
 
 
 def _files(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:

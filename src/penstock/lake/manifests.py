@@ -35,8 +35,6 @@ _ASIDE: Final = re.compile(rf"{ASIDE}/[0-9a-f]{{32}}\{STAGED}")
 
 
 class Named(NamedTuple):
-    """The parts of the path of a file of events."""
-
     day: str
     first: int
     last: int
@@ -57,7 +55,6 @@ def named(path: str) -> Named | None:
 
 
 def day_in(path: str) -> str:
-    """The day of a file of events."""
     found = named(path)
     assert found is not None
     return found.day
@@ -72,7 +69,6 @@ def _is_day(text: str) -> bool:
 
 
 def is_aside(path: str) -> bool:
-    """Whether a path is that of a temporary file."""
     return _ASIDE.fullmatch(path) is not None
 
 
@@ -142,7 +138,6 @@ class Manifest:
         return sum(file.bytes for file in self.files)
 
     def with_files(self, removed: set[str], added: list[LakeFile], **changed: Any) -> "Manifest":
-        """The next manifest, with files removed and added."""
         gone = removed | {file.path for file in added}
         kept = [file for file in self.files if file.path not in gone]
         files = tuple(sorted((*kept, *added), key=lambda file: file.first))

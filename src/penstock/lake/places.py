@@ -21,11 +21,9 @@ from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused, StoreError
 from penstock.files import parsed
 from penstock.lake.manifests import ASIDE, MANIFEST, STAGED
 from penstock.model.times import now_text
-from penstock.store.urls import SQLITE
 
 UNSEEN: Final = "on {}, where Spark runs tasks, there is no such lake; its folder must be shared by all machines"
-LOOK_S: Final = 0.1
-"""Seconds between two attempts to take the lock."""
+LOCK_LOOK_S: Final = 0.1
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -120,7 +118,7 @@ class LakePlace(ABC):
                 except LakeInUse:
                     if is_last:
                         raise
-                time.sleep(LOOK_S)
+                time.sleep(LOCK_LOOK_S)
             yield
 
     @abstractmethod
@@ -136,7 +134,6 @@ class LakePlace(ABC):
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:
-        """Translate the system's errors."""
         try:
             yield
         except OSError as error:
@@ -182,14 +179,11 @@ def parts_of(url: str) -> SplitResult:
 
 
 def aside_name() -> str:
-    """A new name for a temporary file."""
     return f"{ASIDE}/{uuid.uuid4().hex}{STAGED}"
 
 
 def absolute(place: str) -> str:
-    """A path, or the URL of a store, for processes with another working directory."""
-    if place.startswith(SQLITE):
-        return f"{SQLITE}{Path(place.removeprefix(SQLITE)).absolute()}"
+    """The same place for processes with another working directory."""
     return place if "://" in place else str(Path(place).absolute())
 
 

@@ -30,7 +30,6 @@ from penstock.sql.pushdown import Constraints
 from penstock.sql.session import EVENTS, quoted
 
 ATTEMPTS_MAX: Final = 7
-"""How often a query runs if a compaction removes its files."""
 PAUSE_S: Final = 0.1
 """The pause before the second attempt. It doubles each time, because a compaction changes day by day."""
 _TAIL: Final = "penstock_tail"

@@ -204,7 +204,6 @@ class RemotePlace(LakePlace):
                 self._renew(mine)
 
     def _check_lease(self) -> None:
-        """Raise if the lease is lost."""
         if time.monotonic() < self._until:
             return
         if (holder := self.holder()) is not None:

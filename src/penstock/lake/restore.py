@@ -25,9 +25,9 @@ from penstock.backup.places import system_errors
 from penstock.backup.restore import Stage, check_new_store
 from penstock.backup.writer import records_between
 from penstock.errors import LakeDamaged, StoreError
-from penstock.lake.changes import check_links, read_manifest, recover
+from penstock.lake.changes import read_manifest, recover
 from penstock.lake.manifests import LakeFile, Manifest
-from penstock.lake.parquet import Erased, digest
+from penstock.lake.parquet import Erased, digest, whole
 from penstock.lake.places import LakePlace, open_lake_place
 from penstock.lake.slices import rows_of
 from penstock.lake.verification import read_whole
@@ -36,10 +36,11 @@ from penstock.model.events import random_ids
 from penstock.model.times import KIND_UTC, TICKS_PER_US, UNIX_EPOCH_TICKS, stamp_of
 from penstock.store import Store, open_replacement
 from penstock.store.concat import RecordColumns
-from penstock.store.contract import LOG_CONTEXT, STATE_TABLES, Progressed, StoreIdentity, StoreImport, StoreState
+from penstock.store.contract import LOG_CONTEXT, STATE_TABLES, Progressed, StoreIdentity, StoreState
 from penstock.store.record import Record
 from penstock.store.seals import SEALED_BYTES_MAX, SEALED_EVENTS
 from penstock.store.selective_decode import RUN_TYPE
+from penstock.store.tables.imports import StoreImport
 
 _KIND: Final = np.uint64(stamp_of(0, KIND_UTC))
 _TOMBSTONE: Final = b""
@@ -98,7 +99,6 @@ class FileColumns:
             yield Record(self._columns(commits, low, high).encode(self.first + low), self.first + low)
 
     def _columns(self, commits: Any, low: int, high: int) -> RecordColumns:
-        """The contents of the record of some positions."""
         begins = np.union1d(self.starts[(self.starts >= low) & (self.starts < high)], [low])
         of = np.searchsorted(self.starts, begins, "right") - 1
         numbers = np.concatenate((self.contexts[begins], self.streams[begins]))
@@ -121,21 +121,19 @@ class _Texts:
     """A column of texts or bytes as lengths and bytes; null is empty."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        array = pc.fill_null(column.cast(pa.binary()), b"").combine_chunks()
-        array = pa.concat_arrays([array]) if isinstance(array, pa.Array) else pa.array([], pa.binary())
+        array = whole(pc.fill_null(column.cast(pa.binary()), b""))
         _, offsets, data = array.buffers()
         self._offsets = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
         self._data = memoryview(data if data is not None else b"")
         self.lengths = np.diff(self._offsets)
 
     def between(self, first: int, last: int) -> Any:
-        """The bytes of some values, one after the other."""
         return self._data[int(self._offsets[first]) : int(self._offsets[last])]
 
 
 def _codes(column: pa.ChunkedArray, texts: dict[bytes, int]) -> Any:
     """The number of each text in `texts`; adds new ones."""
-    encoded = column.combine_chunks().dictionary_encode()
+    encoded = whole(column).dictionary_encode()
     numbers = [texts.setdefault(text.encode(), len(texts)) for text in encoded.dictionary.to_pylist()]
     return np.array(numbers, np.int64)[encoded.indices.to_numpy()]
 
@@ -170,14 +168,13 @@ class RestoredLake(NamedTuple):
 
 
 def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
-    """Make a new store from a lake."""
     place = open_lake_place(lake)
     target = open_replacement(url, replace=False)
     target.advice = "restore a lake to a new place: name another"
     with system_errors(target.shown), ExitStack() as held:
         target.look()
         manifest = _held(place, held)
-        check_links(place, manifest)
+        place.check_inside(file.path for file in manifest.files)
         with target:
             with closing(target.filling()) as store, stage("restoring") as progressed:
                 _fill(store, place, manifest, progressed)

@@ -50,7 +50,6 @@ def read_rows(url: str, identity: StoreIdentity, span: PositionRange) -> tuple[p
 
 
 def rows_of(records: Iterable[Sequence[Record]], span: PositionRange) -> tuple[pa.Table, list[Erased]]:
-    """The events of records, sorted, and what is erased of them."""
     erased: list[Erased] = []
     rows = in_order(_batches(records, span, erased))
     _check(rows.num_rows, erased, span)

@@ -26,6 +26,7 @@ from penstock.lake.slices import read_rows
 from penstock.lake.sources import check_source, look
 from penstock.spark.parallel import Session
 from penstock.store.contract import Progressed, StoreIdentity
+from penstock.store.urls import absolute_url
 
 LOOKS_MAX: Final = 3
 """How often to compare again because another process changes the lake."""
@@ -105,7 +106,7 @@ def _compared(
 ) -> Iterator[Difference]:
     """Differences in files that are not in `good`; adds equal files to it."""
     tasks = [task_of(file) for file in manifest.files if file not in good]
-    check = partial(_check, absolute(lake), absolute(url), manifest.identity)
+    check = partial(_check, absolute(lake), absolute_url(url), manifest.identity)
     for part in in_rounds(tasks):
         results = run_round(spark, part, check, lambda position: progressed(position, manifest.head))
         for task, found in zip(part, results, strict=True):

@@ -159,7 +159,6 @@ class Outcome(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many messages the build read."""
         return self.end - self.start.source
 
     def then(self, following: "Outcome") -> "Outcome":
@@ -204,7 +203,6 @@ class RoundSize:
 
     @property
     def task_messages_min(self) -> int:
-        """How many messages a task has at least."""
         return TASK_MESSAGES_MIN if self._limit is None else 1
 
     def shrink(self, start: BuildStart, results: Sequence[TaskResult], limit: LimitExceeded) -> None:

@@ -92,8 +92,6 @@ def requests_of(units: Iterable[Unit], size_of: Callable[[Unit], int]) -> Iterat
 
 
 class ServedStages(Stages):
-    """Stages with a server, through a client."""
-
     def __init__(self, url: str, job: str) -> None:
         from penstock.client.sync import connect  # noqa: PLC0415 - slow to import
 
@@ -154,8 +152,6 @@ class StoreStages(Stages):
 
 
 class FileStages(Stages):
-    """Stages in files next to an embedded store."""
-
     def __init__(self, url: str, job: str) -> None:
         self._url = url
         self._job = job

@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 from penstock.errors import DamagedRecord
 from penstock.history.columns import TABLE
 from penstock.history.options import ReadOptions
-from penstock.history.ranges import ReadPartition, read_range
+from penstock.history.ranges import ReadPartition, first_wanted, read_range
 from penstock.history.source import History, Now, check_identity, open_history
 from penstock.model import EventFilter
 from penstock.sql.pushdown import Constraints, Filter, ValueRange, narrowed, parse_filter, recorded_ticks
@@ -117,10 +117,7 @@ def _positions(options: ReadOptions, now: Now, times: ValueRange) -> tuple[int, 
     with closing(open_history(options.url)) as history:
         check_identity(now.identity, history.now().identity, "the beginning of this query")
         first, last = recorded_between(history, times, first, last)
-        if options.since is not None and options.context is not None:
-            found = history.position_of(options.context, options.since)
-            first = last + 1 if found is None else max(first, found)
-    return first, last
+        return first_wanted(history, options, first, last), last
 
 
 # --- positions of recorded times ------------------------------------------------------------------------------
