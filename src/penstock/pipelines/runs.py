@@ -53,16 +53,6 @@ _FLOW: Final = re.compile(r"^Flow '?(?P<flow>[^'\s]+)'? (?:is |has )?(?P<state>[
 _UNRESOLVED: Final = re.compile(r"^Failed to resolve flow: '(?P<flow>[^']+)'\.\s*(?P<rest>.*)", re.DOTALL)
 
 
-class Failure(NamedTuple):
-    """A reason, and the flow that failed if it is known."""
-
-    flow: str | None
-    reason: str
-
-    def __str__(self) -> str:
-        return f"flow {self.flow}: {self.reason}" if self.flow else self.reason
-
-
 class FlowEvent(NamedTuple):
     """The state of a flow in an event of a run, and the reason if it failed."""
 
@@ -328,12 +318,17 @@ _NOT_RUN: Final = ("SKIPPED", "EXCLUDED")
 
 
 class Outcome(NamedTuple):
-    """The result of a round: flows and their targets, their last states, failures, and refreshed tables."""
+    """The result of a round: flows and their targets, their last states, why flows failed, and refreshed tables."""
 
     flows: Mapping[str, str]
     states: Mapping[str, str]
-    failures: tuple[Failure, ...]
+    reasons: Mapping[str | None, str]
     refreshed: tuple[str, ...]
+
+    @property
+    def failures(self) -> list[str]:
+        """The reasons in words. A reason whose flow is unknown is that of the whole round."""
+        return [f"flow {flow}: {reason}" if flow else reason for flow, reason in self.reasons.items()]
 
 
 class Runner:
@@ -359,11 +354,11 @@ class Runner:
             if not dry:
                 # Before the run: if it is interrupted, tables have rows of it nevertheless.
                 write_state(project, {**read_state(project), "made": before_run(project)})
-            failures = run_in_thread(lambda: _run_flows(found, refreshed, states, on_state, dry=dry))
+            reasons = run_in_thread(lambda: _run_flows(found, refreshed, states, on_state, dry=dry))
             if not dry:
                 # In this thread: after Ctrl-C there is no result to save.
-                _note(project, found, states, failures, refreshed)
-        return Outcome(found.flows, states, failures, tuple(refreshed))
+                _note(project, found, states, reasons, refreshed)
+        return Outcome(found.flows, states, reasons, tuple(refreshed))
 
     def _define(self, spark: Any, full_refresh: Collection[str]) -> Definitions:
         try:
@@ -384,8 +379,9 @@ class Runner:
 
 def _run_flows(
     found: Definitions, refreshed: Collection[str], states: dict[str, str], on_state: OnState | None, *, dry: bool
-) -> tuple[Failure, ...]:
-    failures: dict[str, Failure] = {}
+) -> dict[str | None, str]:
+    """Run the flows, and keep their states; returns why flows failed."""
+    reasons: dict[str | None, str] = {}
     try:
         for message in found.run(refreshed, dry=dry):
             event = flow_event(message)
@@ -395,25 +391,24 @@ def _run_flows(
             if on_state is not None:
                 on_state(event.flow, event.state)
             if event.state == FAILED:
-                failures[event.flow] = Failure(event.flow, event.error or str(failures.get(event.flow, "failed")))
+                reasons[event.flow] = event.error or reasons.get(event.flow, "failed")
     except Exception as error:  # noqa: BLE001 - see below
         # Spark's exceptions do not name the flow; its events did.
-        if not failures:
-            return (Failure(None, reason(str(error))),)
-    return tuple(failures.values())
+        if not reasons:
+            return {None: reason(str(error))}
+    return reasons
 
 
 def _note(
     project: Project,
     found: Definitions,
     states: Mapping[str, str],
-    failures: Collection[Failure],
+    reasons: Mapping[str | None, str],
     refreshed: Collection[str],
 ) -> None:
     """Save the result for `status` and for the next run."""
     state, at = read_state(project), now_text()
     known = state.get("flows", {})
-    errors = {failure.flow: failure.reason for failure in failures}
     flows = {}
     for flow, target in found.flows.items():
         did_run = states.get(flow, _NOT_RUN[0]) not in _NOT_RUN
@@ -421,12 +416,12 @@ def _note(
         flows[flow] = {
             "target": target,
             "ran": at if did_run else kept.get("ran"),
-            "error": errors.get(flow) if did_run else kept.get("error"),
+            "error": reasons.get(flow) if did_run else kept.get("error"),
         }
     # Spark empties refreshed tables before it queues the first flow, unless it cannot resolve them.
     has_begun = any(state != FAILED for state in states.values())
     made = after_run(project, refreshed if has_begun else ())
-    write_state(project, {"at": at, "error": errors.get(None), "flows": flows, "made": made})
+    write_state(project, {"at": at, "error": reasons.get(None), "flows": flows, "made": made})
 
 
 @contextmanager
