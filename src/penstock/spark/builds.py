@@ -194,36 +194,6 @@ def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterato
             raise
 
 
-class RoundSize:
-    """How many messages one round builds: all of them, until a round meets the limit of a job."""
-
-    def __init__(self, messages: int) -> None:
-        self.messages = messages
-        self._limit: LimitExceeded | None = None
-
-    @property
-    def task_messages_min(self) -> int:
-        return TASK_MESSAGES_MIN if self._limit is None else 1
-
-    def shrink(self, start: BuildStart, results: Sequence[TaskResult], limit: LimitExceeded) -> None:
-        """A round met a limit: the next one is at most half as large."""
-        half, last = (start.head - start.source) // 2, results[-1].progress
-        fit = last.fit if last.full is not None else _messages_that_fit(limit, results)
-        self._limit, self.messages = limit, max(1, min(half, int(fit * ROOM_SHARE) or half))
-
-    def grow(self, start: BuildStart, results: Sequence[TaskResult]) -> None:
-        """All of a round was staged: the next one may be larger, if there was room left."""
-        if self._limit is not None and results:
-            fit = int(_messages_that_fit(self._limit, results) * ROOM_SHARE)
-            self.messages = max(1, min(2 * (start.head - start.source), fit))
-
-
-def _messages_that_fit(limit: LimitExceeded, results: Sequence[TaskResult]) -> int:
-    messages = sum(one.progress.source - one.first for one in results)
-    units, size = sum(one.progress.units for one in results), sum(one.progress.size for one in results)
-    return messages_that_fit(limit, messages, units, size)
-
-
 class Build:
     """A build that has begun. `failed` counts the messages that failed so far."""
 
@@ -232,12 +202,14 @@ class Build:
         self._url = url
         self._start = start
         self._read = 0
+        self._round_messages = start.head - start.source
+        self._limit: LimitExceeded | None = None
+        """The limit of a job, once a round has met it."""
         self.failed = 0
 
     def run(self, spark: Session, progressed: Progressed, task_messages: int = TASK_MESSAGES_MAX) -> Outcome:
         """Run the function over all messages, and install the items."""
         head, start, done = self._start.head, self._start, None
-        size = RoundSize(head - start.source)
 
         def on_result(result: TaskResult) -> None:
             self._read += result.progress.source - result.first
@@ -246,9 +218,10 @@ class Build:
 
         while done is None or (done.error is None and done.end < head):
             self._read, self.failed = start.source - self._start.source, done.failed if done else 0
-            part = replace(start, head=min(head, start.source + size.messages))
-            plan = partial(plan_tasks, self._url, part, task_messages, messages_min=size.task_messages_min)
-            outcome = self._install_round(part, _run_round(spark, part, plan, on_result), size)
+            part = replace(start, head=min(head, start.source + self._round_messages))
+            least = TASK_MESSAGES_MIN if self._limit is None else 1
+            plan = partial(plan_tasks, self._url, part, task_messages, messages_min=least)
+            outcome = self._install_round(part, _run_round(spark, part, plan, on_result))
             if outcome is not None:
                 done = outcome if done is None else done.then(outcome)
                 if done.end < head:
@@ -257,7 +230,7 @@ class Build:
                         raise IteratorNotFound(start.iterator)
         return done
 
-    def _install_round(self, start: BuildStart, results: Sequence[TaskResult], size: RoundSize) -> Outcome | None:
+    def _install_round(self, start: BuildStart, results: Sequence[TaskResult]) -> Outcome | None:
         """Install a round. Returns None, and installs nothing, if the round was too large."""
         full = results[-1].progress.full if results else None
         try:
@@ -268,13 +241,24 @@ class Build:
             if error.limit not in STAGE_LIMITS or start.head - start.source <= 1:
                 raise
             self._store.drop(start.id)
-            size.shrink(start, results, error)
+            self._size_next_round(start, results, error)
             return None
-        if full is not None:
-            size.shrink(start, results, full)
-        else:
-            size.grow(start, results)
+        self._size_next_round(start, results, full)
         return outcome
+
+    def _size_next_round(self, start: BuildStart, results: Sequence[TaskResult], met: LimitExceeded | None) -> None:
+        """The next round is at most half as large if this one met a limit. Otherwise it grows if there was room."""
+        self._limit = met or self._limit
+        if self._limit is None or not results:
+            return
+        size, last = start.head - start.source, results[-1].progress
+        fit = last.fit
+        if last.full is None:
+            messages = sum(one.progress.source - one.first for one in results)
+            units, staged = sum(one.progress.units for one in results), sum(one.progress.size for one in results)
+            fit = messages_that_fit(self._limit, messages, units, staged)
+        room = int(fit * ROOM_SHARE)
+        self._round_messages = max(1, min(2 * size, room) if met is None else min(size // 2, room or size // 2))
 
 
 def plan_tasks(
