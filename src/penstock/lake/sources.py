@@ -80,9 +80,7 @@ class ErasedEvents(NamedTuple):
         if not self.streams:
             return False
         with place.opened(file.path) as data:
-            return self._may_name(pq.read_metadata(data))
-
-    def _may_name(self, metadata: Any) -> bool:
+            metadata = pq.read_metadata(data)
         groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
         bounds = [[_bounds(group.column(number)) for number in _COLUMNS] for group in groups]
         return any(

@@ -22,6 +22,7 @@ from penstock.errors import PenstockError, StageLost, StorageFailure, StoreInUse
 from penstock.files import created, is_shared, make_folder, sync_directory
 from penstock.history.source import SERVED
 from penstock.model import Installed, ProducerMark, Published, StagedUnit, Winner
+from penstock.model.chunks import chunked
 from penstock.store import Store, open_store
 from penstock.store.contract import Install, Operation, Placed, Publish, Result, Stage, Transaction, Unstage
 from penstock.store.sqlite.directory import STAGING
@@ -79,16 +80,7 @@ def open_stages(url: str, job: str) -> Stages:
 
 def requests_of(units: Iterable[Unit], size_of: Callable[[Unit], int]) -> Iterator[list[Unit]]:
     """Units in lists of the size of one request."""
-    request: list[Unit] = []
-    size = 0
-    for unit in units:
-        request.append(unit)
-        size += size_of(unit)
-        if size >= REQUEST_BYTES or len(request) >= REQUEST_UNITS:
-            yield request
-            request, size = [], 0
-    if request:
-        yield request
+    return chunked(units, size_of, REQUEST_BYTES, REQUEST_UNITS)
 
 
 class ServedStages(Stages):
