@@ -173,7 +173,14 @@ def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
     target.advice = "restore a lake to a new place: name another"
     with system_errors(target.shown), ExitStack() as held:
         target.look()
-        manifest = _held(place, held)
+        manifest = read_manifest(place)
+        try:
+            held.enter_context(place.lock("restore"))
+        except StoreError:
+            # A lake that is read-only does not change.
+            pass
+        else:
+            manifest = recover(place)
         place.check_inside(file.path for file in manifest.files)
         with target:
             with closing(target.filling()) as store, stage("restoring") as progressed:
@@ -184,17 +191,6 @@ def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
             target.swap()
     erased = manifest.head - manifest.rows
     return RestoredLake(manifest.rows, erased, len(manifest.files), manifest.timeline + 1, manifest.store)
-
-
-def _held(place: LakePlace, held: ExitStack) -> Manifest:
-    """Lock a lake; its manifest."""
-    manifest = read_manifest(place)
-    try:
-        held.enter_context(place.lock("restore"))
-    except StoreError:
-        # A lake that is read-only does not change.
-        return manifest
-    return recover(place)
 
 
 # -- filling

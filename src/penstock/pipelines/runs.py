@@ -26,17 +26,8 @@ from typing import Any, Final, NamedTuple
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.files import is_shared, make_folder
 from penstock.model.times import now_text
-from penstock.pipelines.integrity import (
-    BRONZE,
-    JUDGED,
-    QUARANTINE,
-    after_run,
-    before_run,
-    check_changes,
-    check_integrity,
-    refreshed_with,
-    with_judged,
-)
+from penstock.pipelines import integrity
+from penstock.pipelines.integrity import BRONZE, JUDGED, QUARANTINE
 from penstock.pipelines.projects import Project, read_project
 from penstock.pipelines.state import lock_project, read_state, write_state
 from penstock.spark.sessions import OWNER_ALONE, UMASK, late_session, run_in_thread
@@ -245,19 +236,13 @@ def load_definitions(project: Project, spark: Any, conf: Mapping[str, str]) -> D
     settings = {name: conf.get(name, value) for name, value in spec.configuration.items()}
     graph = create_dataflow_graph(spark, spec.catalog, spec.database, settings)
     found = Definitions(spark, graph, spec.storage)
-    with _no_bytecode():
-        register_definitions(project.spec, _registry(found), spec, spark, graph)
-    return found
-
-
-@contextmanager
-def _no_bytecode() -> Iterator[None]:
-    """Write no bytecode: it has the time of a file in seconds, so Python might miss an edit between two rounds."""
+    # Bytecode has the time of a file in seconds, so Python might miss an edit between two rounds.
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        yield
+        register_definitions(project.spec, _registry(found), spec, spark, graph)
     finally:
         sys.dont_write_bytecode = kept
+    return found
 
 
 @contextmanager
@@ -344,16 +329,16 @@ class Runner:
     ) -> Outcome:
         """Run all flows once, or only check whether they can run. Raises InvalidRequest if the project has an error."""
         self._project = project = read_project(self._project.folder)
-        refreshed = with_judged(project, refreshed_with(project, full_refresh))
-        check_changes(project, refreshed)
+        refreshed = integrity.with_judged(project, integrity.refreshed_with(project, full_refresh))
+        integrity.check_changes(project, refreshed)
         states: dict[str, str] = {}
         with self._connect() as spark:
             found = run_in_thread(lambda: self._define(spark, full_refresh))
             refreshed = [table for table in refreshed if table in found.outputs]
-            check_integrity(project, refreshed, found.outputs)
+            integrity.check_integrity(project, refreshed, found.outputs)
             if not dry:
                 # Before the run: if it is interrupted, tables have rows of it nevertheless.
-                write_state(project, {**read_state(project), "made": before_run(project)})
+                write_state(project, {**read_state(project), "made": integrity.before_run(project)})
             reasons = run_in_thread(lambda: _run_flows(found, refreshed, states, on_state, dry=dry))
             if not dry:
                 # In this thread: after Ctrl-C there is no result to save.
@@ -420,7 +405,7 @@ def _note(
         }
     # Spark empties refreshed tables before it queues the first flow, unless it cannot resolve them.
     has_begun = any(state != FAILED for state in states.values())
-    made = after_run(project, refreshed if has_begun else ())
+    made = integrity.after_run(project, refreshed if has_begun else ())
     write_state(project, {"at": at, "error": reasons.get(None), "flows": flows, "made": made})
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import cbor2
 
@@ -75,6 +75,10 @@ def open_stages(url: str, job: str) -> Stages:
     """The stages of a job in the store that a URL names."""
     if url.startswith(SERVED):
         return ServedStages(url, job)
+    return open_direct_stages(url, job)
+
+
+def open_direct_stages(url: str, job: str) -> "StoreStages | FileStages":
     return FileStages(url, job) if url.startswith(SQLITE) else StoreStages(url, job)
 
 
@@ -230,8 +234,8 @@ class FileStages(Stages):
             # Its executor may have another file system than the driver.
             raise StageLost(self._job, winner.part, winner.units, 0)
         with path.open("rb") as file:
-            while data := _unit_data(file):
-                yield StagedUnit(*cbor2.loads(data))
+            while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+                yield StagedUnit(*cbor2.loads(file.read(*_LENGTH.unpack(head))))
 
     def drop(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -240,8 +244,3 @@ class FileStages(Stages):
 
     def close(self) -> None:
         pass
-
-
-def _unit_data(file: IO[bytes]) -> bytes:
-    head = file.read(_LENGTH.size)
-    return file.read(*_LENGTH.unpack(head)) if len(head) == _LENGTH.size else b""
