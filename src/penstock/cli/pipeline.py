@@ -28,7 +28,7 @@ from penstock.terminal import print_error
 
 if TYPE_CHECKING:
     from penstock.pipelines.projects import Project
-    from penstock.pipelines.runs import Outcome, Runner
+    from penstock.pipelines.runs import RoundOutcome, Runner
     from penstock.pipelines.status import RowCounts
 
 INTERVAL_S: Final = 10.0
@@ -165,7 +165,7 @@ def _say(flow: str, state: str) -> None:
         remark(f"{flow}: {state.lower()}")
 
 
-def _conclude(outcome: "Outcome") -> None:
+def _conclude(outcome: "RoundOutcome") -> None:
     if outcome.failures:
         for failure in outcome.failures[:-1]:
             print_error(str(without_password(str(failure))))

@@ -16,7 +16,7 @@ from penstock.lake.manifests import MANIFEST, Manifest, encode
 from penstock.lake.parquet import FileContents, encode_file
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
 from penstock.lake.slices import read_rows, read_slices
-from penstock.lake.sources import ErasedEvents, Source, check_source, erased_since, look, timelines
+from penstock.lake.sources import ErasedEvents, LakeSource, check_source, erased_since, look, timelines
 from penstock.model import PositionRange
 from penstock.model.times import now_text
 from penstock.spark.parallel import Session
@@ -95,7 +95,9 @@ class Archiver:
         is_same = (source.identity, source.head) == (known.identity, known.head)
         return is_same and source.erasures <= known.erasures
 
-    def _follow(self, lake: LakeWriter, source: Source, progressed: Progressed, is_ending: Callable[[], bool]) -> int:
+    def _follow(
+        self, lake: LakeWriter, source: LakeSource, progressed: Progressed, is_ending: Callable[[], bool]
+    ) -> int:
         """Rewrite files whose events were erased, and archive new events; returns how many files were rewritten."""
         known = lake.manifest
         is_behind = source.erasures > known.erasures

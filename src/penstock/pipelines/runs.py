@@ -302,7 +302,7 @@ FORMER: Final = (
 _NOT_RUN: Final = ("SKIPPED", "EXCLUDED")
 
 
-class Outcome(NamedTuple):
+class RoundOutcome(NamedTuple):
     """The result of a round: flows and their targets, their last states, why flows failed, and refreshed tables."""
 
     flows: Mapping[str, str]
@@ -326,7 +326,7 @@ class Runner:
 
     def round(
         self, full_refresh: Collection[str] = (), *, on_state: OnState | None = None, dry: bool = False
-    ) -> Outcome:
+    ) -> RoundOutcome:
         """Run all flows once, or only check whether they can run. Raises InvalidRequest if the project has an error."""
         self._project = project = read_project(self._project.folder)
         refreshed = integrity.with_judged(project, integrity.refreshed_with(project, full_refresh))
@@ -343,7 +343,7 @@ class Runner:
             if not dry:
                 # In this thread: after Ctrl-C there is no result to save.
                 _note(project, found, states, reasons, refreshed)
-        return Outcome(found.flows, states, reasons, tuple(refreshed))
+        return RoundOutcome(found.flows, states, reasons, tuple(refreshed))
 
     def _define(self, spark: Any, full_refresh: Collection[str]) -> Definitions:
         try:

@@ -139,7 +139,7 @@ def open_build_store(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> It
 # -- the build
 
 
-class Outcome(NamedTuple):
+class BuildOutcome(NamedTuple):
     """The result of a build: it read the messages from `start` to before `end` and installed their items.
 
     In a map, `failed` messages failed, the first of them with `failure`. In a filter or a reduce, `error` stopped the
@@ -160,7 +160,7 @@ class Outcome(NamedTuple):
     def messages(self) -> int:
         return self.end - self.start.source
 
-    def then(self, following: "Outcome") -> "Outcome":
+    def then(self, following: "BuildOutcome") -> "BuildOutcome":
         """Both rounds as one."""
         added = self.installed.added + following.installed.added
         first = following if self.failure is None or following.error is not None else self
@@ -175,7 +175,7 @@ class Outcome(NamedTuple):
 
 
 @contextmanager
-def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterator["Build"]:
+def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterator["SparkBuild"]:
     """A build of the messages that there are now. If the block raises, what was staged is dropped.
 
     Raises IteratorNotFound, and installs nothing, if the iterator does not exist or was deleted or recreated meanwhile.
@@ -185,7 +185,7 @@ def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterato
     with open_build_store(url, name, lua) as store:
         start = store.begin()
         try:
-            yield Build(store, url, start)
+            yield SparkBuild(store, url, start)
         except BaseException:
             # What cannot be dropped now expires later.
             with suppress(PenstockError):
@@ -193,7 +193,7 @@ def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterato
             raise
 
 
-class Build:
+class SparkBuild:
     """A build that has begun. `failed` counts the messages that failed so far."""
 
     def __init__(self, store: BuildStore, url: str, start: BuildStart) -> None:
@@ -206,7 +206,7 @@ class Build:
         """The limit of a job, once a round has met it."""
         self.failed = 0
 
-    def run(self, spark: Session, progressed: Progressed, task_messages: int = TASK_MESSAGES_MAX) -> Outcome:
+    def run(self, spark: Session, progressed: Progressed, task_messages: int = TASK_MESSAGES_MAX) -> BuildOutcome:
         """Run the function over all messages, and install the items."""
         head, start, done = self._start.head, self._start, None
 
@@ -229,7 +229,7 @@ class Build:
                         raise IteratorNotFound(start.iterator)
         return done
 
-    def _install_round(self, start: BuildStart, results: Sequence[TaskResult]) -> Outcome | None:
+    def _install_round(self, start: BuildStart, results: Sequence[TaskResult]) -> BuildOutcome | None:
         """Install a round. Returns None, and installs nothing, if the round was too large."""
         full = results[-1].progress.full if results else None
         try:
@@ -303,14 +303,14 @@ def _run_round(
     return results
 
 
-def _install(store: BuildStore, start: BuildStart, results: Sequence[TaskResult]) -> Outcome:
+def _install(store: BuildStore, start: BuildStart, results: Sequence[TaskResult]) -> BuildOutcome:
     if not results:
-        return Outcome(start, start.source, 0, Installed(start.items, 0, start.source))
+        return BuildOutcome(start, start.source, 0, Installed(start.items, 0, start.source))
     last = results[-1].progress
     winners = [Winner(one.number, one.attempt, one.progress.units) for one in results if one.progress.units]
     is_reduce = start.kind == IteratorKind.REDUCE
     installed = store.install(start, last.source, winners, last.state if is_reduce else None)
-    outcome = Outcome(start, last.source, sum(one.progress.items for one in results), installed)
+    outcome = BuildOutcome(start, last.source, sum(one.progress.items for one in results), installed)
     failure = next((one.progress.failure for one in results if one.progress.failure is not None), None)
     first = last.error or failure
     if first is None or first.message is None:
