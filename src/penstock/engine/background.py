@@ -73,19 +73,16 @@ class SpaceKeeper(BackgroundTask):
         self._context = context
 
     async def _turn(self) -> None:
-        try:
-            await self._give_back()
-        except PenstockError as error:
-            log.warning("free space was not given back; the server tries again later: %s", error)
-
-    async def _give_back(self) -> None:
         before: int | None = None
         while True:
-            (left,) = await self._context.write(Transaction((GiveBack(STEP_BYTES_MAX),)))
+            try:
+                (left,) = await self._context.write(Transaction((GiveBack(STEP_BYTES_MAX),)))
+            except PenstockError as error:
+                return log.warning("free space was not given back; the server tries again later: %s", error)
             assert isinstance(left, int)
             # Appends may use the space meanwhile, or readers keep the file from shrinking: then stop.
             if not left or (before is not None and left >= before):
-                return
+                return None
             before = left
             await asyncio.sleep(GIVE_BACK_PAUSE_S)
 
@@ -105,24 +102,19 @@ class Eraser(BackgroundTask):
         self.begin()
 
     async def _turn(self) -> None:
-        pause = await self._step()
-        if pause:
-            self.wake()
-            await asyncio.sleep(pause)
-
-    async def _step(self) -> float:
-        """Erase some records; the seconds until the next step, 0 if nothing is left."""
-        if not await self._context.others.may("erase"):
-            return ELSEWHERE_S
-        try:
-            (still_open,) = await self._context.write(Transaction((Erase(ERASE_RECORDS_MAX),)))
-        except PenstockError as error:
-            log.warning("deleted events are not erased yet; trying again: %s", error)
-            return ERASE_RETRY_S
-        if still_open:
-            return ERASE_PAUSE_S
-        self._space.wake()
-        return 0
+        pause_s = ELSEWHERE_S
+        if await self._context.others.may("erase"):
+            try:
+                (still_open,) = await self._context.write(Transaction((Erase(ERASE_RECORDS_MAX),)))
+            except PenstockError as error:
+                log.warning("deleted events are not erased yet; trying again: %s", error)
+                pause_s = ERASE_RETRY_S
+            else:
+                if not still_open:
+                    return self._space.wake()
+                pause_s = ERASE_PAUSE_S
+        self.wake()
+        return await asyncio.sleep(pause_s)
 
 
 class Sealer(BackgroundTask):

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, get_origin
 
+from penstock import model
 from penstock.engine import iterator_jobs, jobs
 from penstock.engine.background import Eraser
 from penstock.engine.context import EngineContext, KeyedLocks, check_names
@@ -34,16 +35,7 @@ from penstock.errors import (
     WorkerDied,
 )
 from penstock.lua import LuaLimits
-from penstock.model import (
-    CreateIterator,
-    Done,
-    DropIterator,
-    Encoded,
-    ItemPage,
-    IteratorKind,
-    NextItems,
-    Over,
-)
+from penstock.model import ItemPage, IteratorKind, Over
 from penstock.settings import Settings
 from penstock.store.contract import (
     AddIterator,
@@ -143,7 +135,7 @@ class IteratorRequests:
 
     # -- which there are
 
-    async def create(self, request: CreateIterator) -> Done:
+    async def create(self, request: model.CreateIterator) -> model.Done:
         check_names(iterator=request.name)
         await self._lua.run(iterator_jobs.check_function, request.kind, request.function, self.limits)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
@@ -155,7 +147,7 @@ class IteratorRequests:
             self._add(iterator)
 
         await self._context.write(Transaction((operation,)), len(request.function), made)
-        return Done()
+        return model.Done()
 
     def _add(self, iterator: IteratorState) -> None:
         known = self._known.get(iterator.name)
@@ -170,14 +162,14 @@ class IteratorRequests:
         if iterator.indexed:
             self.builder.add(iterator)
 
-    async def drop(self, request: DropIterator) -> Done:
+    async def drop(self, request: model.DropIterator) -> model.Done:
 
         def gone(_results: list[Result]) -> None:
             self._remove(request.name)
             self._eraser.wake()
 
         await self._context.write(Transaction((DeleteIterator(request.log, request.name),)), written=gone)
-        return Done()
+        return model.Done()
 
     def rebuilt(self, iterators: Iterable[IteratorState]) -> None:
         """These restart, under new ids, because an event that they had read was erased."""
@@ -208,7 +200,7 @@ class IteratorRequests:
 
     # -- their items
 
-    async def next(self, request: NextItems, present: ItemPresenter | None) -> ItemPage:
+    async def next(self, request: model.NextItems, present: ItemPresenter | None) -> ItemPage:
         if not LAST <= request.ordinal <= ORDINAL_MAX:
             raise InvalidRequest("message id", f"is {request.ordinal}; it must be -1 or an ordinal")
         if request.count < 0:
@@ -217,7 +209,7 @@ class IteratorRequests:
             await self._look(request.iterator)
         iterator = self._find(request.iterator)
         if not request.count:
-            return ItemPage([], None if present is None else Encoded(0, present([])))
+            return ItemPage([], None if present is None else model.Encoded(0, present([])))
         wanted = PageRequest(request.ordinal, None, present)
         count = min(request.count, self._settings.page_events_max)
         while True:

@@ -9,35 +9,9 @@ from functools import partial
 from pickle import PickleBuffer
 from typing import Any, Final, NamedTuple, TypeVar
 
+from penstock import model
 from penstock.errors import EventNotFound, LogNotFound, NotCbor, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
-from penstock.model import (
-    ContextPage,
-    DeadLetterPage,
-    Encoded,
-    ErasureInfo,
-    ErasurePage,
-    Event,
-    EventFilter,
-    EventPage,
-    ListContexts,
-    ListDeadLetters,
-    ListErasures,
-    ListQueues,
-    ListStreams,
-    ListSubscriptions,
-    Names,
-    Over,
-    QueuePage,
-    ReadAll,
-    ReadEvent,
-    ReadRecords,
-    ReadStream,
-    RecordPage,
-    StoreStats,
-    StreamPage,
-    SubscriptionInfo,
-    SubscriptionPage,
-)
+from penstock.model import Encoded, Event, EventFilter, EventPage
 from penstock.store import Store
 from penstock.store.contract import (
     ITERATOR_CHAIN_MAX,
@@ -73,7 +47,7 @@ Listed = TypeVar("Listed", LogInfo, IteratorState)
 # --- plain reads ----------------------------------------------------------------------------------------------
 
 
-def read_stream(store: Store, request: ReadStream, limits: ReadLimits, present: Presenter | None) -> EventPage:
+def read_stream(store: Store, request: model.ReadStream, limits: ReadLimits, present: Presenter | None) -> EventPage:
     page = store.read_stream(
         request.context,
         request.stream,
@@ -95,7 +69,7 @@ def presented(events: list[Event], present: Presenter | None) -> tuple[list[Even
     return (events, None) if present is None else ([], Encoded(len(events), present(events)))
 
 
-def read_event(store: Store, request: ReadEvent, limits: ReadLimits, present: Presenter | None) -> EventPage:
+def read_event(store: Store, request: model.ReadEvent, limits: ReadLimits, present: Presenter | None) -> EventPage:
     """One event, or EventNotFound."""
     context, stream, sequence = request.context, request.stream, request.sequence
     page = store.read_stream(context, stream, sequence, sequence, limits)
@@ -104,59 +78,59 @@ def read_event(store: Store, request: ReadEvent, limits: ReadLimits, present: Pr
     return _page(Page(page.events, sequence + 1, True), present)
 
 
-def read_all(store: Store, request: ReadAll, limits: ReadLimits, present: Presenter | None) -> EventPage:
+def read_all(store: Store, request: model.ReadAll, limits: ReadLimits, present: Presenter | None) -> EventPage:
     wanted = EventFilter(request.context, request.filter, request.types)
     return _page(store.read_all(request.position, wanted, limits), present)
 
 
-def read_records(store: Store, request: ReadRecords, limits: ReadLimits) -> RecordPage:
+def read_records(store: Store, request: model.ReadRecords, limits: ReadLimits) -> model.RecordPage:
     """Records as they are stored. The reader checks them; long ones reach the server as views, without a copy."""
     page = store.read_records(request.position, EventFilter(request.context, request.filter), limits, checked=False)
     identity = store.identity()
     records: list[Any] = [
         PickleBuffer(one.data) if len(one.data) >= VIEW_BYTES_MIN else one.data for one in page.records
     ]
-    return RecordPage(identity.id, identity.timeline, records, page.next, page.end)
+    return model.RecordPage(identity.id, identity.timeline, records, page.next, page.end)
 
 
 def find_position(store: Store, wanted: EventFilter, ticks: int, start: int, limits: ReadLimits) -> Search:
     return store.find_position(wanted, ticks, limits, start)
 
 
-def list_contexts(store: Store, request: ListContexts, limit: int) -> ContextPage:
+def list_contexts(store: Store, request: model.ListContexts, limit: int) -> model.ContextPage:
     found = store.contexts(request.after, limit + 1)
-    return ContextPage(found[:limit], len(found) <= limit)
+    return model.ContextPage(found[:limit], len(found) <= limit)
 
 
-def list_streams(store: Store, request: ListStreams, limit: int) -> StreamPage:
+def list_streams(store: Store, request: model.ListStreams, limit: int) -> model.StreamPage:
     prefix = EventFilter(request.context, request.filter).prefix
     found = store.streams(request.context, prefix, request.after, limit + 1)
-    return StreamPage(found[:limit], len(found) <= limit)
+    return model.StreamPage(found[:limit], len(found) <= limit)
 
 
-def list_subscriptions(store: Store, request: ListSubscriptions, limit: int) -> SubscriptionPage:
+def list_subscriptions(store: Store, request: model.ListSubscriptions, limit: int) -> model.SubscriptionPage:
     found = store.subscriptions(request.after, limit + 1)
-    return SubscriptionPage(found[:limit], len(found) <= limit)
+    return model.SubscriptionPage(found[:limit], len(found) <= limit)
 
 
-def list_queues(store: Store, request: ListQueues, limit: int) -> QueuePage:
+def list_queues(store: Store, request: model.ListQueues, limit: int) -> model.QueuePage:
     found = store.queues(request.after, limit + 1)
-    return QueuePage(found[:limit], len(found) <= limit)
+    return model.QueuePage(found[:limit], len(found) <= limit)
 
 
-def list_dead_letters(store: Store, request: ListDeadLetters, limit: int) -> DeadLetterPage:
+def list_dead_letters(store: Store, request: model.ListDeadLetters, limit: int) -> model.DeadLetterPage:
     queue = lookup_queue(store, request.queue, request.context)
     found = store.dead_letters(queue.id, request.after, limit + 1)
-    return DeadLetterPage(found[:limit], len(found) <= limit)
+    return model.DeadLetterPage(found[:limit], len(found) <= limit)
 
 
-def list_erasures(store: Store, request: ListErasures, limit: int) -> ErasurePage:
+def list_erasures(store: Store, request: model.ListErasures, limit: int) -> model.ErasurePage:
     found = store.erasures(request.after, limit + 1)
-    return ErasurePage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
+    return model.ErasurePage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
 
 
-def erasure_info(erasure: Erasure) -> ErasureInfo:
-    return ErasureInfo(
+def erasure_info(erasure: Erasure) -> model.ErasureInfo:
+    return model.ErasureInfo(
         erasure.id,
         erasure.context,
         erasure.stream,
@@ -167,7 +141,7 @@ def erasure_info(erasure: Erasure) -> ErasureInfo:
     )
 
 
-def get_stats(store: Store) -> StoreStats:
+def get_stats(store: Store) -> model.StoreStats:
     return store.stats()
 
 
@@ -182,12 +156,12 @@ def check_messages(store: Store, log: str, messages: Sequence[bytes]) -> None:
         raise NotCbor(*found)
 
 
-def list_logs(store: Store) -> Names:
-    return Names([log.name for log in _whole_list(store.logs)])
+def list_logs(store: Store) -> model.Names:
+    return model.Names([log.name for log in _whole_list(store.logs)])
 
 
-def list_iterators(store: Store, log: str | None) -> Names:
-    return Names([iterator.name for iterator in _whole_list(partial(store.iterators, log))])
+def list_iterators(store: Store, log: str | None) -> model.Names:
+    return model.Names([iterator.name for iterator in _whole_list(partial(store.iterators, log))])
 
 
 def all_iterators(store: Store) -> list[IteratorState]:
@@ -264,7 +238,7 @@ class BatchRange(NamedTuple):
 class Fetched(NamedTuple):
     """A subscription and its next batch, if there is one; `next` is its position after that batch."""
 
-    subscription: SubscriptionInfo
+    subscription: model.SubscriptionInfo
     bounds: BatchRange | None
     next: int
     end: bool
@@ -330,7 +304,7 @@ def split_length(ticks: list[int], count: int, previous: int | None) -> int:
     return next(shorter, min(count + TIES_MAX, len(ticks)))
 
 
-def find_subscription(store: Store, number: int) -> SubscriptionInfo:
+def find_subscription(store: Store, number: int) -> model.SubscriptionInfo:
     """A subscription by its id, or SubscriptionNotFound."""
     found = store.subscription(number)
     if found is None:
@@ -338,7 +312,7 @@ def find_subscription(store: Store, number: int) -> SubscriptionInfo:
     return found
 
 
-def lookup_subscription(store: Store, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
+def lookup_subscription(store: Store, subscriber: str, context: str, filter: str) -> model.SubscriptionInfo | None:
     return store.find_subscription(subscriber, context, filter)
 
 
@@ -408,7 +382,7 @@ def chain_of(store: Store, name: str) -> list[IteratorState]:
     chain: list[IteratorState] = []
     while len(chain) <= ITERATOR_CHAIN_MAX and (found := store.iterator(name)) is not None:
         chain.append(found)
-        if found.over != Over.ITERATOR:
+        if found.over != model.Over.ITERATOR:
             break
         name = found.log
     return chain

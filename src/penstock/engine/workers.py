@@ -12,9 +12,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, cast
 
@@ -56,17 +55,15 @@ Job = Callable[..., Any]
 """A function of a module, called in the worker with its store and the arguments."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A job that waits for a worker. The pool pickles it when a worker is idle: a copy that waits would double the
     memory of a large request."""
 
-    __slots__ = ("answer", "arguments", "job", "since")
-
-    def __init__(self, job: Job, arguments: tuple[Any, ...], answer: asyncio.Future[Any]) -> None:
-        self.job = job
-        self.arguments = arguments
-        self.since = time.monotonic()
-        self.answer = answer
+    job: Job
+    arguments: tuple[Any, ...]
+    answer: asyncio.Future[Any]
+    since: float = field(default_factory=time.monotonic)
 
     def forget(self, _answer: asyncio.Future[Any]) -> None:
         """Drop the arguments of a job that the caller has given up: it may stay in the queue for long."""
@@ -106,15 +103,12 @@ class WorkerPool:
         self._alarm: asyncio.TimerHandle | None = None
         self._closing = False
         self._all_gone = asyncio.Event()
+        self.missing: list[str] = []
+        """Means of confinement that this system lacks, if the workers run Lua."""
 
     async def start(self) -> None:
         """Start all workers; they are ready when this returns."""
         await asyncio.gather(*(self._spawn() for _ in range(self._size)))
-
-    def start_soon(self) -> None:
-        """Start all workers; new jobs wait for them."""
-        for _ in range(self._size):
-            self._replace()
 
     @property
     def pids(self) -> list[int]:
@@ -180,12 +174,16 @@ class WorkerPool:
         if self._closing:
             return
         ours, theirs = socket.socketpair()
+        # The process begins with these signals blocked, and unblocks them itself.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
         try:
-            with theirs, _signals_held():
+            with theirs:
                 process = start_process(theirs.fileno(), self._niceness)
         except BaseException:
             ours.close()
             raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         worker = _Worker(self, process)
         # From here on it must end before the pool does.
         self._workers.add(worker)
@@ -196,18 +194,17 @@ class WorkerPool:
             process.kill()
             self._reap(worker)
             raise
-        await self._open(worker)
-
-    async def _open(self, worker: "_Worker") -> None:
-        if self._closing:
-            return
-        ready: asyncio.Future[Any] = self._loop.create_future()
-        opening = b"".join(frame(Opening(self._url, self.runs_lua)))
-        worker.begin(opening, ready, self._settings.worker_job_ms_max / 1000, _opening)
-        self._opened(await ready)
+        if not self._closing:
+            ready: asyncio.Future[Any] = self._loop.create_future()
+            opening = b"".join(frame(Opening(self._url, self.runs_lua)))
+            worker.begin(opening, ready, self._settings.worker_job_ms_max / 1000, _opening)
+            self._opened(await ready)
 
     def _opened(self, missing: list[str]) -> None:
         """Called with the means of confinement that a new worker lacks."""
+        if missing and not self.missing:
+            self.missing = missing
+            log.warning("Lua workers keep more rights than they need; this system lacks %s", ", ".join(missing))
 
     # -- what workers answer
 
@@ -264,7 +261,8 @@ class LatePool(WorkerPool):
         answer = super().run(job, *arguments)
         if not self._has_started:
             self._has_started = True
-            self.start_soon()
+            for _ in range(self._size):
+                self._replace()
         return answer
 
 
@@ -278,8 +276,6 @@ class LuaPool(LatePool):
         # worker is for what that cannot stop, and must not come first.
         job_ms_max = settings.worker_job_ms_max + JOB_CALLS * settings.iterator_call_ms_max
         super().__init__(url, replace(settings, worker_job_ms_max=job_ms_max), settings.lua_workers, counts)
-        self.missing: list[str] = []
-        """Means of confinement that this system lacks."""
         # The items of a page or a step with one that is too many, and the accumulators of its points.
         largest = max(settings.event_bytes_max, settings.iterator_result_bytes_max)
         self.answer_bytes_max = settings.page_bytes_max + STATES_MAX * largest + ANSWER_BYTES
@@ -297,21 +293,6 @@ class LuaPool(LatePool):
     def load(self, data: memoryview, job: Job) -> Any:
         """The answer to a job; an attacker inside the worker may have made it."""
         return load_answer(data, returned_by(job))
-
-    def _opened(self, missing: list[str]) -> None:
-        if missing and not self.missing:
-            self.missing = missing
-            log.warning("Lua workers keep more rights than they need; this system lacks %s", ", ".join(missing))
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """A process that starts here begins with these signals blocked, and unblocks them itself."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Worker(asyncio.BufferedProtocol):

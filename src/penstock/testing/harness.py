@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from penstock.engine.workers import Job, WorkerPool
 from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
 from penstock.model import Principal, Reply, Request
+from penstock.server import start, stop
 from penstock.settings import Settings, load
 from penstock.store import Store, open_reader, store_url
 from penstock.tcp import CloseReason, TcpServer
@@ -129,11 +130,7 @@ class Running:
         self.http: HttpGate | None = None
 
     async def start(self) -> None:
-        async with AsyncExitStack() as undo:
-            for part in (self.engine, self.mq, self.remits, self.res):
-                await part.start()
-                undo.push_async_callback(part.stop)
-            undo.pop_all()
+        await start(self.engine, self._gates())
 
     async def serve_http(self) -> str:
         """Start serving health and metrics, only when needed: this gate takes longest to stop. Returns its address."""
@@ -144,25 +141,18 @@ class Running:
         return self.http.address
 
     async def stop(self) -> None:
-        """Accept no more requests, answer those in flight, close."""
-        for gate in self._gates():
-            gate.refuse()
-        await self.engine.stop()
-        await self._stop_gates()
+        await stop(self.engine, self._gates())
 
     async def die(self) -> None:
         """Close without an answer to any request in flight."""
         self.engine.fall_silent()
         for server in (self.mq, self.remits, self.res):
             _cut(server)
-        await self._stop_gates()
+        await asyncio.gather(*(gate.stop() for gate in self._gates()))
         await self.engine.stop()
 
     def _gates(self) -> list[Gate]:
         return [self.mq, self.remits, self.res, *([] if self.http is None else [self.http])]
-
-    async def _stop_gates(self) -> None:
-        await asyncio.gather(*(gate.stop() for gate in self._gates()))
 
 
 def _cut(server: TcpServer[Any]) -> None:
