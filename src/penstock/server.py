@@ -54,12 +54,23 @@ async def serve(settings: Settings, ready: Ready) -> None:
     engine = Engine(store_address(settings), settings)
     gates = _gates(engine)
     await start(engine, gates)
-    _tune_garbage_collector()
+    # The process has just made everything that it keeps.
+    gc.collect()
+    gc.freeze()
+    # Requests and events are many, short-lived and without cycles: reference counts free them. The default of a
+    # look for cycles at every 700 new objects would only interrupt the loop, longest when most is under way.
+    gc.set_threshold(50_000, 20, 50)
     try:
         ready(" ".join(["penstock ready", *(f"{gate.name}={gate.address}" for gate in gates)]))
         await stopping.wait()
     finally:
-        await _stop_in_time(engine, gates)
+        allowed_ms = settings.shutdown_ms_max + CLOSING_MS_MAX
+        try:
+            async with asyncio.timeout(allowed_ms / 1000):
+                await stop(engine, gates)
+        except TimeoutError:
+            _end_now(f"could not finish within {allowed_ms} ms; ended with work unfinished", 1)
+        log.info("stopped")
 
 
 def _gates(engine: Engine) -> list[Gate]:
@@ -113,25 +124,6 @@ async def stop(engine: Engine, gates: Sequence[Gate]) -> None:
         gate.refuse()
     await engine.stop()
     await asyncio.gather(*(gate.stop() for gate in gates))
-
-
-async def _stop_in_time(engine: Engine, gates: Sequence[Gate]) -> None:
-    allowed_ms = engine.settings.shutdown_ms_max + CLOSING_MS_MAX
-    try:
-        async with asyncio.timeout(allowed_ms / 1000):
-            await stop(engine, gates)
-    except TimeoutError:
-        _end_now(f"could not finish within {allowed_ms} ms; ended with work unfinished", 1)
-    log.info("stopped")
-
-
-def _tune_garbage_collector() -> None:
-    # The process has just made everything that it keeps.
-    gc.collect()
-    gc.freeze()
-    # Requests and events are many, short-lived and without cycles: reference counts free them. The default of a
-    # look for cycles at every 700 new objects would only interrupt the loop, longest when most is under way.
-    gc.set_threshold(50_000, 20, 50)
 
 
 def _stop_event() -> asyncio.Event:

@@ -385,7 +385,7 @@ def refusal(
     yield begin
     if request.param == "fsync":
         request.getfixturevalue("postgres_server").set("fsync", "on")
-        until(lambda: engine.is_healthy and engine._store.refusal() is None)
+        until(lambda: engine.trouble is None and engine._store.refusal() is None)
 
 
 def until(condition: Callable[[], bool]) -> None:

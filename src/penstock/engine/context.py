@@ -18,6 +18,7 @@ from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest, PenstockError, ReaderBusy, ReaderTimeout
 from penstock.model import EventFilter, ProducerMark, Reply, Request, check_context, check_job, check_name, check_stream
 from penstock.settings import Settings
+from penstock.store import Store
 from penstock.store.contract import Operation, Outcome, ReadLimits, Result, Search, Transaction
 
 SCANNED_POSITIONS_MAX: Final = 4096
@@ -114,7 +115,8 @@ class EngineContext:
         """The first event at or after a time, or where the history ends."""
         start = 1
         while True:
-            search: Search = await self.pool.run(jobs.find_position, wanted, ticks, start, self.limits)
+            asked = (wanted, ticks, self.limits, start)
+            search: Search = await self.pool.run(jobs.ask_store, Store.find_position, *asked)
             if search.position is not None or search.end:
                 return search
             start = search.next

@@ -184,10 +184,6 @@ class Engine:
         await asyncio.to_thread(self._store.close)
 
     @property
-    def is_healthy(self) -> bool:
-        return self.trouble is None
-
-    @property
     def trouble(self) -> str | None:
         """Why appends cannot succeed now, as a sentence for operators; None if they can."""
         if self._closing:
@@ -307,7 +303,7 @@ class Engine:
             model.ListQueues: self._listing(jobs.list_queues),
             model.ListDeadLetters: self._listing(jobs.list_dead_letters),
             model.ListErasures: self._listing(jobs.list_erasures),
-            model.GetStats: plain(lambda _request: run(jobs.get_stats)),
+            model.GetStats: plain(lambda _request: run(jobs.ask_store, Store.stats)),
             model.RegisterSubscriptions: plain(subscriptions.register),
             model.FetchSubscription: subscriptions.fetch,
             model.ProgressSubscription: plain(subscriptions.progress),

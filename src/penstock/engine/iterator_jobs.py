@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import takewhile
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import cbor2
 
@@ -27,7 +27,7 @@ from penstock.engine.jobs import list_iterators
 from penstock.engine.worker_protocol import answer_and_leave
 from penstock.errors import FunctionFailed, FunctionTimedOut, IteratorNotFound, LogNotFound
 from penstock.lua import LuaLimits, Program, RunResult
-from penstock.model import Encoded, Event, ItemPage, IteratorKind, IteratorSummary, LogSummary, Over
+from penstock.model import BuildStart, Encoded, Event, ItemPage, IteratorKind, IteratorSummary, LogSummary, Over
 from penstock.model.times import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
 from penstock.store import Store
 from penstock.store.contract import LOG_CONTEXT, IteratorState, ReadLimits, WriteOutput
@@ -154,19 +154,6 @@ Leave = Callable[[Any], object]
 """Sends the answer of a step that hangs, and ends the process."""
 
 
-class Function(Protocol):
-    """A function in Lua and what it reads."""
-
-    @property
-    def log(self) -> str: ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def function(self) -> str: ...
-
-
 class Point(NamedTuple):
     """A place in an iterator's work: `source` messages have given `output` items.
 
@@ -211,7 +198,12 @@ class FunctionRun(ABC):
     """A step in progress. A subclass says what it does with the output."""
 
     def __init__(
-        self, iterator: Function, start: Point, step: StepLimits, read: Read, leave: Leave = answer_and_leave
+        self,
+        iterator: IteratorState | BuildStart,
+        start: Point,
+        step: StepLimits,
+        read: Read,
+        leave: Leave = answer_and_leave,
     ) -> None:
         self._function = iterator
         self._read = read

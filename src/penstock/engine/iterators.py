@@ -37,14 +37,7 @@ from penstock.errors import (
 from penstock.lua import LuaLimits
 from penstock.model import ItemPage, IteratorKind, Over
 from penstock.settings import Settings
-from penstock.store.contract import (
-    AddIterator,
-    DeleteIterator,
-    IteratorState,
-    ReadLimits,
-    Result,
-    Transaction,
-)
+from penstock.store.contract import AddIterator, DeleteIterator, IteratorState, ReadLimits, Result, Transaction
 
 PAGE_STEP_S_MAX: Final = 1.0
 """How long a Lua worker works on one page before other jobs get their turn."""

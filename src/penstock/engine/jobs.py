@@ -22,7 +22,6 @@ from penstock.store.contract import (
     Proposal,
     QueueState,
     ReadLimits,
-    Search,
 )
 from penstock.wire.remits.cbor import first_invalid
 
@@ -48,15 +47,8 @@ Listed = TypeVar("Listed", LogInfo, IteratorState)
 
 
 def read_stream(store: Store, request: model.ReadStream, limits: ReadLimits, present: Presenter | None) -> EventPage:
-    page = store.read_stream(
-        request.context,
-        request.stream,
-        request.from_sequence,
-        request.to_sequence,
-        limits,
-        request.backward,
-    )
-    return _page(page, present)
+    where = (request.context, request.stream, request.from_sequence, request.to_sequence)
+    return _page(store.read_stream(*where, limits, request.backward), present)
 
 
 def _page(page: Page, present: Presenter | None) -> EventPage:
@@ -93,8 +85,9 @@ def read_records(store: Store, request: model.ReadRecords, limits: ReadLimits) -
     return model.RecordPage(identity.id, identity.timeline, records, page.next, page.end)
 
 
-def find_position(store: Store, wanted: EventFilter, ticks: int, start: int, limits: ReadLimits) -> Search:
-    return store.find_position(wanted, ticks, limits, start)
+def ask_store(store: Store, method: Callable[..., Any], *arguments: Any) -> Any:
+    """What one method of the store, such as `Store.stats`, answers."""
+    return getattr(store, method.__name__)(*arguments)
 
 
 def list_contexts(store: Store, request: model.ListContexts, limit: int) -> model.ContextPage:
@@ -129,20 +122,8 @@ def list_erasures(store: Store, request: model.ListErasures, limit: int) -> mode
     return model.ErasurePage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
 
 
-def erasure_info(erasure: Erasure) -> model.ErasureInfo:
-    return model.ErasureInfo(
-        erasure.id,
-        erasure.context,
-        erasure.stream,
-        erasure.events,
-        erasure.requested,
-        erasure.finished,
-        erasure.damaged,
-    )
-
-
-def get_stats(store: Store) -> model.StoreStats:
-    return store.stats()
+def erasure_info(one: Erasure) -> model.ErasureInfo:
+    return model.ErasureInfo(one.id, one.context, one.stream, one.events, one.requested, one.finished, one.damaged)
 
 
 # --- logs -----------------------------------------------------------------------------------------------------
@@ -310,10 +291,6 @@ def find_subscription(store: Store, number: int) -> model.SubscriptionInfo:
     if found is None:
         raise SubscriptionNotFound(str(number))
     return found
-
-
-def lookup_subscription(store: Store, subscriber: str, context: str, filter: str) -> model.SubscriptionInfo | None:
-    return store.find_subscription(subscriber, context, filter)
 
 
 # --- queues ---------------------------------------------------------------------------------------------------

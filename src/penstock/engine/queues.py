@@ -245,11 +245,6 @@ def find_events(
     return EventsFound(queue, store.waiting(queue.id), events, page.next, page.end or page.next > last)
 
 
-def find_shared(store: Store, queue: int, first: int, last: int) -> list[model.Allocation]:
-    """The allocations of a queue between two positions: held, released, expired or dead."""
-    return store.shared_allocations(queue, first, last, QUEUE_ALLOCATIONS_MAX)
-
-
 class ReplayRequests:
     """Requests to deliver events of a queue again."""
 
@@ -281,7 +276,8 @@ class ReplayRequests:
             except QueueContended:
                 return model.Replayed(0, 0, waiting, is_full=True)
             return repeated
-        shared = await self._context.pool.run(find_shared, number, request.first, request.last)
+        asked = (number, request.first, request.last, QUEUE_ALLOCATIONS_MAX)
+        shared = await self._context.pool.run(jobs.ask_store, Store.shared_allocations, *asked)
         runs = runs_of(found.events, shared, self._context.limits.bytes_max)
         if not runs and request.mark is None:
             return model.Replayed(0, len(found.events), waiting)

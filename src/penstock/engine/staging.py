@@ -36,11 +36,8 @@ class StagingRequests:
         self._context = context
 
     async def stage(self, request: model.StageEvents) -> model.StagesTaken:
-        self._context.disk.check()
         check_names(job=request.job)
-        check_attempt(request.part, request.attempt, request.number)
-        if len(request.units) > REQUEST_UNITS_MAX:
-            raise LimitExceeded("request_units_max", len(request.units), REQUEST_UNITS_MAX)
+        check_stage(self._context, request, len(request.units))
         size, settings = sum(map(size_of, request.units)), self._context.settings
         if request.units:
             if size > (largest := REQUEST_BYTES_MAX + settings.event_bytes_max):
@@ -68,11 +65,14 @@ class StagingRequests:
         return model.Done()
 
 
-def check_attempt(part: int, attempt: str, number: int) -> None:
-    """Raise InvalidRequest for an invalid part, attempt or number."""
-    check_names(attempt=attempt)
-    if part < 0 or number < 0:
+def check_stage(context: EngineContext, request: model.StageEvents | model.StageOutput, units: int) -> None:
+    """Raise an error if the disk is full, or for an invalid part, attempt or number, or too many units."""
+    context.disk.check()
+    check_names(attempt=request.attempt)
+    if request.part < 0 or request.number < 0:
         raise InvalidRequest("part and number", "are never below 0")
+    if units > REQUEST_UNITS_MAX:
+        raise LimitExceeded("request_units_max", units, REQUEST_UNITS_MAX)
 
 
 def check_winners(winners: Sequence[model.Winner]) -> None:
@@ -118,11 +118,8 @@ class BuildRequests:
         return model.Found(await self._context.pool.run(find_message, request.iterator, request.id, request.ordinal))
 
     async def stage(self, request: model.StageOutput) -> model.Done:
-        self._context.disk.check()
         job, settings = _job(request.id), self._context.settings
-        check_attempt(request.part, request.attempt, request.number)
-        if len(request.chunks) > REQUEST_UNITS_MAX:
-            raise LimitExceeded("request_units_max", len(request.chunks), REQUEST_UNITS_MAX)
+        check_stage(self._context, request, len(request.chunks))
         if (size := sum(map(len, request.chunks))) > settings.commit_bytes_max:
             raise LimitExceeded("commit_bytes_max", size, settings.commit_bytes_max)
         units: tuple[model.StagedUnit, ...] = await self._context.pool.run(units_of, request.chunks)
@@ -191,21 +188,15 @@ def start_of(store: Store, name: str, lua: LuaLimits) -> model.BuildStart:
 def read_messages(store: Store, name: str, number: int, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
     """The messages that an iterator reads, from an ordinal on."""
     found = iterator_jobs.find_iterator(store, name, number)
-    return (
-        iterator_jobs.read_source(store, found, ordinal, limits)
-        if ordinal < iterator_jobs.count_messages(store, found)
-        else []
-    )
+    is_there = ordinal < iterator_jobs.count_messages(store, found)
+    return iterator_jobs.read_source(store, found, ordinal, limits) if is_there else []
 
 
 def find_message(store: Store, name: str, number: int, ordinal: int) -> int | None:
     """Where in the history the event of a message is, if it has one."""
     found = iterator_jobs.find_iterator(store, name, number)
-    return (
-        iterator_jobs.message_position(store, found, ordinal)
-        if ordinal < iterator_jobs.count_messages(store, found)
-        else None
-    )
+    is_there = ordinal < iterator_jobs.count_messages(store, found)
+    return iterator_jobs.message_position(store, found, ordinal) if is_there else None
 
 
 def units_of(_store: Store, chunks: Sequence[bytes]) -> tuple[model.StagedUnit, ...]:

@@ -15,6 +15,7 @@ from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContex
 from penstock.engine.jobs import Presenter
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
 from penstock.model import EventFilter, SubscriptionInfo
+from penstock.store import Store
 from penstock.store.contract import Progress, Register, SetBookmark, Transaction
 
 PENDING_MAX: Final = 100_000
@@ -64,7 +65,7 @@ class SubscriptionRequests:
 
     async def _lookup(self, subscriber: str, wanted: EventFilter) -> SubscriptionInfo | None:
         found: SubscriptionInfo | None = await self._context.pool.run(
-            jobs.lookup_subscription, subscriber, wanted.context, wanted.prefix
+            jobs.ask_store, Store.find_subscription, subscriber, wanted.context, wanted.prefix
         )
         return found
 

@@ -52,12 +52,7 @@ class _Item(NamedTuple):
 
 class Writer:
     def __init__(
-        self,
-        store: Store,
-        loop: asyncio.AbstractEventLoop,
-        settings: Settings,
-        metrics: Metrics,
-        wakeups: Wakeups,
+        self, store: Store, loop: asyncio.AbstractEventLoop, settings: Settings, metrics: Metrics, wakeups: Wakeups
     ) -> None:
         self._store = store
         self._loop = loop

@@ -275,10 +275,7 @@ class Program:
         self._step = step
 
     def run(
-        self,
-        messages: Iterable[bytes],
-        state: bytes | None = None,
-        stuck: Callable[[RunResult], object] | None = None,
+        self, messages: Iterable[bytes], state: bytes | None = None, stuck: Callable[[RunResult], object] | None = None
     ) -> RunResult:
         """Run the function on messages, each one CBOR item, up to the first that fails.
 
@@ -382,8 +379,4 @@ def _run_reduce(step: Step, messages: Iterable[bytes], work: Work, limits: LuaLi
     return None
 
 
-_LOOPS: Final = {
-    IteratorKind.MAP: _run_map,
-    IteratorKind.FILTER: _run_filter,
-    IteratorKind.REDUCE: _run_reduce,
-}
+_LOOPS: Final = {IteratorKind.MAP: _run_map, IteratorKind.FILTER: _run_filter, IteratorKind.REDUCE: _run_reduce}

@@ -334,13 +334,7 @@ def format_value(name: str, value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
     if "_bytes" in name and isinstance(value, int):
-        return format_bytes(value)
-    return str(value)
-
-
-def format_bytes(value: int) -> str:
-    """Bytes in the largest unit that divides them."""
-    for suffix, unit in reversed(UNITS.items()):
-        if value and value % unit == 0:
-            return f"{value // unit}{suffix}"
+        for suffix, unit in reversed(UNITS.items()):
+            if value and value % unit == 0:
+                return f"{value // unit}{suffix}"
     return str(value)

@@ -54,23 +54,13 @@ def new_loop() -> asyncio.AbstractEventLoop:
     uvloop aborts the process when it closes a file that has the number of a standard one. So a process whose standard
     input or output is closed gets Python's loop.
     """
-    if not has_standard_files():
-        return asyncio.new_event_loop()
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415
-    except ImportError:
-        return asyncio.new_event_loop()
-    return new_event_loop()
-
-
-def has_standard_files() -> bool:
-    """Whether standard input, output and error are open."""
     try:
         for number in range(3):
             os.fstat(number)
-    except OSError:
-        return False
-    return True
+        from uvloop import new_event_loop  # noqa: PLC0415
+    except (OSError, ImportError):
+        return asyncio.new_event_loop()
+    return new_event_loop()
 
 
 def open_files_max() -> int:

@@ -63,7 +63,10 @@ class ThreadPool(WorkerPool):
         self._counts.jobs += 1
 
     def _do(self, job: Job, arguments: tuple[Any, ...]) -> Any:
-        reader = self._reader()
+        try:
+            reader = self._readers.get_nowait()
+        except Empty:
+            reader = open_reader(self._url)
         try:
             result = job(reader, *arguments)
         except BaseException as error:
@@ -76,12 +79,6 @@ class ThreadPool(WorkerPool):
         self._readers.put(reader)
         # Long records are PickleBuffers, as a worker sends them: a pickle makes bytes of them.
         return pickle.loads(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - our own
-
-    def _reader(self) -> Store:
-        try:
-            return self._readers.get_nowait()
-        except Empty:
-            return open_reader(self._url)
 
     async def close(self) -> None:
         self._closing = True
@@ -96,7 +93,8 @@ class ThreadedEngine(Engine):
 
     def __init__(self, url: str, settings: Settings) -> None:
         super().__init__(url, settings)
-        self._is_silent = False
+        self.is_silent = False
+        """Whether it answers no request any more; those in flight finish, or not."""
 
     def _table(self) -> Handlers:
         # The engine has created its components and started none of them.
@@ -111,12 +109,8 @@ class ThreadedEngine(Engine):
         return super().submit(principal, request, partial(self._answer, answer), present)
 
     def _answer(self, answer: Callable[[Reply | PenstockError], None], outcome: Reply | PenstockError) -> None:
-        if not self._is_silent:
+        if not self.is_silent:
             answer(outcome)
-
-    def fall_silent(self) -> None:
-        """Answer no request any more; those in flight finish, or not."""
-        self._is_silent = True
 
 
 class Running:
@@ -145,7 +139,7 @@ class Running:
 
     async def die(self) -> None:
         """Close without an answer to any request in flight."""
-        self.engine.fall_silent()
+        self.engine.is_silent = True
         for server in (self.mq, self.remits, self.res):
             _cut(server)
         await asyncio.gather(*(gate.stop() for gate in self._gates()))
