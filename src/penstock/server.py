@@ -33,7 +33,6 @@ Ready = Callable[[str], None]
 
 
 def run(settings: Settings, ready: Ready) -> int:
-    """Serve until a signal comes; the exit code."""
     log_to_stderr(settings.log_level)
     # The loop's thread and the writer take turns at the interpreter. By default a busy loop keeps the
     # writer waiting for 5 ms after every call into SQLite; see bench/appends.py. Only here: the process is ours.

@@ -28,16 +28,11 @@ def traced(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
     # Who has not imported it is in no span.
     if "opentelemetry.trace" not in sys.modules:
         return tuple(events)
-    fields = _current()
-    return tuple(_with(event, fields) for event in events) if fields else tuple(events)
-
-
-def _current() -> dict[str, str]:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
     fields: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(fields)
-    return fields
+    return tuple(_with(event, fields) for event in events) if fields else tuple(events)
 
 
 def _with(event: NewEvent, fields: dict[str, str]) -> NewEvent:

@@ -49,7 +49,6 @@ class BackgroundTask(ABC):
             self._task.cancel()
 
     def wake(self) -> None:
-        """Tell the task that there is work."""
         self._event.set()
 
     async def _work(self) -> None:
@@ -96,7 +95,6 @@ class Eraser(BackgroundTask):
         self._space = space
 
     def start(self, open_erasures: int) -> None:
-        """Begin, with what is left from before."""
         if open_erasures:
             self.wake()
         self.begin()
@@ -204,10 +202,8 @@ class Sealer(BackgroundTask):
 
 
 def block_start(position: int) -> int:
-    """The first position of the block of a position."""
     return position >> BLOCK_BITS << BLOCK_BITS
 
 
 def block_end(position: int) -> int:
-    """The last position of the block of a position."""
     return (((position >> BLOCK_BITS) + 1) << BLOCK_BITS) - 1

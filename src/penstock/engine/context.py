@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from penstock.engine import jobs
 from penstock.engine.coordination import OwnStore
@@ -151,34 +152,18 @@ class KeyedLocks:
 
     def __init__(self, wait_ms_max: int) -> None:
         self._wait_ms_max = wait_ms_max
-        self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}
+        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def turn(self, *keys: Hashable) -> AsyncIterator[None]:
         """Hold the locks of these keys. Raises ReaderTimeout when one is not free in time."""
+        # Always in one order, so that two requests for the same two keys cannot deadlock.
+        locks = [self._locks.setdefault(key, asyncio.Lock()) for key in sorted(set(keys), key=repr)]
         async with AsyncExitStack() as held:
-            # Always in one order, so that two requests for the same two keys cannot deadlock.
-            for key in sorted(set(keys), key=repr):
-                await held.enter_async_context(self._one(key))
+            for lock in locks:
+                try:
+                    async with asyncio.timeout(self._wait_ms_max / 1000):
+                        await held.enter_async_context(lock)
+                except TimeoutError:
+                    raise ReaderTimeout(self._wait_ms_max) from None
             yield
-
-    @asynccontextmanager
-    async def _one(self, key: Hashable) -> AsyncIterator[None]:
-        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
-        self._locks[key] = (lock, users + 1)
-        try:
-            try:
-                async with asyncio.timeout(self._wait_ms_max / 1000):
-                    await lock.acquire()
-            except TimeoutError:
-                raise ReaderTimeout(self._wait_ms_max) from None
-            try:
-                yield
-            finally:
-                lock.release()
-        finally:
-            users = self._locks[key][1] - 1
-            if users:
-                self._locks[key] = (lock, users)
-            else:
-                del self._locks[key]

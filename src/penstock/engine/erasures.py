@@ -140,8 +140,6 @@ RANGE_BYTES: Final = 16
 
 
 class ErasureRequests:
-    """Requests to erase events."""
-
     def __init__(self, context: EngineContext, iterators: IteratorRequests, eraser: Eraser) -> None:
         self._context = context
         self._iterators = iterators

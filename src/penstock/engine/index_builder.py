@@ -84,7 +84,6 @@ class IndexState:
 
     @property
     def lease(self) -> str:
-        """The name of the lease that its builder holds."""
         return f"iterator:{self.id}"
 
     @property
@@ -289,7 +288,6 @@ class Builder:
             self._pause(index)
 
     async def _advance(self, index: IndexState) -> None:
-        """Run one step over the new messages, and write its output."""
         growth = index.growth
         new_demands = index.new_demands()
         built: Built = await self._lua.run(iterator_jobs.build_index, index.name, index.id, self._step)

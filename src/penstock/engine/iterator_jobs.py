@@ -182,7 +182,6 @@ def check_function(_store: Store, kind: IteratorKind, function: str, lua: LuaLim
 
 @lru_cache(maxsize=PROGRAMS_MAX)
 def program_of(kind: IteratorKind, function: str, lua: LuaLimits) -> Program:
-    """A compiled function, cached."""
     return Program(kind, function, lua)
 
 
@@ -220,7 +219,6 @@ class FunctionRun(ABC):
 
     @property
     def is_late(self) -> bool:
-        """Whether the step's time is up."""
         return time.monotonic() > self._deadline
 
     def run_some(self, count: int) -> bool:
@@ -299,7 +297,6 @@ class Built(NamedTuple):
 
     @property
     def has_moved(self) -> bool:
-        """Whether there is anything to write."""
         return self.output.next_source != self.output.source
 
 
@@ -316,7 +313,6 @@ def look_at_index(store: Store, name: str, number: int) -> IndexProgress:
 
 
 def build_index(store: Store, name: str, number: int, step: StepLimits) -> Built:
-    """The output of an indexed iterator's next messages."""
     return _BuildRun(store, find_iterator(store, name, number), step).go()
 
 
@@ -466,19 +462,16 @@ class _PageRun(FunctionRun):
     def go(self) -> Paged:
         """Run until there is a page, an error, or no time left."""
         while not self._full and self.error is None and self.point.source < self._target and not self._late:
-            if not self.run_some(min(self._run_length(), self._target - self.point.source)):
+            # As many messages as the page lacks items; a few more for a filter.
+            count = self._wanted.ordinal + self.step.items_max - self.point.output
+            if self.kind == IteratorKind.FILTER:
+                count = max(count, MESSAGES_PER_RUN_MIN)
+            if self._wanted.ordinal == LAST or count > MESSAGES_PER_RUN:
+                count = MESSAGES_PER_RUN
+            if not self.run_some(min(count, self._target - self.point.source)):
                 break
             self._late = self.is_late
         return self.answer()
-
-    def _run_length(self) -> int:
-        """How many messages to run for the items that the page lacks; a few more for a filter."""
-        if self._wanted.ordinal == LAST:
-            return MESSAGES_PER_RUN
-        items = self._wanted.ordinal + self.step.items_max - self.point.output
-        if self.kind == IteratorKind.FILTER:
-            items = max(items, MESSAGES_PER_RUN_MIN)
-        return min(items, MESSAGES_PER_RUN)
 
     def take(self, ran: RunResult) -> None:
         self.messages += len(ran.outputs) + (ran.error is not None)

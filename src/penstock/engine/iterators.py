@@ -328,8 +328,6 @@ START: Final = Point()
 
 
 class Points:
-    """The points of all iterators, by the iterator's number."""
-
     def __init__(self, points_max: int, bytes_max: int) -> None:
         self._points_max = points_max
         self._bytes_max = bytes_max

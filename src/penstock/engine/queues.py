@@ -104,7 +104,6 @@ class QueueRequests:
         return contract.Acknowledge(queue.id, receipt.subscriber, receipt.first, receipt.last, strict=True)
 
     async def release(self, request: model.ReleaseQueue) -> model.Done:
-        """Release an allocation, and wake the consumers that wait."""
         check_names(queue=request.queue, subscriber=request.subscriber)
         queue = await self._lookup(request.queue, request.context)
         given = contract.Release(queue.id, request.subscriber, request.first, request.last, request.counts)
@@ -246,8 +245,6 @@ def find_events(
 
 
 class ReplayRequests:
-    """Requests to deliver events of a queue again."""
-
     def __init__(self, context: EngineContext) -> None:
         self._context = context
 

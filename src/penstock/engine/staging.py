@@ -30,8 +30,6 @@ WINNERS_MAX: Final = 50_000
 
 
 class StagingRequests:
-    """Requests of jobs that stage events and publish them."""
-
     def __init__(self, context: EngineContext) -> None:
         self._context = context
 
@@ -98,8 +96,6 @@ def check_units(_store: Store, units: Sequence[model.StagedUnit], event_bytes_ma
 
 
 class BuildRequests:
-    """Requests of builds."""
-
     def __init__(self, context: EngineContext, iterators: IteratorRequests) -> None:
         self._context = context
         self._iterators = iterators
@@ -186,7 +182,6 @@ def start_of(store: Store, name: str, lua: LuaLimits) -> model.BuildStart:
 
 
 def read_messages(store: Store, name: str, number: int, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-    """The messages that an iterator reads, from an ordinal on."""
     found = iterator_jobs.find_iterator(store, name, number)
     is_there = ordinal < iterator_jobs.count_messages(store, found)
     return iterator_jobs.read_source(store, found, ordinal, limits) if is_there else []

@@ -55,7 +55,6 @@ class Wakeups:
             self.wake_sealer()
 
     def wake_all(self, context: str | None = None) -> None:
-        """Wake all long polls, or those of one context."""
         for name, group in self._by_context.items():
             if context in (None, name):
                 for waiting in group.by_prefix.values():

@@ -86,8 +86,6 @@ def start_process(descriptor: int, niceness: int) -> Process:
 
 
 class WorkerPool:
-    """Runs jobs in worker processes."""
-
     runs_lua: ClassVar = False
 
     def __init__(self, url: str, settings: Settings, size: int, counts: PoolCounts, niceness: int = NICENESS) -> None:
@@ -112,7 +110,6 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """The worker processes, for monitoring."""
         return [worker.process.pid for worker in self._workers]
 
     def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
@@ -257,7 +254,6 @@ class LatePool(WorkerPool):
     _has_started = False
 
     def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
-        """Run a job in a worker; the first job starts the workers."""
         answer = super().run(job, *arguments)
         if not self._has_started:
             self._has_started = True

@@ -269,7 +269,6 @@ class MqClient(MqSession):
         return message
 
     def close(self, reason: Reason = Reason.CLIENT_CLOSING) -> None:
-        """Send the reason and close. Messages that were sent before still arrive, if the peer reads them."""
         super().close(reason)
 
     async def closed(self) -> Ending:

@@ -117,7 +117,6 @@ def read_file(path: Path | None, environ: Mapping[str, str]) -> Raw:
 
 
 def refuse_unknown(key: str, value: object, source: str) -> None:
-    """Raise for a key that is no setting, with a suggestion."""
     if key not in TABLE:
         near = difflib.get_close_matches(key.replace("-", "_").lower(), TABLE, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""

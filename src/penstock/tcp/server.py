@@ -64,7 +64,6 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def open_files_max() -> int:
-    """How many files this process may have open."""
     if sys.platform == "win32":
         return sys.maxsize
     import resource  # noqa: PLC0415
@@ -166,6 +165,12 @@ class TcpServer(ABC, Generic[S]):
         if self._server is not None:
             self._server.close()
 
+    def cut(self) -> None:
+        """Accept no more connections, and cut the open ones, as when a process is killed."""
+        self.refuse()
+        for session in list(self._sessions.values()):
+            session.cut(CloseReason.SHUTDOWN)
+
     async def stop(self) -> None:
         """Accept no more connections, end the open ones, and wait until they are gone."""
         self.refuse()
@@ -200,7 +205,6 @@ class TcpServer(ABC, Generic[S]):
     # -- called by sessions
 
     def opened(self, session: S) -> None:
-        """Accept or refuse a session."""
         refusal = self._refusal(session)
         if refusal is None:
             session.id = f"{self.name}-{next(self._numbers)}"

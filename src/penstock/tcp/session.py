@@ -64,8 +64,6 @@ class ReadHold:
 
 
 class CloseReason(StrEnum):
-    """Why a connection ended."""
-
     PEER = "the peer closed the connection"
     LOST = "the connection was lost"
     IDLE = "no byte came for too long"
@@ -217,14 +215,12 @@ class TcpSession(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """How much waits for the peer."""
         return self._transport.get_write_buffer_size()
 
     # -- reading
 
     @property
     def holds(self) -> int:
-        """Why it does not read."""
         return self._holds
 
     def hold(self, why: int) -> None:

@@ -30,7 +30,6 @@ from penstock.model import Principal, Reply, Request
 from penstock.server import start, stop
 from penstock.settings import Settings, load
 from penstock.store import Store, open_reader, store_url
-from penstock.tcp import CloseReason, TcpServer
 
 ANY_PORT: Final = "127.0.0.1:0"
 
@@ -141,21 +140,12 @@ class Running:
         """Close without an answer to any request in flight."""
         self.engine.is_silent = True
         for server in (self.mq, self.remits, self.res):
-            _cut(server)
+            server.cut()
         await asyncio.gather(*(gate.stop() for gate in self._gates()))
         await self.engine.stop()
 
     def _gates(self) -> list[Gate]:
         return [self.mq, self.remits, self.res, *([] if self.http is None else [self.http])]
-
-
-def _cut(server: TcpServer[Any]) -> None:
-    """Accept no more connections, and cut those that exist, as when a process is killed."""
-    server.refuse()
-    for info in server.sessions():
-        session = server.session(info.id)
-        if session is not None:
-            session.cut(CloseReason.SHUTDOWN)
 
 
 class Server:
