@@ -41,9 +41,13 @@ def run(settings: Settings, ready: Ready) -> int:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(serve(settings, ready))
     except BadSetting as error:
-        return complain(wrong_use(error), 2)
+        # A missing setting has no value to show.
+        return complain(error.reason if error.value is None else str(error), 2)
+    except StorageFailure as error:
+        # No request was sent, so nothing can be in doubt.
+        return complain(f"the store cannot be used: {error.reason}", 1)
     except PenstockError as error:
-        return complain(complaint(error), 1)
+        return complain(str(error), 1)
     return 0
 
 
@@ -146,19 +150,6 @@ def _end_now(message: str, code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-# --- what it says ---------------------------------------------------------------------------------------------
-
-
-def complaint(error: PenstockError) -> str:
-    """An error at the start of a server: no request was sent, so nothing can be in doubt."""
-    return f"the store cannot be used: {error.reason}" if isinstance(error, StorageFailure) else str(error)
-
-
-def wrong_use(error: BadSetting) -> str:
-    """A setting's error; a missing setting has no value to show."""
-    return str(error) if error.value is not None else error.reason
 
 
 def log_to_stderr(level: str) -> None:

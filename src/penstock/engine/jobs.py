@@ -6,6 +6,7 @@ A scan that does not come to an end in time answers what it has and where to go 
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import dropwhile, takewhile
 from pickle import PickleBuffer
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ from penstock.store.contract import (
     IteratorState,
     LogInfo,
     Page,
+    Progress,
     Proposal,
     QueueState,
     ReadLimits,
@@ -181,19 +183,6 @@ def _size(events: list[Event]) -> int:
     return sum(len(event.body) + len(event.headers or "") for event in events)
 
 
-class Pending(NamedTuple):
-    """A batch that was fetched before, without events that were erased since; and the time of its last event."""
-
-    events: list[Event]
-    encoded: Encoded | None
-    last_ticks: int | None
-
-
-def read_pending(store: Store, wanted: EventFilter, first: int, last: int, present: Presenter | None) -> Pending:
-    events = _range(store, wanted, first, last)
-    return Pending(*presented(events, present), events[-1].ticks if events else None)
-
-
 def _range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Event]:
     events: list[Event] = []
     while first <= last:
@@ -208,19 +197,43 @@ def _range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Eve
 # --- subscriptions --------------------------------------------------------------------------------------------
 
 
-class BatchRange(NamedTuple):
-    """The first and last position of a batch and the time of its last event."""
+class PendingBatch(NamedTuple):
+    """A batch that was handed out and not progressed yet: what it was read with, from where, and where it lies.
 
+    `shown` is the time it ended on when it was last handed out, which is another one once its end was erased. If
+    another server has handed it out, its end may be uncertain.
+    """
+
+    wanted: EventFilter
+    start: int
     first: int
     last: int
     last_ticks: int
+    shown: int
+    is_certain: bool = True
+
+    def progress(self, number: int, last_ticks: int, *, strict: bool) -> Progress:
+        return Progress(number, self.start, self.last + 1, last_ticks, strict)
+
+
+class PendingEvents(NamedTuple):
+    """The events of a pending batch, without those that were erased since, and the time of the last one."""
+
+    events: list[Event]
+    encoded: Encoded | None
+    last_ticks: int | None
+
+
+def read_pending(store: Store, batch: PendingBatch, present: Presenter | None) -> PendingEvents:
+    events = _range(store, batch.wanted, batch.first, batch.last)
+    return PendingEvents(*presented(events, present), events[-1].ticks if events else None)
 
 
 class Fetched(NamedTuple):
     """A subscription and its next batch, if there is one; `next` is its position after that batch."""
 
     subscription: model.SubscriptionInfo
-    bounds: BatchRange | None
+    batch: PendingBatch | None
     next: int
     end: bool
     events: list[Event]
@@ -235,9 +248,10 @@ def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: Pr
     found = gather(store, wanted, subscription.position, count + 1, limits)
     if not found.events:
         return Fetched(subscription, None, found.next, found.end, *presented([], present))
-    batch = _batch(store, wanted, found, count, subscription.last_ticks, limits)
-    bounds = BatchRange(batch[0].position, batch[-1].position, batch[-1].ticks)
-    return Fetched(subscription, bounds, bounds.last + 1, False, *presented(batch, present))
+    events = _batch(store, wanted, found, count, subscription.last_ticks, limits)
+    first, last = events[0], events[-1]
+    batch = PendingBatch(wanted, subscription.position, first.position, last.position, last.ticks, last.ticks)
+    return Fetched(subscription, batch, batch.last + 1, False, *presented(events, present))
 
 
 def _batch(
@@ -365,17 +379,7 @@ def chain_of(store: Store, name: str) -> list[IteratorState]:
     return chain
 
 
-class FetchedBatch(NamedTuple):
-    """A batch that another server has handed out, and whether its end is certain."""
-
-    wanted: EventFilter
-    start: int
-    first: int
-    last: int
-    is_certain: bool
-
-
-def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> FetchedBatch | None:
+def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> PendingBatch | None:
     """The batch of a subscription that ends on a time, as far as the store knows, or None.
 
     It begins where the subscription is, and ends on that time; the store does not know how many events were requested.
@@ -390,17 +394,11 @@ def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> Fe
     # As much as a batch can have, and the event behind it.
     limits = limits._replace(bytes_max=limits.bytes_max + TIES_BYTES_MAX)
     events = gather(store, wanted, found.position, limits.events_max + TIES_MAX + 1, limits).events
-    ending = _commit_run(events, ticks)
+    rest = list(dropwhile(lambda event: event.ticks != ticks, events))
+    # The first event of that time, and the following ones of its commit.
+    ending = list(takewhile(lambda event: (event.ticks, event.commit) == (ticks, rest[0].commit), rest))
     if not ending:
         return None
     is_certain = sum(event.ticks == ticks for event in events) == len(ending)
-    return FetchedBatch(wanted, found.position, events[0].position, ending[-1].position, is_certain)
-
-
-def _commit_run(events: list[Event], ticks: int) -> list[Event]:
-    """The first event of a time, and the following ones of its commit with the same time."""
-    start = next((index for index, event in enumerate(events) if event.ticks == ticks), len(events))
-    end = start
-    while end < len(events) and (events[end].ticks, events[end].commit) == (ticks, events[start].commit):
-        end += 1
-    return events[start:end]
+    last = ending[-1].position
+    return PendingBatch(wanted, found.position, events[0].position, last, ticks, ticks, is_certain)

@@ -7,12 +7,12 @@ of that batch by its time.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock import model
 from penstock.engine import jobs
 from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
-from penstock.engine.jobs import Presenter
+from penstock.engine.jobs import PendingBatch, Presenter
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
 from penstock.model import EventFilter, SubscriptionInfo
 from penstock.store import Store
@@ -25,26 +25,11 @@ NOWHERE: Final = 0
 """A position that no subscription is ever at."""
 
 
-class _Pending(NamedTuple):
-    """A fetched batch that was not progressed yet.
-
-    `shown` is the time it ended on when it was last handed out, which is another one once its end was erased.
-    """
-
-    wanted: EventFilter
-    start: int
-    bounds: jobs.BatchRange
-    shown: int
-
-    def progress(self, number: int, last_ticks: int, *, strict: bool) -> Progress:
-        return Progress(number, self.start, self.bounds.last + 1, last_ticks, strict)
-
-
 class SubscriptionRequests:
     def __init__(self, context: EngineContext) -> None:
         self._context = context
         self._locks = KeyedLocks(context.settings.reader_wait_ms_max)
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, PendingBatch] = {}
 
     async def register(self, request: model.RegisterSubscriptions) -> model.Registered:
         """Create or find subscriptions: all of a request or none."""
@@ -79,16 +64,15 @@ class SubscriptionRequests:
         number = request.subscription
         async with self._locks.turn(number):
             if (pending := await self._still_pending(number)) is not None:
-                wanted, first, last = pending.wanted, pending.bounds.first, pending.bounds.last
-                found: jobs.Pending = await self._context.pool.run(jobs.read_pending, wanted, first, last, present)
+                found: jobs.PendingEvents = await self._context.pool.run(jobs.read_pending, pending, present)
                 if found.last_ticks is not None:
                     self._pending[number] = pending._replace(shown=found.last_ticks)
-                    return Attempt(model.Batch(number, found.events, found.encoded), True, wanted)
+                    return Attempt(model.Batch(number, found.events, found.encoded), True, pending.wanted)
                 # All of it was erased meanwhile: there is nothing left to acknowledge.
-                await self._move(number, pending, pending.bounds.last_ticks)
+                await self._move(number, pending, pending.last_ticks)
             return await self._next(number, min(request.count, self._context.limits.events_max), present)
 
-    async def _still_pending(self, number: int) -> _Pending | None:
+    async def _still_pending(self, number: int) -> PendingBatch | None:
         """The fetched batch, unless another server has moved the subscription since."""
         pending = self._pending.get(number)
         if pending is None or not self._context.others.is_shared:
@@ -105,14 +89,14 @@ class SubscriptionRequests:
             found: jobs.Fetched = await self._context.pool.run(jobs.fetch, number, count, self._context.limits, present)
             info = found.subscription
             wanted = EventFilter(info.context, info.filter)
-            if found.bounds:
-                self._pending[info.id] = _Pending(wanted, info.position, found.bounds, found.bounds.last_ticks)
+            if found.batch:
+                self._pending[info.id] = found.batch
                 while len(self._pending) > PENDING_MAX:
                     del self._pending[next(iter(self._pending))]
             elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
                 await self._context.write(Transaction((Progress(number, info.position, found.next),)))
-            if found.bounds or found.end:
-                return Attempt(model.Batch(number, found.events, found.encoded), bool(found.bounds), wanted)
+            if found.batch or found.end:
+                return Attempt(model.Batch(number, found.events, found.encoded), bool(found.batch), wanted)
 
     async def progress(self, request: model.ProgressSubscription) -> model.Done:
         """Move past the pending batch if this is its time; otherwise do nothing."""
@@ -123,11 +107,11 @@ class SubscriptionRequests:
                 await self._move(number, pending, request.last_ticks)
         return model.Done()
 
-    async def _move(self, number: int, pending: _Pending, last_ticks: int) -> None:
+    async def _move(self, number: int, pending: PendingBatch, last_ticks: int) -> None:
         await self._context.write(Transaction((pending.progress(number, last_ticks, strict=False),)))
         self._forget(number, pending)
 
-    def _forget(self, number: int, pending: _Pending | None) -> None:
+    def _forget(self, number: int, pending: PendingBatch | None) -> None:
         """Forget this batch, but not a later one that is pending now."""
         if self._pending.get(number) is pending:
             self._pending.pop(number, None)
@@ -149,18 +133,16 @@ class SubscriptionRequests:
             for receipt, batch in zip(receipts, pending, strict=True):
                 self._forget(receipt.subscription, batch)
 
-    async def _fetched(self, number: int, last_ticks: int, *, strict: bool) -> _Pending | None:
+    async def _fetched(self, number: int, last_ticks: int, *, strict: bool) -> PendingBatch | None:
         """The fetched batch that ends on a time, if there is one; strict: only if that is certain."""
         pending = await self._still_pending(number)
         if pending is not None or not self._context.others.is_shared:
             # A client that has the batch from before or after an erasure identifies it by either time.
-            is_it = pending is not None and last_ticks in (pending.bounds.last_ticks, pending.shown)
+            is_it = pending is not None and last_ticks in (pending.last_ticks, pending.shown)
             return pending if is_it else None
         asked = (number, last_ticks, self._context.limits)
-        found: jobs.FetchedBatch | None = await self._context.pool.run(jobs.batch_until, *asked)
-        if found is None or (strict and not found.is_certain):
-            return None
-        return _Pending(found.wanted, found.start, jobs.BatchRange(found.first, found.last, last_ticks), last_ticks)
+        found: PendingBatch | None = await self._context.pool.run(jobs.batch_until, *asked)
+        return None if found is None or (strict and not found.is_certain) else found
 
     async def set(self, request: model.SetSubscription) -> model.Done:
         """Move a subscription to a time and forget its pending batch."""

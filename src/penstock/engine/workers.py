@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Protocol, cast
 
 from penstock.engine.metrics import PoolCounts
+from penstock.engine.wakeups import resolve
 from penstock.engine.worker_protocol import (
     BYTES_MAX,
     Opening,
@@ -28,7 +29,7 @@ from penstock.engine.worker_protocol import (
     load_answer,
     returned_by,
 )
-from penstock.errors import Closed, PenstockError, ReaderBusy, ReaderTimeout, StorageFailure, Unexpected, WorkerDied
+from penstock.errors import Closed, ReaderBusy, ReaderTimeout, StorageFailure, Unexpected, WorkerDied
 from penstock.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ class WorkerPool:
         if self._alarm is not None:
             self._alarm.cancel()
         while self._waiting:
-            _fail(self._waiting.popleft().answer, Closed())
+            resolve(self._waiting.popleft().answer, Closed())
         for worker in list(self._workers):
             worker.close()
         if self._workers:
@@ -147,7 +148,7 @@ class WorkerPool:
             if item.answer.done():
                 continue  # The caller has given up.
             if item.since < now - wait_s:
-                _fail(item.answer, ReaderTimeout(self._settings.reader_wait_ms_max))
+                resolve(item.answer, ReaderTimeout(self._settings.reader_wait_ms_max))
             else:
                 self._give(item)
         if self._waiting and self._alarm is None:
@@ -159,7 +160,7 @@ class WorkerPool:
             message = b"".join(frame((item.job, item.arguments)))
         except Exception as error:
             log.exception("a job cannot be sent to a worker")
-            _fail(item.answer, Unexpected(repr(error)))
+            resolve(item.answer, Unexpected(repr(error)))
         else:
             self._idle.pop().begin(message, item.answer, self._settings.worker_job_ms_max / 1000, item.job)
 
@@ -331,23 +332,17 @@ class _Worker(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            for succeeded, result, stays in self._unframer.received(nbytes):
-                self._answered(succeeded, result, stays)
+            for _succeeded, result, stays in self._unframer.received(nbytes):
+                if (answer := self._clear()) is not None:
+                    # The result of a job that failed is its error.
+                    resolve(answer, result)
+                if stays:
+                    self._pool.finished(self)
+                else:
+                    self._stop()
         except Unreadable as error:
             log.warning("worker process %d sent what cannot be read: %s", self.process.pid, error)
             self._reason = "sent what cannot be read and was stopped"
-            self._stop()
-
-    def _answered(self, succeeded: bool, result: Any, stays: bool) -> None:
-        answer = self._clear()
-        if answer is not None and not answer.done():
-            if succeeded:
-                answer.set_result(result)
-            else:
-                answer.set_exception(result)
-        if stays:
-            self._pool.finished(self)
-        else:
             self._stop()
 
     def _stop(self) -> None:
@@ -358,7 +353,7 @@ class _Worker(asyncio.BufferedProtocol):
         self.process.kill()
         answer = self._clear()
         if answer is not None:
-            _fail(answer, WorkerDied(self._reason))
+            resolve(answer, WorkerDied(self._reason))
         self._pool.lost(self)
 
     def _clear(self) -> asyncio.Future[Any] | None:
@@ -377,8 +372,3 @@ class _Worker(asyncio.BufferedProtocol):
 def _opening() -> list[str]:
     """The type of a worker's first answer."""
     return []
-
-
-def _fail(answer: asyncio.Future[Any], error: PenstockError) -> None:
-    if not answer.done():
-        answer.set_exception(error)

@@ -61,7 +61,8 @@ class Writer:
         self._wakeups = wakeups
         self._clock = ClockWatch(metrics)
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
-        self._waiting = 0
+        self.waiting = 0
+        """Requests in the queue and in the current batch."""
         self._waiting_bytes = 0
         self._closing = False
         self._failure: PenstockError | None = None
@@ -71,11 +72,6 @@ class Writer:
     def start(self) -> None:
         self._clock.look(self._store.batch_times)
         self._thread.start()
-
-    @property
-    def waiting(self) -> int:
-        """Requests in the queue and in the current batch."""
-        return self._waiting
 
     @property
     def trouble(self) -> str | None:
@@ -96,12 +92,12 @@ class Writer:
         if size > self._settings.writer_queue_bytes_max:
             raise LimitExceeded("writer_queue_bytes_max", size, self._settings.writer_queue_bytes_max)
         if (
-            self._waiting >= self._settings.writer_queue_max
+            self.waiting >= self._settings.writer_queue_max
             or self._waiting_bytes + size > self._settings.writer_queue_bytes_max
         ):
             self._metrics.refused["writer_busy"] += 1
-            raise WriterBusy(self._waiting)
-        self._waiting += 1
+            raise WriterBusy(self.waiting)
+        self.waiting += 1
         self._waiting_bytes += size
         self._queue.put(_Item(transaction, size, time.monotonic(), answer))
 
@@ -236,7 +232,7 @@ class Writer:
         touched: set[tuple[str, str]] = set()
         commits = events = head = 0
         for item, outcome in zip(batch, outcomes, strict=True):
-            self._waiting -= 1
+            self.waiting -= 1
             self._waiting_bytes -= item.size
             if isinstance(outcome, list):
                 for op, result in zip(item.transaction.operations, outcome, strict=True):

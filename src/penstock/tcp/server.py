@@ -252,10 +252,8 @@ class TcpServer(ABC, Generic[S]):
             if not self._addresses[session.network]:
                 # A counter keeps its zeros, and there are many addresses.
                 del self._addresses[session.network]
-        if why not in QUIET and not session.is_closed_by_user:
-            self._log(session, why)
-
-    def _log(self, session: S, why: str) -> None:
+        if why in QUIET or session.is_closed_by_user:
+            return
         limit = LIMITS.get(why)
         about = f"{why} ({limit} is {getattr(self.limits, limit)})" if limit else why
         who = f"{session.id} of {session.peer} was ended" if session.id else f"{self.name} refused {session.peer}"

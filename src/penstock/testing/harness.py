@@ -122,9 +122,6 @@ class Running:
         self.res = ZeromqGate(self.engine, settings.res or f"tcp://{ANY_PORT}")
         self.http: HttpGate | None = None
 
-    async def start(self) -> None:
-        await start(self.engine, self._gates())
-
     async def serve_http(self) -> str:
         """Start serving health and metrics, only when needed: this gate takes longest to stop. Returns its address."""
         if self.http is None:
@@ -133,18 +130,15 @@ class Running:
             self.http = gate
         return self.http.address
 
-    async def stop(self) -> None:
-        await stop(self.engine, self._gates())
-
     async def die(self) -> None:
         """Close without an answer to any request in flight."""
         self.engine.is_silent = True
         for server in (self.mq, self.remits, self.res):
             server.cut()
-        await asyncio.gather(*(gate.stop() for gate in self._gates()))
+        await asyncio.gather(*(gate.stop() for gate in self.gates()))
         await self.engine.stop()
 
-    def _gates(self) -> list[Gate]:
+    def gates(self) -> list[Gate]:
         return [self.mq, self.remits, self.res, *([] if self.http is None else [self.http])]
 
 
@@ -238,7 +232,7 @@ class Server:
 
     async def _started(self) -> Running:
         running = Running(self.data, self._settings)
-        await running.start()
+        await start(running.engine, running.gates())
         # It keeps these addresses when it is started again.
         self._settings = replace(
             self._settings, mq=running.mq.address, remits=running.remits.address, res=running.res.address
@@ -250,7 +244,7 @@ class Server:
     def _stop(self) -> None:
         running, self._running = self._running, None
         if running is not None:
-            self._portal.run(running.stop())
+            self._portal.run(stop(running.engine, running.gates()))
 
 
 server = Server
