@@ -101,9 +101,6 @@ def store_address(settings: Settings) -> str:
     return settings.store
 
 
-# --- start and stop -------------------------------------------------------------------------------------------
-
-
 async def start(engine: Engine, gates: Sequence[Gate]) -> None:
     try:
         await engine.start()

@@ -49,7 +49,6 @@ from penstock.store.contract import (
     Operation,
     Outcome,
     RequireLog,
-    Result,
     Transaction,
 )
 from penstock.store.record import NO_COLUMNS, columns_of, columns_of_bodies
@@ -66,9 +65,6 @@ CHECKED_BYTES_MAX: Final = 256 * 1024
 DONE: Final = Done()
 
 OnReply = Callable[[Reply | PenstockError], None]
-
-
-# --- messages of logs -----------------------------------------------------------------------------------------
 
 
 class _Turn(NamedTuple):
@@ -161,9 +157,6 @@ def bodies_of(request: Append) -> list[bytes]:
         if event.type != MESSAGE_TYPE:
             raise NotCbor(index, f"its type is '{event.type}', and a log has events of type '{MESSAGE_TYPE}' only")
     return [bytes(event.body) for event in request.events]
-
-
-# --- appends and transactions ---------------------------------------------------------------------------------
 
 
 class AppendRequests:
@@ -266,9 +259,6 @@ def _operations(commit: Commit) -> tuple[Operation, ...]:
     return (commit,) if commit.context != LOG_CONTEXT else (RequireLog(commit.stream), commit)
 
 
-# --- logs -----------------------------------------------------------------------------------------------------
-
-
 class LogRequests:
     def __init__(self, context: EngineContext, checks: Checks, iterators: IteratorRequests, eraser: Eraser) -> None:
         self._context = context
@@ -300,16 +290,16 @@ class LogRequests:
 
     async def create(self, request: CreateLog) -> Done:
         check_names(log=request.log)
-        await self._context.write(Transaction((AddLog(request.log),)))
+        await self._context.apply(AddLog(request.log))
         return DONE
 
     async def drop(self, request: DropLog) -> Done:
         """Delete a log and its iterators, if it exists."""
 
-        def gone(results: list[Result]) -> None:
-            if results == [True]:
+        def gone(is_gone: bool) -> None:
+            if is_gone:
                 self._iterators.remove_over(Over.LOG, request.log)
                 self._eraser.wake()
 
-        await self._context.write(Transaction((DeleteLog(request.log, request.created),)), written=gone)
+        await self._context.apply(DeleteLog(request.log, request.created), written=gone)
         return DONE

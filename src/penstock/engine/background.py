@@ -13,7 +13,7 @@ from typing import Final
 from penstock.engine.context import EngineContext
 from penstock.engine.workers import WorkerPool
 from penstock.errors import PenstockError
-from penstock.store.contract import Erase, GiveBack, Seal, Transaction
+from penstock.store.contract import Erase, GiveBack, Seal
 from penstock.store.seals import BLOCK_BITS, next_seal
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,8 @@ SEAL_RETRY_S_MAX: Final = 60.0
 class BackgroundTask(ABC):
     """Works whenever it is woken."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
         self._event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -67,18 +68,13 @@ class SpaceKeeper(BackgroundTask):
     The store decides what is worth giving back; the next appends use most of the free space again.
     """
 
-    def __init__(self, context: EngineContext) -> None:
-        super().__init__()
-        self._context = context
-
     async def _turn(self) -> None:
         before: int | None = None
         while True:
             try:
-                (left,) = await self._context.write(Transaction((GiveBack(STEP_BYTES_MAX),)))
+                left: int = await self._context.apply(GiveBack(STEP_BYTES_MAX))
             except PenstockError as error:
                 return log.warning("free space was not given back; the server tries again later: %s", error)
-            assert isinstance(left, int)
             # Appends may use the space meanwhile, or readers keep the file from shrinking: then stop.
             if not left or (before is not None and left >= before):
                 return None
@@ -90,8 +86,7 @@ class Eraser(BackgroundTask):
     """Removes the bytes of deleted and erased events from the store's files. They are unreadable already."""
 
     def __init__(self, context: EngineContext, space: SpaceKeeper) -> None:
-        super().__init__()
-        self._context = context
+        super().__init__(context)
         self._space = space
 
     def start(self, open_erasures: int) -> None:
@@ -103,7 +98,7 @@ class Eraser(BackgroundTask):
         pause_s = ELSEWHERE_S
         if await self._context.others.may("erase"):
             try:
-                (still_open,) = await self._context.write(Transaction((Erase(ERASE_RECORDS_MAX),)))
+                still_open = await self._context.apply(Erase(ERASE_RECORDS_MAX))
             except PenstockError as error:
                 log.warning("deleted events are not erased yet; trying again: %s", error)
                 pause_s = ERASE_RETRY_S
@@ -123,8 +118,7 @@ class Sealer(BackgroundTask):
     """
 
     def __init__(self, context: EngineContext, pool: WorkerPool) -> None:
-        super().__init__()
-        self._context = context
+        super().__init__(context)
         self._wakeups = context.wakeups
         self._pool = pool
         self._loop = asyncio.get_running_loop()
@@ -183,7 +177,7 @@ class Sealer(BackgroundTask):
         # The writer compares with NumPy: load it here, so that appends do not wait for that.
         await asyncio.to_thread(import_module, "penstock.store.concat")
         began = self._loop.time()
-        (done,) = await self._context.write(Transaction((seal,)), len(seal.data or b""))
+        done = await self._context.apply(seal, len(seal.data or b""))
         ended = self._loop.time()
         self._rest_until = ended + max(ended - began, SEAL_REST_S_MIN)
         if not done:

@@ -77,6 +77,12 @@ class EngineContext:
         self.writer.submit(transaction, size, finish)
         return await answer
 
+    async def apply(self, operation: Operation, size: int = 0, written: Callable[[Any], None] | None = None) -> Any:
+        """Write one operation; its result. See `write`."""
+        first = None if written is None else lambda results: written(results[0])
+        (result,) = await self.write(Transaction((operation,)), size, first)
+        return result
+
     async def refuse(self, refusal: PenstockError, mark: ProducerMark | None, *operations: Operation) -> list[Result]:
         """Raise a refusal, unless the store has the mark of these operations: then return their first results.
 

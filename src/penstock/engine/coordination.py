@@ -155,7 +155,14 @@ class SharedStore(OwnStore):
         if self._listener is None:
             self._listener = self._store.listener()
         assert self._listener is not None
-        self._answer_all(self._listener)
+        while not self._requests.empty():
+            ask, answer = self._requests.get_nowait()
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(ask(self._listener))
+                except StoreError as error:
+                    answer.set_exception(error)
+                    raise
         if time.monotonic() >= self._probe_at:
             # Asking something finds out a connection that is silent because it is dead.
             self._listener.end_lease(PROBE)
@@ -169,16 +176,6 @@ class SharedStore(OwnStore):
             # A loop that was closed while this thread was still waiting for a database needs nothing any more.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._tell, together(others))
-
-    def _answer_all(self, listener: Listener) -> None:
-        while not self._requests.empty():
-            ask, answer = self._requests.get_nowait()
-            if answer.set_running_or_notify_cancel():
-                try:
-                    answer.set_result(ask(listener))
-                except StoreError as error:
-                    answer.set_exception(error)
-                    raise
 
     def _failed(self, error: StoreError) -> None:
         """The log has the first failure only."""

@@ -47,7 +47,7 @@ from penstock.model.requests import Repeat
 from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
-from penstock.store.contract import ExpireProducers, ExpireStages, Notice, ReadLimits, Transaction
+from penstock.store.contract import ExpireProducers, ExpireStages, Notice, ReadLimits
 
 log = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ class Engine:
         producers = now - self.settings.producer_idle_ms_max * TICKS_PER_MS
         stages = now - self.settings.stage_idle_ms_max * TICKS_PER_MS
         for expire in (ExpireProducers(producers, EXPIRED_PRODUCERS_MAX), ExpireStages(stages, EXPIRED_STAGES_MAX)):
-            while await self._context.write(Transaction((expire,))) == [expire.limit]:
+            while await self._context.apply(expire) == expire.limit:
                 pass
 
     def _begin(self, work: Awaitable[Reply], answer: OnReply) -> Abandon:
@@ -383,9 +383,6 @@ class Engine:
 def _nothing_to_abandon() -> bool:
     """An accepted append is written."""
     return False
-
-
-# --- the limit on requests in flight --------------------------------------------------------------------------
 
 
 class Budget:

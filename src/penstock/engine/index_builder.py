@@ -30,7 +30,7 @@ from penstock.errors import (
     ReaderTimeout,
     WorkerDied,
 )
-from penstock.store.contract import IteratorState, Transaction
+from penstock.store.contract import IteratorState
 
 log = logging.getLogger(__name__)
 
@@ -299,7 +299,7 @@ class Builder:
         self._metrics.lua_errors += built.errors
         if built.has_moved:
             size = sum(map(len, built.output.items)) + len(built.output.state or b"")
-            await self._context.write(Transaction((built.output,)), size)
+            await self._context.apply(built.output, size)
             self._wake(("", index.name))
         if built.error is not None:
             index.not_before = self._loop.time() + RETRY_S

@@ -37,7 +37,7 @@ from penstock.errors import (
 from penstock.lua import LuaLimits
 from penstock.model import ItemPage, IteratorKind, Over
 from penstock.settings import Settings
-from penstock.store.contract import AddIterator, DeleteIterator, IteratorState, ReadLimits, Result, Transaction
+from penstock.store.contract import AddIterator, DeleteIterator, IteratorState, ReadLimits, Transaction
 
 PAGE_STEP_S_MAX: Final = 1.0
 """How long a Lua worker works on one page before other jobs get their turn."""
@@ -134,12 +134,7 @@ class IteratorRequests:
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
         operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
 
-        def made(results: list[Result]) -> None:
-            (iterator,) = results
-            assert isinstance(iterator, IteratorState)
-            self._add(iterator)
-
-        await self._context.write(Transaction((operation,)), len(request.function), made)
+        await self._context.apply(operation, len(request.function), self._add)
         return model.Done()
 
     def _add(self, iterator: IteratorState) -> None:
@@ -157,11 +152,11 @@ class IteratorRequests:
 
     async def drop(self, request: model.DropIterator) -> model.Done:
 
-        def gone(_results: list[Result]) -> None:
+        def gone(_result: object) -> None:
             self._remove(request.name)
             self._eraser.wake()
 
-        await self._context.write(Transaction((DeleteIterator(request.log, request.name),)), written=gone)
+        await self._context.apply(DeleteIterator(request.log, request.name), written=gone)
         return model.Done()
 
     def rebuilt(self, iterators: Iterable[IteratorState]) -> None:

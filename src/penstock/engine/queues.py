@@ -75,8 +75,7 @@ class QueueRequests:
         except QueueNotFound:
             position = await self._context.position_for(wanted, request.start_ticks)
             declare = contract.DeclareQueue(request.context, request.queue, wanted.prefix, position)
-            (made,) = await self._context.write(Transaction((declare,)))
-            assert isinstance(made, QueueState)
+            made: QueueState = await self._context.apply(declare)
             return made
         if queue.filter != wanted.prefix:
             raise QueueFilterMismatch(queue.name, queue.filter, wanted.prefix)
@@ -95,7 +94,7 @@ class QueueRequests:
             return await self._allocate(request, done, present)
         queue = await self._lookup(request.queue, request.context)
         if done is not None:
-            await self._context.write(Transaction((contract.Acknowledge(queue.id, request.subscriber, *done),)))
+            await self._context.apply(contract.Acknowledge(queue.id, request.subscriber, *done))
         return _empty(queue, request.subscriber)
 
     async def receipt(self, receipt: model.QueueReceipt) -> contract.Acknowledge:
@@ -107,7 +106,7 @@ class QueueRequests:
         check_names(queue=request.queue, subscriber=request.subscriber)
         queue = await self._lookup(request.queue, request.context)
         given = contract.Release(queue.id, request.subscriber, request.first, request.last, request.counts)
-        await self._context.write(Transaction((given,)))
+        await self._context.apply(given)
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
 
@@ -121,7 +120,7 @@ class QueueRequests:
                 end = await self._context.position_for(wanted, TICKS_MAX)
                 if not 1 <= position <= end:
                     raise InvalidRequest("position", f"is {position}; it must be from 1 to {end}, the next one")
-            await self._context.write(Transaction((contract.MoveQueue(queue.id, position),)))
+            await self._context.apply(contract.MoveQueue(queue.id, position))
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
 
@@ -129,14 +128,14 @@ class QueueRequests:
         if request.dead_after is not None and request.dead_after < 1:
             raise InvalidRequest("deliveries", f"are {request.dead_after}; there must be at least 1")
         queue = await self._lookup(request.queue, request.context)
-        await self._context.write(Transaction((contract.SetDeadRule(queue.id, request.dead_after),)))
+        await self._context.apply(contract.SetDeadRule(queue.id, request.dead_after))
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
 
     async def put_back(self, request: model.PutBack) -> model.Done:
         """Give a dead letter to the next consumer. If it is back already, do nothing."""
         queue = await self._lookup(request.queue, request.context)
-        (done,) = await self._context.write(Transaction((contract.Requeue(queue.id, request.first),)))
+        done = await self._context.apply(contract.Requeue(queue.id, request.first))
         if not done and not await self._context.pool.run(jobs.is_allocated, queue.id, request.first):
             raise DeadLetterNotFound(queue.name, request.first)
         self._context.wakeups.wake_all(queue.context)

@@ -43,7 +43,7 @@ class StagingRequests:
             await self._context.pool.run(check_units, request.units, settings.event_bytes_max)
             who = (request.job, request.part, request.attempt, request.number)
             stage = contract.Stage(*who, request.units, settings.stage_bytes_max, settings.stage_units_max)
-            await self._context.write(Transaction((stage,)), size)
+            await self._context.apply(stage, size)
         return model.StagesTaken(settings.event_bytes_max)
 
     async def publish(self, request: model.PublishStages) -> model.Published:
@@ -59,7 +59,7 @@ class StagingRequests:
 
     async def drop(self, request: model.DropStages) -> model.Done:
         check_names(job=request.job)
-        await self._context.write(Transaction((contract.Unstage(request.job),)))
+        await self._context.apply(contract.Unstage(request.job))
         return model.Done()
 
 
@@ -121,7 +121,7 @@ class BuildRequests:
         units: tuple[model.StagedUnit, ...] = await self._context.pool.run(units_of, request.chunks)
         who = (job, request.part, request.attempt, request.number)
         stage = contract.Stage(*who, units, settings.stage_bytes_max, settings.stage_units_max)
-        await self._context.write(Transaction((stage,)), sum(map(size_of, units)))
+        await self._context.apply(stage, sum(map(size_of, units)))
         return model.Done()
 
     async def install(self, request: model.InstallOutput) -> model.Installed:
@@ -132,18 +132,15 @@ class BuildRequests:
         place = (request.source, request.items, request.messages)
         install = contract.Install(request.id, *place, request.winners, request.state)
 
-        def written(results: list[contract.Result]) -> None:
-            (installed,) = results
-            assert isinstance(installed, model.Installed)
+        def written(installed: model.Installed) -> None:
             self._context.metrics.installed_items += installed.added
             self._iterators.builder.installed(request.iterator, request.id)
 
-        (installed,) = await self._context.write(Transaction((install,)), len(request.state or b""), written)
-        assert isinstance(installed, model.Installed)
+        installed: model.Installed = await self._context.apply(install, len(request.state or b""), written)
         return installed
 
     async def drop(self, request: model.DropOutput) -> model.Done:
-        await self._context.write(Transaction((contract.Unstage(_job(request.id)),)))
+        await self._context.apply(contract.Unstage(_job(request.id)))
         return model.Done()
 
 
@@ -152,9 +149,6 @@ def _job(number: int) -> str:
     if number < 1:
         raise IteratorNotFound(f"of number {number}")
     return output_job(number)
-
-
-# --- what workers do ------------------------------------------------------------------------------------------
 
 
 def start_of(store: Store, name: str, lua: LuaLimits) -> model.BuildStart:

@@ -94,7 +94,7 @@ class SubscriptionRequests:
                 while len(self._pending) > PENDING_MAX:
                     del self._pending[next(iter(self._pending))]
             elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
-                await self._context.write(Transaction((Progress(number, info.position, found.next),)))
+                await self._context.apply(Progress(number, info.position, found.next))
             if found.batch or found.end:
                 return Attempt(model.Batch(number, found.events, found.encoded), bool(found.batch), wanted)
 
@@ -108,7 +108,7 @@ class SubscriptionRequests:
         return model.Done()
 
     async def _move(self, number: int, pending: PendingBatch, last_ticks: int) -> None:
-        await self._context.write(Transaction((pending.progress(number, last_ticks, strict=False),)))
+        await self._context.apply(pending.progress(number, last_ticks, strict=False))
         self._forget(number, pending)
 
     def _forget(self, number: int, pending: PendingBatch | None) -> None:
@@ -154,7 +154,7 @@ class SubscriptionRequests:
         async with self._locks.turn(found.id):
             position = await self._context.position_for(wanted, request.ticks)
             bookmark = SetBookmark(request.subscriber, request.context, wanted.prefix, position)
-            await self._context.write(Transaction((bookmark,)))
+            await self._context.apply(bookmark)
             self._pending.pop(found.id, None)
         self._context.wakeups.wake_all(request.context)
         return model.Done()
