@@ -133,7 +133,6 @@ class IteratorRequests:
         await self._lua.run(iterator_jobs.check_function, request.kind, request.function, self.limits)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
         operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
-
         await self._context.apply(operation, len(request.function), self._add)
         return model.Done()
 
