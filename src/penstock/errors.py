@@ -489,8 +489,5 @@ class CannotListen(PenstockError):
 
 
 def drop_traceback(error: PenstockError) -> None:
-    """Break the cycle between an error and the frames of its traceback, which refer to the error and to the request.
-
-    Otherwise the request stays in memory until the garbage collector finds the cycle.
-    """
+    """Break the cycle of an error and its traceback, which would keep the request in memory until it is collected."""
     error.__traceback__ = None

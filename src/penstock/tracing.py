@@ -21,10 +21,7 @@ FIELDS: Final = ("traceparent", "tracestate")
 
 
 def traced(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
-    """Events with the current trace in their headers, if there is one.
-
-    Headers that are no JSON object stay as they are, and so do those that name a trace already.
-    """
+    """Events with the current trace, if there is one, unless their headers name a trace or are no JSON object."""
     # Who has not imported it is in no span.
     if "opentelemetry.trace" not in sys.modules:
         return tuple(events)

@@ -91,10 +91,7 @@ class Checks:
         return [turn.checked for line in self._lines.values() for turn in line]
 
     def enter(self, name: str, messages: Sequence[bytes], write: Callable[[], None], answer: OnReply) -> None:
-        """Write messages to a log if they are CBOR, after those that came before: now, or when they are checked.
-
-        `answer` gets what `write` or the check raises later.
-        """
+        """Write messages that are CBOR after earlier ones, now or once checked; `answer` gets what is raised later."""
         plain = is_plain(messages)
         if plain and name not in self._lines:
             return write()
@@ -115,10 +112,7 @@ class Checks:
         return None
 
     async def check(self, appends: Sequence[Append]) -> None:
-        """Raise NotCbor, or LogNotFound, if some of a transaction's appends cannot go into their logs.
-
-        They have no place in any line: nothing says when a transaction is written.
-        """
+        """Raise NotCbor or LogNotFound if a transaction's appends cannot go into their logs. It waits in no line."""
         parcels = [(append.stream, bodies_of(append)) for append in appends if append.context == LOG_CONTEXT]
         if not is_plain([message for _, messages in parcels for message in messages]):
             for name, messages in parcels:

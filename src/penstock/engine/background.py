@@ -63,10 +63,7 @@ class BackgroundTask(ABC):
 
 
 class SpaceKeeper(BackgroundTask):
-    """Gives free space back to the file system: after erasures, and from time to time.
-
-    The store decides what is worth giving back; the next appends use most of the free space again.
-    """
+    """Gives free space back to the file system, after erasures and periodically, where the store finds it useful."""
 
     async def _turn(self) -> None:
         before: int | None = None

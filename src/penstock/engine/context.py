@@ -63,10 +63,7 @@ class EngineContext:
     async def write(
         self, transaction: Transaction, size: int = 0, written: Callable[[list[Result]], None] | None = None
     ) -> list[Result]:
-        """Write a transaction; its results once it is on disk.
-
-        `written` gets the results first, even if the caller has given up by then.
-        """
+        """Write a transaction; its results once on disk. `written` gets them first, even if the caller gave up."""
         answer: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
 
         def finish(outcome: Outcome) -> None:

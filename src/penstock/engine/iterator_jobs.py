@@ -371,10 +371,7 @@ ItemPresenter = Callable[[list[bytes]], bytes | list[bytes]]
 
 
 class PageRequest(NamedTuple):
-    """A page to read: items from an ordinal on, or the last item.
-
-    Messages from `target` on are left for another request; None is as many as there are.
-    """
+    """Items from an ordinal on, or the last one, of the messages before `target`; None is as many as there are."""
 
     ordinal: int
     target: int | None
@@ -392,10 +389,7 @@ class Paged(NamedTuple):
 
 
 class KeptPage(NamedTuple):
-    """A page of stored output, and whether it is short because the index goes no further yet.
-
-    It is None if it would begin with a message at which a map failed.
-    """
+    """A stored page, None if it begins where a map failed; and whether it is short because the index ends there."""
 
     page: ItemPage | None
     end: bool

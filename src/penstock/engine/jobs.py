@@ -311,10 +311,7 @@ def find_subscription(store: Store, number: int) -> model.SubscriptionInfo:
 
 
 class Proposed(NamedTuple):
-    """A queue's next allocation, with its events.
-
-    When there is nothing: whether the end of the history was reached, and in how many ticks an allocation expires.
-    """
+    """A queue's next allocation with its events; or whether the history ended, and in how many ticks one expires."""
 
     queue: QueueState
     proposal: Proposal

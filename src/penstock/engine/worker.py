@@ -60,10 +60,7 @@ class Worker:
         self._missing: list[str] | None = None
 
     def answer(self, message: Any) -> Sequence[bytes | memoryview]:
-        """Carry out one message: the store to begin with, then (function, arguments).
-
-        The answer says whether it succeeded, what came of it, and whether this worker stays.
-        """
+        """Carry out one message: the store to begin with, then (function, arguments)."""
         if isinstance(message, Opening):
             self._opening = message
             if message.runs_lua:

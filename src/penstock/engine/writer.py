@@ -82,10 +82,7 @@ class Writer:
         return None if self._thread.is_alive() else "the thread that writes has ended"
 
     def submit(self, transaction: Transaction, size: int, answer: OnOutcome) -> None:
-        """Queue a transaction whose events have a size in bytes; `answer` is called on the loop's thread.
-
-        Raises if there is no room for it.
-        """
+        """Queue a transaction of some bytes; `answer` is called on the loop's thread. Raises if there is no room."""
         if self._closing:
             raise Closed
         size += OPERATION_BYTES * len(transaction.operations)

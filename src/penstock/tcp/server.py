@@ -73,10 +73,7 @@ def open_files_max() -> int:
 
 
 class PeerLog:
-    """Logs lines about peers, up to a limit a minute: a peer must not be able to fill the log.
-
-    It counts the lines beyond the limits, and logs their number when the minute is over.
-    """
+    """Logs lines about peers up to a limit a minute, then their number: a peer must not be able to fill the log."""
 
     def __init__(self, log: logging.Logger, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log

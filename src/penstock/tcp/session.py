@@ -401,10 +401,7 @@ class TcpSession(asyncio.Protocol):
 
 
 def peer_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
-    """How the log shows a connection's peer, and the key by which a server counts its connections.
-
-    A peer on a local socket is a process, and counts by its user.
-    """
+    """How the log shows a peer, and the key by which a server counts its connections: its user if it is local."""
     ours, address = transport.get_extra_info("socket"), transport.get_extra_info("peername")
     if ours is None or ours.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return shown_peer(address), network_of(address)
