@@ -210,7 +210,7 @@ def test_the_folder_of_a_lake_says_who_may_read_it(data: Path, tmp_path: Path) -
     assert {mode for path, mode in others.items() if path.is_dir()} == {0o755}
     assert {mode for path, mode in others.items() if path.is_file()} == {0o644}
     place = LocalPlace(str(lake))
-    place.stage("x", b"")
+    place.stage(b"")
     assert mode(lake / "_penstock" / "aside") == 0o700
 
 
@@ -245,7 +245,7 @@ def test_a_lake_in_a_folder_of_a_group_is_for_the_group(data: Path, tmp_path: Pa
     lake.chmod(0o2770)
     archiver = Archiver(None, store_url(data), str(lake), iceberg=False)
     archiver.catch_up(quiet)
-    LocalPlace(str(lake)).stage("x", b"")
+    LocalPlace(str(lake)).stage(b"")
     assert shared_modes(lake) == {0o2770, 0o660}
 
 

@@ -88,9 +88,11 @@ def test_the_example_runs(
     assert not capsys.readouterr().err
 
 
-def test_the_examples_of_the_guide_run_in_turn_and_print_what_it_says(tmp_path: Path, addresses: Addresses) -> None:
-    printed = "".join(PRINTED.findall(GUIDE))
-    assert run(addresses.put_into("\n".join(blocks(CLIENT))), tmp_path) == printed
+def test_the_examples_of_the_guide_run_in_turn_and_twice_on_one_store(tmp_path: Path, addresses: Addresses) -> None:
+    printed, code = "".join(PRINTED.findall(GUIDE)), addresses.put_into("\n".join(blocks(CLIENT)))
+    assert run(code, tmp_path) == printed
+    # Positions and counts are those of a new store.
+    assert re.sub(r"\d+", "N", run(code, tmp_path)) == re.sub(r"\d+", "N", printed)
 
 
 GUIDE = CLIENT.read_text(encoding="utf-8")

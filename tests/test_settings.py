@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from penstock.cli import app
 from penstock.cli.settings import settings_command, settings_page, with_settings
 from penstock.settings import (
     DEFAULT,
@@ -496,9 +497,9 @@ def command(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
     for row in TABLE.values():
         monkeypatch.delenv(row.environment, raising=False)
     monkeypatch.delenv("PENSTOCK_CONFIG", raising=False)
-    app = typer.Typer()
-    app.command()(with_settings(settings_command))
-    return app
+    alone = typer.Typer()
+    alone.command()(with_settings(settings_command))
+    return alone
 
 
 def test_settings_are_shown_as_a_table(command: typer.Typer) -> None:
@@ -527,8 +528,8 @@ def test_a_switch_can_be_taken_back_by_a_flag(command: typer.Typer) -> None:
     assert {row["name"]: row["value"] for row in json.loads(result.output)}["insecure"] is False
 
 
-def test_a_bad_setting_ends_the_command_with_one_line(command: typer.Typer) -> None:
-    result = CliRunner().invoke(command, ["--workers", "0"])
+def test_a_bad_setting_ends_the_command_with_one_line() -> None:
+    result = CliRunner().invoke(app, ["settings", "--workers", "0"])
     assert result.exit_code == 2
     assert result.stderr == "penstock: workers = '0' (from --workers): must be at least 1\n"
     assert result.stdout == ""

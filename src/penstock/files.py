@@ -13,8 +13,9 @@ import fcntl
 import json
 import os
 import stat
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -34,6 +35,8 @@ SHARED_FILE: Final = 0o660
 NUMBER_BITS: Final = 64
 CHECKSUM: Final = "checksum"
 OWNER_BYTES_MAX: Final = 4096
+LOCK_TRIES: Final = 5
+LOCK_TRY_S: Final = 0.005
 SHOWN_CHARS: Final = 40
 """How much of a wrong value an error shows."""
 _GROUP: Final = 0o070
@@ -176,6 +179,25 @@ def lock_owner(path: Path) -> bytes | None:
         return None
     try:
         return None if try_lock(descriptor, shared=True) else os.pread(descriptor, OWNER_BYTES_MAX, 0)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def owned_lock(path: Path, owner: bytes, in_use: Callable[[bytes], Exception]) -> Iterator[None]:
+    """Lock a file, and write the owner into it. If another process has it, raise what `in_use` makes of its owner."""
+    descriptor = private(path, os.O_RDWR | os.O_CREAT)
+    try:
+        tries = 1
+        while not try_lock(descriptor):
+            # `lock_owner` of another process has it for a moment.
+            if tries == LOCK_TRIES:
+                raise in_use(os.pread(descriptor, OWNER_BYTES_MAX, 0))
+            time.sleep(LOCK_TRY_S)
+            tries += 1
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, owner, 0)
+        yield
     finally:
         os.close(descriptor)
 

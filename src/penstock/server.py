@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from penstock.engine import Engine
-from penstock.errors import PenstockError, StorageFailure, StoreError
+from penstock.errors import StoreError
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
-from penstock.settings import BadSetting, Settings
-from penstock.store import store_url
+from penstock.settings import Settings, store_address
 from penstock.tcp import new_loop
-from penstock.terminal import LogLines, complain
+from penstock.terminal import LogLines, print_error
 
 log = logging.getLogger(__name__)
 
@@ -32,23 +31,14 @@ Ready = Callable[[str], None]
 """Called with the ready line when every gate listens."""
 
 
-def run(settings: Settings, ready: Ready) -> int:
+def run(settings: Settings, ready: Ready) -> None:
+    """Serve until a signal comes. Raises the error if it cannot start."""
     log_to_stderr(settings.log_level)
     # The loop's thread and the writer take turns at the interpreter. By default a busy loop keeps the
     # writer waiting for 5 ms after every call into SQLite; see bench/appends.py. Only here: the process is ours.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(serve(settings, ready))
-    except BadSetting as error:
-        # A missing setting has no value to show.
-        return complain(error.reason if error.value is None else str(error), 2)
-    except StorageFailure as error:
-        # No request was sent, so nothing can be in doubt.
-        return complain(f"the store cannot be used: {error.reason}", 1)
-    except PenstockError as error:
-        return complain(str(error), 1)
-    return 0
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve(settings, ready))
 
 
 async def serve(settings: Settings, ready: Ready) -> None:
@@ -89,16 +79,6 @@ def _gates(engine: Engine) -> list[Gate]:
     if settings.remits is not None:
         gates.append(RemitsGate(engine, settings.remits))
     return [*gates, HttpGate(engine, gates)]
-
-
-def store_address(settings: Settings) -> str:
-    if settings.store is not None and settings.data is not None:
-        raise BadSetting("store", settings.store, "--store", "only one of --data and --store can be given")
-    if settings.data is not None:
-        return store_url(settings.data)
-    if settings.store is None:
-        raise BadSetting("data", None, "default", "say where the store is: --data DIR or --store URL")
-    return settings.store
 
 
 async def start(engine: Engine, gates: Sequence[Gate]) -> None:
@@ -143,7 +123,7 @@ def _stop_event() -> asyncio.Event:
 
 def _end_now(message: str, code: int) -> NoReturn:
     """End without waiting for any thread. The workers see the end of their sockets and follow."""
-    complain(message, code)
+    print_error(message)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

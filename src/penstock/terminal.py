@@ -49,10 +49,9 @@ def one_line(text: str) -> str:
     return escape(" | ".join(line.strip() for line in text.splitlines()))
 
 
-def complain(message: str, code: int) -> int:
-    """Say in one line on standard error what is wrong; the exit code."""
+def print_error(message: str) -> None:
+    """Print a message of the program in one line on standard error."""
     sys.stderr.write(f"penstock: {one_line(message)}\n")
-    return code
 
 
 class LogLines(logging.Formatter):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import cbor2
 
-from penstock.backup import Restored, Written, back_up, open_place, restore
+from penstock.backup import Restored, Written, back_up, open_place, restore_backup
 from penstock.model import Event, ProducerMark
 from penstock.store import open_reader, store_url
 from penstock.store.contract import (
@@ -187,7 +187,7 @@ def back_up_directory(directory: Path, path: Path) -> Written:
 def restored(path: Path, target: Path | str, **options: Any) -> Restored:
     """Restore into a directory, or to a URL."""
     with open_place(path, write=False) as place:
-        return restore(place, target if isinstance(target, str) else store_url(target), no_stage, **options)
+        return restore_backup(place, target if isinstance(target, str) else store_url(target), no_stage, **options)
 
 
 def check_same(original: Store, copy: Store, *, timelines: int = 1) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.backup.restoration import EVERYWHERE, Entry, Erasures, Ledger, agreed
+from penstock.backup.restore import EVERYWHERE, Erasures, Ledger, LedgerEntry, agreed
+from penstock.model.columns import columns_of
 from penstock.store.contract import AddIterator, AddLog, DeleteLog, HideEvents, HideStream
-from penstock.store.record import Record, columns_of, encode_commit
+from penstock.store.record import Record, encode_commit
 from tests.backup.support import (
     back_up_directory,
     backed_up,
@@ -172,7 +173,7 @@ def test_timelines_agree_up_to_where_the_first_of_them_parts() -> None:
 def test_a_record_across_the_parting_of_timelines_is_erased_up_to_there(limit: int, first: int, count: int) -> None:
     events = some(count)
     record = Record(encode_commit(columns_of(events), first, b"c", b"s", first, bytes(16), 0), first)
-    entry = Entry(1, "c", "s", 1 << 40, (), 1, 0, 0, None, 0)
+    entry = LedgerEntry(1, "c", "s", 1 << 40, (), 1, 0, 0, None, 0)
     replay = Erasures([(1, 0, 0), (2, limit, 1)], [Ledger([(1, 0, 0)], [entry])])
     pieces = replay.apply(record)
     assert [piece.position for piece in pieces] == sorted(

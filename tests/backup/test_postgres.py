@@ -204,7 +204,7 @@ def test_a_failed_restore_leaves_the_old_store_as_it_was(
     def fail(*_: object) -> None:
         raise StoreError("it is not sound")
 
-    monkeypatch.setattr("penstock.backup.restoration.verify", fail)
+    monkeypatch.setattr("penstock.backup.restore.check_new_store", fail)
     with pytest.raises(StoreError, match="not sound"):
         restored(place, url, replace=True)
     assert head(url) == 3
@@ -278,7 +278,7 @@ def test_a_role_that_may_only_use_its_schema_gets_a_store_restored_where_there_i
 ) -> None:
     with role(postgres_server, "CREATE SCHEMA penstock", "GRANT USAGE, CREATE ON SCHEMA penstock TO clerk") as url:
         with monkeypatch.context() as patch:
-            patch.setattr("penstock.backup.restoration.verify", _fail)
+            patch.setattr("penstock.backup.restore.check_new_store", _fail)
             with pytest.raises(StoreError, match="no use"):
                 restored(place, url)
         with pytest.raises(NotAStore):

@@ -190,7 +190,7 @@ def test_a_failed_restore_leaves_the_old_store_as_it_was(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device", str(data))
 
-    monkeypatch.setattr("penstock.backup.restoration.verify", fail)
+    monkeypatch.setattr("penstock.backup.restore.check_new_store", fail)
     with pytest.raises(StoreError, match="No space left"):
         restored(tmp_path / "place", data, replace=True)
     monkeypatch.undo()

@@ -8,7 +8,6 @@ import subprocess
 import pytest
 
 import penstock
-from penstock.cli.consumers import Consumer
 from penstock.client.sync import Queue
 from penstock.testing import Server
 from tests.cli.support import called as command
@@ -114,11 +113,10 @@ def test_a_queue_is_not_made_under_a_name_that_nobody_can_type(
 
 
 def test_what_an_interrupted_take_brings_is_given_back(
-    client: penstock.Client, orders: str, monkeypatch: pytest.MonkeyPatch
+    served: Server, client: penstock.Client, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.queue(orders, "mail").declare()
     client.queue(orders, "mail").dead_after(1)
-    consumer = Consumer(client, orders, "mail", "", None, 0.0)
     take = Queue.take
 
     def interrupted(queue: Queue, wait: float = 0.0) -> object:
@@ -127,8 +125,7 @@ def test_what_an_interrupted_take_brings_is_given_back(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Queue, "take", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        consumer.consume(None, follow=False, as_json=True)
+    assert run("queue", "consume", orders, "mail", url=served.url).code == 130
     assert state(client, orders) == (5, 0, 0)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Client, event
-from penstock.doctor import Finding, Status, disk, machine, ports, stores
+from penstock.doctor import Finding, Status, machine, ports, stores
 from penstock.settings import Settings
 from penstock.spark import java
 from penstock.store.sqlite import SqliteStore
@@ -48,7 +48,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a Java nor another Python is started, and the disk is asked a few times only."""
     monkeypatch.setattr(machine, "output_of", lambda _command: None)
     monkeypatch.setattr(java, "output_of", lambda _command: None)
-    monkeypatch.setattr(disk, "SYNCED_WRITES", 3)
+    monkeypatch.setattr(machine, "SYNCED_WRITES", 3)
 
 
 def doctor(*arguments: object) -> tuple[int, Examined]:

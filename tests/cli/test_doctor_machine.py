@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.doctor import Status, disk, machine
-from penstock.doctor.disk import mount_of, space, speed
-from penstock.doctor.machine import clock, open_files
+from penstock.doctor import Status, machine
+from penstock.doctor.machine import clock, mount_of, open_files, space, speed
 from penstock.settings import Settings
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -17,7 +16,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 def test_a_place_that_cannot_be_written_is_a_problem() -> None:
     # Rights do not bind everybody; but there nobody can make a file.
-    *_, found = disk.disk(Path("/proc/self/fd"), Settings())
+    *_, found = machine.disk(Path("/proc/self/fd"), Settings())
     assert (found.check, found.status) == ("directory", Status.PROBLEM)
     assert "cannot write in /proc/self/fd" in found.message
 
@@ -28,7 +27,7 @@ def test_a_place_that_cannot_be_written_is_a_problem() -> None:
 @pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="this system has no file system in memory at a known place")
 def test_a_file_system_in_memory_is_a_warning() -> None:
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
-        found = {each.check: each for each in disk.disk(Path(folder) / "data", Settings())}
+        found = {each.check: each for each in machine.disk(Path(folder) / "data", Settings())}
         assert list(Path(folder).iterdir()) == []
     assert found["file system"].status is Status.WARNING
     assert "which is in memory" in found["file system"].message
@@ -41,13 +40,13 @@ def test_a_file_system_over_a_network_is_a_warning(tmp_path: Path, monkeypatch: 
     lines = ["1 0 8:1 / / rw shared:1 - ext4 /dev/sda1 rw"]
     lines.append(f"2 1 0:50 / {str(place).replace(' ', chr(92) + '040')} rw - nfs4 host:/export rw")
     (tmp_path / "mounts").write_text("\n".join(lines) + "\n")
-    monkeypatch.setattr(disk, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(machine, "MOUNTS", tmp_path / "mounts")
     assert mount_of(place) == ("nfs4", str(place))
-    assert disk.file_system(place).status is Status.WARNING
+    assert machine.file_system(place).status is Status.WARNING
     assert mount_of(tmp_path) == ("ext4", "/")
-    assert disk.file_system(tmp_path).status is Status.OK
-    monkeypatch.setattr(disk, "MOUNTS", tmp_path / "none")
-    assert disk.file_system(tmp_path).status is Status.OK
+    assert machine.file_system(tmp_path).status is Status.OK
+    monkeypatch.setattr(machine, "MOUNTS", tmp_path / "none")
+    assert machine.file_system(tmp_path).status is Status.OK
 
 
 def test_free_space_is_held_against_the_marks(tmp_path: Path) -> None:
@@ -70,9 +69,9 @@ def test_a_disk_that_syncs_too_fast_or_too_slowly_is_a_warning(seconds: float, s
 
 
 def test_synced_writes_are_measured_and_leave_nothing(tmp_path: Path) -> None:
-    durations = disk.synced_writes(tmp_path)
+    durations = machine.synced_writes(tmp_path)
     assert durations == sorted(durations)
-    assert 0 < len(durations) <= disk.SYNCED_WRITES
+    assert 0 < len(durations) <= machine.SYNCED_WRITES
     assert list(tmp_path.iterdir()) == []
 
 

@@ -165,7 +165,7 @@ def test_no_store_is_made_where_there_is_none(tmp_path: Path, command: tuple[str
 
 
 def test_a_server_that_is_not_there_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.cli.erasure.CONNECT_S_MAX", 0.2)
+    monkeypatch.setattr("penstock.cli.connection.ANSWER_S_MAX", 0.2)
     for command in (("erase", "--stream", "a/b", "--yes"), ("erasures",)):
         code, out, err = run(*command, "--url", "penstock://127.0.0.1:1")
         assert (code, out, err.count("\n")) == (1, "", 1)

@@ -66,7 +66,7 @@ def test_lines_before_a_broken_one_are_appended(served: Server, client: penstock
     assert (done.code, done.out) == (1, "")
     assert done.err == (
         "penstock: line 4: column 9: expecting property name enclosed in double quotes; "
-        "2 messages before it appended, and no more\n"
+        "3 lines before it are written, no more\n"
     )
     assert client.log(log).show().messages == 2
 
@@ -75,7 +75,7 @@ def test_a_line_that_would_lose_something_is_refused(served: Server, client: pen
     client.log(log).create()
     done = run("log", "append", log, url=served.url, stdin='7\n{"a":1,"a":2}\n8\n')
     assert (done.code, done.out) == (1, "")
-    assert done.err == ("penstock: line 2: a name is there twice; 1 message before it appended, and no more\n")
+    assert done.err == ("penstock: line 2: a name is there twice; 1 line before it is written, no more\n")
     assert client.log(log).show().messages == 1
 
 
@@ -92,8 +92,8 @@ def test_ctrl_c_says_how_many_messages_are_appended(served: Server, client: pens
     assert process.returncode == 130
     # The answer may have been on its way.
     assert told in (
-        b"penstock: interrupted: 2 messages appended\n",
-        b"penstock: interrupted: 0 messages appended, and perhaps 2 more\n",
+        b"penstock: interrupted: 2 lines written\n",
+        b"penstock: interrupted: 0 lines written, and perhaps those up to line 2, all or none of them\n",
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.cli.replay import STALLED_S, ReplayProgress
+from penstock.cli.interchange import STALLED_S, ReplayProgress
 from penstock.cli.signals import stop_signals
 from penstock.model import stamp_of, ticks_of_datetime
 from penstock.store import store_url

@@ -6,9 +6,9 @@ import sys
 import pytest
 import typer
 
+from penstock.cli.options import AGAIN, options_of
 from penstock.cli.pipeline import _say
 from penstock.cli.signals import interruptible
-from penstock.cli.spark_options import AGAIN, options_of
 
 
 def hang_on_two_signals() -> None:

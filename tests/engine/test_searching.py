@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from penstock.engine import erasures
 from penstock.engine.erasures import Matches, find_subject, might_name, names_subject
 from penstock.model import ANY, NewEvent, new_event
+from penstock.model.columns import columns_of
 from penstock.store.contract import Commit, Transaction
-from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteReader, SqliteStore
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)

@@ -11,7 +11,7 @@ from contextlib import closing, nullcontext
 from itertools import count
 from pathlib import Path
 
-from penstock.backup import back_up, open_place, restore, writer
+from penstock.backup import back_up, open_place, restore_backup, writer
 from penstock.store import open_reader, store_url
 from penstock.store.contract import Progressed
 from penstock.store.sqlite import replacement
@@ -40,7 +40,7 @@ def main(what: str, *arguments: str) -> None:
             back_up(store, place, step)
     else:
         with open_place(source, write=False) as place:
-            restore(place, store_url(target), lambda _what: nullcontext(step), replace=True)
+            restore_backup(place, store_url(target), lambda _what: nullcontext(step), replace=True)
 
 
 def _quiet(_done: int, _total: int) -> None:

@@ -12,8 +12,8 @@ import pytest
 from penstock.engine import Engine
 from penstock.errors import PenstockError, StorageFailure, StorageFull
 from penstock.model import ANY, Append, Appended, ProducerMark, Transact, Transacted, new_event
+from penstock.model.columns import columns_of
 from penstock.store.contract import Commit, Transaction
-from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteStore
 from tests.faults.support import (
     FailingDisk,

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import PenstockError, StorageFailure
 from penstock.model import ANY, EventFilter, new_event
+from penstock.model.columns import columns_of
 from penstock.store.contract import Commit, ReadLimits, Transaction
-from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from penstock.store.sqlite.database import Database
 from tests.faults.powercut import Disk

@@ -119,7 +119,7 @@ def test_first_versions_are_forgotten_when_there_are_too_many(datastore: Penstoc
     memory = FirstVersions(datastore, "Shop", remembered_max=2)
     for name in ("a", "b", "c"):
         memory.learn(name, 1)
-    assert [memory.known(name) for name in ("a", "b", "c")] == [None, 1, 1]
+    assert [memory.versions.get(name) for name in ("a", "b", "c")] == [None, 1, 1]
 
 
 # ---------------------------------------------------------------- several aggregates

@@ -25,7 +25,7 @@ from penstock.integrations.eventsourcing import (
     recorders,
 )
 from penstock.integrations.eventsourcing.recorders import ATTEMPTS_MAX, PendingWrite, write
-from penstock.model import Append, new_event
+from penstock.model import Append, EventPage, new_event
 from tests.integrations.conftest import Opener
 from tests.integrations.support import served
 from tests.integrations.test_eventsourcing_recorders import stored
@@ -52,7 +52,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that threads of subscriptions that were stopped are not waited for."""
-    monkeypatch.setattr(recorders, "POLL_S", 0.05)
+    monkeypatch.setattr(recorders, "LONG_POLL_S", 0.05)
 
 
 class Place:
@@ -211,12 +211,12 @@ def test_a_subscription_reads_ahead_only_so_far(place: Place) -> None:
     ids = recorder.insert_events(stored("a", *range(20)))
     pulled = []
 
-    def pull(position: int, wait: float) -> recorders.NotificationPage:
+    def pull(position: int, wait: float) -> EventPage:
         pulled.append(position)
-        return recorder.notifications(position, limit=1, wait=wait)
+        return recorder.datastore.page(position, place.context, limit=1, wait=wait)
 
     with recorders.PenstockSubscription(recorder, pull, None, ()) as notifications:
-        until(lambda: len(pulled) == recorders.PAGES_MAX)
+        until(lambda: len(pulled) == recorders.PAGES_AHEAD_MAX)
         assert [next(notifications).id for _ in range(20)] == ids
     until(lambda: not follower_threads())
 

@@ -3,8 +3,9 @@
 import sys
 
 from penstock.lake import archiver as lake_archiver
+from penstock.lake import changes
 from penstock.lake.compaction import compact
-from penstock.spark.sessions import session
+from penstock.spark.sessions import late_session
 from tests.lake.support import manifest_of, quiet
 from tests.spark.support import JAVA
 
@@ -14,9 +15,9 @@ COMPACT_AFTER = 12
 
 def main(url: str, lake: str) -> None:
     """Archive, and compact now and then, until this is killed."""
-    lake_archiver.RANGE_BYTES, lake_archiver.ROUND_RANGES = 1, 4  # type: ignore[misc]
+    lake_archiver.RANGE_BYTES, changes.ROUND_TASKS = 1, 4  # type: ignore[misc]
     conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": JAVA}
-    with session("to-be-killed", "local[2,1000]", conf) as spark:
+    with late_session("to-be-killed", "local[2,1000]", conf) as spark:
         while True:
             archiver = lake_archiver.Archiver(spark, url, lake)
             for _ in range(3):

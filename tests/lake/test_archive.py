@@ -11,7 +11,7 @@ import penstock
 from penstock.errors import LakeInUse
 from penstock.history.columns import COLUMNS
 from penstock.lake import archiver as lake_archiver
-from penstock.lake import slices
+from penstock.lake import changes, slices
 from penstock.lake.archiver import plan_ranges
 from penstock.lake.places import open_lake_place
 from penstock.lake.status import status
@@ -53,7 +53,7 @@ def lake(tmp_path: Path) -> Path:
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges of one block, in rounds of two."""
     monkeypatch.setattr(lake_archiver, "RANGE_BYTES", 1)
-    monkeypatch.setattr(lake_archiver, "ROUND_RANGES", 2)
+    monkeypatch.setattr(changes, "ROUND_TASKS", 2)
 
 
 def test_awkward_contents_are_the_same_in_the_lake(data: Path, lake: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused, StoreError
-from penstock.lake import compaction, verification
+from penstock.lake import changes, compaction, verification
 from penstock.lake.changes import Plan, finish, pending_of, record
 from penstock.lake.local import LocalPlace
 from penstock.lake.manifests import Manifest, encode, sealed
@@ -206,7 +206,7 @@ def test_a_lake_is_verified_while_others_archive_compact_and_erase(
     def others(_done: int, _total: int) -> None:
         next(work, lambda: None)()
 
-    monkeypatch.setattr(verification, "ROUND_FILES", 1)
+    monkeypatch.setattr(changes, "ROUND_TASKS", 1)
     for _ in range(3):
         assert not verify(None, url, str(lake), others).differences
     assert next(work, None) is None

@@ -183,7 +183,7 @@ def test_a_file_has_the_positions_that_its_name_says(url: str, lake: Path) -> No
         ({"number": 3}, "which the manifest names"),
         ({"head": 70}, "its files end at 60, not at 70"),
         ({"staged": {}}, "it places other files than it adds"),
-        ({"removed": "../x"}, "'.'"),
+        ({"removed": "../x"}, "its removed is '../x'"),
         ({"removed": []}, "does not begin at"),
         ({"staged": None}, "cannot be read"),
         ({"added": 5}, "cannot be read"),

@@ -9,9 +9,9 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from penstock.history.columns import TABLE
-from penstock.lake import compaction, iceberg, iceberg_tables, remote
+from penstock.lake import iceberg, iceberg_tables, remote
 from penstock.lake.archiver import Archiver
-from penstock.lake.changes import commit
+from penstock.lake.changes import LakeWriter
 from penstock.lake.compaction import compact
 from penstock.lake.iceberg import HINT, METADATA, TABLE_FOLDER, location, update
 from penstock.lake.local import LocalPlace
@@ -112,12 +112,13 @@ def test_the_table_follows_a_compaction_day_by_day(tmp_path: Path, lake: Path, m
     follow(lake)
     seen: list[list[tuple[Any, ...]]] = []
 
-    def committed(*given: Any) -> Any:
-        manifest = commit(*given)
-        seen.append(iceberg_rows(lake))
-        return manifest
+    commit = LakeWriter.commit
 
-    monkeypatch.setattr(compaction, "commit", committed)
+    def committed(writer: LakeWriter, *given: Any) -> None:
+        commit(writer, *given)
+        seen.append(iceberg_rows(lake))
+
+    monkeypatch.setattr(LakeWriter, "commit", committed)
     compact(None, str(lake), quiet)
     assert seen == [store_rows(url)] * 2
 

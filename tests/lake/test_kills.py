@@ -19,7 +19,7 @@ import pytest
 
 from penstock.errors import LakeDamaged, StoreError
 from penstock.lake import archiver as lake_archiver
-from penstock.lake import local
+from penstock.lake import changes, local
 from penstock.lake.changes import Change, pending_of
 from penstock.lake.compaction import Compacted
 from penstock.lake.manifests import MANIFEST
@@ -102,7 +102,7 @@ def lake(tmp_path: Path) -> Path:
 def test_an_archive_killed_at_any_step_loses_and_doubles_nothing(
     data: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake_archiver, "ROUND_RANGES", 1)
+    monkeypatch.setattr(changes, "ROUND_TASKS", 1)
     monkeypatch.setattr(lake_archiver, "RANGE_BYTES", 1)
     archive(fill(data, numbers(1)), lake)
     fill(data, numbers(500), days=1)

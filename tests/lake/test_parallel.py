@@ -1,14 +1,17 @@
 """Tasks that Spark spreads: results in order, errors of ours as they are, others in a line."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import LakeDamaged, StoreError
-from penstock.lake import remote
+from penstock.lake import changes, remote
 from penstock.lake.status import status
-from penstock.spark.parallel import event_progress, parallel_map
+from penstock.model import PositionRange
+from penstock.spark.parallel import parallel_map
 from tests.lake.support import archive, awkward, fill, verified
 
 
@@ -60,9 +63,13 @@ def test_spark_archives_to_an_object_store(
     assert status(lake).lake == "s3a://lakes/by-spark"
 
 
-def test_shares_of_a_round_are_told_as_events_of_all() -> None:
-    told: list[tuple[int, int]] = []
-    share = event_progress(lambda done, total: told.append((done, total)), 100, 50, 200)
-    share(0.5)
-    share(1.0)
-    assert told == [(125, 200), (150, 200)]
+def test_shares_of_a_round_are_told_as_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(_spark: object, tasks: list[changes.LakeTask], function: Any, on_progress: Callable[[float], None]) -> Any:
+        on_progress(0.5)
+        return list(map(function, tasks))
+
+    monkeypatch.setattr(changes, "parallel_map", half)
+    tasks = [changes.LakeTask(PositionRange(101, 120)), changes.LakeTask(PositionRange(121, 150))]
+    told: list[int] = []
+    assert changes.run_round(None, tasks, lambda task: task.span.last, told.append) == [120, 150]
+    assert told == [125, 150]

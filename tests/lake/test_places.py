@@ -12,7 +12,7 @@ import pytest
 from pyarrow import fs
 
 from penstock.errors import LakeDamaged, LakeInUse, StoreError
-from penstock.lake import remote
+from penstock.lake import places, remote
 from penstock.lake.manifests import LOCK, MANIFEST, PENDING
 from penstock.lake.places import open_lake_place
 from penstock.lake.restore import restore_lake
@@ -92,7 +92,7 @@ def test_a_renewal_that_fails_is_tried_again_until_the_lease_is_over(monkeypatch
     failures = iter([OSError(errno.EIO, "hiccup")] * 3)
     over = threading.Event()
 
-    def failing(path: str, data: bytes, put: Callable[[str, bytes], None] = place._put) -> None:
+    def failing(path: str, data: bytes, put: Callable[[str, bytes], None] = place._write) -> None:
         failure = OSError(errno.EIO, "gone") if over.is_set() else next(failures, None)
         if failure is not None:
             raise failure
@@ -100,7 +100,7 @@ def test_a_renewal_that_fails_is_tried_again_until_the_lease_is_over(monkeypatch
 
     with place.lock("archive"):
         until = place._until
-        monkeypatch.setattr(place, "_put", failing)
+        monkeypatch.setattr(place, "_write", failing)
         wait_until(lambda: place._until > until, "a renewal after three that failed")
         place.replace(PENDING, b"{}")
         monkeypatch.setattr(remote, "LEASE_S", 0.1)
@@ -118,14 +118,14 @@ def test_a_file_that_is_half_written_is_seen_by_nobody(
     url = fill(data, numbers(1))
     archive(url, lake)
     fill(data, numbers(1))
-    put, seen = remote.RemotePlace._put, []
+    put, seen = remote.RemotePlace._write, []
 
     def halves(self: remote.RemotePlace, path: str, written: Any) -> None:
         put(self, path, bytes(written)[: len(written) // 2])
         seen.append((manifest_of(lake).head, len(positions(lake))))
         put(self, path, written)
 
-    monkeypatch.setattr(remote.RemotePlace, "_put", halves)
+    monkeypatch.setattr(remote.RemotePlace, "_write", halves)
     archive(url, lake)
     assert set(seen) <= {(10, 10), (10, 20)}
     assert (manifest_of(lake).head, len(positions(lake))) == (20, 20)
@@ -167,7 +167,7 @@ def test_only_the_ends_of_files_are_read_to_see_whether_they_may_hold_what_was_e
     url = fill(data, [("people", "ann", numbers(1)[0][2])], days=1)
     archive(url, lake)
     erase(data, HideStream("people", "ann"))
-    monkeypatch.delattr(remote.RemotePlace, "read")
+    monkeypatch.delattr(places.LakePlace, "read")
     assert archive(url, lake).rewritten == 1
 
 

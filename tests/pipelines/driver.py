@@ -29,7 +29,7 @@ def done(runner: Runner, order: dict[str, list[str]]) -> dict[str, object]:
     if "sessions" in order:
         return {"sessions": sessions()}
     try:
-        outcome = runner.check() if "check" in order else runner.round(order.get("full_refresh", []))
+        outcome = runner.round(order.get("full_refresh", []), dry="check" in order)
     except PenstockError as error:
         return {"refused": str(error)}
     return {"states": outcome.states, "failures": [str(each) for each in outcome.failures]}

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.engine.index_builder import Builder, IndexState
 from penstock.errors import FunctionFailed
-from penstock.spark.builds import Outcome, build
+from penstock.lua import LuaLimits
+from penstock.spark.builds import TASK_MESSAGES_MAX, Outcome, begin_build
 from penstock.spark.parallel import parallel_map
 from penstock.store import open_reader
 from penstock.store.contract import IteratorState, ReadLimits
@@ -91,7 +92,19 @@ def place_of(path: Path) -> Place:
 
 def built(spark: SparkSession | None, place: Place, name: str, size: int = RANGE) -> Outcome:
     """Build an iterator in many parts."""
-    return build(spark, place.url, name, lambda _done, _total: None, task_messages=size)
+    return build(spark, place.url, name, size)
+
+
+def build(
+    spark: SparkSession | None,
+    url: str,
+    name: str,
+    task_messages: int = TASK_MESSAGES_MAX,
+    lua: LuaLimits = LuaLimits(),  # noqa: B008 - it cannot be changed
+) -> Outcome:
+    """Build an iterator."""
+    with begin_build(url, name, lua) as begun:
+        return begun.run(spark, lambda _done, _total: None, task_messages)
 
 
 def meanwhile(

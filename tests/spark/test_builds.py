@@ -13,13 +13,13 @@ import penstock
 from penstock.errors import FunctionFailed, InvalidRequest, IteratorNotFound, StoreError, StoreInUse
 from penstock.model import BuildStart, IteratorKind, NewEvent, Over, new_event
 from penstock.spark.build_tasks import BuildTask
-from penstock.spark.builds import NUMBERS_MAX, TASK_MESSAGES_MAX, TASKS_MAX, build, plan_tasks
+from penstock.spark.builds import NUMBERS_MAX, TASK_MESSAGES_MAX, TASKS_MAX, plan_tasks
 from penstock.spark.parallel import parallel_map
 from penstock.store.contract import LOG_CONTEXT
 from penstock.store.urls import absolute_url
 from penstock.testing import Server, server
 from tests.postgres import Schemas
-from tests.spark.build_kit import RANGE, Held, Place, answers, built, meanwhile, place_of
+from tests.spark.build_kit import RANGE, Held, Place, answers, build, built, meanwhile, place_of
 from tests.spark.build_kit import held as held  # noqa: PLC0414 - a fixture
 from tests.spark.sink_targets import PENSTOCK, POSTGRESQL, SQLITE, WAYS, Target
 from tests.spark.support import fill
@@ -351,7 +351,7 @@ def test_tasks_are_given_the_whole_path_of_a_store(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("penstock.spark.builds.parallel_map", refuse)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreError):
-        build(None, "sqlite:///data", "log-it", lambda _done, _total: None)
+        build(None, "sqlite:///data", "log-it")
     assert {part.url for part in given} == {f"sqlite:///{tmp_path / 'data'}"}
     assert absolute_url("sqlite:///../link") == f"sqlite:///{tmp_path}/../link"
     assert [absolute_url(url) for url in ("sqlite:///", "penstock://data")] == ["sqlite:///", "penstock://data"]

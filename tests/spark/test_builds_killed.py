@@ -19,12 +19,11 @@ from penstock.errors import FunctionTimedOut
 from penstock.lua import LuaLimits
 from penstock.spark import sessions
 from penstock.spark.build_tasks import CHILD
-from penstock.spark.builds import build
 from penstock.testing import server
 from tests.lake.killing import command_of, descendants, until
 from tests.lake.test_interrupts import alone, interrupt, session_of
 from tests.postgres import Schemas
-from tests.spark.build_kit import Held, Place
+from tests.spark.build_kit import Held, Place, build
 from tests.spark.build_kit import held as held  # noqa: PLC0414 - a fixture
 from tests.spark.sink_targets import PENSTOCK, POSTGRESQL, SQLITE, Target
 from tests.spark.support import JAVA, fill
@@ -108,7 +107,7 @@ def test_a_function_that_is_stuck_in_c_fails_its_message_in_any_store(
     place = Place(Target(way, url, tmp_path / "data" if way == SQLITE else None))
     with place.client() as client:
         made = make(client, "stuck", "map", f"if msg % 3 == 1 then {STUCK} end return msg", range(6))
-    outcome = build(None, place.url, made, lambda _done, _total: None, LuaLimits(call_ms_max=50))
+    outcome = build(None, place.url, made, lua=LuaLimits(call_ms_max=50))
     assert (outcome.messages, outcome.items, outcome.failed) == (6, 6, 2)
     assert isinstance(outcome.failure, FunctionTimedOut)
     assert (outcome.failure.message, outcome.position) == (1, 2)

@@ -1,5 +1,6 @@
 """The options of a read: what they mean, and what is said of those that mean nothing."""
 
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -7,10 +8,11 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock.history.columns import COLUMNS
-from penstock.history.options import NAMES, POSITION_MAX, ReadOptions
+from penstock.history.options import POSITION_MAX, ReadOptions
 from penstock.model import EventFilter, ticks_of_datetime
 
 URL = "sqlite:///data"
+NAMES = [each.metadata["option"] for each in fields(ReadOptions)]
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "spark.md").read_text(encoding="utf-8")
 
 

@@ -16,6 +16,7 @@ from penstock.errors import (
     StorageFull,
 )
 from penstock.model import ANY, Allocation, EventFilter, ProducerMark
+from penstock.model.columns import columns_of
 from penstock.store.contract import (
     LOG_CONTEXT,
     Acknowledge,
@@ -36,7 +37,6 @@ from penstock.store.contract import (
 )
 from penstock.store.postgres import PostgresReader, PostgresStore
 from penstock.store.postgres.connection import Target
-from penstock.store.record import columns_of
 from penstock.store.tables import consumers
 from tests.postgres import Postgres, Schemas
 from tests.store.contract import LookingContract, ReadingContract, RememberingContract, StoreContract

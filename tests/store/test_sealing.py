@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from penstock.errors import DamagedRecord, LimitExceeded
 from penstock.model import Event, EventFilter
+from penstock.model.columns import TYPES_MAX, columns_of
 from penstock.store.arrow import record_batch
 from penstock.store.contract import Page, ReadLimits, Seal, Store, Unsealed
 from penstock.store.erasure_filter import Hidden
-from penstock.store.record import TYPES_MAX, Record, columns_of, encode_commit, with_checksum
+from penstock.store.record import Record, encode_commit, with_checksum
 from penstock.store.seals import (
     BLOCK_BITS,
     LARGE_BYTES,

@@ -12,6 +12,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 
 from penstock.errors import MarkSuperseded, PenstockError, StorageFull, VersionConflict
 from penstock.model import EventFilter, NewEvent, ProducerMark, StreamInfo, stamp_of
+from penstock.model.columns import columns_of
 from penstock.store.contract import (
     LOG_CONTEXT,
     Acknowledge,
@@ -47,7 +48,6 @@ from penstock.store.contract import (
     Transaction,
     WriteOutput,
 )
-from penstock.store.record import columns_of
 from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteStore
 from tests.store.build_rules import BuildRules

@@ -92,8 +92,9 @@ from penstock.model import (
 )
 from penstock.wire.codes import ERROR_CODES
 from penstock.wire.res01.commands import TEXT_COMMANDS
-from penstock.wire.res01.dialects import Presenter
+from penstock.wire.res01.dialects import EventEncoder
 from penstock.wire.res01.messages import Exchange, Unanswerable, decode
+from tests.wire.sample_parts import ByRequest
 from tests.wire.samples import APPENDED, DELIVERY, EVENT, NOW, STATS
 from tests.wire.samples_builds import START
 
@@ -107,52 +108,56 @@ FAILURES: Final[tuple[PenstockError, ...]] = (
     errors.Unexpected("\ud800"),
 )
 
-_REPLIES: Final[dict[type[Request], Reply]] = {
-    Append: APPENDED,
-    ReadEvent: EventPage([EVENT], 2, True),
-    ReadStream: EventPage([EVENT, EVENT], 3, False),
-    ReadRecords: RecordPage("8f3a", 1, [b"record"], 8, True),
-    FetchSubscription: Batch(4, [EVENT]),
-    ProgressSubscription: Done(),
-    SetSubscription: Done(),
-    SubscribeQueue: DELIVERY,
-    AcknowledgeQueue: Delivery("shop", "mail", "worker-1", NOW, None, []),
-    ReleaseQueue: Done(),
-    ResetQueue: Done(),
-    SetDeadLetterRule: Done(),
-    PutBack: Done(),
-    ReplayQueue: Replayed(2, 1, 5),
-    ListContexts: ContextPage([ContextInfo("shop", 7, 5, 2, 77)], True),
-    ListStreams: StreamPage([StreamInfo("order-1", 1)], True),
-    ListQueues: QueuePage([QueueInfo(1, "shop", "mail", "", 8, 0, 3, 1, 2, 0, None)], True),
-    ListSubscriptions: SubscriptionPage([SubscriptionInfo(4, "mailer", "shop", "", 8, None)], True),
-    ListDeadLetters: DeadLetterPage([], True),
-    GetStats: STATS,
-    ReadAll: EventPage([EVENT], 8, False),
-    FindPosition: Found(None),
-    CreateLog: Done(),
-    DropLog: Done(),
-    ShowLog: LogSummary("orders", NOW, 2, 77, ["large"]),
-    ListLogs: Names(["orders"]),
-    AddMessages: Done(),
-    CreateIterator: Done(),
-    DropIterator: Done(),
-    ShowIterator: IteratorSummary("large", "orders", Over.LOG, IteratorKind.FILTER, "return msg > 4", True, NOW, 7, 0),
-    ListIterators: Names([]),
-    NextItems: ItemPage([b"\x05", b""]),
-    EraseStream: Erased(4, 0, True),
-    EraseSubject: Erased(3, 70001, False),
-    StageEvents: StagesTaken(8 << 20),
-    PublishStages: Published(12, 3, 250),
-    DropStages: Done(),
-    BeginBuild: START,
-    ReadMessages: MessagePage([b"\x05", None, b""]),
-    FindMessage: Found(18),
-    StageOutput: Done(),
-    InstallOutput: Installed(700, 690, 700),
-    DropOutput: Done(),
-    ListErasures: ErasurePage([ErasureInfo(1, "shop", "order-1", 4, NOW, None, 0)], True),
-}
+_REPLIES: Final[dict[type[Request], Reply]] = ByRequest(
+    {
+        Append: APPENDED,
+        ReadEvent: EventPage([EVENT], 2, True),
+        ReadStream: EventPage([EVENT, EVENT], 3, False),
+        ReadRecords: RecordPage("8f3a", 1, [b"record"], 8, True),
+        FetchSubscription: Batch(4, [EVENT]),
+        ProgressSubscription: Done(),
+        SetSubscription: Done(),
+        SubscribeQueue: DELIVERY,
+        AcknowledgeQueue: Delivery("shop", "mail", "worker-1", NOW, None, []),
+        ReleaseQueue: Done(),
+        ResetQueue: Done(),
+        SetDeadLetterRule: Done(),
+        PutBack: Done(),
+        ReplayQueue: Replayed(2, 1, 5),
+        ListContexts: ContextPage([ContextInfo("shop", 7, 5, 2, 77)], True),
+        ListStreams: StreamPage([StreamInfo("order-1", 1)], True),
+        ListQueues: QueuePage([QueueInfo(1, "shop", "mail", "", 8, 0, 3, 1, 2, 0, None)], True),
+        ListSubscriptions: SubscriptionPage([SubscriptionInfo(4, "mailer", "shop", "", 8, None)], True),
+        ListDeadLetters: DeadLetterPage([], True),
+        GetStats: STATS,
+        ReadAll: EventPage([EVENT], 8, False),
+        FindPosition: Found(None),
+        CreateLog: Done(),
+        DropLog: Done(),
+        ShowLog: LogSummary("orders", NOW, 2, 77, ["large"]),
+        ListLogs: Names(["orders"]),
+        AddMessages: Done(),
+        CreateIterator: Done(),
+        DropIterator: Done(),
+        ShowIterator: IteratorSummary(
+            "large", "orders", Over.LOG, IteratorKind.FILTER, "return msg > 4", True, NOW, 7, 0
+        ),
+        ListIterators: Names([]),
+        NextItems: ItemPage([b"\x05", b""]),
+        EraseStream: Erased(4, 0, True),
+        EraseSubject: Erased(3, 70001, False),
+        StageEvents: StagesTaken(8 << 20),
+        PublishStages: Published(12, 3, 250),
+        DropStages: Done(),
+        BeginBuild: START,
+        ReadMessages: MessagePage([b"\x05", None, b""]),
+        FindMessage: Found(18),
+        StageOutput: Done(),
+        InstallOutput: Installed(700, 690, 700),
+        DropOutput: Done(),
+        ListErasures: ErasurePage([ErasureInfo(1, "shop", "order-1", 4, NOW, None, 0)], True),
+    }
+)
 
 few_examples: Final = settings(max_examples=settings().max_examples // 5)
 """For a property that is tested once for each of many kinds of request or error."""
@@ -167,7 +172,7 @@ def reply_to(request: Request) -> Reply:
     return _REPLIES[type(request)]
 
 
-def encoded(reply: Reply, present: Presenter) -> Reply:
+def encoded(reply: Reply, present: EventEncoder) -> Reply:
     """The reply as it comes out of a worker process: its events are frames already."""
     if isinstance(reply, EventPage | Batch | Delivery):
         return replace(reply, events=[], encoded=Encoded(len(reply.events), present(reply.events)))

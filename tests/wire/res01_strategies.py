@@ -8,6 +8,7 @@ from hypothesis.strategies import SearchStrategy
 
 from penstock import model
 from penstock.model import TICKS_MAX, Event, NewEvent, Reply, Request, stamp_of
+from tests.wire.sample_parts import ByRequest
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 names = texts.filter(bool)
@@ -35,91 +36,97 @@ def tuples(each: SearchStrategy[Any], least: int = 0) -> SearchStrategy[tuple[An
 
 commits = st.builds(model.Append, texts, texts, tuples(new_events, 1), numbers)
 
-REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = {
-    model.Append: st.builds(
-        model.Append, texts, texts, st.lists(new_events, min_size=1, max_size=15).map(tuple), numbers, marks
-    ),
-    model.Transact: st.builds(
-        model.Transact,
-        tuples(commits),
-        tuples(st.builds(model.QueueReceipt, texts, texts, texts, numbers, numbers)),
-        tuples(st.builds(model.SubscriptionReceipt, numbers, ticks)),
-        marks,
-    ),
-    model.ReadStream: st.builds(
-        model.ReadStream, texts, texts, numbers, optional_numbers, optional_numbers, st.booleans()
-    ),
-    model.ReadEvent: st.builds(model.ReadEvent, texts, texts, numbers),
-    model.ReadAll: st.builds(
-        model.ReadAll, numbers, optional_names, texts, st.none() | tuples(texts, 1), optional_numbers, waits
-    ),
-    model.ReadRecords: st.builds(model.ReadRecords, numbers, optional_names, texts, waits),
-    model.FindPosition: st.builds(model.FindPosition, texts, texts, ticks),
-    model.RegisterSubscriptions: st.builds(
-        model.RegisterSubscriptions, texts, tuples(st.builds(model.SubscriptionStart, texts, texts, ticks))
-    ),
-    model.FetchSubscription: st.builds(model.FetchSubscription, numbers, numbers, waits),
-    model.ProgressSubscription: st.builds(model.ProgressSubscription, numbers, ticks),
-    model.SetSubscription: st.builds(model.SetSubscription, texts, texts, texts, ticks),
-    model.ListSubscriptions: st.builds(model.ListSubscriptions, numbers, optional_numbers),
-    model.SubscribeQueue: st.builds(model.SubscribeQueue, texts, texts, texts, texts, ticks, numbers, numbers, waits),
-    model.AcknowledgeQueue: st.builds(
-        model.AcknowledgeQueue, optional_names, texts, texts, numbers, optional_numbers, numbers, numbers, waits
-    ),
-    model.ReleaseQueue: st.builds(model.ReleaseQueue, optional_names, texts, texts, numbers, numbers, st.booleans()),
-    model.ResetQueue: st.builds(model.ResetQueue, optional_names, texts, ticks, optional_numbers),
-    model.SetDeadLetterRule: st.builds(model.SetDeadLetterRule, optional_names, texts, optional_numbers),
-    model.ListDeadLetters: st.builds(model.ListDeadLetters, optional_names, texts, numbers, optional_numbers),
-    model.PutBack: st.builds(model.PutBack, optional_names, texts, numbers),
-    model.ReplayQueue: st.builds(
-        model.ReplayQueue,
-        *(optional_names, texts, numbers, numbers),
-        st.none() | st.builds(model.ProducerMark, names, numbers),
-    ),
-    model.ListQueues: st.builds(model.ListQueues, numbers, optional_numbers),
-    model.ListContexts: st.builds(model.ListContexts, texts, optional_numbers),
-    model.ListStreams: st.builds(model.ListStreams, texts, texts, texts, optional_numbers),
-    model.GetStats: st.just(model.GetStats()),
-    model.CreateLog: st.builds(model.CreateLog, texts),
-    model.DropLog: st.builds(model.DropLog, texts, st.none() | ticks),
-    model.ShowLog: st.builds(model.ShowLog, texts),
-    model.ListLogs: st.just(model.ListLogs()),
-    model.AddMessages: st.builds(model.AddMessages, texts, tuples(bodies)),
-    model.CreateIterator: st.builds(
-        model.CreateIterator, texts, texts, st.sampled_from(model.IteratorKind), texts, st.booleans()
-    ),
-    model.DropIterator: st.builds(model.DropIterator, texts, texts),
-    model.ShowIterator: st.builds(model.ShowIterator, texts),
-    model.ListIterators: st.builds(model.ListIterators, optional_names),
-    model.NextItems: st.builds(model.NextItems, texts, numbers, numbers),
-    model.EraseStream: st.builds(model.EraseStream, texts, texts, optional_numbers),
-    model.EraseSubject: st.builds(model.EraseSubject, texts, optional_names, numbers, optional_numbers),
-    model.StageEvents: st.builds(
-        model.StageEvents,
-        *(texts, numbers, texts, numbers),
-        tuples(st.builds(model.StagedUnit, texts, texts, numbers, bodies, bodies)),
-    ),
-    model.PublishStages: st.builds(
-        model.PublishStages,
-        texts,
-        tuples(st.builds(model.Winner, numbers, texts, numbers)),
-        st.builds(model.ProducerMark, names, numbers),
-        texts,
-    ),
-    model.DropStages: st.builds(model.DropStages, texts),
-    model.BeginBuild: st.builds(model.BeginBuild, texts),
-    model.ReadMessages: st.builds(model.ReadMessages, texts, numbers, numbers, numbers),
-    model.FindMessage: st.builds(model.FindMessage, texts, numbers, numbers),
-    model.StageOutput: st.builds(model.StageOutput, numbers, numbers, texts, numbers, tuples(bodies)),
-    model.InstallOutput: st.builds(
-        model.InstallOutput,
-        *(texts, numbers, numbers, numbers, numbers),
-        tuples(st.builds(model.Winner, numbers, texts, numbers)),
-        states,
-    ),
-    model.DropOutput: st.builds(model.DropOutput, numbers),
-    model.ListErasures: st.builds(model.ListErasures, numbers, optional_numbers),
-}
+REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
+    {
+        model.Append: st.builds(
+            model.Append, texts, texts, st.lists(new_events, min_size=1, max_size=15).map(tuple), numbers, marks
+        ),
+        model.Transact: st.builds(
+            model.Transact,
+            tuples(commits),
+            tuples(st.builds(model.QueueReceipt, texts, texts, texts, numbers, numbers)),
+            tuples(st.builds(model.SubscriptionReceipt, numbers, ticks)),
+            marks,
+        ),
+        model.ReadStream: st.builds(
+            model.ReadStream, texts, texts, numbers, optional_numbers, optional_numbers, st.booleans()
+        ),
+        model.ReadEvent: st.builds(model.ReadEvent, texts, texts, numbers),
+        model.ReadAll: st.builds(
+            model.ReadAll, numbers, optional_names, texts, st.none() | tuples(texts, 1), optional_numbers, waits
+        ),
+        model.ReadRecords: st.builds(model.ReadRecords, numbers, optional_names, texts, waits),
+        model.FindPosition: st.builds(model.FindPosition, texts, texts, ticks),
+        model.RegisterSubscriptions: st.builds(
+            model.RegisterSubscriptions, texts, tuples(st.builds(model.SubscriptionStart, texts, texts, ticks))
+        ),
+        model.FetchSubscription: st.builds(model.FetchSubscription, numbers, numbers, waits),
+        model.ProgressSubscription: st.builds(model.ProgressSubscription, numbers, ticks),
+        model.SetSubscription: st.builds(model.SetSubscription, texts, texts, texts, ticks),
+        model.ListSubscriptions: st.builds(model.ListSubscriptions, numbers, optional_numbers),
+        model.SubscribeQueue: st.builds(
+            model.SubscribeQueue, texts, texts, texts, texts, ticks, numbers, numbers, waits
+        ),
+        model.AcknowledgeQueue: st.builds(
+            model.AcknowledgeQueue, optional_names, texts, texts, numbers, optional_numbers, numbers, numbers, waits
+        ),
+        model.ReleaseQueue: st.builds(
+            model.ReleaseQueue, optional_names, texts, texts, numbers, numbers, st.booleans()
+        ),
+        model.ResetQueue: st.builds(model.ResetQueue, optional_names, texts, ticks, optional_numbers),
+        model.SetDeadLetterRule: st.builds(model.SetDeadLetterRule, optional_names, texts, optional_numbers),
+        model.ListDeadLetters: st.builds(model.ListDeadLetters, optional_names, texts, numbers, optional_numbers),
+        model.PutBack: st.builds(model.PutBack, optional_names, texts, numbers),
+        model.ReplayQueue: st.builds(
+            model.ReplayQueue,
+            *(optional_names, texts, numbers, numbers),
+            st.none() | st.builds(model.ProducerMark, names, numbers),
+        ),
+        model.ListQueues: st.builds(model.ListQueues, numbers, optional_numbers),
+        model.ListContexts: st.builds(model.ListContexts, texts, optional_numbers),
+        model.ListStreams: st.builds(model.ListStreams, texts, texts, texts, optional_numbers),
+        model.GetStats: st.just(model.GetStats()),
+        model.CreateLog: st.builds(model.CreateLog, texts),
+        model.DropLog: st.builds(model.DropLog, texts, st.none() | ticks),
+        model.ShowLog: st.builds(model.ShowLog, texts),
+        model.ListLogs: st.just(model.ListLogs()),
+        model.AddMessages: st.builds(model.AddMessages, texts, tuples(bodies)),
+        model.CreateIterator: st.builds(
+            model.CreateIterator, texts, texts, st.sampled_from(model.IteratorKind), texts, st.booleans()
+        ),
+        model.DropIterator: st.builds(model.DropIterator, texts, texts),
+        model.ShowIterator: st.builds(model.ShowIterator, texts),
+        model.ListIterators: st.builds(model.ListIterators, optional_names),
+        model.NextItems: st.builds(model.NextItems, texts, numbers, numbers),
+        model.EraseStream: st.builds(model.EraseStream, texts, texts, optional_numbers),
+        model.EraseSubject: st.builds(model.EraseSubject, texts, optional_names, numbers, optional_numbers),
+        model.StageEvents: st.builds(
+            model.StageEvents,
+            *(texts, numbers, texts, numbers),
+            tuples(st.builds(model.StagedUnit, texts, texts, numbers, bodies, bodies)),
+        ),
+        model.PublishStages: st.builds(
+            model.PublishStages,
+            texts,
+            tuples(st.builds(model.Winner, numbers, texts, numbers)),
+            st.builds(model.ProducerMark, names, numbers),
+            texts,
+        ),
+        model.DropStages: st.builds(model.DropStages, texts),
+        model.BeginBuild: st.builds(model.BeginBuild, texts),
+        model.ReadMessages: st.builds(model.ReadMessages, texts, numbers, numbers, numbers),
+        model.FindMessage: st.builds(model.FindMessage, texts, numbers, numbers),
+        model.StageOutput: st.builds(model.StageOutput, numbers, numbers, texts, numbers, tuples(bodies)),
+        model.InstallOutput: st.builds(
+            model.InstallOutput,
+            *(texts, numbers, numbers, numbers, numbers),
+            tuples(st.builds(model.Winner, numbers, texts, numbers)),
+            states,
+        ),
+        model.DropOutput: st.builds(model.DropOutput, numbers),
+        model.ListErasures: st.builds(model.ListErasures, numbers, optional_numbers),
+    }
+)
 
 
 @st.composite
@@ -144,67 +151,69 @@ def page(kind: Any, *fields: SearchStrategy[Any], of: Callable[..., Reply]) -> S
     return st.builds(of, st.lists(st.builds(kind, *fields), max_size=3), flags)
 
 
-REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = {
-    model.Append: appended,
-    model.Transact: st.builds(model.Transacted, tuples(appended)),
-    model.ReadStream: pages,
-    model.ReadEvent: pages,
-    model.ReadAll: pages,
-    model.ReadRecords: st.builds(model.RecordPage, texts, numbers, st.lists(bodies, max_size=4), numbers, flags),
-    model.FindPosition: st.builds(model.Found, optional_numbers),
-    model.RegisterSubscriptions: st.builds(model.Registered, tuples(numbers)),
-    model.FetchSubscription: st.builds(model.Batch, numbers, event_lists),
-    model.ProgressSubscription: done,
-    model.SetSubscription: done,
-    model.ListSubscriptions: page(
-        model.SubscriptionInfo, numbers, texts, texts, texts, numbers, st.none() | ticks, of=model.SubscriptionPage
-    ),
-    model.SubscribeQueue: deliveries(),
-    model.AcknowledgeQueue: deliveries(),
-    model.ReleaseQueue: done,
-    model.ResetQueue: done,
-    model.SetDeadLetterRule: done,
-    model.ListDeadLetters: st.builds(model.DeadLetterPage, st.lists(allocations, max_size=3), flags),
-    model.PutBack: done,
-    model.ReplayQueue: st.builds(model.Replayed, numbers, numbers, numbers, flags, flags),
-    model.ListQueues: page(
-        model.QueueInfo, numbers, texts, texts, texts, *[numbers] * 6, optional_numbers, of=model.QueuePage
-    ),
-    model.ListContexts: page(model.ContextInfo, texts, *[numbers] * 4, of=model.ContextPage),
-    model.ListStreams: page(model.StreamInfo, texts, numbers, of=model.StreamPage),
-    model.GetStats: st.builds(model.StoreStats, texts, *[numbers] * 13),
-    model.CreateLog: done,
-    model.DropLog: done,
-    model.ShowLog: st.builds(model.LogSummary, texts, ticks, numbers, numbers, st.lists(texts, max_size=3)),
-    model.ListLogs: name_lists,
-    model.AddMessages: done,
-    model.CreateIterator: done,
-    model.DropIterator: done,
-    model.ShowIterator: st.builds(
-        model.IteratorSummary,
-        *(texts, texts, st.sampled_from(model.Over), st.sampled_from(model.IteratorKind), texts, flags, ticks),
-        *(optional_numbers, optional_numbers),
-    ),
-    model.ListIterators: name_lists,
-    model.NextItems: st.builds(model.ItemPage, st.lists(bodies, max_size=4)),
-    model.EraseStream: erased,
-    model.EraseSubject: erased,
-    model.StageEvents: st.builds(model.StagesTaken, numbers),
-    model.PublishStages: st.builds(model.Published, numbers, numbers, numbers, flags),
-    model.DropStages: done,
-    model.BeginBuild: st.builds(
-        model.BuildStart,
-        *(texts, numbers, texts, st.sampled_from(model.Over), st.sampled_from(model.IteratorKind), texts),
-        *(numbers, numbers, states, numbers, numbers, numbers, numbers),
-    ),
-    model.ReadMessages: st.builds(model.MessagePage, st.lists(st.none() | bodies, max_size=6)),
-    model.FindMessage: st.builds(model.Found, optional_numbers),
-    model.StageOutput: done,
-    model.InstallOutput: st.builds(model.Installed, numbers, numbers, numbers),
-    model.DropOutput: done,
-    model.ListErasures: page(
-        model.ErasureInfo,
-        *(numbers, optional_names, optional_names, numbers, ticks, st.none() | ticks, numbers),
-        of=model.ErasurePage,
-    ),
-}
+REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
+    {
+        model.Append: appended,
+        model.Transact: st.builds(model.Transacted, tuples(appended)),
+        model.ReadStream: pages,
+        model.ReadEvent: pages,
+        model.ReadAll: pages,
+        model.ReadRecords: st.builds(model.RecordPage, texts, numbers, st.lists(bodies, max_size=4), numbers, flags),
+        model.FindPosition: st.builds(model.Found, optional_numbers),
+        model.RegisterSubscriptions: st.builds(model.Registered, tuples(numbers)),
+        model.FetchSubscription: st.builds(model.Batch, numbers, event_lists),
+        model.ProgressSubscription: done,
+        model.SetSubscription: done,
+        model.ListSubscriptions: page(
+            model.SubscriptionInfo, numbers, texts, texts, texts, numbers, st.none() | ticks, of=model.SubscriptionPage
+        ),
+        model.SubscribeQueue: deliveries(),
+        model.AcknowledgeQueue: deliveries(),
+        model.ReleaseQueue: done,
+        model.ResetQueue: done,
+        model.SetDeadLetterRule: done,
+        model.ListDeadLetters: st.builds(model.DeadLetterPage, st.lists(allocations, max_size=3), flags),
+        model.PutBack: done,
+        model.ReplayQueue: st.builds(model.Replayed, numbers, numbers, numbers, flags, flags),
+        model.ListQueues: page(
+            model.QueueInfo, numbers, texts, texts, texts, *[numbers] * 6, optional_numbers, of=model.QueuePage
+        ),
+        model.ListContexts: page(model.ContextInfo, texts, *[numbers] * 4, of=model.ContextPage),
+        model.ListStreams: page(model.StreamInfo, texts, numbers, of=model.StreamPage),
+        model.GetStats: st.builds(model.StoreStats, texts, *[numbers] * 13),
+        model.CreateLog: done,
+        model.DropLog: done,
+        model.ShowLog: st.builds(model.LogSummary, texts, ticks, numbers, numbers, st.lists(texts, max_size=3)),
+        model.ListLogs: name_lists,
+        model.AddMessages: done,
+        model.CreateIterator: done,
+        model.DropIterator: done,
+        model.ShowIterator: st.builds(
+            model.IteratorSummary,
+            *(texts, texts, st.sampled_from(model.Over), st.sampled_from(model.IteratorKind), texts, flags, ticks),
+            *(optional_numbers, optional_numbers),
+        ),
+        model.ListIterators: name_lists,
+        model.NextItems: st.builds(model.ItemPage, st.lists(bodies, max_size=4)),
+        model.EraseStream: erased,
+        model.EraseSubject: erased,
+        model.StageEvents: st.builds(model.StagesTaken, numbers),
+        model.PublishStages: st.builds(model.Published, numbers, numbers, numbers, flags),
+        model.DropStages: done,
+        model.BeginBuild: st.builds(
+            model.BuildStart,
+            *(texts, numbers, texts, st.sampled_from(model.Over), st.sampled_from(model.IteratorKind), texts),
+            *(numbers, numbers, states, numbers, numbers, numbers, numbers),
+        ),
+        model.ReadMessages: st.builds(model.MessagePage, st.lists(st.none() | bodies, max_size=6)),
+        model.FindMessage: st.builds(model.Found, optional_numbers),
+        model.StageOutput: done,
+        model.InstallOutput: st.builds(model.Installed, numbers, numbers, numbers),
+        model.DropOutput: done,
+        model.ListErasures: page(
+            model.ErasureInfo,
+            *(numbers, optional_names, optional_names, numbers, ticks, st.none() | ticks, numbers),
+            of=model.ErasurePage,
+        ),
+    }
+)

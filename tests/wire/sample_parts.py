@@ -1,7 +1,7 @@
 """What the samples of messages are made of. Bytes are written out here, not made by the codec under test."""
 
 from struct import pack
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn, TypeVar
 from uuid import UUID
 
 from penstock.errors import PenstockError
@@ -15,6 +15,17 @@ from penstock.model import (
     Request,
     StoreStats,
 )
+
+Value = TypeVar("Value")
+
+
+class ByRequest(dict[type[Request], Value]):
+    """Test inputs for each request. A missing one names the step of CONTRIBUTING.md that adds it."""
+
+    def __missing__(self, kind: type[Request]) -> NoReturn:
+        step = "step 4 of `Add a Res01 command` in CONTRIBUTING.md names the three tables in tests/wire"
+        raise AssertionError(f"{kind.__name__} has no sample, no reply or no strategy: {step}")
+
 
 TEXT: Final = "Res01"
 BINARY: Final = "binary"

@@ -14,7 +14,16 @@ from penstock.errors import AnswerMalformed, LimitExceeded
 from penstock.model import Append, Reply, Request
 from penstock.model.requests import Repeat
 from penstock.wire.res01 import commands
-from penstock.wire.res01.commands import CONTEXT, EXTENSIONS, FILTER, ORIGINAL, OURS, OWN_COMMANDS, TEXT_COMMANDS
+from penstock.wire.res01.commands import (
+    CONTEXT,
+    EXTENSIONS,
+    FILTER,
+    ORIGINAL,
+    OURS,
+    OWN_COMMANDS,
+    OWN_ONLY,
+    TEXT_COMMANDS,
+)
 from penstock.wire.res01.messages import decode, fields_of, reply_of
 from penstock.wire.res01.schema import LONG, SMALL_BYTES_MAX, Answer, Command
 from tests.wire.checks import few_examples
@@ -47,7 +56,7 @@ def test_what_a_command_writes_is_what_it_reads(command: Command, data: st.DataO
 
 def test_no_two_commands_have_the_same_code() -> None:
     assert len(TEXT_COMMANDS) == len(ORIGINAL) + len(EXTENSIONS)
-    assert len(OWN_COMMANDS) == len(TEXT_COMMANDS) + 1
+    assert len(OWN_COMMANDS) == len(TEXT_COMMANDS) + len(OWN_ONLY)
 
 
 @every_command
@@ -61,7 +70,7 @@ def test_a_message_that_is_heavier_than_its_command_allows_is_refused(command: C
 
 def test_the_commands_that_carry_events_or_output_have_no_limit_of_their_own() -> None:
     large = {command.name for command in OWN_COMMANDS.values() if command.bytes_max is None}
-    assert large == {"AC", "AF", "TX", "ML", "ZS", "ZP", "BO", "BI"}
+    assert large == {"AC", "AF", "AB", "TX", "TB", "ML", "ZS", "ZP", "BO", "BI"}
 
 
 # --- the example of CONTRIBUTING.md ---------------------------------------------------------------------------

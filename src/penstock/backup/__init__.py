@@ -16,7 +16,7 @@ All backups of a place are of one store and one timeline.
 from penstock.backup.manifest import Manifest
 from penstock.backup.places import Place, open_place
 from penstock.backup.reader import chain, check_all
-from penstock.backup.restoration import Restored, Stage, restore
+from penstock.backup.restore import Restored, Stage, restore_backup
 from penstock.backup.store_copy import Copied, copy_store
 from penstock.backup.writer import Written, back_up
 
@@ -32,5 +32,5 @@ __all__ = [
     "check_all",
     "copy_store",
     "open_place",
-    "restore",
+    "restore_backup",
 ]

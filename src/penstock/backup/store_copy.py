@@ -8,17 +8,17 @@ and compares it with the source, record by record and row by row.
 import json
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from itertools import islice
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from penstock.backup.places import system_errors
-from penstock.backup.restoration import FINDINGS_SHOWN_MAX, Stage, first_findings
+from penstock.backup.restore import Stage, check_new_store
 from penstock.backup.writer import records_between
 from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreUnfinished
 from penstock.files import parsed
+from penstock.model.chunks import chunked
 from penstock.store import Store, hold_store, is_same_place, open_import, open_reader, shown_place
 from penstock.store.contract import STATE_TABLES, Progressed, StoreIdentity, StoreImport, StoreState
-from penstock.store.record import Record
 
 CHUNK_BYTES_MAX: Final = 8 << 20
 """Bytes of records in one transaction. A larger record gets a larger transaction."""
@@ -43,7 +43,8 @@ def copy_store(source: str, target: str, stage: Stage) -> Copied:
         state = original.state()
         new_events = _fill(original, state, target, stage)
         with hold_store(target, is_strict=False), closing(open_reader(target)) as copy:
-            _check(original, copy, state.head, stage)
+            differences = partial(_differences, original, copy, state.head)
+            check_new_store(copy, stage, "the copy is not what the source is; remove it", differences)
         hold.check()
         if original.state() != state:
             raise StoreError("the source was changed while it was copied: remove the copy, and copy it again")
@@ -74,7 +75,8 @@ def _fill(source: Store, state: StoreState, target: str, stage: Stage) -> int:
     with closing(open_import(target)) as filling, stage("copying") as progressed:
         before = filling.head()
         sealed = _begin(filling, state, target)
-        for chunk in _chunks(source, before + 1, state.head):
+        records = records_between(source, before + 1, state.head)
+        for chunk in chunked(records, lambda record: len(record.data), CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX):
             filling.add(chunk)
             progressed(filling.head(), state.head)
         # Records that were copied before they were sealed are not sealed in the copy.
@@ -111,30 +113,7 @@ def _begin(filling: StoreImport, state: StoreState, target: str) -> int:
     return kept.sealed
 
 
-def _chunks(source: Store, first: int, last: int) -> Iterator[list[Record]]:
-    chunk: list[Record] = []
-    size = 0
-    for record in records_between(source, first, last):
-        if chunk and (size + len(record.data) > CHUNK_BYTES_MAX or len(chunk) == CHUNK_RECORDS_MAX):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(record)
-        size += len(record.data)
-    if chunk:
-        yield chunk
-
-
 # --- checking -------------------------------------------------------------------------------------------------
-
-
-def _check(original: Store, copy: Store, head: int, stage: Stage) -> None:
-    with stage("verifying") as progressed:
-        found = first_findings(copy, progressed)
-    if not found:
-        with stage("comparing") as progressed:
-            found = list(islice(_differences(original, copy, head, progressed), FINDINGS_SHOWN_MAX))
-    if found:
-        raise StoreError(f"the copy is not what the source is; remove it: {'; '.join(found)}")
 
 
 def _differences(original: Store, copy: Store, head: int, progressed: Progressed) -> Iterator[str]:

@@ -27,6 +27,7 @@ from penstock.backup.places import Place
 from penstock.backup.reader import LENGTH, numbers, read_manifest
 from penstock.errors import PenstockError, PlaceRefused
 from penstock.model import EventFilter
+from penstock.model.chunks import chunked
 from penstock.model.times import now_text
 from penstock.store.contract import Progressed, ReadLimits, Store, StoreState
 from penstock.store.record import Record
@@ -144,29 +145,16 @@ class _Chunks:
 
     def take(self, store: Store, head: int, progressed: Progressed) -> None:
         """Add the records after those in the files, up to a position."""
-        parts: list[bytes] = []
-        size = 0
-        last = self.head
-        for record in records_between(store, self.head + 1, head):
-            length = LENGTH.size + len(record.data)
-            if parts and size + length > CHUNK_BYTES_MAX:
-                self._add(parts, last)
-                progressed(self.head, head)
-                parts, size = [], 0
-            parts += (LENGTH.pack(len(record.data)), record.data)
-            size += length
-            last = record.last
-        if parts:
-            self._add(parts, last)
+        records = records_between(store, self.head + 1, head)
+        for chunk in chunked(records, lambda record: LENGTH.size + len(record.data), CHUNK_BYTES_MAX):
+            data = b"".join(part for record in chunk for part in (LENGTH.pack(len(record.data)), record.data))
+            member = member_of(history_path(self.head + 1, chunk[-1].last), data)
+            self._place.add(member.path, data)
+            self.members.append(member)
+            self.head = chunk[-1].last
+            self.new_bytes += member.bytes
+            progressed(self.head, head)
         progressed(self.head, head)
-
-    def _add(self, parts: list[bytes], last: int) -> None:
-        data = b"".join(parts)
-        member = member_of(history_path(self.head + 1, last), data)
-        self._place.add(member.path, data)
-        self.members.append(member)
-        self.head = last
-        self.new_bytes += member.bytes
 
 
 def records_between(store: Store, first: int, last: int) -> Iterator[Record]:

@@ -60,7 +60,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "import": Entry("Data", "interchange:import_command", "Import events from files."),
     "sql": Entry("Data", "sql:sql_command", "Query the history in SQL."),
     "export": Entry("Data", "interchange:export_command", "Export events to a file."),
-    "replay": Entry("Data", "replay:replay_command", "Replay part of a history: through a queue, or into streams."),
+    "replay": Entry(
+        "Data", "interchange:replay_command", "Replay part of a history: through a queue, or into streams."
+    ),
     "erase": Entry("Data", "erasure:erase_command", "Erase events for good."),
     "erasures": Entry("Data", "erasure:erasures_command", "List what was erased, oldest first."),
     "lake": Entry("Data", "lake:lake_app", "Keep a store's history as Parquet files that any engine reads."),

@@ -6,17 +6,18 @@ that is not an event, or that the server refuses, ends the command: lines before
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NoReturn, TypeVar
 from uuid import UUID
 
 import typer
 
 from penstock.cli.connection import connected, error_line
-from penstock.cli.options import Data, Url, moment, need_name
-from penstock.cli.output import AsJson, counted, fail, json_text, print_line, print_lines, refuse, stop_command
+from penstock.cli.options import AsJson, Data, Url, argument, moment, need_name, option
+from penstock.cli.output import counted, fail, json_text, print_line, print_lines, refuse, stop_command
 from penstock.cli.signals import INTERRUPTED
 from penstock.errors import PenstockError, Retry, VersionConflict
 from penstock.model import ANY, NEW, Appended
@@ -39,42 +40,35 @@ LINE_BYTES_MAX: Final = 64 << 20
 
 
 def append_command(
-    context: Annotated[
-        str, typer.Argument(metavar="CONTEXT", help="the context, or - for JSON lines on standard input")
-    ],
-    stream: Annotated[
-        str | None, typer.Argument(metavar="STREAM", help="the stream, or - for JSON lines of this context")
-    ] = None,
-    type_: Annotated[
-        str | None, typer.Argument(metavar="TYPE", help="the event's type, or - for JSON lines of this stream")
-    ] = None,
-    body: Annotated[
-        str | None, typer.Argument(metavar="BODY", help="JSON or other text, or - to read it from standard input")
-    ] = None,
+    context: Annotated[str, argument("CONTEXT", "the context, or - for JSON lines on standard input")],
+    stream: Annotated[str | None, argument("STREAM", "the stream, or - for JSON lines of this context")] = None,
+    type_: Annotated[str | None, argument("TYPE", "the event's type, or - for JSON lines of this stream")] = None,
+    body: Annotated[str | None, argument("BODY", "JSON or other text, or - to read it from standard input")] = None,
     headers: Annotated[
-        str | None, typer.Option("--headers", help="the event's headers: a JSON object, or other text", metavar="JSON")
+        str | None, option("--headers", "the event's headers: a JSON object, or other text", "JSON")
     ] = None,
     number: Annotated[
         UUID | None,
-        typer.Option(
-            "--id", help="the event's id (default: random). Ids are not compared: see --expected", metavar="UUID"
+        option(
+            "--id",
+            "the event's id (default: random). A second event may have the same id; --expected prevents that",
+            "UUID",
         ),
     ] = None,
     time: Annotated[
-        str | None,
-        typer.Option("--time", help="the event's time, or how long ago it was (default: now)", metavar="TIME"),
+        str | None, option("--time", "the event's time, or how long ago it was (default: now)", "TIME")
     ] = None,
     expected: Annotated[
         str,
-        typer.Option(
+        option(
             "--expected",
-            help="the sequence that the event must get, so that running the same command twice appends one event; "
+            "the sequence that the event must get, so that running the same command twice appends one event; "
             "new (or none): the stream must not exist; any: no check",
-            metavar="N|new|any",
+            "N|new|any",
         ),
     ] = "any",
     text: Annotated[
-        bool, typer.Option("--text", help="accept a BODY, or headers, that look like JSON but are not valid JSON")
+        bool, option("--text", "accept a BODY, or headers, that look like JSON but are not valid JSON")
     ] = False,
     url: Url = None,
     data: Data = None,
@@ -96,7 +90,11 @@ def append_command(
         if any(value is not None for value in (*given[end + 1 :], body, headers, number, time)) or expected != "any":
             refuse("- for JSON lines must come last, and each line has the rest of its event")
         with connected(url, data, create=True) as client:
-            Lines(client, *[*given[:end], None, None][:2], as_json=as_json).append(sys.stdin.buffer.fileno())
+            place = [*given[:end], None, None][:2]
+            transact = partial(_append_together, client, as_json)
+            events = JsonLines(lambda line: event_of(line, *place), transact).append()
+        if not as_json:
+            print_line(f"appended {counted(events, 'event')}")
         return
     if stream is None or type_ is None:
         refuse("an event needs a CONTEXT, a STREAM and a TYPE; - in their place reads JSON lines from standard input")
@@ -118,7 +116,10 @@ def append_command(
                 f"stream {stream} in context {context} exists already and has {counted(error.actual, 'event')}; "
                 "nothing was written"
             )
-    _report(context, stream, [event], appended, as_json)
+    if as_json:
+        print_lines(_documents(context, stream, [event], appended))
+    else:
+        print_line(f"position {appended.position}, event {appended.sequence} of {context}/{stream}")
 
 
 def _body(given: str | None, as_text: bool) -> bytes:
@@ -163,36 +164,38 @@ def _expected_version(text: str) -> int:
     return int(text)
 
 
-def _report(context: str, stream: str, events: list[NewEvent], appended: Appended, as_json: bool) -> None:
+def _documents(context: str, stream: str, events: list[NewEvent], appended: Appended) -> Iterator[dict[str, Any]]:
     for offset, event in enumerate(events):
-        position, sequence = appended.position + offset, appended.sequence + offset
-        if as_json:
-            place = {"position": position, "sequence": sequence, "context": context, "stream": stream}
-            print_lines([{**place, "id": str(UUID(bytes=event.id))}])
-        else:
-            print_line(f"position {position}, event {sequence} of {context}/{stream}")
+        place = {"position": appended.position + offset, "sequence": appended.sequence + offset}
+        yield {**place, "context": context, "stream": stream, "id": str(UUID(bytes=event.id))}
 
 
-class Lines:
-    """Appends JSON lines, and knows how many are written."""
+Row = TypeVar("Row")
 
-    def __init__(self, client: "Client", context: str | None, stream: str | None, *, as_json: bool) -> None:
-        self._client = client
-        self._place = context, stream
-        self._as_json = as_json
+
+class JsonLines(Generic[Row]):
+    """Appends the JSON lines on standard input, and knows how many are written.
+
+    `parse` may raise ValueError. `transact` writes rows in one transaction, and returns what to print about them.
+    """
+
+    def __init__(self, parse: Callable[[bytes], Row], transact: Callable[[list[Row]], Iterable[Any]]) -> None:
+        self._parse = parse
+        self._transact = transact
+        self._rows = 0
         self._written = 0
-        self._events = 0
         self._in_flight: int | None = None
         """The last line of the transaction in flight."""
 
-    def append(self, source: int) -> None:
+    def append(self) -> int:
+        """Append all lines, or those before the first that is wrong, which ends the command. Returns their number."""
         try:
-            for lines in numbered_lines(source):
-                found: list[tuple[int, Incoming]] = []
+            for lines in numbered_lines(sys.stdin.buffer.fileno()):
+                found: list[tuple[int, Row]] = []
                 for number, line in lines:
                     try:
                         if line.strip():
-                            found.append((number, event_of(line, *self._place)))
+                            found.append((number, self._parse(line)))
                     except (ValueError, RecursionError) as error:
                         self._write(found, number - 1)
                         self._end(f"line {number}: {json_flaw(error)}")
@@ -201,14 +204,18 @@ class Lines:
             last = self._in_flight
             doubt = "" if last is None else f", and perhaps those up to line {last}, all or none of them"
             stop_command(f"interrupted: {counted(self._written, 'line')} written{doubt}", INTERRUPTED)
-        if not self._as_json:
-            print_line(f"appended {counted(self._events, 'event')}")
+        return self._rows
 
-    def _write(self, lines: "list[tuple[int, Incoming]]", last: int) -> None:
-        """Write events in one transaction: everything up to line `last`."""
+    def _write(self, lines: list[tuple[int, Row]], last: int) -> None:
+        """Write rows in one transaction: everything up to line `last`."""
         try:
             if lines:
-                self._transact([row for _, row in lines], last)
+                self._in_flight = last
+                documents = self._transact([row for _, row in lines])
+                self._written, self._in_flight = last, None
+                self._rows += len(lines)
+                print_lines(documents)
+                sys.stdout.flush()
         except PenstockError as error:
             first, final = lines[0][0], lines[-1][0]
             if error.retry is not Retry.NEVER or first == final:
@@ -219,25 +226,27 @@ class Lines:
                 self._write([(number, row)], number)
         self._written = last
 
-    def _transact(self, rows: "list[Incoming]", last: int) -> None:
-        neighbours = [(place, [row.event for row in group]) for place, group in groupby(rows, lambda row: row[:2])]
-        self._in_flight = last
-        with self._client.transaction() as transaction:
-            for (context, stream), events in neighbours:
-                transaction.append(context, stream, events)
-        self._written, self._in_flight = last, None
-        self._events += len(rows)
-        if self._as_json:
-            for ((context, stream), events), appended in zip(neighbours, transaction.result, strict=True):
-                _report(context, stream, events, appended, as_json=True)
-            sys.stdout.flush()
-
     def _end(self, reason: str, *, is_known: bool = True) -> NoReturn:
         before = "nothing was written" if is_known else "nothing was written before"
         if self._written:
             are = "is" if self._written == 1 else "are"
             before = f"{counted(self._written, 'line')} before it {are} written{', no more' if is_known else ''}"
         fail(f"{reason}; {before}")
+
+
+def _append_together(client: "Client", as_json: bool, rows: list["Incoming"]) -> list[Any]:
+    neighbours = [(*place, [row.event for row in group]) for place, group in groupby(rows, lambda row: row[:2])]
+    with client.transaction() as transaction:
+        for context, stream, events in neighbours:
+            transaction.append(context, stream, events)
+    if not as_json:
+        return []
+    pairs = zip(neighbours, transaction.result, strict=True)
+    return [
+        document
+        for (context, stream, events), appended in pairs
+        for document in _documents(context, stream, events, appended)
+    ]
 
 
 def event_of(line: bytes, context: str | None = None, stream: str | None = None) -> "Incoming":

@@ -13,11 +13,9 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
-from penstock.cli.connection import address_of, exit_on_error
-from penstock.cli.options import Url
-from penstock.cli.output import AsJson, console, counted, print_document, print_line, print_table, refuse, stop_command
+from penstock.cli.connection import address_of
+from penstock.cli.options import AsJson, Url, option
+from penstock.cli.output import console, counted, print_document, print_line, print_table, refuse, stop_command
 from penstock.cli.signals import INTERRUPTED
 from penstock.errors import PenstockError
 from penstock.model import check_context
@@ -39,26 +37,18 @@ EVENT_TYPE: Final = "Benched"
 def bench_command(
     clients: Annotated[
         int,
-        typer.Option(
+        option(
             "--clients",
-            help="clients, each with one connection; for more than 250 raise mq_connections_per_address_max",
+            "clients, each with one connection; for more than 250 raise mq_connections_per_address_max",
             min=1,
             max=CLIENTS_MAX,
         ),
     ] = 8,
-    batch: Annotated[int, typer.Option("--batch", help="events in one append", min=1, max=BATCH_EVENTS_MAX)] = 10,
-    body_bytes: Annotated[
-        int, typer.Option("--body-bytes", help="bytes of an event's body", min=0, max=BODY_BYTES_MAX)
-    ] = 256,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", help="how long (default: 10, without --events)", min=0.1)
-    ] = None,
-    events: Annotated[
-        int | None, typer.Option("--events", help="end after this many events", metavar="N", min=1)
-    ] = None,
-    context: Annotated[
-        str | None, typer.Option("--context", help="where to write (default: a new context)", metavar="NAME")
-    ] = None,
+    batch: Annotated[int, option("--batch", "events in one append", min=1, max=BATCH_EVENTS_MAX)] = 10,
+    body_bytes: Annotated[int, option("--body-bytes", "bytes of an event's body", min=0, max=BODY_BYTES_MAX)] = 256,
+    seconds: Annotated[float | None, option("--seconds", "how long (default: 10, without --events)", min=0.1)] = None,
+    events: Annotated[int | None, option("--events", "end after this many events", "N", min=1)] = None,
+    context: Annotated[str | None, option("--context", "where to write (default: a new context)", "NAME")] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,8 +62,7 @@ def bench_command(
         seconds = SECONDS
     name = context or f"bench-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     load = Load(name, batch, body_bytes, seconds, events)
-    with exit_on_error():
-        was_interrupted = load.run(address_of(url), clients)
+    was_interrupted = load.run(address_of(url), clients)
     rate = load.events / load.seconds if load.seconds else 0.0
     commits = load.latencies.count
     times = {f"p{percent:g}": 1000 * load.latencies.percentile(percent) for percent in PERCENTILES}

@@ -16,18 +16,9 @@ from penstock.cli.options import URL_ENVIRONMENT, Config, StoreData, StoreUrl
 from penstock.cli.output import fail, refuse
 from penstock.cli.settings import one_store, own_parameters, with_signature
 from penstock.cli.signals import exit_on_second_interrupt
-from penstock.errors import (
-    AnswerMalformed,
-    BadUrl,
-    CannotConnect,
-    PenstockError,
-    StorageFailure,
-    StoreError,
-    StoreInUse,
-)
-from penstock.settings import BadSetting, load, resolve
+from penstock.errors import AnswerMalformed, CannotConnect, PenstockError, StorageFailure, StoreError, StoreInUse
+from penstock.settings import TABLE, load, resolve, store_address
 from penstock.settings.sources import without_password
-from penstock.settings.table import TABLE
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -43,32 +34,23 @@ EVERYWHERE: Final = ("0.0.0.0", "[::]")  # noqa: S104 - where a server listens, 
 
 @contextmanager
 def connected(
-    url: str | None,
-    data: Path | None = None,
-    *,
-    create: bool = False,
-    timeout: float = ANSWER_S_MAX,
-    retries: bool = True,
+    url: str | None, data: Path | None = None, *, create: bool = False, retries: bool = True
 ) -> Iterator["Client"]:
-    """A client of what `--url` or `--data` name. Errors, in the body too, end the command with one line.
-
-    A missing store is created only with `create`. `timeout` and `retries` are those of the client.
-    """
+    """A client of what `--url` or `--data` name. A missing store is created only with `create`."""
     # The client takes a moment to import, and the help of a command does not need it.
     from penstock.client import connect  # noqa: PLC0415
 
-    with exit_on_error():
-        address = address_of(url, data)
-        if not create and address.startswith(LOCAL) and address != "sqlite:///":
-            # The client would create a store that is not there; a reader raises what is wrong with it.
-            from penstock.store import open_reader  # noqa: PLC0415
+    address = address_of(url, data)
+    if not create and address.startswith(LOCAL) and address != "sqlite:///":
+        # The client would create a store that is not there; a reader raises what is wrong with it.
+        from penstock.store import open_reader  # noqa: PLC0415
 
-            open_reader(address).close()
-        try:
-            with connect(address, timeout=timeout, retries=retries) as client, exit_on_second_interrupt():
-                yield client
-        except AnswerMalformed as error:
-            fail(f"the server at {address} is not a Penstock server, or speaks another protocol: {error.reason}")
+        open_reader(address).close()
+    try:
+        with connect(address, timeout=ANSWER_S_MAX, retries=retries) as client, exit_on_second_interrupt():
+            yield client
+    except AnswerMalformed as error:
+        fail(f"the server at {address} is not a Penstock server, or speaks another protocol: {error.reason}")
 
 
 def address_of(url: str | None, data: Path | None = None) -> str:
@@ -85,6 +67,16 @@ def by_flag(url: str | None) -> bool:
     return url is not None and url != os.environ.get(URL_ENVIRONMENT)
 
 
+def named_address(url: str | None, data: str | None, store: str | None, config: Path | None) -> str | None:
+    """The address that a flag names, or else `PENSTOCK_URL`, or else the settings; None if nothing does."""
+    if sum((by_flag(url), data is not None, store is not None)) > 1:
+        refuse("only one of --url, --data and --store can be given")
+    settings = one_store(resolve({"data": data, "store": store}, os.environ, config))
+    if url is not None and data is None and store is None:
+        return url
+    return None if settings.data is None and settings.store is None else store_address(settings)
+
+
 def default_url() -> str:
     address = load({}, os.environ).mq or str(TABLE["mq"].default)
     host, _, port = address.rpartition(":")
@@ -98,10 +90,8 @@ def with_store(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, data: str | None, store: str | None, config: Path | None, **given: Any) -> None:
-        from penstock.server import store_address  # noqa: PLC0415
-
-        with exit_on_error(store_error_line):
-            settings = one_store(resolve({"data": data, "store": store}, os.environ, config))
+        settings = one_store(resolve({"data": data, "store": store}, os.environ, config))
+        with store_errors():
             command(store_address(settings), **given)
 
     options = (("data", StoreData), ("store", StoreUrl), ("config", Config))
@@ -144,24 +134,12 @@ def error_line(error: PenstockError | OSError) -> str:
     return str(without_password(line))
 
 
-def store_error_line(error: PenstockError | OSError) -> str:
-    """An error as one line, for commands that work on a store itself and have nothing in flight."""
-    if isinstance(error, StorageFailure):
-        return str(without_password(f"the store cannot be used: {error.reason}"))
-    return error_line(error) if isinstance(error, OSError) else str(without_password(str(error)))
-
-
 @contextmanager
-def exit_on_error(line: Callable[[PenstockError | OSError], str] = error_line) -> Iterator[None]:
-    """End the command with one line and its exit code if something fails that a user can understand."""
+def store_errors() -> Iterator[None]:
+    """Errors of commands that work on a store itself: nothing is in flight, and they do not connect to its server."""
     try:
         yield
-    except BrokenPipeError:
-        # The reader of our output is gone: the command ends quietly.
-        raise
-    except BadSetting as error:
-        refuse(str(error) if error.value is not None else error.reason)
-    except BadUrl as error:
-        refuse(line(error))
-    except (PenstockError, OSError) as error:
-        fail(line(error))
+    except StorageFailure as error:
+        raise StoreError(f"the store cannot be used: {error.reason}") from error
+    except StoreInUse as error:
+        raise StoreError(str(error)) from error

@@ -10,8 +10,8 @@ from uuid import uuid4
 import typer
 
 from penstock.cli.connection import connected
-from penstock.cli.options import Data, Url, moment, need_name
-from penstock.cli.output import AsJson, counted, fail, print_result, print_rows, refuse, remark
+from penstock.cli.options import AsJson, Data, Url, argument, moment, need_name, option
+from penstock.cli.output import counted, fail, print_result, print_rows, refuse, remark
 from penstock.cli.read import print_events
 from penstock.cli.stats import QUEUE_COLUMNS, queue_row
 from penstock.errors import PenstockError
@@ -20,7 +20,6 @@ from penstock.model.times import TICKS_MAX, datetime_of, text_of_ticks
 
 if TYPE_CHECKING:
     from penstock.client import Client, Queue
-    from penstock.client.consumers import QueueBatch
 
 BATCH_EVENTS: Final = 100
 WAIT_S: Final = 20.0
@@ -30,11 +29,9 @@ SUBSCRIPTION_COLUMNS: Final = ("#id", "subscription", "context", "filter", "#pos
 queue_app = typer.Typer(no_args_is_help=True)
 subscription_app = typer.Typer(no_args_is_help=True)
 
-OnlyContext = Annotated[
-    str | None, typer.Argument(metavar="CONTEXT", help="only those of this context", show_default=False)
-]
-Context = Annotated[str, typer.Argument(metavar="CONTEXT", help="the queue's context")]
-Name = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's name")]
+OnlyContext = Annotated[str | None, argument("CONTEXT", "only those of this context")]
+Context = Annotated[str, argument("CONTEXT", "the queue's context")]
+Name = Annotated[str, argument("QUEUE", "the queue's name")]
 
 
 @queue_app.command("list")
@@ -66,19 +63,13 @@ def _existing_queue(client: "Client", context: str, name: str) -> "Queue":
 def consume_command(
     context: Context,
     name: Name,
-    count: Annotated[
-        int | None,
-        typer.Option("-n", "--count", help="end after this many events", metavar="N", min=1, show_default=False),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="wait for new events, until Ctrl-C or --count")
-    ] = False,
+    count: Annotated[int | None, option("-n --count", "end after this many events", "N", min=1)] = None,
+    follow: Annotated[bool, option("-f --follow", "wait for new events, until Ctrl-C or --count")] = False,
     filter_: Annotated[
-        str | None,
-        typer.Option("--filter", help="of a new queue: only streams whose names begin with this", metavar="PREFIX"),
+        str | None, option("--filter", "of a new queue: only streams whose names begin with this", "PREFIX")
     ] = None,
     subscriber: Annotated[
-        str | None, typer.Option("--subscriber", help="the name of this consumer (default: random)", metavar="NAME")
+        str | None, option("--subscriber", "the name of this consumer (default: random)", "NAME")
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -101,8 +92,17 @@ def consume_command(
             need_name(name, "a queue")
         if filter_ is None:
             filter_ = "" if known is None else known.filter
-        consumer = Consumer(client, context, name, filter_, subscriber, WAIT_S if follow else 0.0)
-        taken = consumer.consume(count, follow=follow, as_json=as_json)
+        # One name for all batches: a consumer that asks again under its name gets what it holds.
+        consumer = subscriber or f"penstock-{uuid4().hex}"
+        taken = 0
+        while count is None or taken < count:
+            left = None if count is None else count - taken
+            most = BATCH_EVENTS if left is None else min(BATCH_EVENTS, left)
+            queue = client.queue(context, name, filter=filter_, subscriber=consumer, count=most)
+            found = _consume_batch(queue, WAIT_S if follow else 0.0, left, as_json)
+            taken += found
+            if not found and not follow:
+                break
         info = None if count is not None and taken >= count else _queue_info(client, context, name)
     if not taken and not as_json:
         remark("nothing to consume")
@@ -110,58 +110,35 @@ def consume_command(
         remark(f"other consumers hold {counted(info.allocated, 'event')}")
 
 
-class Consumer:
-    def __init__(
-        self, client: "Client", context: str, name: str, filter_: str, subscriber: str | None, wait: float
-    ) -> None:
-        self._client = client
-        # One name for all batches: a consumer that asks again under its name gets what it holds.
-        subscriber = subscriber or f"penstock-{uuid4().hex}"
-        self._queue: dict[str, Any] = {"context": context, "name": name, "filter": filter_, "subscriber": subscriber}
-        self._wait = wait
-
-    def consume(self, count: int | None, *, follow: bool, as_json: bool) -> int:
-        taken = 0
-        while count is None or taken < count:
-            found = self._consume_batch(None if count is None else count - taken, as_json=as_json)
-            taken += found
-            if not found and not follow:
-                break
-        return taken
-
-    def _consume_batch(self, wanted: int | None, *, as_json: bool) -> int:
-        most = BATCH_EVENTS if wanted is None else min(BATCH_EVENTS, wanted)
-        queue = self._client.queue(**self._queue, count=most)
-        batch = self._take(queue)
-        try:
-            if wanted is not None and len(batch) > wanted:
-                fail(
-                    f"the next {len(batch)} events were delivered together before and are delivered together again: "
-                    "use a larger --count, or none"
-                )
-            print_events(batch, as_json=as_json)
-            # What is still in a buffer is not printed yet.
-            sys.stdout.flush()
-        except BaseException:
-            # Nothing is wrong with the events, so this try does not count.
-            with suppress(PenstockError):
-                queue.release(batch, counts=False)
-            raise
-        try:
-            queue.acknowledge(batch)
-        except (KeyboardInterrupt, SystemExit):
-            # The events are printed, so they are acknowledged; doing it twice is the same as once.
-            queue.acknowledge(batch)
-            raise
-        return len(batch)
-
-    def _take(self, queue: "Queue") -> "QueueBatch":
-        try:
-            return queue.take(self._wait)
-        except (KeyboardInterrupt, SystemExit):
-            # An answer may have been in flight, and other consumers would wait until its events expire.
-            queue.give_back()
-            raise
+def _consume_batch(queue: "Queue", wait_s: float, left: int | None, as_json: bool) -> int:
+    """Print and acknowledge a batch; returns how many events it had."""
+    try:
+        batch = queue.take(wait_s)
+    except (KeyboardInterrupt, SystemExit):
+        # An answer may have been in flight, and other consumers would wait until its events expire.
+        queue.give_back()
+        raise
+    try:
+        if left is not None and len(batch) > left:
+            fail(
+                f"the next {len(batch)} events were delivered together before and are delivered together again: "
+                "use a larger --count, or none"
+            )
+        print_events(batch, as_json=as_json)
+        # What is still in a buffer is not printed yet.
+        sys.stdout.flush()
+    except BaseException:
+        # Nothing is wrong with the events, so this try does not count.
+        with suppress(PenstockError):
+            queue.release(batch, counts=False)
+        raise
+    try:
+        queue.acknowledge(batch)
+    except (KeyboardInterrupt, SystemExit):
+        # The events are printed, so they are acknowledged; doing it twice is the same as once.
+        queue.acknowledge(batch)
+        raise
+    return len(batch)
 
 
 @queue_app.command("reset")
@@ -170,11 +147,7 @@ def reset_command(
     name: Name,
     to: Annotated[
         str,
-        typer.Option(
-            "--to",
-            help="a position; a time, or so long ago (10m); beginning; end: only new events",
-            metavar="POSITION|TIME",
-        ),
+        option("--to", "a position; a time, or so long ago (10m); beginning; end: only new events", "POSITION|TIME"),
     ],
     url: Url = None,
     data: Data = None,
@@ -204,10 +177,10 @@ def dead_command(
     name: Name,
     after: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--after",
-            help="set the rule: a batch is set aside after this many consumers have failed with it; never: no batch is",
-            metavar="N|never",
+            "set the rule: a batch is set aside after this many consumers have failed with it; never: no batch is",
+            "N|never",
         ),
     ] = None,
     url: Url = None,
@@ -240,12 +213,9 @@ def requeue_command(
     context: Context,
     name: Name,
     first: Annotated[
-        list[int] | None,
-        typer.Argument(
-            metavar="FIRST", help="first positions, as `penstock queue dead` shows them", show_default=False
-        ),
+        list[int] | None, argument("FIRST", "first positions, as `penstock queue dead` shows them")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="all dead letters")] = False,
+    everything: Annotated[bool, option("--all", "all dead letters")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -287,12 +257,10 @@ def _document(info: SubscriptionInfo, head: int) -> dict[str, Any]:
 
 @subscription_app.command("set")
 def set_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="the subscription's name")],
-    context: Annotated[str, typer.Argument(metavar="CONTEXT", help="its context")],
-    to: Annotated[
-        str, typer.Option("--to", help="a time, or so long ago (10m); beginning; end: only new events", metavar="TIME")
-    ],
-    filter_: Annotated[str, typer.Option("--filter", help="its filter, if it has one", metavar="PREFIX")] = "",
+    name: Annotated[str, argument("NAME", "the subscription's name")],
+    context: Annotated[str, argument("CONTEXT", "its context")],
+    to: Annotated[str, option("--to", "a time, or so long ago (10m); beginning; end: only new events", "TIME")],
+    filter_: Annotated[str, option("--filter", "its filter, if it has one", "PREFIX")] = "",
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,

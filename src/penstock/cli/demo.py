@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.connection import exit_on_error
-from penstock.cli.options import directory
+from penstock.cli.options import directory, option
 from penstock.cli.output import console, counted, print_line
 from penstock.cli.signals import StopSignals, stop_signals
 from penstock.errors import PenstockError
@@ -38,18 +37,14 @@ def _gate(name: str) -> Any:
     """The option of a gate's address, as `penstock serve` has it."""
     row = TABLE[name]
     help_ = f"{row.help} (default: {row.default or 'none'})"
-    return typer.Option(row.flag, help=help_, metavar="VALUE", show_default=False)
+    return typer.Option(row.flag, help=help_, metavar="VALUE")
 
 
 def demo_command(
     data: Annotated[
         Path | None,
-        typer.Option(
-            "--data",
-            help="keep the store in this directory (default: it is removed at the end)",
-            metavar="DIR",
-            show_default=False,
-            parser=directory,
+        option(
+            "--data", "keep the store in this directory (default: it is removed at the end)", "DIR", parser=directory
         ),
     ] = None,
     mq: Annotated[str | None, _gate("mq")] = None,
@@ -57,10 +52,7 @@ def demo_command(
     res: Annotated[str | None, _gate("res")] = None,
     remits: Annotated[str | None, _gate("remits")] = None,
     seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--seconds", help="end after this time (default: at Ctrl-C)", metavar="N", min=0, show_default=False
-        ),
+        float | None, option("--seconds", "end after this time (default: at Ctrl-C)", "N", min=0)
     ] = None,
 ) -> None:
     """Run a server with a small shop on it to watch: orders, payments, two packers, an iterator.
@@ -69,7 +61,7 @@ def demo_command(
     use, it takes a free one. Ctrl-C closes the shop, and the exit code is 0.
     """
     flags = {"mq": mq, "http": http, "res": res, "remits": remits}
-    with exit_on_error(), stop_signals(interrupt_at=KILL_SIGNALS, hangup=True) as stop:
+    with stop_signals(interrupt_at=KILL_SIGNALS, hangup=True) as stop:
         # A server takes long to import, and help does not need it.
         from penstock.demo import gate_addresses  # noqa: PLC0415
         from penstock.testing import server  # noqa: PLC0415

@@ -4,21 +4,18 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
 
-from penstock.cli.connection import by_flag, exit_on_error
-from penstock.cli.options import Config, StoreData, StoreUrl, Url
-from penstock.cli.output import AsJson, Painted, counted, has_colours, print_document, print_line, refuse
-from penstock.cli.settings import one_store
-from penstock.settings import Settings, resolve
+from penstock.cli.connection import LOCAL, named_address
+from penstock.cli.options import AsJson, Config, StoreData, StoreUrl, Url
+from penstock.cli.output import Painted, counted, has_colours, print_document, print_line
+from penstock.doctor import Finding, Target, examine
+from penstock.settings import resolve
 from penstock.settings.sources import without_password
-
-if TYPE_CHECKING:
-    from penstock.doctor import Finding, Target
 
 SQLITE: Final = "sqlite:///"
 COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -35,8 +32,6 @@ def doctor_command(
     changes nothing: it writes one small file, to measure how fast the disk syncs, and removes it. The exit code is 1 if
     there is a problem; warnings do not count.
     """
-    from penstock.doctor import examine  # noqa: PLC0415 - it takes a moment, and help does not need it
-
     findings = examine(_target(url, data, store, config))
     found = list(findings) if as_json else list(_printed(findings))
     problems, warnings = (sum(finding.status == status for finding in found) for status in ("problem", "warning"))
@@ -50,40 +45,25 @@ def doctor_command(
     raise typer.Exit(1 if problems else 0)
 
 
-def _target(url: str | None, data: str | None, store: str | None, config: Path | None) -> "Target":
-    """Find the target. A flag wins over PENSTOCK_URL, and that over the settings."""
-    from penstock.doctor import Target  # noqa: PLC0415
+def _target(url: str | None, data: str | None, store: str | None, config: Path | None) -> Target:
+    address = named_address(url, data, store, config)
+    settings = resolve({"data": data, "store": store}, os.environ, config).settings
+    if address is None:
+        return Target(settings, os.environ)
+    # A client would create a store that is not there.
+    if address.startswith(SQLITE):
+        return Target(settings, os.environ, data=Path(address.removeprefix(SQLITE)))
+    if address.startswith(LOCAL):
+        return Target(settings, os.environ, database=address)
+    # Missing libraries are a finding.
+    with suppress(ImportError):
+        from penstock.client.transport import transport_to  # noqa: PLC0415
 
-    if sum((by_flag(url), data is not None, store is not None)) > 1:
-        refuse("only one of --url, --data and --store can be given")
-    with exit_on_error():
-        resolved = resolve({"data": data, "store": store}, os.environ, config)
-        if url is None or data is not None or store is not None:
-            return _store_target(one_store(resolved))
-        if url.startswith((SQLITE, "postgresql://", "postgres://")):
-            # A client would create a store that is not there.
-            return _store_target(replace(resolved.settings, data=None, store=url))
-        # Missing libraries are a finding.
-        with suppress(ImportError):
-            from penstock.client.transport import transport_to  # noqa: PLC0415
-
-            transport_to(url)
-        return Target(resolved.settings, os.environ, url=url)
+        transport_to(address)
+    return Target(settings, os.environ, url=address)
 
 
-def _store_target(settings: Settings) -> "Target":
-    from penstock.doctor import Target  # noqa: PLC0415
-
-    if settings.store is None:
-        return Target(settings, os.environ, data=settings.data)
-    if settings.data is not None:
-        refuse("only one of --data and --store can be given")
-    if settings.store.startswith(SQLITE):
-        return Target(settings, os.environ, data=Path(settings.store.removeprefix(SQLITE)))
-    return Target(settings, os.environ, database=settings.store)
-
-
-def _printed(findings: Iterable["Finding"]) -> Iterator["Finding"]:
+def _printed(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Print findings as they arrive, and pass them on."""
     colours = has_colours()
     for finding in findings:

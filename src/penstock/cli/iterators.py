@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.connection import address_of, connected, exit_on_error
+from penstock.cli.connection import address_of, connected
 from penstock.cli.logs import as_json_value, messages
-from penstock.cli.options import COUNT_MAX, Data, Url, need_name
+from penstock.cli.options import COUNT_MAX, AsJson, Conf, Data, Master, Url, argument, need_name, option, session
 from penstock.cli.output import (
-    AsJson,
     counted,
     fail,
     json_text,
@@ -33,12 +32,11 @@ from penstock.cli.output import (
     remark,
 )
 from penstock.cli.signals import interruptible
-from penstock.cli.spark_options import Conf, Master, session
 from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound
 from penstock.model import IteratorKind
 from penstock.model.times import text_of_ticks
 from penstock.settings import load
-from penstock.terminal import complain
+from penstock.terminal import print_error
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -55,19 +53,17 @@ APP_NAME: Final = "penstock iterator build"
 
 app = typer.Typer(no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="the iterator's name", show_default=False)]
-Over = Annotated[
-    str, typer.Option("--log", help="its input: a log, an indexed iterator, or CONTEXT/STREAM", metavar="NAME")
-]
+Name = Annotated[str, argument("NAME", "the iterator's name")]
+Over = Annotated[str, option("--log", "its input: a log, an indexed iterator, or CONTEXT/STREAM", "NAME")]
 
 
 @app.command("add")
 def add_command(
     name: Name,
     log: Over,
-    kind: Annotated[IteratorKind, typer.Option("--kind", help="what the function does", show_default=False)],
-    file: Annotated[Path, typer.Option("--file", help="the function, in Lua", metavar="FILE.lua")],
-    indexed: Annotated[bool, typer.Option("--indexed", help="store its results as they are computed")] = False,
+    kind: Annotated[IteratorKind, option("--kind", "what the function does")],
+    file: Annotated[Path, option("--file", "the function, in Lua", "FILE.lua")],
+    indexed: Annotated[bool, option("--indexed", "store its results as they are computed")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -106,7 +102,7 @@ def _in_file(file: Path, error: str, at: str = "") -> str:
 
 @app.command("list")
 def list_command(
-    log: Annotated[str | None, typer.Option("--log", help="only those with this input", metavar="NAME")] = None,
+    log: Annotated[str | None, option("--log", "only those with this input", "NAME")] = None,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -139,7 +135,7 @@ def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson
         from penstock.engine.jobs import list_iterators  # noqa: PLC0415
         from penstock.store import open_reader  # noqa: PLC0415
 
-        with exit_on_error(), closing(open_reader(address_of(url, data))) as store:
+        with closing(open_reader(address_of(url, data))) as store:
             one, readers = show_iterator(store, name), list_iterators(store, name).names
     else:
         with connected(url) as client:
@@ -157,11 +153,9 @@ def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson
 @app.command("next")
 def next_command(
     name: Name,
-    first: Annotated[int, typer.Option("--from", help="from this result on; 0 is the first, -1 the last", min=-1)] = 0,
-    count: Annotated[
-        int, typer.Option("--count", "-n", help="at most this many", metavar="N", min=1, max=COUNT_MAX)
-    ] = COUNT,
-    everything: Annotated[bool, typer.Option("--all", help="all results")] = False,
+    first: Annotated[int, option("--from", "from this result on; 0 is the first, -1 the last", min=-1)] = 0,
+    count: Annotated[int, option("--count -n", "at most this many", "N", min=1, max=COUNT_MAX)] = COUNT,
+    everything: Annotated[bool, option("--all", "all results")] = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -184,7 +178,7 @@ def _encoded(values: Iterable[Any]) -> Iterator[bytes]:
 @app.command("delete")
 def delete_command(
     name: Name,
-    log: Annotated[str | None, typer.Option("--log", help="only if this is its input", metavar="NAME")] = None,
+    log: Annotated[str | None, option("--log", "only if this is its input", "NAME")] = None,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -207,7 +201,7 @@ def build_command(
     from penstock.spark.builds import begin_build  # noqa: PLC0415
 
     again = "interrupted: results that are not installed are discarded; run the same command again"
-    with exit_on_error(), interruptible(again):
+    with interruptible(again):
         address, lua = address_of(url, data), lua_limits(load({}, os.environ))
         started, began = session(APP_NAME, master, conf), time.monotonic()
         with begin_build(address, name, lua) as building, started as spark, progress_bar("messages") as bar:
@@ -246,7 +240,7 @@ def _report_build(outcome: "Outcome", seconds: float, as_json: bool) -> None:
         fail(f"iterator {start.iterator} over {start.log} failed at {where}")
     if (first := outcome.failure) is not None:
         failed = f"{counted(outcome.failed, 'message')} of {start.log} failed"
-        complain(f"{failed}; the first is message {first.message}{at}: {first.reason}", 0)
+        print_error(f"{failed}; the first is message {first.message}{at}: {first.reason}")
 
 
 def _failure(outcome: "Outcome", error: FunctionFailed | None) -> dict[str, Any] | None:
@@ -257,13 +251,11 @@ def _failure(outcome: "Outcome", error: FunctionFailed | None) -> dict[str, Any]
 
 @app.command("try")
 def try_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE.lua", help="the function, in Lua", show_default=False)],
+    file: Annotated[Path, argument("FILE.lua", "the function, in Lua")],
     log: Over,
-    kind: Annotated[IteratorKind, typer.Option("--kind", help="what the function does")] = IteratorKind.MAP,
-    count: Annotated[
-        int, typer.Option("--count", "-n", help="how many messages", metavar="N", min=1, max=TRIED_MAX)
-    ] = COUNT,
-    last: Annotated[bool, typer.Option("--last", help="try the last messages, not the first")] = False,
+    kind: Annotated[IteratorKind, option("--kind", "what the function does")] = IteratorKind.MAP,
+    count: Annotated[int, option("--count -n", "how many messages", "N", min=1, max=TRIED_MAX)] = COUNT,
+    last: Annotated[bool, option("--last", "try the last messages, not the first")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,

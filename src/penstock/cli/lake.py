@@ -1,14 +1,12 @@
 """`penstock lake`: the history as Parquet files that any engine reads."""
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.options import NewData, NewStore, new_store_url
+from penstock.cli.options import AGAIN, AsJson, Conf, Master, NewData, NewStore, new_store_url, option, session
 from penstock.cli.output import (
-    AsJson,
     counted,
     fail,
     print_document,
@@ -21,7 +19,6 @@ from penstock.cli.output import (
     size,
 )
 from penstock.cli.signals import interruptible
-from penstock.cli.spark_options import AGAIN, Conf, Master, session
 from penstock.cli.sql import (
     INTERRUPTION,
     AllowDir,
@@ -39,10 +36,10 @@ from penstock.cli.sql import (
 from penstock.errors import LakeInUse
 from penstock.files import is_replaceable
 from penstock.settings.table import size as size_of
-from penstock.terminal import complain
+from penstock.terminal import print_error
 
 if TYPE_CHECKING:
-    from penstock.lake.archiver import Archived, Archiver
+    from penstock.lake.archiver import Archived
 
 APP_NAME: Final = "penstock lake"
 """The name of the Spark application."""
@@ -53,19 +50,17 @@ DIFFERENCES_PRINTED_MAX: Final = 1000
 
 lake_app = typer.Typer(no_args_is_help=True)
 
-Url = Annotated[
-    str, typer.Option("--url", help="the store: sqlite:///DIR, postgresql://… or penstock://HOST:PORT", metavar="URL")
-]
-Lake = Annotated[str, typer.Option("--lake", help="a folder, or a URL such as s3://BUCKET/FOLDER", metavar="LAKE")]
+Url = Annotated[str, option("--url", "the store: sqlite:///DIR, postgresql://… or penstock://HOST:PORT", "URL")]
+Lake = Annotated[str, option("--lake", "a folder, or a URL such as s3://BUCKET/FOLDER", "LAKE")]
 
 
 @lake_app.command("archive")
 def archive_command(
     url: Url,
     lake: Lake,
-    follow: Annotated[bool, typer.Option("--follow", help="continue until Ctrl-C or SIGTERM")] = False,
+    follow: Annotated[bool, option("--follow", "continue until Ctrl-C or SIGTERM")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", help="seconds between two rounds of --follow", metavar="S", min=0.1)
+        float, option("--interval", "seconds between two rounds of --follow", "S", min=0.1)
     ] = INTERVAL_S,
     master: Master = None,
     conf: Conf = None,
@@ -74,30 +69,27 @@ def archive_command(
     """Bring a lake up to its store's head; a lake that does not exist is created. If this is killed, run it again."""
     from penstock.lake.archiver import Archiver  # noqa: PLC0415
 
-    def catch_up(archiver: "Archiver", is_ending: Callable[[], bool] = lambda: False) -> None:
-        with progress_bar() as bar:
-            archived = archiver.catch_up(bar, is_ending)
-        if not follow or archived.events or archived.rewritten:
-            _print_archived(archived, as_json, many=follow)
-
-    if not follow:
-        with interruptible(AGAIN), session(APP_NAME, master, conf) as spark:
-            catch_up(Archiver(spark, url, lake))
-        return
-    with interruptible(AGAIN, interrupt_at=2) as stop, session(APP_NAME, master, conf) as spark:
+    with interruptible(AGAIN, interrupt_at=2 if follow else 1) as stop, session(APP_NAME, master, conf) as spark:
         archiver = Archiver(spark, url, lake)
         is_blocked = False
         while True:
             try:
-                catch_up(archiver, lambda: stop.is_set)
+                with progress_bar() as bar:
+                    archived = archiver.catch_up(bar, lambda: stop.is_set)
+                if not follow or archived.events or archived.rewritten:
+                    _print_archived(archived, as_json, many=follow)
                 is_blocked = False
             except LakeInUse as error:
+                if not follow:
+                    raise
                 if not is_blocked:
-                    complain(f"waiting: {error}", 0)
+                    print_error(f"waiting: {error}")
                 is_blocked = True
+            if not follow:
+                return
             if not stop.wait(interval):
                 break
-    complain("stopped; the last round is complete", 0)
+    print_error("stopped; the last round is complete")
 
 
 def _print_archived(archived: "Archived", as_json: bool, *, many: bool) -> None:
@@ -115,9 +107,7 @@ def _print_archived(archived: "Archived", as_json: bool, *, many: bool) -> None:
 @lake_app.command("compact")
 def compact_command(
     lake: Lake,
-    file_size: Annotated[
-        str, typer.Option("--file-size", help="approximate size of the new files", metavar="SIZE")
-    ] = "128 MiB",
+    file_size: Annotated[str, option("--file-size", "approximate size of the new files", "SIZE")] = "128 MiB",
     master: Master = None,
     conf: Conf = None,
     as_json: AsJson = False,
@@ -158,7 +148,7 @@ def verify_command(url: Url, lake: Lake, master: Master = None, conf: Conf = Non
 @lake_app.command("status")
 def status_command(
     lake: Lake,
-    url: Annotated[str | None, typer.Option("--url", help="the store, to show the lag")] = None,
+    url: Annotated[str | None, option("--url", "the store, to show the lag")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the lag, files, bytes, last run and lock of a lake. Needs no Spark."""
@@ -203,10 +193,7 @@ def restore_command(lake: Lake, data: NewData = None, store: NewStore = None, as
 def query_command(
     statement: Statement,
     lake: Lake,
-    url: Annotated[
-        str | None,
-        typer.Option("--url", help="the lake's store, for events not archived yet", metavar="URL", show_default=False),
-    ] = None,
+    url: Annotated[str | None, option("--url", "the lake's store, for events not archived yet", "URL")] = None,
     output: Output = None,
     file: FileOption = None,
     memory: Memory = "1 GiB",
@@ -228,4 +215,4 @@ def query_command(
         )
     if url is None:
         archived = f"up to position {asked.head:,}, as archived at {asked.manifest.written}"
-        complain(f"{archived}; --url adds newer events", 0)
+        print_error(f"{archived}; --url adds newer events")

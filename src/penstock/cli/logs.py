@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.append import json_flaw, numbered_lines
+from penstock.cli.append import JsonLines, json_flaw
 from penstock.cli.connection import connected
-from penstock.cli.options import COUNT_MAX, Data, Url, need_name
+from penstock.cli.options import COUNT_MAX, AsJson, Data, Url, argument, need_name, option
 from penstock.cli.output import (
-    AsJson,
     agreed,
     counted,
     fail,
@@ -22,10 +21,8 @@ from penstock.cli.output import (
     print_result,
     print_rows,
     refuse,
-    stop_command,
 )
-from penstock.cli.signals import INTERRUPTED
-from penstock.errors import LogNotFound, PenstockError
+from penstock.errors import LogNotFound
 from penstock.model.times import text_of_ticks
 
 if TYPE_CHECKING:
@@ -38,7 +35,7 @@ COUNT: Final = 10
 
 app = typer.Typer(no_args_is_help=True)
 
-LogName = Annotated[str, typer.Argument(metavar="NAME", help="the log's name", show_default=False)]
+LogName = Annotated[str, argument("NAME", "the log's name")]
 
 
 @app.command("add")
@@ -88,9 +85,7 @@ def _document(log: "LogSummary") -> dict[str, Any]:
 @app.command("append")
 def append_command(
     name: LogName,
-    message: Annotated[
-        str | None, typer.Argument(metavar="JSON", help="the message; without it, JSON lines on standard input")
-    ] = None,
+    message: Annotated[str | None, argument("JSON", "the message; without it, JSON lines on standard input")] = None,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -100,80 +95,37 @@ def append_command(
     Lines that are available together are appended together. A line that is not JSON ends the command; lines before it
     are appended.
     """
-    given: list[Any] | None = None
-    if message is not None:
-        from penstock.event_json import parse_json  # noqa: PLC0415
+    from penstock.event_json import parse_json  # noqa: PLC0415 - it takes a moment to import
 
+    def append(values: list[Any]) -> list[Any]:
         try:
-            given = [parse_json(message)]
+            client.log(name).append(values)
+        except LogNotFound as error:
+            fail(f"{error}; create it with: penstock log add {name}")
+        return []
+
+    value, count = None, 1
+    if message is not None:
+        try:
+            value = parse_json(message)
         except (ValueError, RecursionError) as error:
             refuse(f"the message is not JSON: {json_flaw(error)}")
     with connected(url, data) as client:
-        count = Lines(client, name).append(sys.stdin.buffer.fileno()) if given is None else _append(client, name, given)
+        if message is not None:
+            append([value])
+        else:
+            count = JsonLines(lambda line: parse_json(line.decode()), append).append()
     print_result({"log": name, "messages": count}, f"appended {counted(count, 'message')}", as_json=as_json)
-
-
-def _append(client: "Client", name: str, values: list[Any]) -> int:
-    try:
-        client.log(name).append(values)
-    except LogNotFound as error:
-        fail(f"{error}; create it with: penstock log add {name}")
-    return len(values)
-
-
-class Lines:
-    """Appends JSON lines, those that are available together at once, and knows how many are appended."""
-
-    def __init__(self, client: "Client", name: str) -> None:
-        self._client = client
-        self._name = name
-        self._done = 0
-        self._in_flight = 0
-
-    def append(self, source: int) -> int:
-        """Append all lines, or those before the first that is not JSON; returns the number of messages."""
-        try:
-            for lines in numbered_lines(source):
-                self._append_together(lines)
-        except KeyboardInterrupt:
-            doubt = f", and perhaps {self._in_flight:,} more" if self._in_flight else ""
-            stop_command(f"interrupted: {counted(self._done, 'message')} appended{doubt}", INTERRUPTED)
-        return self._done
-
-    def _append_together(self, lines: list[tuple[int, bytes]]) -> None:
-        from penstock.event_json import parse_json  # noqa: PLC0415 - it takes a moment to import
-
-        values: list[Any] = []
-        for number, line in lines:
-            try:
-                if line.strip():
-                    values.append(parse_json(line.decode()))
-            except (ValueError, RecursionError) as error:
-                self._send(values)
-                before = f"{counted(self._done, 'message')} before it appended, and no more"
-                fail(f"line {number}: {json_flaw(error)}; {before}")
-        try:
-            self._send(values)
-        except PenstockError as error:
-            before = f"{counted(self._done, 'message')} before them appended"
-            fail(f"lines {lines[0][0]} to {lines[-1][0]}: {error}; {before}")
-
-    def _send(self, values: list[Any]) -> None:
-        self._in_flight = len(values)
-        self._done += _append(self._client, self._name, values)
-        self._in_flight = 0
 
 
 @app.command("next", hidden=True)
 @app.command("read")
 def read_command(
     name: LogName,
-    first: Annotated[int | None, typer.Option("--from", help="from this message on; 0 is the first", min=0)] = None,
-    count: Annotated[
-        int, typer.Option("--count", "-n", help="at most this many", metavar="N", min=1, max=COUNT_MAX)
-    ] = COUNT,
-    everything: Annotated[bool, typer.Option("--all", help="all messages")] = False,
-    last: Annotated[bool, typer.Option("--last", help="the last messages, not the first")] = False,
+    first: Annotated[int | None, option("--from", "from this message on; 0 is the first", min=0)] = None,
+    count: Annotated[int, option("--count -n", "at most this many", "N", min=1, max=COUNT_MAX)] = COUNT,
+    everything: Annotated[bool, option("--all", "all messages")] = False,
+    last: Annotated[bool, option("--last", "the last messages, not the first")] = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -211,7 +163,7 @@ def as_json_value(message: bytes) -> str:
 @app.command("delete")
 def delete_command(
     name: LogName,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: Annotated[bool, option("--yes", "do not ask")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,

@@ -4,13 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from penstock.backup import Manifest, back_up, chain, check_all, copy_store, open_place, restore
-from penstock.cli.connection import exit_on_error, opened, store_error_line
-from penstock.cli.options import NewData, NewStore, new_store_url
+from penstock.backup import Manifest, back_up, chain, check_all, copy_store, open_place, restore_backup
+from penstock.cli.connection import error_line, opened, store_errors
+from penstock.cli.options import AsJson, NewData, NewStore, argument, new_store_url, option
 from penstock.cli.output import (
-    AsJson,
     counted,
     fail,
     print_document,
@@ -23,13 +20,11 @@ from penstock.cli.output import (
 from penstock.errors import PenstockError
 from penstock.store import Store, shown_place, store_url
 from penstock.store.contract import Finding, Progressed
-from penstock.terminal import complain, one_line
+from penstock.terminal import one_line, print_error
 
 PLACES = "sqlite:///DIR, postgresql://…, or a directory"
 
-PathArgument = Annotated[
-    Path, typer.Argument(help="a folder, or one file if its name ends in .tar", metavar="PATH", show_default=False)
-]
+PathArgument = Annotated[Path, argument("PATH", "a folder, or one file if its name ends in .tar")]
 
 
 def verify_command(url: str, as_json: AsJson = False) -> None:
@@ -62,9 +57,10 @@ def verify_command(url: str, as_json: AsJson = False) -> None:
 def findings(store: Store, progress: Progressed) -> Iterator[Finding]:
     """All problems of a store, including one that ends the check early."""
     try:
-        yield from store.verify(progress)
+        with store_errors():
+            yield from store.verify(progress)
     except PenstockError as error:
-        yield Finding("store", store_error_line(error))
+        yield Finding("store", error_line(error))
     except (TypeError, ValueError) as error:
         # A damaged file can hold any value in any column, a number or broken text where bytes should be.
         yield Finding("store", f"holds an impossible value: {error}")
@@ -96,18 +92,18 @@ def _manifest_document(manifest: Manifest) -> dict[str, Any]:
 
 def backups_command(
     path: PathArgument,
-    verify: Annotated[bool, typer.Option("--verify", help="read all files and check every byte")] = False,
+    verify: Annotated[bool, option("--verify", "read all files and check every byte")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the backups in a folder or file."""
-    with exit_on_error(store_error_line), open_place(path, write=False) as place:
+    with store_errors(), open_place(path, write=False) as place:
         if verify:
             with progress_bar() as bar:
                 found = check_all(place, bar)
         else:
             found = list(chain(place))
         if place.doubt:
-            complain(f"{path}: {place.doubt}; the next backup repairs that", 0)
+            print_error(f"{path}: {place.doubt}; the next backup repairs that")
     if as_json:
         print_document([_manifest_document(manifest) for manifest in found])
         return
@@ -119,24 +115,22 @@ def restore_command(
     path: PathArgument,
     data: NewData = None,
     store: NewStore = None,
-    number: Annotated[
-        int | None, typer.Option("--number", help="restore this backup, not the newest", metavar="N", min=1)
-    ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="replace the store that is there")] = False,
+    number: Annotated[int | None, option("--number", "restore this backup, not the newest", "N", min=1)] = None,
+    replace: Annotated[bool, option("--replace", "replace the store that is there")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Restore a store from a backup, to a place where no server has a store open.
+    """Restore a store from a backup. No server may have a store open in that place.
 
-    The command checks everything first. The restored store is on a new timeline, without what was erased since.
+    The command checks the whole backup before it changes anything. The restored store is on a new timeline, and events
+    that were erased after the backup stay erased.
     """
     url = new_store_url(data, store)
-    with exit_on_error(store_error_line), open_place(path, write=False) as place:
-        restored = restore(place, url, progress_bar, number=number, replace=replace)
+    with store_errors(), open_place(path, write=False) as place:
+        restored = restore_backup(place, url, progress_bar, number=number, replace=replace)
     if restored.is_ledger_lost:
-        complain(
+        print_error(
             "the store that was replaced is damaged: events that were erased after the last backup may be back; "
             "erase them again",
-            0,
         )
     where = {"store": shown_place(store)} if store else {"data": str(data)}
     events = f"{restored.events:,} events, now on timeline {restored.timeline}"
@@ -145,8 +139,8 @@ def restore_command(
 
 
 def migrate_command(
-    source: Annotated[str, typer.Argument(help=f"the store: {PLACES}", metavar="SRC", show_default=False)],
-    target: Annotated[str, typer.Argument(help=f"an empty place: {PLACES}", metavar="DST", show_default=False)],
+    source: Annotated[str, argument("SRC", f"the store: {PLACES}")],
+    target: Annotated[str, argument("DST", f"an empty place: {PLACES}")],
     as_json: AsJson = False,
 ) -> None:
     """Move a whole store from SQLite to PostgreSQL, or back. No server may have it open meanwhile.
@@ -155,7 +149,7 @@ def migrate_command(
     command is interrupted, run it again to continue. It compares the copy with the source.
     """
     source, target = (text if "://" in text else store_url(Path(text)) for text in (source, target))
-    with exit_on_error(store_error_line):
+    with store_errors():
         copied = copy_store(source, target, progress_bar)
     before, after = shown_place(source), shown_place(target)
     document = {

@@ -1,10 +1,12 @@
 """Options and arguments that several commands share, and how their values are read."""
 
+import logging
 import re
 import sys
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -13,12 +15,24 @@ from penstock.model.times import TICKS_MAX, ticks_of_datetime
 from penstock.settings import TABLE
 from penstock.terminal import escape
 
+if TYPE_CHECKING:
+    from penstock.spark.sessions import Start
+
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGO: Final = re.compile(r"(\d{1,9})([smhd])")
 TIMES: Final = "a time like 2026-11-15T06:00:00Z (UTC unless it has an offset), or how long ago: 30s, 10m, 2h, 7d"
 URL_ENVIRONMENT: Final = "PENSTOCK_URL"
 """The environment variable that names the server, as `--url` does."""
 COUNT_MAX: Final = sys.maxsize
+
+
+def option(flags: str, help: str, metavar: str | None = None, **more: Any) -> Any:
+    """An option for typer: its names, as in `-n --count`, and its line in the help."""
+    return typer.Option(*flags.split(), help=help, metavar=metavar, **more)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=help, **more)
 
 
 def directory(text: str) -> Path:
@@ -59,35 +73,24 @@ def need_name(name: str, what: str) -> str:
 
 Url = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--url",
-        help="a running server: penstock://HOST:PORT or zmq+tcp://HOST:PORT; or a store: sqlite:///DIR, postgresql://…",
-        metavar="URL",
+        "a running server: penstock://HOST:PORT or zmq+tcp://HOST:PORT; or a store: sqlite:///DIR, postgresql://…",
+        "URL",
         envvar=URL_ENVIRONMENT,
         show_default=f"penstock://{TABLE['mq'].default}",
     ),
 ]
 Data = Annotated[
     Path | None,
-    typer.Option(
-        "--data",
-        help="instead of a server: the directory of a store that no server has open",
-        metavar="DIR",
-        parser=directory,
-    ),
+    option("--data", "instead of a server: the directory of a store that no server has open", "DIR", parser=directory),
 ]
-StoreData = Annotated[str | None, typer.Option("--data", help=TABLE["data"].help, metavar="DIR", show_default=False)]
-StoreUrl = Annotated[str | None, typer.Option("--store", help=TABLE["store"].help, metavar="URL", show_default=False)]
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings", metavar="FILE")]
+StoreData = Annotated[str | None, option("--data", TABLE["data"].help, "DIR")]
+StoreUrl = Annotated[str | None, option("--store", TABLE["store"].help, "URL")]
+Config = Annotated[Path | None, option("--config", "TOML file with settings", "FILE")]
 
-NewData = Annotated[
-    Path | None,
-    typer.Option("--data", help="directory to restore into", metavar="DIR", show_default=False, parser=directory),
-]
-NewStore = Annotated[
-    str | None,
-    typer.Option("--store", help="database to restore into: postgresql://…", metavar="URL", show_default=False),
-]
+NewData = Annotated[Path | None, option("--data", "directory to restore into", "DIR", parser=directory)]
+NewStore = Annotated[str | None, option("--store", "database to restore into: postgresql://…", "URL")]
 
 
 def new_store_url(data: Path | None, store: str | None) -> str:
@@ -99,18 +102,41 @@ def new_store_url(data: Path | None, store: str | None) -> str:
     return store or store_url(data or Path())
 
 
-ContextArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="CONTEXT", help="the context; without one, the whole history", show_default=False),
-]
-StreamArgument = Annotated[
-    str | None, typer.Argument(metavar="STREAM", help="one stream of the context", show_default=False)
-]
-Filter = Annotated[
-    str, typer.Option("--filter", help="only streams whose names begin with this", metavar="PREFIX", show_default=False)
-]
-Types = Annotated[
-    list[str] | None, typer.Option("--type", help="only events of this type; can be repeated", metavar="TYPE")
-]
-Limit = Annotated[int | None, typer.Option("--limit", help="at most this many", metavar="N", min=0, max=COUNT_MAX)]
-OfContext = Annotated[str | None, typer.Option("--context", help="only this context", metavar="NAME")]
+ContextArgument = Annotated[str | None, argument("CONTEXT", "the context; without one, the whole history")]
+StreamArgument = Annotated[str | None, argument("STREAM", "one stream of the context")]
+Filter = Annotated[str, option("--filter", "only streams whose names begin with this", "PREFIX")]
+Types = Annotated[list[str] | None, option("--type", "only events of this type; can be repeated", "TYPE")]
+Limit = Annotated[int | None, option("--limit", "at most this many", "N", min=0, max=COUNT_MAX)]
+OfContext = Annotated[str | None, option("--context", "only this context", "NAME")]
+AsJson = Annotated[bool, option("--json", "print JSON, for programs")]
+
+# --- commands that run on Spark -------------------------------------------------------------------------------
+
+AGAIN: Final = "interrupted: run the same command again to continue"
+
+Master = Annotated[str | None, option("--master", "Spark's master (default: this machine)", "M")]
+Conf = Annotated[list[str] | None, option("--conf", "an option for Spark; can be repeated", "KEY=VALUE")]
+
+
+def session(name: str, master: str | None, conf: list[str] | None) -> AbstractContextManager["Start"]:
+    """A Spark session with this application name. Spark starts when there is something to do."""
+    from penstock.spark.sessions import MASTER, late_session  # noqa: PLC0415
+
+    hide_py4j_log()
+    return late_session(name, MASTER, options_of(conf, master))
+
+
+def hide_py4j_log() -> None:
+    """Hide what Py4J logs about a JVM that an interrupt has ended: it raises the same as an error."""
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
+
+
+def options_of(conf: list[str] | None, master: str | None = None) -> dict[str, str]:
+    """The options that `--conf` and `--master` give; they win over Spark's configuration files."""
+    options: dict[str, str] = {}
+    for text in conf or ():
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            refuse(f"--conf is {text!r}: it must be KEY=VALUE")
+        options[key] = value
+    return options | ({"spark.master": master} if master is not None else {})

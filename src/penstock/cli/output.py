@@ -11,16 +11,14 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 
-from penstock.terminal import complain, escape, escape_document
+from penstock.terminal import escape, escape_document, print_error
 
 if TYPE_CHECKING:
     from penstock.cli.screen import Bar, Screen
-
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -158,7 +156,8 @@ def agreed(question: str) -> bool:
 
 def stop_command(message: str, code: int) -> NoReturn:
     """End the command with a message on standard error and an exit code."""
-    raise typer.Exit(complain(message, code)) from None
+    print_error(message)
+    raise typer.Exit(code) from None
 
 
 def fail(message: str) -> NoReturn:

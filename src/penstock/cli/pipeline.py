@@ -8,12 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.options import OfContext, Types, directory
-from penstock.cli.output import AsJson, counted, fail, print_document, print_line, print_table, refuse, remark
+from penstock.cli.options import (
+    AGAIN,
+    AsJson,
+    Conf,
+    Master,
+    OfContext,
+    Types,
+    argument,
+    directory,
+    hide_py4j_log,
+    option,
+    options_of,
+)
+from penstock.cli.output import counted, fail, print_document, print_line, print_table, refuse, remark
 from penstock.cli.signals import interruptible
-from penstock.cli.spark_options import AGAIN, Conf, Master, hide_py4j_log, options_of
 from penstock.settings.sources import without_password
-from penstock.terminal import complain
+from penstock.terminal import print_error
 
 if TYPE_CHECKING:
     from penstock.pipelines.projects import Project
@@ -27,27 +38,18 @@ PRINTED_STATES: Final = ("RUNNING", "COMPLETED", "FAILED")
 
 pipeline_app = typer.Typer(no_args_is_help=True)
 
-Folder = Annotated[Path, typer.Argument(help="the project's folder", metavar="DIR", parser=directory)]
+Folder = Annotated[Path, argument("DIR", "the project's folder", parser=directory)]
 
 
 @pipeline_app.command("init")
 def init_command(
     folder: Folder,
-    url: Annotated[
-        str,
-        typer.Option("--url", help="the store: sqlite:///DIR, postgresql://… or penstock://HOST:PORT", metavar="URL"),
-    ],
+    url: Annotated[str, option("--url", "the store: sqlite:///DIR, postgresql://… or penstock://HOST:PORT", "URL")],
     context: OfContext = None,
     types: Types = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="the pipeline's name (default: the folder's)", metavar="N")
-    ] = None,
-    sample: Annotated[
-        int, typer.Option("--sample", help="events of each type to sample for columns", metavar="N", min=1)
-    ] = 1000,
-    example: Annotated[
-        str | None, typer.Option("--example", help="a worked example instead: shop", metavar="NAME")
-    ] = None,
+    name: Annotated[str | None, option("--name", "the pipeline's name (default: the folder's)", "N")] = None,
+    sample: Annotated[int, option("--sample", "events of each type to sample for columns", "N", min=1)] = 1000,
+    example: Annotated[str | None, option("--example", "a worked example instead: shop", "NAME")] = None,
 ) -> None:
     """Write a project: bronze events, a table for each type, a quarantine, and sums. Needs no Spark."""
     from penstock.pipelines.scaffold import make_example, make_project  # noqa: PLC0415
@@ -62,7 +64,7 @@ def init_command(
     else:
         made = make_project(folder, source, context, types, name, sample)
     for note in made.notes:
-        complain(note, 0)
+        print_error(note)
     print_line(f"{made.folder}: bronze, {counted(len(made.tables), 'table')} of types, quarantine and sums")
     for type, table in made.tables.items():
         print_line(f"  {table}  ({type})")
@@ -71,18 +73,13 @@ def init_command(
 @pipeline_app.command("run")
 def run_command(
     folder: Folder,
-    follow: Annotated[bool, typer.Option("--follow", help="continue until Ctrl-C or SIGTERM")] = False,
+    follow: Annotated[bool, option("--follow", "continue until Ctrl-C or SIGTERM")] = False,
     interval: Annotated[
         float | None,
-        typer.Option(
-            "--interval",
-            help=f"seconds between two rounds of --follow (default: {INTERVAL_S:.0f})",
-            metavar="S",
-            min=0.1,
-        ),
+        option("--interval", f"seconds between two rounds of --follow (default: {INTERVAL_S:.0f})", "S", min=0.1),
     ] = None,
     full_refresh: Annotated[
-        list[str] | None, typer.Option("--full-refresh", help="rebuild this table; can be repeated", metavar="TABLE")
+        list[str] | None, option("--full-refresh", "rebuild this table; can be repeated", "TABLE")
     ] = None,
     master: Master = None,
     conf: Conf = None,
@@ -105,7 +102,7 @@ def run_command(
             if (now := _head(project)) != head:
                 head = now
                 _round(counts, runner, [])
-    complain("stopped; the last round is complete", 0)
+    print_error("stopped; the last round is complete")
 
 
 def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
@@ -123,7 +120,7 @@ def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
     refreshed = with_judged(project, refreshed_with(project, full_refresh))
     check_changes(project, refreshed)
     for type in added_types(project) if JUDGED not in refreshed else ():
-        complain(f"older events of type {type} are not in its new table: --full-refresh {JUDGED} adds them", 0)
+        print_error(f"older events of type {type} are not in its new table: --full-refresh {JUDGED} adds them")
     return project
 
 
@@ -151,7 +148,7 @@ def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -
     outcome = runner.round(full_refresh, on_state=_say)
     for table in outcome.refreshed:
         if table not in full_refresh:
-            complain(f"{table} was rebuilt as well: it would not match the others", 0)
+            print_error(f"{table} was rebuilt as well: it would not match the others")
     for flow, target in sorted(outcome.flows.items()):
         state, after = outcome.states.get(flow, "").lower() or "not run", counts.of(target)
         new = (after or 0) - (before.get(target) or 0)
@@ -171,7 +168,7 @@ def _say(flow: str, state: str) -> None:
 def _conclude(outcome: "Outcome") -> None:
     if outcome.failures:
         for failure in outcome.failures[:-1]:
-            complain(str(without_password(str(failure))), 1)
+            print_error(str(without_password(str(failure))))
         fail(str(without_password(str(outcome.failures[-1]))))
 
 
@@ -180,7 +177,7 @@ def dry_run_command(folder: Folder, master: Master = None, conf: Conf = None) ->
     """Check a project without running it: its files, its flows and their columns."""
     project = _ready(folder)
     with interruptible("interrupted"), _running(project, master, conf, "dry-run") as runner:
-        outcome = runner.check()
+        outcome = runner.round(dry=True)
     _conclude(outcome)
     print_line(f"{counted(len(outcome.flows), 'flow')}, nothing wrong: {', '.join(sorted(outcome.flows))}")
 
@@ -196,9 +193,9 @@ def status_command(folder: Folder, as_json: AsJson = False) -> None:
         print_document({**found._asdict(), "flows": [flow._asdict() for flow in found.flows]})
         return
     if found.unreachable:
-        complain(f"the lag is unknown: {without_password(found.unreachable)}", 0)
+        print_error(f"the lag is unknown: {without_password(found.unreachable)}")
     if found.in_use_by:
-        complain(f"in use by {found.in_use_by}", 0)
+        print_error(f"in use by {found.in_use_by}")
     is_running = (found.in_use_by or "").startswith("run")
     without = "has nothing to show yet: its first run is in progress" if is_running else "has not been run yet"
     columns = ("flow", "table", "source", "rows", "position", "lag", "last run", "error")

@@ -12,15 +12,25 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from penstock.cli.connection import connected, error_line
-from penstock.cli.options import COUNT_MAX, ContextArgument, Data, Filter, Limit, StreamArgument, Types, Url, moment
-from penstock.cli.output import AsJson, Painted, fail, has_colours, print_line, print_lines, refuse, remark
+from penstock.cli.options import (
+    COUNT_MAX,
+    AsJson,
+    ContextArgument,
+    Data,
+    Filter,
+    Limit,
+    StreamArgument,
+    Types,
+    Url,
+    moment,
+    option,
+)
+from penstock.cli.output import Painted, fail, has_colours, print_line, print_lines, refuse, remark
 from penstock.errors import CannotConnect, ConnectionLost, DeadlinePassed, PenstockError, Retry
 from penstock.model import Event, StoreStats
 from penstock.model.times import text_of_ticks, ticks_of_datetime
-from penstock.terminal import complain
+from penstock.terminal import print_error
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -76,27 +86,17 @@ def read_command(
     context: ContextArgument = None,
     stream: StreamArgument = None,
     first: Annotated[
-        int | None,
-        typer.Option(
-            "--from", help="begin at this sequence of the stream, or position of the history", metavar="N", min=1
-        ),
+        int | None, option("--from", "begin at this sequence of the stream, or position of the history", "N", min=1)
     ] = None,
-    last: Annotated[
-        int | None, typer.Option("--to", help="end with this sequence or position", metavar="N", min=1)
-    ] = None,
+    last: Annotated[int | None, option("--to", "end with this sequence or position", "N", min=1)] = None,
     types: Types = None,
     filter_: Filter = "",
     since: Annotated[
-        datetime | None,
-        typer.Option(
-            "--since", help="only events of this time or later, or so long ago", metavar="TIME", parser=moment
-        ),
+        datetime | None, option("--since", "only events of this time or later, or so long ago", "TIME", parser=moment)
     ] = None,
-    until: Annotated[
-        datetime | None, typer.Option("--until", help="only events before this time", metavar="TIME", parser=moment)
-    ] = None,
+    until: Annotated[datetime | None, option("--until", "only events before this time", "TIME", parser=moment)] = None,
     limit: Limit = None,
-    backwards: Annotated[bool, typer.Option("--backwards", help="the last first; of one stream only")] = False,
+    backwards: Annotated[bool, option("--backwards", "the last first; of one stream only")] = False,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -137,9 +137,9 @@ def tail_command(
     context: ContextArgument = None,
     stream: StreamArgument = None,
     count: Annotated[
-        int, typer.Option("-n", "--count", help="show this many of the last events", metavar="N", min=0, max=COUNT_MAX)
+        int, option("-n --count", "show this many of the last events", "N", min=0, max=COUNT_MAX)
     ] = TAIL_EVENTS,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="show new events too, until Ctrl-C")] = False,
+    follow: Annotated[bool, option("-f --follow", "show new events too, until Ctrl-C")] = False,
     types: Types = None,
     filter_: Filter = "",
     url: Url = None,
@@ -202,7 +202,8 @@ class Tail:
                     if (before.store_id, before.timeline) != (now.store_id, now.timeline):
                         store = f"store {now.store_id}, timeline {now.timeline}"
                         fail(f"the server now has another history: {store}; run tail again to follow it")
-                    is_down = bool(complain("the server is back", 0))
+                    print_error("the server is back")
+                    is_down = False
                 found = client.follow(position, context=self.context, filter=self.filter, types=self.types)
                 for event in found:
                     position = event.position + 1
@@ -213,7 +214,7 @@ class Tail:
                 if not isinstance(error, OUTAGES) and error.retry is not Retry.SAFE:
                     raise
                 if not is_down:
-                    complain(f"{_outage(error)}; waiting for the server", 0)
+                    print_error(f"{_outage(error)}; waiting for the server")
                 is_down = True
                 time.sleep(RETRY_S)
 

@@ -7,7 +7,6 @@ import errno
 import inspect
 import os
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -22,9 +21,10 @@ from penstock.cli import COMMANDS
 from penstock.cli.connection import error_line
 from penstock.cli.output import print_line, refuse
 from penstock.cli.signals import INTERRUPTED, ignore_interrupts
-from penstock.errors import PenstockError
+from penstock.errors import BadUrl, PenstockError
 from penstock.settings import BadSetting
-from penstock.terminal import complain
+from penstock.settings.sources import without_password
+from penstock.terminal import print_error
 
 COMPLETION_OPTIONS: Final = ("--install-completion", "--show-completion")
 """Options after which typer ignores all other arguments."""
@@ -93,37 +93,40 @@ class Commands(Group):
             command = loaded(name)
         return name, command, rest
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *args: Any, **given: Any) -> Any:
         """Run a command. In standalone mode, it ends the process with an exit code."""
-        given: dict[str, Any] = {
-            "prog_name": prog_name,
-            "complete_var": complete_var,
-            "windows_expand_args": windows_expand_args,
-            **extra,
-        }
-        if not standalone_mode:
-            return super().main(args, standalone_mode=False, **given)
-        words = sys.argv[1:] if args is None else args
+        if not given.get("standalone_mode", True):
+            return super().main(*args, **given)
+        given["standalone_mode"] = False
+        words = sys.argv[1:]
         if len(words) > 1 and words[0] in COMPLETION_OPTIONS:
-            sys.exit(complain(f"{words[0]} takes no further arguments: {words[1]!r}", 2))
+            print_error(f"{words[0]} takes no further arguments: {words[1]!r}")
+            sys.exit(2)
         try:
-            result = super().main(args, standalone_mode=False, **given)
+            result = super().main(*args, **given)
             sys.stdout.flush()
         except KeyboardInterrupt:
             result = INTERRUPTED
         except OSError as error:
             _discard_output()
-            result = 1 if error.errno == errno.EPIPE else complain(error_line(error), 1)
-        except (TyperException, Abort, BadSetting, PenstockError) as error:
-            result = _report(error)
+            result = 1
+            # A closed pipe ends the command quietly.
+            if error.errno != errno.EPIPE:
+                print_error(error_line(error))
+        except (BadSetting, BadUrl) as error:
+            result = 2
+            print_error(str(without_password(str(error))))
+        except PenstockError as error:
+            result = 1
+            print_error(error_line(error))
+        except Abort:
+            result = 1
+            print_error("aborted")
+        except TyperException as error:
+            result = error.exit_code
+            if type(error).__name__ != "NoArgsIsHelpError":
+                # Otherwise its help is printed already.
+                print_error(_usage_line(error))
         if result == INTERRUPTED:
             ignore_interrupts()
         sys.exit(result if isinstance(result, int) else 0)
@@ -160,25 +163,15 @@ def _imported(target: str) -> Any:
     return getattr(import_module(f"penstock.cli.{module}"), name)
 
 
-def _report(error: Exception) -> int:
-    """Print in one line why a command failed; returns the exit code."""
-    if isinstance(error, Abort):
-        return complain("aborted", 1)
-    if isinstance(error, BadSetting):
-        return complain(str(error) if error.value is not None else error.reason, 2)
-    if isinstance(error, PenstockError):
-        return complain(error_line(error), 1)
-    assert isinstance(error, TyperException)
-    if type(error).__name__ == "NoArgsIsHelpError":
-        # Its help is printed already.
-        return error.exit_code
+def _usage_line(error: TyperException) -> str:
+    """What typer says about wrong use, in one line and in our style."""
     message = error.message if (near := getattr(error, "possibilities", None)) else error.format_message()
     # Typer lists choices on separate lines and writes sentences; ours follow a colon.
     message = " ".join(message.replace(": Value error, ", ": ").replace(". Choose from:", "; choose from").split())
     sentence = (message[:1].lower() + message[1:]).removesuffix(".").replace(". Did you mean", "; did you mean")
     sentence = f"{sentence}; did you mean {near[0]}?" if near else sentence
     context = getattr(error, "ctx", None)
-    return complain(sentence if context is None else f"{sentence} (see {context.command_path} --help)", error.exit_code)
+    return sentence if context is None else f"{sentence} (see {context.command_path} --help)"
 
 
 def _discard_output() -> None:

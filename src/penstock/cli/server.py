@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-import typer
-
-from penstock.cli.connection import exit_on_error
-from penstock.cli.options import Config
-from penstock.cli.output import AsJson, fail, print_document, print_line, print_table, refuse, size
+from penstock.cli.connection import store_errors
+from penstock.cli.options import AsJson, Config, argument, option
+from penstock.cli.output import fail, print_document, print_line, print_table, refuse, size
 from penstock.cli.settings import one_store
 from penstock.settings import TABLE, ResolvedSettings, host_and_port, resolve
 
@@ -22,13 +20,7 @@ COLUMNS: Final = ("session", "peer", "#age", "#last seen", "#received", "#sent",
 ID: Final = re.compile(r"[\w:-]+")
 
 Http = Annotated[
-    str | None,
-    typer.Option(
-        "--http",
-        help=f"the server's HTTP address (default: {TABLE['http'].default})",
-        metavar="HOST:PORT",
-        show_default=False,
-    ),
+    str | None, option("--http", f"the server's HTTP address (default: {TABLE['http'].default})", "HOST:PORT")
 ]
 
 
@@ -52,7 +44,8 @@ def serve_command(resolved: ResolvedSettings) -> None:
         print_line(line)
         sys.stdout.flush()
 
-    raise typer.Exit(run(settings, print_now))
+    with store_errors():
+        run(settings, print_now)
 
 
 def sessions_command(http: Http = None, config: Config = None, as_json: AsJson = False) -> None:
@@ -77,7 +70,7 @@ def sessions_command(http: Http = None, config: Config = None, as_json: AsJson =
 
 
 def kick_command(
-    session: Annotated[str, typer.Argument(metavar="ID", help="the session's id, as `penstock sessions` shows it")],
+    session: Annotated[str, argument("ID", "the session's id, as `penstock sessions` shows it")],
     http: Http = None,
     config: Config = None,
 ) -> None:
@@ -91,8 +84,7 @@ def kick_command(
 
 def _request(method: str, path: str, member: str, http: str | None, config: Path | None) -> Any:
     """Ask a running server; returns one member of its answer, or ends the command."""
-    with exit_on_error():
-        address = resolve({"http": http}, os.environ, config).settings.http
+    address = resolve({"http": http}, os.environ, config).settings.http
     host, number = host_and_port(address)
     try:
         host.encode("idna")

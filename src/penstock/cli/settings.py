@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.cli.output import AsJson, print_document, print_table, refuse
+from penstock.cli.options import AsJson
+from penstock.cli.output import print_document, print_table
 from penstock.settings import (
     DEFAULT,
     TABLE,
-    BadSetting,
     ResolvedSettings,
     Setting,
     Settings,
@@ -35,11 +35,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*, config: Path | None, **given: Any) -> None:
         flags = {name: given.pop(name) for name in TABLE}
-        try:
-            resolved = resolve(flags, os.environ, config)
-        except BadSetting as error:
-            refuse(str(error))
-        command(resolved, **given)
+        command(resolve(flags, os.environ, config), **given)
 
     return with_signature(run, [*own_parameters(command), *_setting_parameters()])
 

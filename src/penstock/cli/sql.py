@@ -1,6 +1,5 @@
 """`penstock sql`: SQL over the history. `penstock lake query` prints its results in the same way."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,15 +7,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
-from penstock.cli.connection import by_flag, default_url, exit_on_error
-from penstock.cli.options import Config, StoreData, StoreUrl, Url, directory
+from penstock.cli.connection import default_url, named_address
+from penstock.cli.options import Config, StoreData, StoreUrl, Url, argument, directory, option
 from penstock.cli.output import counted, json_text, print_line, print_table, refuse
-from penstock.cli.settings import one_store
 from penstock.cli.signals import interruptible
 from penstock.settings.table import size
-from penstock.terminal import complain, escape
+from penstock.terminal import escape, print_error
 
 if TYPE_CHECKING:
     from penstock.sql import Answer, Limits
@@ -47,33 +43,26 @@ SUFFIXES: Final = {
     ".parquet": Format.PARQUET,
 }
 
-Statement = Annotated[
-    str, typer.Argument(metavar="STATEMENT", help="one statement that reads the table `events`; - is standard input")
-]
+Statement = Annotated[str, argument("STATEMENT", "one statement that reads the table `events`; - is standard input")]
 Output = Annotated[
     Format | None,
-    typer.Option(
+    option(
         "--output",
-        help="a table for people, or a format for programs; JSON is one object per line",
+        "a table for people, or a format for programs; JSON is one object per line",
         show_default="table, or the format that the name of --file tells",
     ),
 ]
-FileOption = Annotated[
-    Path | None, typer.Option("--file", help="write to this file, which appears when it is complete", metavar="PATH")
-]
-Memory = Annotated[
-    str, typer.Option("--memory", help="how much memory DuckDB may use before it spills to disk", metavar="SIZE")
-]
+FileOption = Annotated[Path | None, option("--file", "write to this file, which appears when it is complete", "PATH")]
+Memory = Annotated[str, option("--memory", "how much memory DuckDB may use before it spills to disk", "SIZE")]
 SpillDir = Annotated[
-    Path | None,
-    typer.Option("--temp", help="the directory to spill to", metavar="DIR", show_default="the temporary directory"),
+    Path | None, option("--temp", "the directory to spill to", "DIR", show_default="the temporary directory")
 ]
 AllowDir = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--allow-dir",
-        help="let the statement read files below this directory; can be repeated",
-        metavar="DIR",
+        "let the statement read files below this directory; can be repeated",
+        "DIR",
         parser=directory,
         show_default="no files",
     ),
@@ -91,7 +80,7 @@ def sql_command(
     memory: Memory = "1 GiB",
     temp: SpillDir = None,
     allow_dir: AllowDir = None,
-    as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
+    as_json: Annotated[bool, option("--json", "", hidden=True)] = False,
 ) -> None:
     """Query the history in SQL: the table `events`, directly from a store or through its server, with DuckDB.
 
@@ -101,36 +90,15 @@ def sql_command(
     if as_json:
         refuse("use --output json instead of --json: sql has several formats")
     kind = format_of(output, file)
-    with exit_on_error(), interruptible(INTERRUPTION):
+    with interruptible(INTERRUPTION):
         limits = limits_of(memory, temp, allow_dir)
-        address = _address(data, store, url, config)
+        address = named_address(url, data, store, config) or default_url()
         text = statement_of(statement)
         # DuckDB and Arrow take a moment to import, and help does not need them.
         from penstock.sql import open_session  # noqa: PLC0415
 
         with open_session(address, limits) as session:
             write_answer(session.query(text), kind, file)
-
-
-def _address(data: str | None, store: str | None, url: str | None, config: Path | None) -> str:
-    """The address of the history. The command line wins over variables and files."""
-    from penstock.store import store_url  # noqa: PLC0415
-
-    if data == "":
-        refuse("--data must not be empty")
-    named = [store] * (store is not None) + ([] if data is None else [store_url(Path(data))])
-    if url is not None and not named:
-        return url
-    if len(named) > 1 or by_flag(url):
-        refuse("only one of --url, --data and --store can be given")
-    if named:
-        return str(named[0])
-    # They import the whole server, which takes a moment.
-    from penstock.server import store_address  # noqa: PLC0415
-    from penstock.settings import resolve  # noqa: PLC0415
-
-    settings = one_store(resolve({}, os.environ, config))
-    return default_url() if settings.data is None and settings.store is None else store_address(settings)
 
 
 def statement_of(text: str) -> str:
@@ -150,9 +118,9 @@ def statement_of(text: str) -> str:
 def limits_of(memory: str, temp: Path | None, allowed: list[Path] | None) -> "Limits":
     from penstock.sql.session import MEMORY_BYTES_MIN, Limits  # noqa: PLC0415
 
-    for option, path in [("--temp", temp), *(("--allow-dir", path) for path in allowed or ())]:
+    for flag, path in [("--temp", temp), *(("--allow-dir", path) for path in allowed or ())]:
         if path is not None and not path.is_dir():
-            refuse(f"{option} is {str(path)!r}: there is no such directory")
+            refuse(f"{flag} is {str(path)!r}: there is no such directory")
     folder, directories = None if temp is None else str(temp), tuple(map(str, allowed or ()))
     try:
         return Limits(size(MEMORY_BYTES_MIN)(memory), folder=folder, directories=directories)
@@ -185,7 +153,7 @@ def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
             write = results.write_json if kind is Format.JSON else results.write_parquet
             rows = write(answer, target)
     if file is not None:
-        complain(f"{counted(rows, 'row')} in {file}", 0)
+        print_error(f"{counted(rows, 'row')} in {file}")
 
 
 @contextmanager

@@ -1,20 +1,15 @@
 """The contents of a store: `penstock stats`, `penstock contexts` and `penstock streams`."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
-import typer
-
-from penstock.cli.connection import by_flag, connected, exit_on_error, opened, store_error_line
-from penstock.cli.options import Config, Data, Filter, Limit, StoreData, StoreUrl, Url
-from penstock.cli.output import AsJson, print_document, print_fields, print_lines, print_rows, print_table, refuse, size
-from penstock.cli.settings import one_store
+from penstock.cli.connection import LOCAL, connected, named_address, opened, store_errors
+from penstock.cli.options import AsJson, Config, Data, Filter, Limit, StoreData, StoreUrl, Url, argument
+from penstock.cli.output import print_document, print_fields, print_lines, print_rows, print_table, size
 from penstock.model import ContextInfo, QueueInfo, StoreStats
-from penstock.settings import resolve
 
 PAGE_ROWS: Final = 1000
 TABLE_ROWS_MAX: Final = 50
@@ -33,7 +28,7 @@ def contexts_command(url: Url = None, data: Data = None, as_json: AsJson = False
 
 
 def streams_command(
-    context: Annotated[str, typer.Argument(metavar="CONTEXT", help="the context")],
+    context: Annotated[str, argument("CONTEXT", "the context")],
     filter_: Filter = "",
     limit: Limit = None,
     url: Url = None,
@@ -93,19 +88,11 @@ def stats_command(
 
 
 def _contents(url: str | None, data: str | None, store: str | None, config: Path | None, rows: int | None) -> Contents:
-    if data is not None or store is not None:
-        if by_flag(url):
-            refuse("only one of --url, --data and --store can be given")
-        url = None
-    with exit_on_error():
-        resolved = resolve({"data": data, "store": store}, os.environ, config)
-        if url is not None or (resolved.settings.data is None and resolved.settings.store is None):
-            with connected(url) as client:
-                return Contents(client.stats(), client.contexts(), client.queues())
-    # The server takes long to import.
-    from penstock.server import store_address  # noqa: PLC0415
-
-    with exit_on_error(store_error_line), opened(store_address(one_store(resolved))) as reader:
+    address = named_address(url, data, store, config)
+    if address is None or not address.startswith(LOCAL):
+        with connected(address) as client:
+            return Contents(client.stats(), client.contexts(), client.queues())
+    with store_errors(), opened(address) as reader:
         if rows is not None:
             return Contents(reader.stats(), reader.contexts("", rows), reader.queues(0, rows))
         contexts = list(all_pages(reader.contexts, "", lambda info: info.name))

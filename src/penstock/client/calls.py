@@ -11,8 +11,7 @@ the first attempt may be on disk. So the caller gets an error with an unknown ou
 import asyncio
 import random
 import sys
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -34,6 +33,7 @@ from penstock.errors import (
     VersionConflict,
 )
 from penstock.model import ANY, Append, Appended, NewEvent, ProducerMark, Repeat, ReplayQueue, Reply, Request, Transact
+from penstock.model.columns import columns_of
 from penstock.tracing import traced
 
 PAUSE_S_MIN: Final = 0.01
@@ -74,17 +74,6 @@ class ProducerIds:
         """The write has ended. If its outcome is unknown, its producer is not used again."""
         if error is None or error.retry is not Retry.UNKNOWN:
             self._free.append(mark)
-
-    @contextmanager
-    def mark(self) -> Iterator[ProducerMark]:
-        """A mark for one write."""
-        mark = self.take()
-        try:
-            yield mark
-        except PenstockError as error:
-            self.give_back(mark, error)
-            raise
-        self.give_back(mark)
 
 
 class Calls:
@@ -170,16 +159,25 @@ class Calls:
         """Append once, however often the client has to send it."""
         if request.expected != ANY or not self.retries:
             return await self.ask(request, Appended, timeout)
-        with self.producer_ids.mark() as mark:
-            marked = Append(request.context, request.stream, request.events, ANY, mark)
-            return await self.ask(marked, Appended, timeout)
+        mark = self.producer_ids.take()
+        marked = Append(request.context, request.stream, request.events, ANY, mark)
+        return await self._ask_marked(marked, mark, Appended, timeout)
 
     async def transact(self, request: Transact | ReplayQueue, kind: type[R], timeout: float | None = None) -> R:
         """Carry a transaction out once, however often the client has to send it."""
         if not self.retries:
             return await self.ask(request, kind, timeout)
-        with self.producer_ids.mark() as mark:
-            return await self.ask(replace(request, mark=mark), kind, timeout)
+        mark = self.producer_ids.take()
+        return await self._ask_marked(replace(request, mark=mark), mark, kind, timeout)
+
+    async def _ask_marked(self, request: Request, mark: ProducerMark, kind: type[R], timeout: float | None) -> R:
+        try:
+            reply = await self.ask(request, kind, timeout)
+        except PenstockError as error:
+            self.producer_ids.give_back(mark, error)
+            raise
+        self.producer_ids.give_back(mark)
+        return reply
 
     def may_retry(self, request: Request, error: PenstockError) -> bool:
         """Whether the client may resend a request that ended like this."""
@@ -227,6 +225,7 @@ class _Attempts:
         try:
             return await within(answer, self._until)
         except TimeoutError:
+            transport.give_up(answer)
             raise self._passed(was_sent=True) from None
         except ConnectionLost as lost:
             self._lost = lost
@@ -287,9 +286,17 @@ def refusal_of(error: PenstockError) -> PenstockError:
 
 async def within(answer: Answer, until: float) -> Reply:
     """The reply in a future, or TimeoutError at a time of the loop's clock."""
-    # Not `wait_for`: under Python 3.11 it forgets a cancellation that comes together with the answer.
-    async with asyncio.timeout_at(until):
+    # Not `asyncio.timeout_at`: it takes longer than everything else here.
+    timer = answer.get_loop().call_at(until, _expire, answer)
+    try:
         return await answer
+    finally:
+        timer.cancel()
+
+
+def _expire(answer: Answer) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())
 
 
 # --- commits: mistakes that a wire cannot carry are found before anything is sent ---------------------------------
@@ -314,7 +321,8 @@ def append_of(context: str, stream: str, events: Sequence[NewEvent], expected: i
     if type(expected) is not int:
         raise InvalidRequest("expected", f"is {expected!r}; it must be a number, NEW or ANY")
     # A program that has not imported OpenTelemetry is in no span.
-    return Append(context, stream, traced(found) if "opentelemetry.trace" in sys.modules else found, expected)
+    columns = columns_of(traced(found) if "opentelemetry.trace" in sys.modules else found)
+    return Append(context, stream, columns, expected)
 
 
 def _is_sound(number: object, stamp: object, kind: object, headers: object, body: object) -> bool:

@@ -1,10 +1,12 @@
 """An engine in this process: `sqlite:///DIR`, `postgresql://…`. The same calls without a server."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from penstock.client.transport import Answer, Transport, abandon
 from penstock.engine import Engine
+from penstock.engine.wakeups import resolve
 from penstock.errors import CannotConnect, ClientClosed
 from penstock.files import is_shared
 from penstock.model import ANONYMOUS, Request
@@ -44,7 +46,11 @@ class LocalTransport(Transport):
             raise ClientClosed
         if self._engine is None:
             raise CannotConnect(self.url, "it is not open yet")
-        return asyncio.get_running_loop().create_task(self._engine.execute(ANONYMOUS, request))
+        answer: Answer = asyncio.get_running_loop().create_future()
+        give_up = self._engine.submit(ANONYMOUS, request, partial(resolve, answer))
+        # Done without a reply: nobody waits for it any more.
+        answer.add_done_callback(lambda _: give_up())
+        return answer
 
     def give_up(self, answer: Answer) -> None:
         abandon(answer)

@@ -38,7 +38,7 @@ Answer = asyncio.Future[Reply]
 
 CONNECT_S_MAX: Final = 10.0
 """How long one attempt to connect may take. Another one follows while the call has time left."""
-SMALL: Final = frozenset((b"AF", b"TX"))
+SMALL: Final = frozenset((b"AB", b"TB"))
 """Commands whose answers always fit into frames, whatever the store holds."""
 MESSAGE_BYTES_MAX: Final = 64 << 20
 """Bytes of one request: what a server accepts by default."""
@@ -158,6 +158,11 @@ class Link(ABC):
     def send(self, fields: Frames) -> None:
         """Send a request: its command, its number, its payload."""
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `room` would return at once, where that is known."""
+        return False
+
     @abstractmethod
     async def room(self) -> None:
         """Wait while much of what was sent before is still here."""
@@ -191,9 +196,10 @@ class NetworkTransport(Transport):
     async def ready(self, seconds: float) -> None:
         if self._closed:
             raise ClientClosed
-        async with asyncio.timeout(seconds) as limit:
-            link = self._link if self._link is not None and self._link.is_open else await self._connected(limit)
-            await link.room()
+        link = self._link if self._link is not None and self._link.is_open else None
+        if link is None or not link.has_room:
+            async with asyncio.timeout(seconds) as limit:
+                await (link or await self._connected(limit)).room()
 
     async def _connected(self, limit: asyncio.Timeout) -> Link:
         if self._connecting is None:
@@ -301,8 +307,12 @@ class MqLink(Link):
     def is_open(self) -> bool:
         return self.session.ended is None
 
+    @property
+    def has_room(self) -> bool:
+        return self.session.unsent_bytes <= UNSENT_BYTES_HIGH
+
     async def room(self) -> None:
-        if self.session.unsent_bytes > UNSENT_BYTES_HIGH:
+        if not self.has_room:
             await self.session.drain()
 
     def send(self, fields: Frames) -> None:

@@ -10,7 +10,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Final
 
 from penstock.client import connect
-from penstock.doctor.examination import Finding, ok, problem
+from penstock.doctor.checks import Finding, ok, problem
 from penstock.errors import PenstockError
 from penstock.settings import TABLE, Settings, host_and_port
 

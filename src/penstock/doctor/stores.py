@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from penstock.client import connect
-from penstock.doctor.disk import MB, milliseconds
-from penstock.doctor.examination import Finding, ok, problem, warning
+from penstock.doctor.checks import Finding, ok, problem, warning
+from penstock.doctor.machine import MB, milliseconds
 from penstock.errors import InvalidRequest, NotAStore, PenstockError, StorageFailure, StoreTooNew, StoreUnfinished
 from penstock.files import is_shared
 from penstock.model import EventFilter, StoreStats

@@ -22,7 +22,7 @@ from penstock.engine.coordination import coordination
 from penstock.engine.disk_watch import DiskWatch
 from penstock.engine.erasures import ErasureRequests
 from penstock.engine.iterators import IteratorRequests
-from penstock.engine.jobs import Presenter
+from penstock.engine.jobs import EventEncoder
 from penstock.engine.metrics import Metrics, PoolCounts
 from penstock.engine.queues import QueueRequests, ReplayRequests
 from penstock.engine.staging import BuildRequests, StagingRequests, start_of
@@ -346,7 +346,7 @@ class Engine:
         return self._context.limits._replace(events_max=self._page_limit(limit))
 
     async def _read_history(
-        self, request: model.ReadAll | model.ReadRecords, present: Presenter | None
+        self, request: model.ReadAll | model.ReadRecords, present: EventEncoder | None
     ) -> model.EventPage | model.RecordPage:
         """A page; if it is empty and the request waits, the first page that is not."""
         if isinstance(request, model.ReadAll):

@@ -40,7 +40,7 @@ NAMES_PER_QUERY: Final = 1000
 VIEW_BYTES_MIN: Final = 4096
 """Records from this length on travel to the server apart from the pickle; for shorter ones a copy costs less."""
 
-Presenter = Callable[[list[Event]], Any]
+EventEncoder = Callable[[list[Event]], Any]
 """A codec's function of a module that turns events into what its wire has."""
 Listed = TypeVar("Listed", LogInfo, IteratorState)
 
@@ -48,22 +48,22 @@ Listed = TypeVar("Listed", LogInfo, IteratorState)
 # --- plain reads ----------------------------------------------------------------------------------------------
 
 
-def read_stream(store: Store, request: model.ReadStream, limits: ReadLimits, present: Presenter | None) -> EventPage:
+def read_stream(store: Store, request: model.ReadStream, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
     where = (request.context, request.stream, request.from_sequence, request.to_sequence)
     return _page(store.read_stream(*where, limits, request.backward), present)
 
 
-def _page(page: Page, present: Presenter | None) -> EventPage:
+def _page(page: Page, present: EventEncoder | None) -> EventPage:
     events, encoded = presented(page.events, present)
     return EventPage(events, page.next, page.end, encoded)
 
 
-def presented(events: list[Event], present: Presenter | None) -> tuple[list[Event], Encoded | None]:
+def presented(events: list[Event], present: EventEncoder | None) -> tuple[list[Event], Encoded | None]:
     """The events, or what a presenter makes of them for a wire."""
     return (events, None) if present is None else ([], Encoded(len(events), present(events)))
 
 
-def read_event(store: Store, request: model.ReadEvent, limits: ReadLimits, present: Presenter | None) -> EventPage:
+def read_event(store: Store, request: model.ReadEvent, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
     """One event, or EventNotFound."""
     context, stream, sequence = request.context, request.stream, request.sequence
     page = store.read_stream(context, stream, sequence, sequence, limits)
@@ -72,7 +72,7 @@ def read_event(store: Store, request: model.ReadEvent, limits: ReadLimits, prese
     return _page(Page(page.events, sequence + 1, True), present)
 
 
-def read_all(store: Store, request: model.ReadAll, limits: ReadLimits, present: Presenter | None) -> EventPage:
+def read_all(store: Store, request: model.ReadAll, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
     wanted = EventFilter(request.context, request.filter, request.types)
     return _page(store.read_all(request.position, wanted, limits), present)
 
@@ -224,7 +224,7 @@ class PendingEvents(NamedTuple):
     last_ticks: int | None
 
 
-def read_pending(store: Store, batch: PendingBatch, present: Presenter | None) -> PendingEvents:
+def read_pending(store: Store, batch: PendingBatch, present: EventEncoder | None) -> PendingEvents:
     events = _range(store, batch.wanted, batch.first, batch.last)
     return PendingEvents(*presented(events, present), events[-1].ticks if events else None)
 
@@ -240,7 +240,7 @@ class Fetched(NamedTuple):
     encoded: Encoded | None = None
 
 
-def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: Presenter | None) -> Fetched:
+def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: EventEncoder | None) -> Fetched:
     """A subscription's next batch, cut where the rules of progress allow."""
     subscription = find_subscription(store, number)
     wanted = EventFilter(subscription.context, subscription.filter)
@@ -344,7 +344,7 @@ def propose(
     acknowledged: int | None,
     count: int,
     limits: ReadLimits,
-    present: Presenter | None,
+    present: EventEncoder | None,
 ) -> Proposed:
     """The next allocation for a subscriber, once the one that begins at `acknowledged` is gone."""
     queue = lookup_queue(store, name, context)

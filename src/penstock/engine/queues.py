@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from penstock import model
 from penstock.engine import jobs
 from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
-from penstock.engine.jobs import Presenter, gather, lookup_queue
+from penstock.engine.jobs import EventEncoder, gather, lookup_queue
 from penstock.errors import (
     DeadLetterNotFound,
     InvalidRequest,
@@ -59,7 +59,7 @@ class QueueRequests:
         for context in {self._contexts[queue] for queue in queues if queue in self._contexts}:
             self._context.wakeups.wake_all(context)
 
-    async def subscribe(self, request: model.SubscribeQueue, present: Presenter | None) -> model.Delivery:
+    async def subscribe(self, request: model.SubscribeQueue, present: EventEncoder | None) -> model.Delivery:
         check_names(queue=request.queue, subscriber=request.subscriber)
         check_names(context=request.context, filter=request.filter)
         _check_allocation(request.count, request.ttl_ms)
@@ -86,7 +86,7 @@ class QueueRequests:
         queue: QueueState = await self._context.pool.run(jobs.lookup_queue, name, context)
         return queue
 
-    async def acknowledge(self, request: model.AcknowledgeQueue, present: Presenter | None) -> model.Delivery:
+    async def acknowledge(self, request: model.AcknowledgeQueue, present: EventEncoder | None) -> model.Delivery:
         check_names(queue=request.queue, subscriber=request.subscriber)
         _check_allocation(request.count, request.ttl_ms)
         done = None if (request.first, request.last) == (0, 0) else (request.first, request.last)
@@ -145,7 +145,7 @@ class QueueRequests:
         self,
         request: model.SubscribeQueue | model.AcknowledgeQueue,
         acknowledged: Markers | None,
-        present: Presenter | None,
+        present: EventEncoder | None,
     ) -> model.Delivery:
         async def attempt() -> Attempt[model.Delivery]:
             nonlocal acknowledged
@@ -166,7 +166,7 @@ class QueueRequests:
         self,
         request: model.SubscribeQueue | model.AcknowledgeQueue,
         acknowledged: Markers | None,
-        present: Presenter | None,
+        present: EventEncoder | None,
     ) -> tuple[model.Allocation | None, jobs.Proposed]:
         """Propose and carry out until a proposal succeeds. An acknowledgement holds even if no proposal does."""
         subscriber, is_shared = request.subscriber, self._context.others.is_shared

@@ -12,7 +12,7 @@ from typing import Final
 from penstock import model
 from penstock.engine import jobs
 from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
-from penstock.engine.jobs import PendingBatch, Presenter
+from penstock.engine.jobs import EventEncoder, PendingBatch
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
 from penstock.model import EventFilter, SubscriptionInfo
 from penstock.store import Store
@@ -54,13 +54,13 @@ class SubscriptionRequests:
         )
         return found
 
-    async def fetch(self, request: model.FetchSubscription, present: Presenter | None) -> model.Batch:
+    async def fetch(self, request: model.FetchSubscription, present: EventEncoder | None) -> model.Batch:
         """The pending batch again, or the next one."""
         if request.count < 1:
             raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
         return await self._context.long_poll(request.wait_ms, lambda: self._fetch(request, present))
 
-    async def _fetch(self, request: model.FetchSubscription, present: Presenter | None) -> Attempt[model.Batch]:
+    async def _fetch(self, request: model.FetchSubscription, present: EventEncoder | None) -> Attempt[model.Batch]:
         number = request.subscription
         async with self._locks.turn(number):
             if (pending := await self._still_pending(number)) is not None:
@@ -83,7 +83,7 @@ class SubscriptionRequests:
         self._forget(number, pending)
         return None
 
-    async def _next(self, number: int, count: int, present: Presenter | None) -> Attempt[model.Batch]:
+    async def _next(self, number: int, count: int, present: EventEncoder | None) -> Attempt[model.Batch]:
         """Scan until there is a batch or the history ends; a long scan saves its position on the way."""
         while True:
             found: jobs.Fetched = await self._context.pool.run(jobs.fetch, number, count, self._context.limits, present)

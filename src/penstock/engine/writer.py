@@ -233,18 +233,19 @@ class Writer:
             self._waiting_bytes -= item.size
             if isinstance(outcome, list):
                 for op, result in zip(item.transaction.operations, outcome, strict=True):
-                    if isinstance(result, Placed) and result.published.events and not result.published.repeated:
+                    # Positions are given out in order, so that the last one is the highest.
+                    if isinstance(op, Commit):
+                        if isinstance(result, Appended) and not result.repeated:
+                            touched.add((op.context, op.stream))
+                            commits += 1
+                            events += result.count
+                            head = result.position + result.count - 1
+                    elif isinstance(result, Placed) and result.published.events and not result.published.repeated:
                         published = result.published
                         touched |= result.streams
                         commits += published.commits
                         events += published.events
                         head = published.position + published.events - 1
-                    elif isinstance(op, Commit) and isinstance(result, Appended) and not result.repeated:
-                        touched.add((op.context, op.stream))
-                        commits += 1
-                        events += result.count
-                        # Positions are given out in order, so that the last one is the highest.
-                        head = result.position + result.count - 1
         self._metrics.commits += commits
         self._metrics.events += events
         if touched:

@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol
 
 from penstock.engine import Engine
 from penstock.engine.engine import Budget
@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
 from penstock.model.replies import Encoded
 from penstock.tcp import CloseReason, ReadHold, TcpSession
-from penstock.wire.res01.dialects import Frames, Presenter
+from penstock.wire.res01.dialects import EventEncoder, Frames
 from penstock.wire.res01.messages import Exchange
 
 log = logging.getLogger(__name__)
@@ -32,39 +32,151 @@ slowly still gets all answers."""
 PAGES: Final = (FetchSubscription, ReadAll, ReadRecords, ReadStream)
 
 
-class InFlightMessage:
-    """Collects the replies to a message's requests, in any order. A gate's subclass sends the answers."""
+class Framing(Protocol):
+    """How a gate frames the answers to one message."""
+
+    @property
+    def present(self) -> EventEncoder:
+        """How a worker turns what it has read into frames."""
+
+
+class Pipeline:
+    """The messages in flight on one connection. It sends each answer when it is ready.
+
+    Reads of pages begin only as fast as the peer takes the answers, so that large reads do not fill the memory. It
+    stops reading from a connection with too many messages, or bytes of them, until some are answered.
+    """
 
     __slots__ = (
-        *("_abandons", "_budget", "_replies", "_counted", "_engine", "_is_going_on", "_left", "_next", "_present"),
-        *("exchange", "size"),
+        *("_bytes_max", "_engine", "_in_flight", "_is_done", "_is_reading_on", "_outstanding", "_outstanding_bytes"),
+        *("_outstanding_max", "_pages", "_series", "_session", "_waiting", "send"),
     )
 
-    def __init__(self, exchange: Exchange, size: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        session: TcpSession,
+        send: Callable[[Any, list[Frames]], None],
+        outstanding_max: int = OUTSTANDING_MAX,
+    ) -> None:
+        self._engine = engine
+        self._session = session
+        self.send = send
+        """Sends answers, given the framing of their message."""
+        self._outstanding_max = outstanding_max
+        self._bytes_max = engine.budget.connection_bytes_max
+        self._outstanding = self._outstanding_bytes = 0
+        self._pages = 0
+        self._waiting: deque[InFlightMessage] = deque()
+        self._in_flight: set[InFlightMessage] = set()
+        self._series: set[InFlightMessage] = set()
+        self._is_done = False
+        self._is_reading_on = False
+
+    def take(self, exchange: Exchange, size: int, framing: Framing) -> None:
+        """Begin a message of so many bytes, or queue it until its turn."""
+        message = InFlightMessage(self, exchange, size, framing)
+        self._outstanding_bytes += size
+        if not message.waits:
+            self._outstanding += 1
+        if not message.enter(self._engine.budget):
+            return
+        if message.fills_pages:
+            self._waiting.append(message)
+            self.read_on()
+        else:
+            self._begin(message)
+        if self._outstanding >= self._outstanding_max or self._outstanding_bytes > self._bytes_max:
+            self._session.hold(ReadHold.BUSY)
+
+    def read_on(self) -> None:
+        """Begin reads whose turn has come. Gates call this when the peer has taken answers, too."""
+        # One may be answered while it begins: then this runs already.
+        if self._is_reading_on:
+            return
+        self._is_reading_on = True
+        try:
+            for series in list(self._series):
+                series.go_on()
+            while self._waiting and self._pages < PAGES_MAX and self.may_read:
+                message = self._waiting.popleft()
+                message.has_page = True
+                self._pages += 1
+                self._begin(message)
+        finally:
+            self._is_reading_on = False
+
+    def _begin(self, message: "InFlightMessage") -> None:
+        message.begin(self._engine)
+        if message.left:
+            self._in_flight.add(message)
+            if message.fills_pages and len(message.exchange.requests) > 1:
+                self._series.add(message)
+
+    @property
+    def may_read(self) -> bool:
+        """Whether the peer reads its answers."""
+        return not self._session.holds & ReadHold.UNSENT
+
+    def finished(self, message: "InFlightMessage") -> None:
+        """A message has all its answers."""
+        self._in_flight.discard(message)
+        self._outstanding_bytes -= message.size
+        if not message.waits:
+            self._outstanding -= 1
+        if message.has_page:
+            self._series.discard(message)
+            self._pages -= 1
+            self.read_on()
+        if (
+            self._session.holds & ReadHold.BUSY
+            and self._outstanding < self._outstanding_max
+            and self._outstanding_bytes <= self._bytes_max
+        ):
+            self._session.release(ReadHold.BUSY)
+        if self._is_done and not self._outstanding:
+            self._session.leave(CloseReason.DONE)
+
+    def peer_is_done(self) -> bool:
+        """The peer sends nothing more; whether answers are due. Those of long polls are not."""
+        self._is_done = True
+        return bool(self._outstanding)
+
+    def abandon(self) -> None:
+        """The connection is gone: give up requests that only read or wait."""
+        self._series.clear()
+        for message in [*self._waiting, *self._in_flight]:
+            message.abandon()
+        self._waiting.clear()
+        self._in_flight.clear()
+
+
+class InFlightMessage:
+    """Collects the replies to a message's requests, which may come in any order."""
+
+    __slots__ = (
+        *("_abandons", "_budget", "_counted", "_engine", "_framing", "_is_going_on", "_next", "_pipeline", "_replies"),
+        *("exchange", "fills_pages", "has_page", "left", "size", "waits"),
+    )
+
+    def __init__(self, pipeline: Pipeline, exchange: Exchange, size: int, framing: Framing) -> None:
+        requests = exchange.requests
+        self._pipeline = pipeline
+        self._framing = framing
+        self._counted = False
+        self._abandons: list[Callable[[], bool]] = []
         self.exchange = exchange
         self.size = size
         """Bytes of the message."""
-        self._counted = False
-        self._left = len(exchange.requests)
-        self._next = 0
-        self._abandons: list[Callable[[], bool]] = []
-
-    # -- implemented by gates
-
-    def deliver(self, answers: list[Frames], done: bool) -> None:
-        """Send answers. `done`: they are the last ones."""
-        raise NotImplementedError
-
-    def may_go_on(self, begun: int) -> bool:  # noqa: ARG002
-        """Whether another of several requests may begin while so many are in flight. If not, call `go_on` later."""
-        return True
-
-    # -- called by gates
-
-    @property
-    def done(self) -> bool:
-        """Whether all requests are answered."""
-        return not self._left
+        self.left = len(requests)
+        """How many requests are not answered."""
+        self.has_page = False
+        if len(requests) == 1 and isinstance(requests[0], Append):
+            self.waits = self.fills_pages = False
+            return
+        # A long poll must not wait for other messages, nor they for it.
+        self.waits = any(getattr(request, "wait_ms", 0) for request in requests)
+        self.fills_pages = not self.waits and any(isinstance(request, PAGES) for request in requests)
 
     def enter(self, budget: Budget) -> bool:
         """Take the message's bytes from the budget. Without room, answer busy to every request and return False."""
@@ -74,19 +186,22 @@ class InFlightMessage:
             return True
         refused: list[Reply | PenstockError] = [budget.busy(request) for request in self.exchange.requests]
         for replies in [[each] for each in refused] if self.exchange.one_each else [refused]:
-            self._left -= len(replies)
+            self.left -= len(replies)
             self._answer(replies)
         return False
 
-    def begin(self, engine: Engine, present: Presenter) -> None:
+    def begin(self, engine: Engine) -> None:
         """Submit all requests; a message without requests is answered at once."""
         requests = self.exchange.requests
         engine.metrics.commands[self.exchange.name] += 1
         if len(requests) == 1:
-            self._abandons.append(engine.submit(ANONYMOUS, requests[0], self._only, present))
+            request = requests[0]
+            present = None if isinstance(request, Append) else self._framing.present
+            self._abandons.append(engine.submit(ANONYMOUS, request, self._only, present))
         elif requests:
-            self._engine, self._present = engine, present
+            self._engine = engine
             self._replies: dict[int, tuple[Reply | PenstockError, int]] = {}
+            self._next = 0
             self._is_going_on = False
             self.go_on()
         else:
@@ -98,14 +213,18 @@ class InFlightMessage:
         if self._is_going_on:
             return
         self._is_going_on = True
-        requests, abandons = self.exchange.requests, self._abandons
+        requests, abandons, present = self.exchange.requests, self._abandons, self._framing.present
         try:
-            while (begun := len(abandons)) < len(requests) and self.may_go_on(begun - len(requests) + self._left):
+            while (begun := len(abandons)) < len(requests) and self.may_go_on(begun - len(requests) + self.left):
                 answer = partial(self._one_of_many, begun)
                 abandons.append(_nothing)
-                abandons[begun] = self._engine.submit(ANONYMOUS, requests[begun], answer, self._present)
+                abandons[begun] = self._engine.submit(ANONYMOUS, requests[begun], answer, present)
         finally:
             self._is_going_on = False
+
+    def may_go_on(self, begun: int) -> bool:
+        """Whether another of several requests may begin while so many are in flight: pages as the peer takes them."""
+        return not self.fills_pages or (begun < PAGES_MAX and self._pipeline.may_read)
 
     def abandon(self) -> None:
         """The connection is gone: give up requests that only read or wait."""
@@ -125,7 +244,7 @@ class InFlightMessage:
     # -- replies
 
     def _only(self, reply: Reply | PenstockError) -> None:
-        self._left = 0
+        self.left = 0
         self._answer([reply])
 
     def _one_of_many(self, index: int, reply: Reply | PenstockError) -> None:
@@ -135,14 +254,14 @@ class InFlightMessage:
             self._replies[index] = (reply, 0) if index == self._next else self._kept(index, reply)
             while (ready := self._replies.pop(self._next, None)) is not None:
                 self._next += 1
-                self._left -= 1
+                self.left -= 1
                 if ready[1]:
                     self._budget.give_back(ready[1])
                 self._answer([ready[0]])
         else:
             self._replies[index] = (reply, 0)
-            self._left -= 1
-            if not self._left:
+            self.left -= 1
+            if not self.left:
                 self._answer([self._replies[place][0] for place in range(len(self._replies))])
         self.go_on()
 
@@ -164,10 +283,16 @@ class InFlightMessage:
         except Exception as error:
             log.exception("an answer could not be encoded")
             answers = [self.exchange.failed(Unexpected(repr(error)))]
-        done = not self._left
+        done = not self.left
         if done:
             self._give_bytes_back()
         self.deliver(answers, done)
+
+    def deliver(self, answers: list[Frames], done: bool) -> None:
+        """Send answers. `done`: they are the last ones."""
+        self._pipeline.send(self._framing, answers)
+        if done:
+            self._pipeline.finished(self)
 
     def _give_bytes_back(self) -> None:
         if self._counted:
@@ -178,142 +303,3 @@ class InFlightMessage:
 def _nothing() -> bool:
     """Stands for the function that gives a request up, while it is being submitted."""
     return False
-
-
-class Pipeline:
-    """The messages in flight on one connection. It sends each answer when it is ready.
-
-    Reads of pages begin only as fast as the peer takes the answers, so that large reads do not fill the memory. It
-    stops reading from a connection with too many messages, or bytes of them, until some are answered.
-    """
-
-    __slots__ = (
-        *("_engine", "_in_flight", "_is_done", "_is_reading_on", "_outstanding", "_outstanding_bytes"),
-        *("_outstanding_max", "_pages", "_series", "_session", "_waiting"),
-    )
-
-    def __init__(self, engine: Engine, session: TcpSession, outstanding_max: int = OUTSTANDING_MAX) -> None:
-        self._engine = engine
-        self._session = session
-        self._outstanding_max = outstanding_max
-        self._outstanding = self._outstanding_bytes = 0
-        self._pages = 0
-        self._waiting: deque[PipelinedMessage] = deque()
-        self._in_flight: set[PipelinedMessage] = set()
-        self._series: set[PipelinedMessage] = set()
-        self._is_done = False
-        self._is_reading_on = False
-
-    def take(self, exchange: Exchange, size: int, present: Presenter, send: Callable[[list[Frames]], None]) -> None:
-        """Begin a message of so many bytes, or queue it until its turn."""
-        message = PipelinedMessage(self, exchange, size, present, send)
-        self._outstanding_bytes += size
-        if not message.waits:
-            self._outstanding += 1
-        if not message.enter(self._engine.budget):
-            return
-        if message.fills_pages:
-            self._waiting.append(message)
-            self.read_on()
-        else:
-            self._begin(message)
-        if self._is_crowded:
-            self._session.hold(ReadHold.BUSY)
-
-    @property
-    def _is_crowded(self) -> bool:
-        bytes_max = self._engine.budget.connection_bytes_max
-        return self._outstanding >= self._outstanding_max or self._outstanding_bytes > bytes_max
-
-    def read_on(self) -> None:
-        """Begin reads whose turn has come. Gates call this when the peer has taken answers, too."""
-        # One may be answered while it begins: then this runs already.
-        if self._is_reading_on:
-            return
-        self._is_reading_on = True
-        try:
-            for series in list(self._series):
-                series.go_on()
-            while self._waiting and self._pages < PAGES_MAX and self.may_read:
-                message = self._waiting.popleft()
-                message.has_page = True
-                self._pages += 1
-                self._begin(message)
-        finally:
-            self._is_reading_on = False
-
-    def _begin(self, message: "PipelinedMessage") -> None:
-        message.begin(self._engine, message.present)
-        if not message.done:
-            self._in_flight.add(message)
-            if message.fills_pages and len(message.exchange.requests) > 1:
-                self._series.add(message)
-
-    @property
-    def may_read(self) -> bool:
-        """Whether the peer reads its answers."""
-        return not self._session.holds & ReadHold.UNSENT
-
-    def finished(self, message: "PipelinedMessage") -> None:
-        """A message has all its answers."""
-        self._in_flight.discard(message)
-        self._series.discard(message)
-        self._outstanding_bytes -= message.size
-        if not message.waits:
-            self._outstanding -= 1
-        if message.has_page:
-            self._pages -= 1
-            self.read_on()
-        if self._session.holds & ReadHold.BUSY and not self._is_crowded:
-            self._session.release(ReadHold.BUSY)
-        if self._is_done and not self._outstanding:
-            self._session.leave(CloseReason.DONE)
-
-    def peer_is_done(self) -> bool:
-        """The peer sends nothing more; whether answers are due. Those of long polls are not."""
-        self._is_done = True
-        return bool(self._outstanding)
-
-    def abandon(self) -> None:
-        """The connection is gone: give up requests that only read or wait."""
-        self._series.clear()
-        for message in [*self._waiting, *self._in_flight]:
-            message.abandon()
-        self._waiting.clear()
-        self._in_flight.clear()
-
-
-class PipelinedMessage(InFlightMessage):
-    """A message of a connection."""
-
-    __slots__ = ("_pipeline", "_send", "fills_pages", "has_page", "present", "waits")
-
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        exchange: Exchange,
-        size: int,
-        present: Presenter,
-        send: Callable[[list[Frames]], None],
-    ) -> None:
-        super().__init__(exchange, size)
-        self._pipeline = pipeline
-        self._send = send
-        self.present = present
-        self.has_page = False
-        requests = exchange.requests
-        if len(requests) == 1 and isinstance(requests[0], Append):
-            self.waits = self.fills_pages = False
-            return
-        # A long poll must not wait for other messages, nor they for it.
-        self.waits = any(getattr(request, "wait_ms", 0) for request in requests)
-        self.fills_pages = not self.waits and any(isinstance(request, PAGES) for request in requests)
-
-    def may_go_on(self, begun: int) -> bool:
-        """Reads pages as fast as the peer takes them."""
-        return not self.fills_pages or (begun < PAGES_MAX and self._pipeline.may_read)
-
-    def deliver(self, answers: list[Frames], done: bool) -> None:
-        self._send(answers)
-        if done:
-            self._pipeline.finished(self)

@@ -36,15 +36,14 @@ class MqGate(TcpGate[MqSession]):
         return MqSession(self._mq_limits, self._handlers, self)
 
     def _connected(self, session: MqSession) -> None:
-        session.data = Pipeline(self.engine, session)
+        session.data = Pipeline(self.engine, session, partial(self._send, session))
 
     def _received(self, session: MqSession, message: Message) -> None:
         if self.is_accepting:
             self.engine.metrics.gate_received[self.name] += 1
             size = sum(map(len, message))
             framed = decode_framed(message, session.frame_bytes_max, size)
-            size += FIELD_BYTES * framed.fields
-            session.data.take(framed.exchange, size, framed.present, partial(self._send, session, framed))
+            session.data.take(framed.exchange, size + FIELD_BYTES * framed.fields, framed)
 
     def _send(self, session: MqSession, framed: Framed, answers: list[Frames]) -> None:
         """Send answers; DoesNotFit instead of one that does not fit."""

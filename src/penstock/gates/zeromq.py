@@ -13,7 +13,7 @@ from penstock.gates.contract import TCP, TcpGate, bound_socket, limits_of, remov
 from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
 from penstock.tcp import TcpSession
 from penstock.wire.res01.dialects import Frames
-from penstock.wire.res01.messages import Unanswerable, decode
+from penstock.wire.res01.messages import Exchange, Unanswerable, decode
 from penstock.wire.zmtp import Connection, Limits, Message, Oversize, Ping, Violation
 
 
@@ -53,7 +53,7 @@ class ZmtpSession(TcpSession):
         self._connection = Connection(
             Limits(settings.res_frame_bytes_max, settings.res_message_bytes_max, settings.res_message_frames_max)
         )
-        self._pipeline = Pipeline(gate.engine, self, settings.res_unread_max)
+        self._pipeline = Pipeline(gate.engine, self, self._answer, settings.res_unread_max)
         self._handshake_s_max = settings.res_handshake_ms_max / 1000
         self._ttl_s = 0.0
         self._is_pinged = False
@@ -93,19 +93,20 @@ class ZmtpSession(TcpSession):
         except Unanswerable:
             self._metrics.gate_dropped[self._gate.name, "unanswerable"] += 1
             return
-        self._pipeline.take(exchange, size + FIELD_BYTES * len(frames), exchange.present, self._send)
+        self._pipeline.take(exchange, size + FIELD_BYTES * len(frames), exchange)
 
     def _refuse(self, oversize: Oversize) -> None:
         """Answer a message that is too large, if its head is readable, and end the connection."""
         try:
-            self._send([decode(oversize.head, legacy=self._gate.legacy).failed(oversize.error)])
+            exchange = decode(oversize.head, legacy=self._gate.legacy)
+            self._answer(exchange, [exchange.failed(oversize.error)])
         except Unanswerable:
             self._metrics.gate_dropped[self._gate.name, "unanswerable"] += 1
         self.end(f"a message was over res_{oversize.error.limit}, which is {oversize.error.maximum}")
 
     # -- answers
 
-    def _send(self, answers: list[Frames]) -> None:
+    def _answer(self, _exchange: Exchange, answers: list[Frames]) -> None:
         if self.ended is not None:
             self._metrics.gate_dropped[self._gate.name, "gone"] += len(answers)
             return

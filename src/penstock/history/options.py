@@ -5,9 +5,9 @@ InvalidRequest, which names the option as it is documented, and its value. docs/
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from penstock.errors import InvalidRequest
 from penstock.history.columns import COLUMNS
@@ -20,50 +20,27 @@ POSITION_MAX: Final = (1 << 63) - 1
 SCHEMES: Final = ("sqlite:///", "postgresql://", "postgres://", "penstock://", "zmq+tcp://")
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """What to read. Positions are inclusive; `until` is the first time, in ticks, that is not wanted."""
-
-    url: str
-    context: str | None = None
-    filter: str = ""
-    types: tuple[str, ...] | None = None
-    columns: tuple[str, ...] = COLUMNS
-    first: int = 1
-    last: int = POSITION_MAX
-    since: int | None = None
-    until: int | None = None
-    trigger_events_max: int | None = None
-    partition_bytes: int | None = None
-    push_filters: bool = False
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> "ReadOptions":
-        return cls(**parsed(given, _OPTIONS))
-
-    @property
-    def wanted(self) -> EventFilter:
-        """The filter, without positions and times."""
-        return EventFilter(self.context, self.filter, self.types)
+Made = TypeVar("Made")
 
 
-Options = Mapping[str, tuple[str, Callable[[str], Any]]]
-"""Options by name: the field that each is for, and how it is read."""
+def option(name: str, parse: Callable[[str], Any], default: Any = MISSING) -> Any:
+    """A field of a dataclass of options: the name that users write, and how its text is read."""
+    return field(default=default, metadata={"option": name, "parse": parse})
 
 
-def parsed(given: Mapping[str, str], options: Options, ignored: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of these options. Raises InvalidRequest for an unknown option and for a bad value."""
-    names = {name.lower(): name for name in options}
-    fields = {}
+def parse_options(kind: type[Made], given: Mapping[str, str], ignored: Collection[str] = ()) -> Made:
+    """A dataclass of options. Raises InvalidRequest for an unknown option and for a bad value."""
+    known = {each.metadata["option"].lower(): each for each in fields(kind)}  # type: ignore[arg-type]
+    values = {}
     for key, value in given.items():
-        name = names.get(key.lower())
-        if name is not None:
-            fields[options[name][0]] = _read(name, value, options[name][1])
+        if found := known.get(key.lower()):
+            values[found.name] = _read(found.metadata["option"], value, found.metadata["parse"])
         elif key.lower() not in ignored:
+            names = {lowered: each.metadata["option"] for lowered, each in known.items()}
             raise InvalidRequest(f"option {key}", f"is unknown; {_suggestion(key, names)}")
-    if "url" not in fields:
+    if "url" not in values:
         raise InvalidRequest("option url", "is missing; say sqlite:///DIR, postgresql://… or penstock://HOST:PORT")
-    return fields
+    return kind(**values)
 
 
 def _read(name: str, value: str, parse: Callable[[str], Any]) -> Any:
@@ -82,7 +59,7 @@ def _suggestion(key: str, names: Mapping[str, str]) -> str:
 # -- values
 
 
-def url(value: str) -> str:
+def check_url(value: str) -> str:
     # Its value is not repeated in errors: it may hold a password.
     if not any(value.startswith(scheme) and value != scheme for scheme in SCHEMES):
         raise ValueError("must be sqlite:///DIR, postgresql://… or penstock://HOST:PORT")
@@ -112,7 +89,7 @@ def _names(value: str) -> tuple[str, ...]:
     return names
 
 
-def _whole(least: int) -> Callable[[str], int]:
+def whole(least: int) -> Callable[[str], int]:
     def parse(value: str) -> int:
         number = whole_number(value)
         if not least <= number <= POSITION_MAX:
@@ -129,18 +106,35 @@ def _time(value: str) -> int:
         raise ValueError("must be a time such as 2024-05-01T12:00:00Z") from None
 
 
-_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "url": ("url", url),
-    "context": ("context", lambda value: _checked(value, check_context(value))),
-    "filter": ("filter", lambda value: value if value in ("", "*") else _checked(value, check_stream(value))),
-    "type": ("types", lambda value: tuple(_checked(name, check_type(name)) for name in _names(value))),
-    "columns": ("columns", _columns),
-    "startPosition": ("first", _whole(0)),
-    "endPosition": ("last", _whole(0)),
-    "startTime": ("since", _time),
-    "endTime": ("until", _time),
-    "maxEventsPerTrigger": ("trigger_events_max", _whole(1)),
-    "partitionBytes": ("partition_bytes", size(1)),
-    "pushFilters": ("push_filters", switch),
-}
-NAMES: Final = tuple(_OPTIONS)
+# -- the options of a read
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read. Positions are inclusive; `until` is the first time, in ticks, that is not wanted."""
+
+    url: str = option("url", check_url)
+    context: str | None = option("context", lambda value: _checked(value, check_context(value)), None)
+    filter: str = option(
+        "filter", lambda value: value if value in ("", "*") else _checked(value, check_stream(value)), ""
+    )
+    types: tuple[str, ...] | None = option(
+        "type", lambda value: tuple(_checked(name, check_type(name)) for name in _names(value)), None
+    )
+    columns: tuple[str, ...] = option("columns", _columns, COLUMNS)
+    first: int = option("startPosition", whole(0), 1)
+    last: int = option("endPosition", whole(0), POSITION_MAX)
+    since: int | None = option("startTime", _time, None)
+    until: int | None = option("endTime", _time, None)
+    trigger_events_max: int | None = option("maxEventsPerTrigger", whole(1), None)
+    partition_bytes: int | None = option("partitionBytes", size(1), None)
+    push_filters: bool = option("pushFilters", switch, False)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> "ReadOptions":
+        return parse_options(cls, given)
+
+    @property
+    def wanted(self) -> EventFilter:
+        """The filter, without positions and times."""
+        return EventFilter(self.context, self.filter, self.types)

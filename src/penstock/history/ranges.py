@@ -62,6 +62,14 @@ def plan(history: History, now: Now, options: ReadOptions, first: int, last: int
     return [ReadPartition(now.identity, max(first, begin), last, begin, end) for begin, end in pairwise(begins)]
 
 
+def first_wanted(history: History, options: ReadOptions, first: int, head: int) -> int:
+    """The first position whose event can be late enough for the options, or one after the head."""
+    if options.since is None or options.context is None:
+        return first
+    found = history.position_of(options.context, options.since)
+    return max(first, head + 1 if found is None else found)
+
+
 def _count(history: History, now: Now, options: ReadOptions, total: int) -> int:
     """How many ranges there should be for so many positions."""
     if total <= SEALED_EVENTS:

@@ -6,7 +6,6 @@ the file that is. The same command cuts off the bytes after those and continues.
 stream of Arrow's (`parquet_format`).
 """
 
-import errno
 import io
 import json
 import os
@@ -14,10 +13,10 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from penstock.files import (
     atomic_write,
@@ -32,7 +31,7 @@ from penstock.files import (
 )
 from penstock.history.source import History, open_history
 from penstock.interchange.csv_format import csv_header, to_csv
-from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format
+from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format, named_errors, refusing
 from penstock.interchange.json_format import to_cloud_lines, to_json_lines
 from penstock.model import Event, EventFilter
 from penstock.model.times import ticks_of
@@ -54,9 +53,6 @@ NOTE_BYTES_MAX: Final = 1 << 20
 """Size of the largest note that an export reads."""
 PARTIAL: Final = ".partial"
 NOTE: Final = ".partial.json"
-FULL: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-
-Encoder = Callable[[Sequence[Event]], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +99,8 @@ class ExportRange:
     until: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Noted:
+@dataclass(slots=True)
+class ExportState:
     """How far an export is: the next position, and the events and bytes that are written."""
 
     next: int
@@ -138,13 +134,14 @@ def export_events(
         }
         bounds = ExportRange(min(selection.last, now.head), selection.since, selection.until)
         with _open_target(path, kind, identity, bounds, restart) as target:
-            fixed = replace(selection, since=target.bounds.since, until=target.bounds.until)
-            resumed, first, last = target.events, selection.first, target.bounds.last
-            for events, following in pages(history, fixed, max(target.next, fixed.begin_in(history)), last):
+            state = target.state
+            fixed = replace(selection, since=state.bounds.since, until=state.bounds.until)
+            resumed, first, last = state.events, selection.first, state.bounds.last
+            for events, following in pages(history, fixed, max(state.next, fixed.begin_in(history)), last):
                 target.write(events, following)
-                progressed(min(following - 1, last) - first + 1, max(0, last - first + 1), target.events)
+                progressed(min(following - 1, last) - first + 1, max(0, last - first + 1), state.events)
             target.finish()
-            return Exported(target.events, resumed, last)
+            return Exported(state.events, resumed, last)
 
 
 def _open_target(
@@ -185,17 +182,23 @@ def pages(history: History, selection: Selection, begin: int, last: int) -> Iter
 class ExportTarget(ABC):
     """Where events go. Closed without `finish`, it keeps its part of the export for the next run, if it can."""
 
-    next = 0
-    """The position to continue from."""
-    events = 0
-    """The events that are written."""
-    bounds: ExportRange
+    def __init__(self, name: str, kind: Format, bounds: ExportRange) -> None:
+        self.name = name
+        self.kind = kind
+        self.state = ExportState(0, 0, 0, bounds)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def encoded(self, events: Sequence[Event]) -> bytes:
+        """Raises FileRefused, which names the first event that the format cannot hold."""
+        try:
+            return _encoder(self.kind)(events)
+        except Flaw as flaw:
+            raise FileRefused(self.name, str(flaw)) from None
 
     @abstractmethod
     def write(self, events: Sequence[Event], following: int) -> None:
@@ -208,22 +211,21 @@ class ExportTarget(ABC):
     def close(self) -> None: ...
 
 
-def _codec(kind: Format) -> tuple[bytes, Encoder]:
-    """The bytes before the first event, and how to write events."""
+def _head(kind: Format) -> bytes:
+    """The bytes before the first event."""
     if kind is Format.PARQUET:
-        from penstock.interchange.parquet_format import stream_head, to_stream  # noqa: PLC0415
+        from penstock.interchange.parquet_format import stream_head  # noqa: PLC0415
 
-        return stream_head(), to_stream
-    codecs = {Format.JSONL: (b"", to_json_lines), Format.CLOUDEVENTS: (b"", to_cloud_lines)}
-    return codecs.get(kind) or (csv_header(), to_csv)
+        return stream_head()
+    return csv_header() if kind is Format.CSV else b""
 
 
-def _encode(path: str | Path, encode: Encoder, events: Sequence[Event]) -> bytes:
-    """Raises FileRefused, which names the first event that the format cannot hold."""
-    try:
-        return encode(events)
-    except Flaw as flaw:
-        raise FileRefused(str(path), str(flaw)) from None
+def _encoder(kind: Format) -> Callable[[Sequence[Event]], bytes]:
+    if kind is Format.PARQUET:
+        from penstock.interchange.parquet_format import to_stream  # noqa: PLC0415
+
+        return to_stream
+    return {Format.JSONL: to_json_lines, Format.CLOUDEVENTS: to_cloud_lines, Format.CSV: to_csv}[kind]
 
 
 class FileTarget(ExportTarget):
@@ -232,75 +234,70 @@ class FileTarget(ExportTarget):
     def __init__(
         self, path: str, kind: Format, identity: dict[str, Any], bounds: ExportRange, *, restart: bool
     ) -> None:
+        super().__init__(path, kind, bounds)
         self._path = Path(path)
         self._partial, self._note = Path(path + PARTIAL), Path(path + NOTE)
-        self._kind = kind
-        head, self._encoder = _codec(kind)
         self._identity = json.loads(json.dumps(identity))
-        self.bounds = bounds
-        self._bytes = 0
         with refusing(path):
             self._file = _open_locked(self._partial)
         try:
             noted = None if restart else self._read_note()
-            if noted is not None:
-                self.next, self.events, self._bytes, self.bounds = noted.next, noted.events, noted.bytes, noted.bounds
-            with refusing(self._path):
+            self.state = noted or self.state
+            with refusing(path):
                 if noted is None:
                     self._note.unlink(missing_ok=True)
-                self._file.truncate(self._bytes)
-                self._file.seek(self._bytes)
+                self._file.truncate(self.state.bytes)
+                self._file.seek(self.state.bytes)
             if noted is None:
-                self._append(head)
+                self._append(_head(kind))
         except BaseException:
             _close_quietly(self._file)
             raise
-        self._noted_bytes, self._noted_at = self._bytes, time.monotonic()
+        self._noted_bytes, self._noted_at = self.state.bytes, time.monotonic()
 
-    def _read_note(self) -> Noted | None:
+    def _read_note(self) -> ExportState | None:
         """The note of an earlier run, if the file has the bytes that it counts."""
         try:
             document = unsealed(read_file(self._note, NOTE_BYTES_MAX))
             export = document.pop("export")
-            noted = made_of(Noted, document)
+            noted = made_of(ExportState, document)
             if not 0 <= noted.bytes <= self._partial.stat().st_size or noted.next < 1 or noted.events < 0:
                 return None
         except (OSError, ValueError, KeyError, TypeError):
             return None
         if export != self._identity:
             reason = f"{self._partial} is of another export, which was not finished; run that again, or say --anew"
-            raise FileRefused(str(self._path), reason)
+            raise FileRefused(self.name, reason)
         return noted
 
     def write(self, events: Sequence[Event], following: int) -> None:
-        self._append(_encode(self._path, self._encoder, events))
-        self.next, self.events = following, self.events + len(events)
+        self._append(self.encoded(events))
+        self.state.next, self.state.events = following, self.state.events + len(events)
         now = time.monotonic()
-        if self._bytes - self._noted_bytes >= NOTE_BYTES or now - self._noted_at >= NOTE_S:
+        if self.state.bytes - self._noted_bytes >= NOTE_BYTES or now - self._noted_at >= NOTE_S:
             self._write_note()
-            self._noted_bytes, self._noted_at = self._bytes, now
+            self._noted_bytes, self._noted_at = self.state.bytes, now
 
     def _append(self, data: bytes) -> None:
         rest = memoryview(data)
         with refusing(self._path):
             while rest:
                 rest = rest[self._file.write(rest) :]
-        self._bytes += len(data)
+        self.state.bytes += len(data)
 
     def _write_note(self) -> None:
         """Note how far the export is, after the bytes that the note counts are on disk."""
-        note = {"export": self._identity, "next": self.next, "events": self.events, "bounds": asdict(self.bounds)}
         with refusing(self._path):
             # On a full disk half a page may be there. Without it there is room for the note.
-            self._file.truncate(self._bytes)
+            self._file.truncate(self.state.bytes)
             os.fsync(self._file.fileno())
             with atomic_write(self._note, sync=False) as file:
-                file.write(sealed({**note, "bytes": self._bytes}).encode())
+                file.write(sealed({"export": self._identity, **asdict(self.state)}).encode())
 
     def finish(self) -> None:
         with refusing(self._path):
             os.fsync(self._file.fileno())
-            if self._kind is Format.PARQUET:
+            if self.kind is Format.PARQUET:
                 from penstock.interchange.parquet_format import parquet_of_stream  # noqa: PLC0415
 
                 self._write_note()
@@ -310,7 +307,7 @@ class FileTarget(ExportTarget):
                         parquet_of_stream(self._partial, file)
                 except Flaw as flaw:
                     reason = f"{self._partial} {flaw.reason}; say --anew to export it again"
-                    raise FileRefused(str(self._path), reason) from None
+                    raise FileRefused(self.name, reason) from None
                 self._partial.unlink()
             else:
                 release(self._file.fileno(), self._path)
@@ -323,7 +320,7 @@ class FileTarget(ExportTarget):
             return
         # If there is no room for a note, the one before still holds.
         with suppress(FileRefused, OSError):
-            if self.next:
+            if self.state.next:
                 self._write_note()
             else:
                 self._partial.unlink(missing_ok=True)
@@ -334,92 +331,46 @@ class PipeTarget(ExportTarget):
     """Standard output, which has no name and stays open, or another pipe. An export to it cannot continue."""
 
     def __init__(self, file: IO[bytes], name: str | None, kind: Format, bounds: ExportRange) -> None:
-        self.bounds = bounds
-        self._name = name
-        self._pipe = file
-        self._file = cast("IO[bytes]", _CountedPipe(file, name))
+        super().__init__(name or "standard output", kind, bounds)
+        self._file, self._name = file, name
         self._parquet: ParquetEvents | None = None
         if kind is Format.PARQUET:
             from penstock.interchange import parquet_format  # noqa: PLC0415
 
-            self._parquet = parquet_format.ParquetEvents(self._file)
-        head, self._encoder = _codec(kind)
-        if self._parquet is None:
-            self._file.write(head)
+            with named_errors(self._name):
+                self._parquet = parquet_format.ParquetEvents(file)
+        else:
+            self._send(_head(kind))
 
     def write(self, events: Sequence[Event], following: int) -> None:
         if self._parquet is not None:
-            self._parquet.write(events)
+            with named_errors(self._name):
+                self._parquet.write(events)
         else:
-            data = _encode(self._name or "standard output", self._encoder, events)
-            self._file.write(for_terminal(data) if self._pipe.isatty() else data)
-        self.next, self.events = following, self.events + len(events)
+            data = self.encoded(events)
+            self._send(for_terminal(data) if self._file.isatty() else data)
+        self.state.next, self.state.events = following, self.state.events + len(events)
+
+    def _send(self, data: bytes) -> None:
+        with named_errors(self._name):
+            self._file.write(data)
 
     def finish(self) -> None:
-        if self._parquet is not None:
-            self._parquet.close()
-        self._file.flush()
+        with named_errors(self._name):
+            if self._parquet is not None:
+                self._parquet.close()
+            self._file.flush()
 
     def close(self) -> None:
         if self._parquet is not None:
             self._parquet.abandon()
         if self._name is not None:
-            _close_quietly(self._pipe)
+            _close_quietly(self._file)
 
 
 def for_terminal(data: bytes) -> bytes:
     """Events with control characters escaped."""
     return escape_document(data.decode()).encode()
-
-
-class _CountedPipe(io.BufferedIOBase):
-    """A pipe that counts its bytes, as the Parquet writer wants. Its errors have its name."""
-
-    def __init__(self, file: IO[bytes], name: str | None) -> None:
-        self._inner = file
-        self._name = name
-        self._at = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        with self._named_errors():
-            self._inner.write(data)
-        size = memoryview(data).nbytes
-        self._at += size
-        return size
-
-    def tell(self) -> int:
-        return self._at
-
-    def flush(self) -> None:
-        with self._named_errors():
-            self._inner.flush()
-
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            error.filename = self._name
-            raise
-
-    def close(self) -> None:
-        """The pipe is not ours to close."""
-
-
-@contextmanager
-def refusing(path: str | Path) -> Iterator[None]:
-    """Raise FileRefused with the path of the export in place of OSError."""
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        rest = "; run the same command again when there is room, and it goes on" if error.errno in FULL else ""
-        # A link or a pipe is in the place of a file next to it.
-        name = str(error.filename) if error.errno in (errno.ELOOP, errno.EINVAL) else str(path)
-        raise FileRefused(name, reason + rest) from None
 
 
 def _open_locked(path: Path) -> io.FileIO:

@@ -1,13 +1,17 @@
 """The formats of files, how to tell them by name, and the errors about files."""
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Final
 
 from penstock.errors import PenstockError
 
 STANDARD: Final = "-"
 """In place of a path: standard input or output."""
+FULL: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 class Format(StrEnum):
@@ -71,3 +75,26 @@ def format_of(path: str, given: Format | None) -> Format:
             return _SUFFIXES[suffix.lower()]
     known = ", ".join(sorted(_SUFFIXES))
     raise FileRefused(path, f"its name does not end in one of {known}; say --format {'|'.join(Format)}")
+
+
+@contextmanager
+def refusing(path: str | Path) -> Iterator[None]:
+    """Raise FileRefused with the path that the user named in place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        rest = "; run the same command again when there is room, and it goes on" if error.errno in FULL else ""
+        # A link or a pipe is in the place of a file next to it.
+        name = str(error.filename) if error.errno in (errno.ELOOP, errno.EINVAL) else str(path)
+        raise FileRefused(name, reason + rest) from None
+
+
+@contextmanager
+def named_errors(name: str | None) -> Iterator[None]:
+    """Put a file's name into errors: those of an open file have none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = name
+        raise

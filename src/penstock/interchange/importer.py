@@ -8,7 +8,6 @@ on another machine, and adds no event twice. For that a file must have the same 
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -19,10 +18,11 @@ from penstock.cloudevents import Incoming
 from penstock.errors import LimitExceeded
 from penstock.event_json import Defaults, size_of
 from penstock.interchange.csv_format import from_csv
-from penstock.interchange.formats import BrokenFile, FileRefused, Flaw, Format
+from penstock.interchange.formats import BrokenFile, FileRefused, Flaw, Format, refusing
 from penstock.interchange.json_format import from_cloud_lines, from_json_lines
-from penstock.interchange.sender import BATCH_BYTES_MAX, BATCH_EVENTS_MAX, Sender, open_sender
+from penstock.interchange.sender import BATCH_BYTES_MAX, BATCH_EVENTS_MAX, open_sender
 from penstock.model import ANY, Append, ProducerMark
+from penstock.model.chunks import chunked
 from penstock.store.contract import LOG_CONTEXT
 
 SCHEME: Final = 1
@@ -53,32 +53,21 @@ Progressed = Callable[[int], object]
 def events_of(source: Source) -> Iterator[Incoming]:
     """Raises BrokenFile or FileRefused."""
     try:
-        if source.format is Format.PARQUET:
-            # Other formats need no pyarrow.
-            from penstock.interchange.parquet_format import from_parquet  # noqa: PLC0415
+        with refusing(source.name):
+            if source.format is Format.PARQUET:
+                # Other formats need no pyarrow.
+                from penstock.interchange.parquet_format import from_parquet  # noqa: PLC0415
 
-            yield from from_parquet(source.path, source.defaults)
-        else:
-            with source.path.open("rb") as file:
-                yield from _READERS[source.format](file, source.defaults)
+                yield from from_parquet(source.path, source.defaults)
+            else:
+                with source.path.open("rb") as file:
+                    yield from _READERS[source.format](file, source.defaults)
     except Flaw as flaw:
         raise BrokenFile(source.name, flaw.place, flaw.reason) from None
-    except OSError as error:
-        raise FileRefused(source.name, (error.strerror or str(error)).lower()) from None
 
 
 def batches_of(source: Source) -> Iterator[Batch]:
-    batch: Batch = []
-    size = 0
-    for row in events_of(source):
-        own = size_of(row)
-        if batch and (len(batch) >= BATCH_EVENTS_MAX or size + own > BATCH_BYTES_MAX):
-            yield batch
-            batch, size = [], 0
-        batch.append(row)
-        size += own
-    if batch:
-        yield batch
+    return chunked(events_of(source), size_of, BATCH_BYTES_MAX, BATCH_EVENTS_MAX)
 
 
 def commits_of(batch: Batch) -> tuple[Append, ...]:
@@ -91,10 +80,8 @@ def commits_of(batch: Batch) -> tuple[Append, ...]:
 
 def state_of(source: Source) -> tuple[int, int, int]:
     """Values that change when a program writes to a file. Raises FileRefused."""
-    try:
-        found = os.stat(source.path)  # noqa: PTH116 - Path.stat is the same
-    except OSError as error:
-        raise FileRefused(source.name, (error.strerror or str(error)).lower()) from None
+    with refusing(source.name):
+        found = source.path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -109,15 +96,6 @@ class Survey:
     largest: tuple[Batch, ...]
     """The largest event alone, the batch of most bytes, and the batch of most events; see `rehearsed`."""
     logs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """Result of an import: the events of the file, those that this run added, and the producer of their marks."""
-
-    events: int
-    new_events: int
-    producer: str
 
 
 def survey(source: Source, name: str, progressed: Progressed) -> Survey:
@@ -138,11 +116,8 @@ def survey(source: Source, name: str, progressed: Progressed) -> Survey:
 
 def _producer(source: Source, name: str) -> str:
     """The name of an import: the same content under the same options is the same import."""
-    try:
-        with source.path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise FileRefused(source.name, (error.strerror or str(error)).lower()) from None
+    with refusing(source.name), source.path.open("rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()
     defaults = source.defaults
     whole = json.dumps([SCHEME, content, source.format, defaults.context, defaults.stream, defaults.type, name])
     return f"import-{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
@@ -162,22 +137,17 @@ def rehearsed(found: Survey, url: str | None) -> Survey:
     """
     if url is not None and found.events:
         with open_sender(url) as sender:
-            _rehearse(found, sender)
+            for batch in filter(None, found.largest):
+                try:
+                    sender.rehearse(commits_of(batch))
+                except LimitExceeded as error:
+                    raise _placed(found, batch, error) from None
     return replace(found, largest=())
 
 
-def _rehearse(found: Survey, sender: Sender) -> None:
-    for batch in filter(None, found.largest):
-        try:
-            sender.rehearse(commits_of(batch))
-        except LimitExceeded as error:
-            raise _placed(found, batch, error) from None
-
-
-def import_file(found: Survey, url: str, progressed: Progressed) -> Imported:
-    """Import the events that are not imported yet. `progressed` gets the number of events in the history."""
+def import_file(found: Survey, url: str, progressed: Progressed) -> int:
+    """Import the events that are not imported yet, and return their number."""
     with open_sender(url) as sender:
-        _rehearse(found, sender)
         sender.create_logs(found.logs)
         events = 0
         # One batch is in flight while the next one is read.
@@ -190,7 +160,7 @@ def import_file(found: Survey, url: str, progressed: Progressed) -> Imported:
             events += len(batch)
         sender.settle()
         progressed(events)
-        return Imported(events, sender.new_events, found.producer)
+        return sender.new_events
 
 
 def _placed(found: Survey, batch: Batch, error: LimitExceeded) -> BrokenFile | FileRefused:

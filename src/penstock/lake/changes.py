@@ -6,10 +6,10 @@ that. Readers use `read_manifest` and never have to carry out anything.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.errors import LakeDamaged, PenstockError, PlaceRefused
 from penstock.files import flaw_of, made_of
@@ -22,29 +22,33 @@ from penstock.lake.manifests import (
     Manifest,
     check,
     check_entries,
+    day_in,
     decode,
     encode,
     event_path,
     is_aside,
     is_passed_over,
-    named,
     opened,
     sealed,
 )
 from penstock.lake.places import LakePlace
 from penstock.model import PositionRange
+from penstock.spark.parallel import Session, parallel_map
 
 ARCHIVE: Final = "archive"
 REWRITE: Final = "rewrite"
 COMPACT: Final = "compact"
 KINDS: Final = (ARCHIVE, REWRITE, COMPACT)
+ROUND_TASKS: Final = 64
+"""Tasks of one round. Each round writes the manifest once."""
 STRAYS_TOLD_MAX: Final = 3
 AWAY_LOOKS_MAX: Final = 25
 AWAY_LOOK_S: Final = 0.02
 """How often, and after how long, to look again for a day's folder that is missing for a moment."""
 
-OnManifest = Callable[[LakePlace, Manifest], None]
-"""Called with each manifest, before the files go that it no longer names."""
+Result = TypeVar("Result")
+OnPosition = Callable[[int], None]
+"""Called with the position that a run has about reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Plan:
     """A run under way: ranges to archive, to rewrite because of erasures, or to compact."""
 
     kind: str
-    spans: tuple[PositionRange, ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,33 +69,102 @@ class Change:
     erasures: int
     added: tuple[LakeFile, ...]
     staged: Mapping[str, str]
-    removed: tuple[str, ...] = field(default=())
+    removed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Spans:
-    """The fields of a plan in its document."""
+class LakeTask(NamedTuple):
+    """The work of one task: positions, and the files that have them already."""
 
-    kind: str
-    spans: tuple[tuple[int, int], ...]
+    span: PositionRange
+    files: tuple[LakeFile, ...] = ()
+
+
+class StagedFile(NamedTuple):
+    """A file that a task has written, and its temporary name."""
+
+    file: LakeFile
+    aside: str
+
+
+def task_of(*files: LakeFile) -> LakeTask:
+    return LakeTask(PositionRange(files[0].first, files[-1].last), files)
+
+
+def in_rounds(tasks: Sequence[LakeTask]) -> Iterator[Sequence[LakeTask]]:
+    return (tasks[number : number + ROUND_TASKS] for number in range(0, len(tasks), ROUND_TASKS))
+
+
+def run_round(
+    spark: Session, tasks: Sequence[LakeTask], function: Callable[[LakeTask], Result], reached: OnPosition
+) -> list[Result]:
+    """Run a round of tasks, which come by position."""
+    done = tasks[0].span.first - 1
+    events = tasks[-1].span.last - done
+    results = parallel_map(spark, tasks, function, lambda share: reached(done + int(share * events)))
+    reached(done + events)
+    return results
+
+
+class LakeWriter:
+    """A locked lake, and its manifest after the last change. `lake_writer` makes it."""
+
+    def __init__(self, place: LakePlace, *, iceberg: bool) -> None:
+        self._place, self._iceberg = place, iceberg
+        self.manifest = recover(place, iceberg=iceberg)
+
+    def rounds(
+        self,
+        spark: Session,
+        kind: str,
+        tasks: Sequence[LakeTask],
+        function: Callable[[LakeTask], Result],
+        reached: OnPosition,
+        is_ending: Callable[[], bool] = lambda: False,
+    ) -> Iterator[tuple[Sequence[LakeTask], list[Result]]]:
+        """Run tasks until `is_ending`; yields each round and its results, which the caller commits."""
+        for part in in_rounds(tasks):
+            if is_ending():
+                return
+            record(self._place, Plan(kind, tuple(task.span for task in part)))
+            yield part, run_round(spark, part, function, reached)
+            finish(self._place)
+
+    def commit(
+        self, kind: str, staged: Sequence[StagedFile], removed: Sequence[str] = (), *, head: int = 0, erasures: int = 0
+    ) -> None:
+        """Replace files, and write the next manifest. Its head and its last erasure never go back."""
+        known = self.manifest
+        change = Change(
+            kind,
+            known.number + 1,
+            max(head, known.head),
+            max(erasures, known.erasures),
+            tuple(each.file for each in staged),
+            {each.file.path: each.aside for each in staged},
+            tuple(removed),
+        )
+        self._place.replace(PENDING, sealed({"format": FORMAT_VERSION, "change": asdict(change)}))
+        self.manifest = _carry_out(self._place, known, change, iceberg=self._iceberg)
+
+
+@contextmanager
+def lake_writer(place: LakePlace, *, iceberg: bool) -> Iterator[LakeWriter]:
+    """Change a locked lake, after finishing an interrupted run. If the block raises, its plan is undone."""
+    writer = LakeWriter(place, iceberg=iceberg)
+    try:
+        yield writer
+    except BaseException:
+        # This frees disk space. If it fails, the next run does it.
+        with suppress(PenstockError):
+            if isinstance(pending_of(place), Plan):
+                finish(place)
+        raise
+    if iceberg:
+        update_iceberg(place, writer.manifest)
 
 
 def record(place: LakePlace, plan: Plan) -> None:
-    """Record a plan."""
     place.replace(PENDING, sealed({"format": FORMAT_VERSION, "plan": asdict(plan)}))
-
-
-def commit(place: LakePlace, manifest: Manifest, change: Change, on_manifest: OnManifest) -> Manifest:
-    """Carry out a change; returns the manifest after it."""
-    place.replace(PENDING, sealed({"format": FORMAT_VERSION, "change": asdict(change)}))
-    return _carry_out(place, manifest, change, on_manifest)
-
-
-def abandon(place: LakePlace) -> None:
-    """Undo a plan that failed, to free its disk space. If that fails, the next run does it."""
-    with suppress(PenstockError):
-        if isinstance(pending_of(place), Plan):
-            finish(place)
 
 
 def finish(place: LakePlace) -> None:
@@ -100,17 +173,19 @@ def finish(place: LakePlace) -> None:
     place.remove(PENDING)
 
 
-def _carry_out(place: LakePlace, manifest: Manifest, change: Change, on_manifest: OnManifest) -> Manifest:
+def _carry_out(place: LakePlace, manifest: Manifest, change: Change, *, iceberg: bool) -> Manifest:
     if manifest.number < change.number:
         if change.kind == COMPACT:
-            for day in sorted({_day(path) for path in (*change.removed, *change.staged)}):
-                staged = {path: aside for path, aside in change.staged.items() if _day(path) == day}
-                place.swap(day, {path for path in change.removed if _day(path) == day}, staged)
+            for day in sorted({day_in(path) for path in (*change.removed, *change.staged)}):
+                staged = {path: aside for path, aside in change.staged.items() if day_in(path) == day}
+                place.swap(day, {path for path in change.removed if day_in(path) == day}, staged)
         else:
             place.publish(change.staged)
         manifest = _changed(manifest, change)
         place.replace(MANIFEST, encode(manifest))
-    on_manifest(place, manifest)
+    if iceberg:
+        # Before files go that the table still names.
+        update_iceberg(place, manifest)
     for path in change.removed:
         place.remove(path)
     return manifest
@@ -119,12 +194,6 @@ def _carry_out(place: LakePlace, manifest: Manifest, change: Change, on_manifest
 def _changed(manifest: Manifest, change: Change) -> Manifest:
     changed = {"head": change.head, "erasures": change.erasures}
     return manifest.with_files(set(change.removed), list(change.added), **changed)
-
-
-def _day(path: str) -> str:
-    found = named(path)
-    assert found is not None
-    return found.day
 
 
 # -- reading
@@ -167,12 +236,12 @@ def _manifest(place: LakePlace) -> Manifest:
     return found
 
 
-def recover(place: LakePlace, on_manifest: OnManifest = update_iceberg) -> Manifest:
+def recover(place: LakePlace, *, iceberg: bool = True) -> Manifest:
     """Finish or undo an interrupted run; returns the manifest after it. The caller holds the lock."""
     manifest, pending = _manifest(place), pending_of(place)
     if isinstance(pending, Change):
         _check_change(place, manifest, pending)
-        manifest = _carry_out(place, manifest, pending, on_manifest)
+        manifest = _carry_out(place, manifest, pending, iceberg=iceberg)
     finish(place)
     return manifest
 
@@ -186,31 +255,27 @@ def pending_of(place: LakePlace) -> Plan | Change | None:
     try:
         found: Plan | Change
         if "plan" in document:
-            plan = made_of(_Spans, document["plan"])
-            found = Plan(plan.kind, tuple(PositionRange(*span) for span in plan.spans))
+            found = made_of(Plan, document["plan"])
         else:
-            change = document["change"]
-            check_entries(place.shown, PENDING, change["added"])
-            _check_paths(place, change["added"], change["removed"], change["staged"])
-            found = made_of(Change, change)
+            found = made_of(Change, document["change"])
+            _check_paths(place, found)
         if found.kind not in KINDS:
             raise ValueError(f"it has the kind {found.kind!r}")
         return found
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (TypeError, KeyError, ValueError) as error:
         raise LakeDamaged(place.shown, PENDING, f"cannot be read: {error}") from error
 
 
-def _check_paths(
-    place: LakePlace, added: Sequence[dict[str, Any]], removed: Sequence[object], staged: Mapping[str, object]
-) -> None:
+def _check_paths(place: LakePlace, change: Change) -> None:
     """A change may place temporary files as files of events, and remove files of events: nothing else."""
-    for path in (*removed, *staged):
+    check_entries(place.shown, PENDING, change.added)
+    for path in (*change.removed, *change.staged):
         event_path(place.shown, PENDING, path)
-    for aside in staged.values():
-        reason = flaw_of(aside) or (None if is_aside(str(aside)) else "is not a file that was written aside")
-        if reason is not None:
+    for aside in change.staged.values():
+        if not is_aside(aside):
+            reason = flaw_of(aside) or "is not a file that was written aside"
             raise LakeDamaged(place.shown, PENDING, f"names {aside!r}, which {reason}")
-    if {file["path"] for file in added} != set(staged):
+    if {file.path for file in change.added} != set(change.staged):
         raise LakeDamaged(place.shown, PENDING, "is not sound: it places other files than it adds")
 
 
@@ -234,14 +299,9 @@ def check_new(place: LakePlace) -> None:
         raise PlaceRefused(place.shown, f"it holds other things: {_listing(foreign)}; name a new or empty folder")
 
 
-def check_links(place: LakePlace, manifest: Manifest) -> None:
-    """Raise LakeDamaged if a file, or its folder, is a link out of the lake."""
-    place.check_inside(file.path for file in manifest.files)
-
-
 def check_files(place: LakePlace, manifest: Manifest) -> None:
     """Raise LakeDamaged or PlaceRefused unless exactly the files of the manifest are there."""
-    check_links(place, manifest)
+    place.check_inside(file.path for file in manifest.files)
     sizes = place.files()
     for file in manifest.files:
         if file.path not in sizes:

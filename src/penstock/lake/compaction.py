@@ -6,35 +6,22 @@ manifest use the recorded change (`read_manifest`).
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from penstock.errors import LakeDamaged
-from penstock.lake.archiver import ROUND_RANGES, Written, on_manifest, stage_file
-from penstock.lake.changes import (
-    COMPACT,
-    Change,
-    OnManifest,
-    Plan,
-    abandon,
-    check_files,
-    commit,
-    finish,
-    read_manifest,
-    record,
-    recover,
-)
-from penstock.lake.manifests import LakeFile, Manifest
+from penstock.lake.archiver import stage_file
+from penstock.lake.changes import COMPACT, LakeTask, StagedFile, check_files, lake_writer, read_manifest, task_of
+from penstock.lake.manifests import LakeFile
 from penstock.lake.parquet import FileContents, in_order
-from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
+from penstock.lake.places import absolute, open_lake_place, open_seen_place
 from penstock.lake.slices import EVENTS_BYTES_MAX, ROW_BYTES
 from penstock.lake.verification import read_whole
-from penstock.model import PositionRange
-from penstock.spark.parallel import Session, event_progress, parallel_map
+from penstock.spark.parallel import Session
 from penstock.store.contract import Progressed
 
 FILE_BYTES: Final = 128 << 20
-"""About how large files become by default."""
 
 
 class Compacted(NamedTuple):
@@ -43,11 +30,6 @@ class Compacted(NamedTuple):
     replaced: int
     made: int
     files: int
-
-
-class _Task(NamedTuple):
-    lake: str
-    files: tuple[LakeFile, ...]
 
 
 def groups_of(files: Sequence[LakeFile], file_bytes: int) -> list[tuple[LakeFile, ...]]:
@@ -80,56 +62,29 @@ def compact(
     patience_s: float = 0.0,
 ) -> Compacted:
     """Compact a lake. It waits up to `patience_s` for the lock. Readers need not wait."""
-    place, follow = open_lake_place(lake), on_manifest(iceberg=iceberg)
+    place = open_lake_place(lake)
     read_manifest(place)
-    with place.lock("compact", patience_s):
-        manifest = recover(place, follow)
-        check_files(place, manifest)
-        groups = groups_of(manifest.files, file_bytes)
-        try:
-            for number in range(0, len(groups), ROUND_RANGES):
-                part = groups[number : number + ROUND_RANGES]
-                record(place, Plan(COMPACT, tuple(PositionRange(group[0].first, group[-1].last) for group in part)))
-                done = part[0][0].first - 1
-                report = event_progress(progressed, done, part[-1][-1].last - done, manifest.head)
-                written = parallel_map(spark, [_Task(absolute(lake), group) for group in part], _merge, report)
-                manifest = replace_files(place, manifest, part, written, follow)
-                finish(place)
-        except BaseException:
-            abandon(place)
-            raise
-        follow(place, manifest)
-    return Compacted(sum(map(len, groups)), len(groups), len(manifest.files))
+    with place.lock("compact", patience_s), lake_writer(place, iceberg=iceberg) as writer:
+        before = writer.manifest
+        check_files(place, before)
+        tasks = [task_of(*group) for group in groups_of(before.files, file_bytes)]
+        merge, reached = partial(_merge, absolute(lake)), lambda position: progressed(position, before.head)
+        for part, staged in writer.rounds(spark, COMPACT, tasks, merge, reached):
+            # Day by day: readers of the folder see each day before or after.
+            for _, pairs in groupby(zip(part, staged, strict=True), key=lambda pair: pair[1].file.day):
+                merged = list(pairs)
+                removed = [file.path for task, _ in merged for file in task.files]
+                writer.commit(COMPACT, [each for _, each in merged], removed)
+    return Compacted(sum(len(task.files) for task in tasks), len(tasks), len(writer.manifest.files))
 
 
-def replace_files(
-    place: LakePlace,
-    manifest: Manifest,
-    groups: Sequence[tuple[LakeFile, ...]],
-    written: Sequence[Written],
-    on_manifest: OnManifest,
-) -> Manifest:
-    """Replace files by others, day by day; returns the manifest after it."""
-    for _, pairs in groupby(zip(groups, written, strict=True), key=lambda pair: pair[1].file.day):
-        mine = list(pairs)
-        added = tuple(each.file for _, each in mine)
-        staged = {each.file.path: each.staged for _, each in mine}
-        removed = tuple(file.path for group, _ in mine for file in group)
-        number, head, erasures = manifest.number + 1, manifest.head, manifest.erasures
-        manifest = commit(place, manifest, Change(COMPACT, number, head, erasures, added, staged, removed), on_manifest)
-    return manifest
-
-
-def _merge(task: _Task) -> Written:
-    return merge_files(open_seen_place(task.lake), task.files)
-
-
-def merge_files(place: LakePlace, files: tuple[LakeFile, ...]) -> Written:
+def _merge(lake: str, task: LakeTask) -> StagedFile:
     """Write one file with the contents of several, which are checked."""
+    place, files = open_seen_place(lake), task.files
     parts = [read_whole(place, file) for file in files]
     # Each file is sorted, and they come by position. A stable sort keeps the order within each stream.
     rows = in_order(rows for rows, _ in parts)
     if rows.num_rows != sum(file.rows for file in files):
         raise LakeDamaged(place.shown, files[0].path, "has other events than the manifest says")
     erased = [each for _, erased in parts for each in erased]
-    return stage_file(place, FileContents(files[0].day, files[0].first, files[-1].last, rows, erased))
+    return stage_file(place, FileContents(files[0].day, *task.span, rows, erased))

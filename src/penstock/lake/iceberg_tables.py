@@ -69,7 +69,6 @@ class IcebergTable:
         return [] if snapshot is None else list(_files(snapshot, self._io))
 
     def change(self, gone: Iterable[DataFile], new: Mapping[str, LakeFile], said: dict[str, str]) -> None:
-        """Commit a snapshot with files removed and added."""
         gone = list(gone)
         with self._table.transaction() as transaction:
             updating = transaction.update_snapshot(snapshot_properties=said)
@@ -202,20 +201,23 @@ class _PlaceIO(FileIO):
             raise LakeDamaged(self._place.shown, METADATA, reason)
         return path
 
-    def new_input(self, location: str) -> "_Input":
-        return _Input(self._place, self.path(location), location)
+    def new_input(self, location: str) -> "_PlaceFile":
+        return _PlaceFile(self._place, self.path(location), location)
 
-    def new_output(self, location: str) -> "_Output":
-        return _Output(self._place, self.path(location), location)
+    def new_output(self, location: str) -> "_PlaceFile":
+        return self.new_input(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         self._place.remove(self.path(location if isinstance(location, str) else location.location))
 
 
-class _Input(InputFile):
+class _PlaceFile(InputFile, OutputFile):
     def __init__(self, place: LakePlace, path: str, location: str) -> None:
         super().__init__(location)
         self._place, self._path = place, path
+
+    def __len__(self) -> int:
+        return len(self._data())
 
     def _data(self) -> bytes:
         data = self._place.find(self._path)
@@ -223,37 +225,20 @@ class _Input(InputFile):
             raise FileNotFoundError(self._path)
         return data
 
-    def __len__(self) -> int:
-        return len(self._data())
-
     def exists(self) -> bool:
         return self._place.find(self._path) is not None
 
     def open(self, seekable: bool = True) -> Any:  # noqa: ARG002 - it always is
         return io.BytesIO(self._data())
 
-
-class _Output(OutputFile):
-    def __init__(self, place: LakePlace, path: str, location: str) -> None:
-        super().__init__(location)
-        self._place, self._path = place, path
-
-    def __len__(self) -> int:
-        return len(self.to_input_file())
-
-    def exists(self) -> bool:
-        return self.to_input_file().exists()
-
-    def to_input_file(self) -> _Input:
-        return _Input(self._place, self._path, self.location)
+    def to_input_file(self) -> "_PlaceFile":
+        return self
 
     def create(self, overwrite: bool = False) -> Any:  # noqa: ARG002 - names are new, or to be overwritten
-        return _Written(self._place, self._path)
+        return _WrittenOnClose(self._place, self._path)
 
 
-class _Written(io.BytesIO):
-    """A file that is written when it is closed."""
-
+class _WrittenOnClose(io.BytesIO):
     def __init__(self, place: LakePlace, path: str) -> None:
         super().__init__()
         self._place, self._path = place, path

@@ -6,10 +6,9 @@ import json
 import os
 import shutil
 import stat
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -24,11 +23,10 @@ from penstock.files import (
     is_shared,
     lock_owner,
     make_folder,
+    owned_lock,
     permit,
-    private,
     read_file,
     sync_directory,
-    try_lock,
 )
 from penstock.lake.manifests import ASIDE, LOCK, OWN, folder_of, is_passed_over
 from penstock.lake.places import LakePlace, aside_name, owner, parts_of, shown_owner
@@ -46,9 +44,6 @@ _LOST: Final = "lost+found"
 FOLDER_MODES: Final = 0o2777
 FILE_MODES: Final = 0o666
 """The permissions of a lake's folder that its folders and files get."""
-LOCK_TRIES: Final = 5
-LOCK_TRY_S: Final = 0.005
-"""A process that only asks who holds the lock has it for less than that."""
 
 
 def path_of_url(url: str) -> str:
@@ -91,24 +86,10 @@ class LocalPlace(LakePlace):
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def read(self, path: str) -> Any:
-        with self.translated_errors():
-            try:
-                # Map the file, so that it is not in memory twice. An empty file cannot be mapped.
-                at = self.at(path)
-                return pa.memory_map(str(at)).read_buffer() if at.stat().st_size else pa.py_buffer(b"")
-            except (FileNotFoundError, NotADirectoryError):
-                raise self.missing(path) from None
-
-    @contextmanager
-    def opened(self, path: str) -> Iterator[Any]:
-        with self.translated_errors():
-            try:
-                file = pa.OSFile(str(self.at(path)))
-            except FileNotFoundError:
-                raise self.missing(path) from None
-            with file:
-                yield file
+    def _open(self, path: str) -> Any:
+        # Map the file, so that it is not in memory twice. An empty file cannot be mapped.
+        at = self.at(path)
+        return pa.memory_map(str(at)) if at.stat().st_size else pa.BufferReader(b"")
 
     def files(self) -> dict[str, int]:
         with self.translated_errors():
@@ -120,34 +101,28 @@ class LocalPlace(LakePlace):
 
     def replace(self, path: str, data: bytes) -> None:
         with self.translated_errors():
-            target = self.at(path)
-            aside = self.at(aside_name())
+            target, aside = self.at(path), aside_name()
             self._write(aside, data)
-            aside.replace(target)
+            self.at(aside).replace(target)
             sync_directory(target.parent)
 
-    def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
-        with self.translated_errors():
-            aside = aside_name()
-            self._write(self.at(aside), data)
-            # Sync its name before a change relies on it.
-            sync_directory(self.at(aside).parent)
-            return aside
-
-    def _write(self, path: Path, data: Any) -> None:
-        """Write a temporary file, in a folder that only its owner may enter."""
+    def _write(self, path: str, data: Any) -> None:
+        """See LakePlace. The folder of temporary files is one that only its owner may enter."""
+        at = self.at(path)
         self.make_folder(OWN)
-        make_folder(path.parent, shared=is_shared(self.path))
+        make_folder(at.parent, shared=is_shared(self.path))
         try:
-            with created(path, "xb") as file:
+            with created(at, "xb") as file:
                 file.write(data)
                 file.flush()
                 permit(file.fileno(), self._mode() & FILE_MODES)
                 os.fsync(file.fileno())
         except OSError:
             # Free the space of a full disk.
-            path.unlink(missing_ok=True)
+            at.unlink(missing_ok=True)
             raise
+        # A change relies on the name too.
+        sync_directory(at.parent)
 
     def make_folder(self, path: str) -> None:
         """Make a folder with the permissions of the lake. A new lake is for its owner only."""
@@ -185,7 +160,6 @@ class LocalPlace(LakePlace):
                 sync_directory(self.path)
 
     def _build(self, folder: Path, built: Path, removed: set[str], staged: Mapping[str, str]) -> None:
-        """Build the new folder, from links."""
         _remove(built)
         _remove(_before(built))
         make_folder(built)
@@ -233,18 +207,15 @@ class LocalPlace(LakePlace):
 
     @contextmanager
     def locked(self, what: str) -> Iterator[None]:
-        with self.translated_errors():
-            self.make_folder(OWN)
-            descriptor = private(self.at(LOCK), os.O_RDWR | os.O_CREAT)
-        try:
-            if not _is_taken(descriptor):
-                raise LakeInUse(self.shown, shown_owner(os.pread(descriptor, 4096, 0)))
+        with ExitStack() as held:
             with self.translated_errors():
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(owner(what)).encode(), 0)
+                self.make_folder(OWN)
+                written = json.dumps(owner(what)).encode()
+                held.enter_context(owned_lock(self.at(LOCK), written, self._in_use))
             yield
-        finally:
-            os.close(descriptor)
+
+    def _in_use(self, owner: bytes) -> LakeInUse:
+        return LakeInUse(self.shown, shown_owner(owner))
 
     def holder(self) -> str | None:
         try:
@@ -252,15 +223,6 @@ class LocalPlace(LakePlace):
         except OSError:
             return None
         return None if found is None else shown_owner(found)
-
-
-def _is_taken(descriptor: int) -> bool:
-    """Take the lock, if it is free."""
-    for _ in range(LOCK_TRIES):
-        if try_lock(descriptor):
-            return True
-        time.sleep(LOCK_TRY_S)
-    return False
 
 
 def _files(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:

@@ -7,6 +7,7 @@ checked before it is used.
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from typing import Any, Final, NamedTuple
@@ -34,8 +35,6 @@ _ASIDE: Final = re.compile(rf"{ASIDE}/[0-9a-f]{{32}}\{STAGED}")
 
 
 class Named(NamedTuple):
-    """The parts of the path of a file of events."""
-
     day: str
     first: int
     last: int
@@ -55,6 +54,12 @@ def named(path: str) -> Named | None:
     return Named(found[1], int(found[2]), int(found[3])) if found and _is_day(found[1]) else None
 
 
+def day_in(path: str) -> str:
+    found = named(path)
+    assert found is not None
+    return found.day
+
+
 def _is_day(text: str) -> bool:
     try:
         date.fromisoformat(text)
@@ -64,7 +69,6 @@ def _is_day(text: str) -> bool:
 
 
 def is_aside(path: str) -> bool:
-    """Whether a path is that of a temporary file."""
     return _ASIDE.fullmatch(path) is not None
 
 
@@ -104,9 +108,7 @@ class LakeFile:
 
     @property
     def day(self) -> str:
-        found = named(self.path)
-        assert found is not None
-        return found.day
+        return day_in(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,6 @@ class Manifest:
         return sum(file.bytes for file in self.files)
 
     def with_files(self, removed: set[str], added: list[LakeFile], **changed: Any) -> "Manifest":
-        """The next manifest, with files removed and added."""
         gone = removed | {file.path for file in added}
         kept = [file for file in self.files if file.path not in gone]
         files = tuple(sorted((*kept, *added), key=lambda file: file.first))
@@ -176,36 +177,30 @@ def decode(lake: str, data: bytes) -> Manifest:
     """A manifest from its bytes. Raises LakeDamaged, or PlaceRefused if a newer Penstock wrote it."""
     document = opened(lake, MANIFEST, data)
     try:
-        check_entries(lake, MANIFEST, document["files"])
         manifest = made_of(Manifest, document)
-    except (ValueError, TypeError, KeyError) as error:
+    except TypeError as error:
         raise LakeDamaged(lake, MANIFEST, f"cannot be read: {error}") from error
+    check_entries(lake, MANIFEST, manifest.files)
     check(lake, MANIFEST, manifest)
     return manifest
 
 
-def check_entries(lake: str, document: str, entries: Any) -> None:
-    """Check a document's list of files. Raises LakeDamaged, TypeError or KeyError."""
-    for entry in entries:
-        found = event_path(lake, document, entry["path"])
-        if (
-            type(entry["first"]) is not int
-            or type(entry["last"]) is not int
-            or found[1:] != (entry["first"], entry["last"])
-        ):
-            reason = f"names {entry['path']} for the positions {entry['first']!r} to {entry['last']!r}"
-            raise LakeDamaged(lake, document, f"is not sound: it {reason}")
-        file = made_of(LakeFile, entry)
-        events, times = file.last - file.first + 1, (file.recorded_min, file.recorded_max)
-        if not 0 <= file.rows <= events or min(file.bytes, file.event_bytes) < 0:
-            raise LakeDamaged(
-                lake, document, f"is not sound: it has {file.rows} events in {file.bytes} bytes of {file.path}"
-            )
-        if not all(time is None or RECORDED_US_MIN <= time <= RECORDED_US_MAX for time in times):
-            raise LakeDamaged(lake, document, f"is not sound: {file.path} has times that cannot be")
+def check_entries(lake: str, document: str, files: Iterable[LakeFile]) -> None:
+    """Raise LakeDamaged unless each file of a document has a sound path, and numbers that can be."""
+    for file in files:
+        found, times = event_path(lake, document, file.path), (file.recorded_min, file.recorded_max)
+        reason = None
+        if (found.first, found.last) != (file.first, file.last):
+            reason = f"it names {file.path} for the positions {file.first} to {file.last}"
+        elif not 0 <= file.rows <= file.last - file.first + 1 or min(file.bytes, file.event_bytes) < 0:
+            reason = f"it has {file.rows} events in {file.bytes} bytes of {file.path}"
+        elif not all(time is None or RECORDED_US_MIN <= time <= RECORDED_US_MAX for time in times):
+            reason = f"{file.path} has times that cannot be"
+        if reason is not None:
+            raise LakeDamaged(lake, document, f"is not sound: {reason}")
 
 
-def event_path(lake: str, document: str, path: Any) -> Named:
+def event_path(lake: str, document: str, path: str) -> Named:
     """The parts of the path of a file of events. Raises LakeDamaged, which names the document and the path."""
     reason, found = flaw_of(path), None
     if reason is None:

@@ -32,8 +32,7 @@ _REPEATED: Final = ("context", "stream", "type", "headers")
 """Columns whose values repeat: they get a dictionary."""
 _COUNTED: Final = ("position", "sequence", "timestamp", "recorded_at", "ticks")
 """Columns of numbers close to one another: Parquet stores their differences."""
-_UNSORTED: Final = ("body", "text")
-"""Columns without statistics."""
+_WITHOUT_STATISTICS: Final = ("body", "text")
 _SORTED: Final = ("context", "stream", "position")
 ERASED_BYTES_MAX: Final = 256 << 20
 """Uncompressed bytes of a file's list of erased events."""
@@ -59,7 +58,6 @@ class Erased(NamedTuple):
         return self.position + self.events - 1
 
     def between(self, first: int, last: int) -> "Erased | None":
-        """The events between two positions."""
         low, high = max(first, self.position), min(last, self.last)
         if low > high:
             return None
@@ -78,7 +76,6 @@ class FileContents(NamedTuple):
 
 
 def day_of(micros: int) -> str:
-    """The day of a time in microseconds since 1970."""
     return str(np.datetime64(micros // DAY_US, "D"))
 
 
@@ -96,11 +93,14 @@ def in_order(batches: Iterable[pa.RecordBatch | pa.Table]) -> pa.Table:
     return rows.take(pa.array(np.argsort(keys, kind="stable")))
 
 
+def whole(column: pa.ChunkedArray) -> Any:
+    """A column in one piece."""
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
 def _ranks(column: pa.ChunkedArray) -> Any:
     """The rank of each text among all. Texts sort by their bytes, as in Parquet's statistics."""
-    encoded = pa.chunked_array(column).combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
+    encoded = whole(column).dictionary_encode()
     order = np.argsort(np.array([text.encode() for text in encoded.dictionary.to_pylist()], object), kind="stable")
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
@@ -124,7 +124,7 @@ def encode_file(contents: FileContents) -> tuple[LakeFile, pa.Buffer]:
         compression_level=COMPRESSION_LEVEL,
         use_dictionary=list(_REPEATED),
         column_encoding=dict.fromkeys(_COUNTED, "DELTA_BINARY_PACKED"),
-        write_statistics=[name for name in TABLE.names if name not in _UNSORTED],
+        write_statistics=[name for name in TABLE.names if name not in _WITHOUT_STATISTICS],
         write_page_index=True,
         sorting_columns=[pq.SortingColumn(TABLE.get_field_index(name)) for name in _SORTED],
     )
@@ -210,15 +210,8 @@ def digest(rows: pa.Table) -> str:
     found = xxh3_128(b"%d" % rows.num_rows)
     for field in TABLE:
         found.update(f"|{field.name}:{field.type}|".encode())
-        _add(found, _whole(rows[field.name], field.type))
+        _add(found, whole(rows[field.name]))
     return found.hexdigest()
-
-
-def _whole(column: Any, kind: Any) -> Any:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], kind)
-    return array
 
 
 def _add(found: Any, array: Any) -> None:

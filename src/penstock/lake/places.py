@@ -21,11 +21,9 @@ from penstock.errors import LakeDamaged, LakeInUse, PlaceRefused, StoreError
 from penstock.files import parsed
 from penstock.lake.manifests import ASIDE, MANIFEST, STAGED
 from penstock.model.times import now_text
-from penstock.store.urls import SQLITE
 
 UNSEEN: Final = "on {}, where Spark runs tasks, there is no such lake; its folder must be shared by all machines"
-LOOK_S: Final = 0.1
-"""Seconds between two attempts to take the lock."""
+LOCK_LOOK_S: Final = 0.1
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -49,13 +47,25 @@ class LakePlace(ABC):
     def find(self, path: str) -> bytes | None:
         """The bytes of a small file, or None."""
 
-    @abstractmethod
     def read(self, path: str) -> Any:
         """A file as a buffer. Raises LakeDamaged if it is missing."""
+        with self.opened(path) as file:
+            return file.read_buffer()
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[Any]:
+        """An open file, to read parts of it. Raises LakeDamaged if it is missing."""
+        with self.translated_errors():
+            try:
+                file = self._open(path)
+            except (FileNotFoundError, NotADirectoryError):
+                raise self.missing(path) from None
+            with file:
+                yield file
 
     @abstractmethod
-    def opened(self, path: str) -> AbstractContextManager[Any]:
-        """An open file, to read parts of it. Raises LakeDamaged if it is missing."""
+    def _open(self, path: str) -> Any:
+        """An open file of Arrow's. Raises FileNotFoundError."""
 
     @abstractmethod
     def files(self) -> dict[str, int]:
@@ -65,9 +75,16 @@ class LakePlace(ABC):
     def replace(self, path: str, data: bytes) -> None:
         """Write a small file atomically. It is durable when this returns."""
 
+    def stage(self, data: Any) -> str:
+        """Write a temporary file; returns its name for `publish`. Any process may call this."""
+        aside = aside_name()
+        with self.translated_errors():
+            self._write(aside, data)
+        return aside
+
     @abstractmethod
-    def stage(self, path: str, data: Any) -> str:
-        """Write a temporary file for a path; returns its name for `publish`. Any process may call this."""
+    def _write(self, path: str, data: Any) -> None:
+        """Write a temporary file. It is durable when this returns."""
 
     @abstractmethod
     def publish(self, staged: Mapping[str, str]) -> None:
@@ -101,7 +118,7 @@ class LakePlace(ABC):
                 except LakeInUse:
                     if is_last:
                         raise
-                time.sleep(LOOK_S)
+                time.sleep(LOCK_LOOK_S)
             yield
 
     @abstractmethod
@@ -117,7 +134,6 @@ class LakePlace(ABC):
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:
-        """Translate the system's errors."""
         try:
             yield
         except OSError as error:
@@ -163,14 +179,11 @@ def parts_of(url: str) -> SplitResult:
 
 
 def aside_name() -> str:
-    """A new name for a temporary file."""
     return f"{ASIDE}/{uuid.uuid4().hex}{STAGED}"
 
 
 def absolute(place: str) -> str:
-    """A path, or the URL of a store, for processes with another working directory."""
-    if place.startswith(SQLITE):
-        return f"{SQLITE}{Path(place.removeprefix(SQLITE)).absolute()}"
+    """The same place for processes with another working directory."""
     return place if "://" in place else str(Path(place).absolute())
 
 

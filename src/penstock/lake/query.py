@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from penstock.errors import InvalidRequest, LakeDamaged
@@ -27,12 +26,10 @@ from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.places import LakePlace, open_lake_place
 from penstock.lake.sources import check_source, look
 from penstock.sql import Answer, Limits, Session
-from penstock.sql.dataset import Failures
-from penstock.sql.pushdown import Constraints, Filter, parse_filter
+from penstock.sql.pushdown import Constraints
 from penstock.sql.session import EVENTS, quoted
 
 ATTEMPTS_MAX: Final = 7
-"""How often a query runs if a compaction removes its files."""
 PAUSE_S: Final = 0.1
 """The pause before the second attempt. It doubles each time, because a compaction changes day by day."""
 _TAIL: Final = "penstock_tail"
@@ -91,7 +88,7 @@ def _add_files(session: Session, place: LakePlace, manifest: Manifest) -> None:
             reason = "has a column whose name is not UTF-8; penstock lake verify says in which file"
             raise LakeDamaged(place.shown, "one of its files", reason) from None
     else:
-        session.add(_FILES, FilesDataset(place, manifest.files, session.failures))
+        session.add_table(_FILES, partial(_read_files, place, manifest.files))
 
 
 def _escaped(text: str) -> str:
@@ -146,50 +143,16 @@ def _is_outdated(place: LakePlace, asked: Asked) -> bool:
 # -- files that DuckDB cannot reach
 
 
-class FilesDataset(ds.Dataset):  # type: ignore[misc]
-    """Files of a lake in another file system, as DuckDB scans them."""
-
-    def __init__(self, place: LakePlace, files: Sequence[LakeFile], failures: Failures) -> None:
-        # The base class is not initialised: DuckDB calls only the methods below.
-        self._place, self._files, self._failures = place, files, failures
-
-    @property
-    def schema(self) -> pa.Schema:
-        return TABLE
-
-    def scanner(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> Any:
-        return _FileScan(self._place, self._files, self._failures, list(columns or TABLE.names), filter)
-
-
-class _FileScan:
-    def __init__(
-        self,
-        place: LakePlace,
-        files: Sequence[LakeFile],
-        failures: Failures,
-        names: list[str],
-        passing: pc.Expression | None,
-    ) -> None:
-        self._place, self._failures, self._names, self._passing = place, failures, names, passing
-        parsed = Filter(frozenset()) if passing is None else parse_filter(passing, TABLE)
-        self._files = [file for file in files if _may_hold(file, parsed.constraints)]
-        read = parsed.columns
-        self._needed = [name for name in TABLE.names if read is None or name in names or name in read]
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        schema = pa.schema([TABLE.field(name) for name in self._names])
-        return pa.RecordBatchReader.from_batches(schema, self._failures.watched(self._batches()))
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        for file in self._files:
-            data = self._place.read(file.path)
+def _read_files(
+    place: LakePlace, files: Sequence[LakeFile], names: list[str], constraints: Constraints
+) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        if _may_hold(file, constraints):
+            data = place.read(file.path)
             try:
-                for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches(columns=self._needed):
-                    passed = batch if self._passing is None else batch.filter(self._passing)
-                    if passed.num_rows:
-                        yield passed.select(self._names)
+                yield from pq.ParquetFile(pa.BufferReader(data)).iter_batches(columns=names)
             except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise LakeDamaged(self._place.shown, file.path, f"cannot be read: {error}") from error
+                raise LakeDamaged(place.shown, file.path, f"cannot be read: {error}") from error
 
 
 def _may_hold(file: LakeFile, constraints: Constraints) -> bool:

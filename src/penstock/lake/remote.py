@@ -77,19 +77,8 @@ class RemotePlace(LakePlace):
             except FileNotFoundError:
                 return None
 
-    def read(self, path: str) -> Any:
-        with self.opened(path) as file:
-            return file.read_buffer()
-
-    @contextmanager
-    def opened(self, path: str) -> Iterator[Any]:
-        with self.translated_errors():
-            try:
-                file = self._fs.open_input_file(self._at(path))
-            except FileNotFoundError:
-                raise self.missing(path) from None
-            with file:
-                yield file
+    def _open(self, path: str) -> Any:
+        return self._fs.open_input_file(self._at(path))
 
     def files(self) -> dict[str, int]:
         found = self._files_in("")
@@ -108,12 +97,6 @@ class RemotePlace(LakePlace):
     def replace(self, path: str, data: bytes) -> None:
         self._check_lease()
         self._set(path, data, aside_name())
-
-    def stage(self, path: str, data: Any) -> str:  # noqa: ARG002 - it gets there later
-        aside = aside_name()
-        with self.translated_errors():
-            self._put(aside, data)
-        return aside
 
     def publish(self, staged: Mapping[str, str]) -> None:
         self._check_lease()
@@ -139,12 +122,12 @@ class RemotePlace(LakePlace):
     def _set(self, path: str, data: bytes, aside: str) -> None:
         with self.translated_errors():
             if self._has_objects:
-                self._put(path, data)
+                self._write(path, data)
             else:
-                self._put(aside, data)
+                self._write(aside, data)
                 self._take(aside, path)
 
-    def _put(self, path: str, data: Any) -> None:
+    def _write(self, path: str, data: Any) -> None:
         self._make_folder(path)
         with self._fs.open_output_stream(self._at(path)) as file:
             file.write(data)
@@ -221,7 +204,6 @@ class RemotePlace(LakePlace):
                 self._renew(mine)
 
     def _check_lease(self) -> None:
-        """Raise if the lease is lost."""
         if time.monotonic() < self._until:
             return
         if (holder := self.holder()) is not None:

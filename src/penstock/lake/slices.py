@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import StoreError
 from penstock.history.columns import TABLE, stored_columns, table_batch
@@ -49,7 +50,6 @@ def read_rows(url: str, identity: StoreIdentity, span: PositionRange) -> tuple[p
 
 
 def rows_of(records: Iterable[Sequence[Record]], span: PositionRange) -> tuple[pa.Table, list[Erased]]:
-    """The events of records, sorted, and what is erased of them."""
     erased: list[Erased] = []
     rows = in_order(_batches(records, span, erased))
     _check(rows.num_rows, erased, span)
@@ -145,7 +145,4 @@ def _cut(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, bo
 
 
 def _lengths(texts: Any) -> Any:
-    if texts.null_count == len(texts):
-        return np.zeros(len(texts), np.int64)
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return np.diff(offsets.astype(np.int64))
+    return pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False).astype(np.int64)

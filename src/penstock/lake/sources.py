@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import InvalidRequest, PlaceRefused
 from penstock.history.columns import TABLE
-from penstock.history.options import url as checked_url
+from penstock.history.options import check_url
 from penstock.history.source import SERVED, open_history
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.places import LakePlace
@@ -32,7 +32,7 @@ class Source(NamedTuple):
 def look(url: str) -> Source:
     """The present state of a store. It reads the ledger first, so later erasures count for the next look."""
     try:
-        checked_url(url)
+        check_url(url)
     except ValueError as error:
         raise InvalidRequest("--url", f"is not usable: it {error}") from None
     erasures = max(erasures_of(url), default=0)
@@ -65,7 +65,6 @@ def check_source(lake: str, manifest: Manifest, source: Source) -> None:
 
 
 LEDGER_ROWS: Final = 1000
-"""Entries of one read of the ledger."""
 _COLUMNS: Final = tuple(TABLE.get_field_index(name) for name in ("context", "stream"))
 
 
@@ -76,7 +75,6 @@ class ErasedEvents(NamedTuple):
     ranges: tuple[tuple[int, int], ...]
 
     def may_be_in(self, place: LakePlace, file: LakeFile) -> bool:
-        """Whether a file may hold some of them."""
         if any(first <= file.last and last >= file.first for first, last in self.ranges):
             return True
         if not self.streams:

@@ -1,24 +1,33 @@
 """Compares a lake with its store: file by file, rows and digests, and every byte of each file."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 from xxhash import xxh3_128_hexdigest
 
 from penstock.errors import LakeDamaged, LakeInUse, StoreError
-from penstock.lake.changes import pending_of, read_manifest, recover, strays
+from penstock.lake.changes import (
+    LakeTask,
+    in_rounds,
+    pending_of,
+    read_manifest,
+    recover,
+    run_round,
+    strays,
+    task_of,
+)
 from penstock.lake.manifests import LakeFile, Manifest, named
 from penstock.lake.parquet import Erased, check_positions, decode, digest
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
 from penstock.lake.slices import read_rows
 from penstock.lake.sources import check_source, look
-from penstock.model import PositionRange
-from penstock.spark.parallel import Session, event_progress, parallel_map
+from penstock.spark.parallel import Session
 from penstock.store.contract import Progressed, StoreIdentity
+from penstock.store.urls import absolute_url
 
-ROUND_FILES: Final = 64
 LOOKS_MAX: Final = 3
 """How often to compare again because another process changes the lake."""
 
@@ -38,13 +47,6 @@ class Verified(NamedTuple):
     head: int
     behind: int
     differences: list[Difference]
-
-
-class _Task(NamedTuple):
-    lake: str
-    url: str
-    identity: StoreIdentity
-    file: LakeFile
 
 
 def verify(spark: Session, url: str, lake: str, progressed: Progressed) -> Verified:
@@ -103,38 +105,36 @@ def _compared(
     spark: Session, url: str, lake: str, manifest: Manifest, good: set[LakeFile], progressed: Progressed
 ) -> Iterator[Difference]:
     """Differences in files that are not in `good`; adds equal files to it."""
-    files = [file for file in manifest.files if file not in good]
-    for number in range(0, len(files), ROUND_FILES):
-        part = files[number : number + ROUND_FILES]
-        tasks = [_Task(absolute(lake), absolute(url), manifest.identity, file) for file in part]
-        first, last = part[0].first, part[-1].last
-        report = event_progress(progressed, first - 1, last - first + 1, manifest.head)
-        for file, found in zip(part, parallel_map(spark, tasks, _check, report), strict=True):
+    tasks = [task_of(file) for file in manifest.files if file not in good]
+    check = partial(_check, absolute(lake), absolute_url(url), manifest.identity)
+    for part in in_rounds(tasks):
+        results = run_round(spark, part, check, lambda position: progressed(position, manifest.head))
+        for task, found in zip(part, results, strict=True):
+            (file,) = task.files
             yield from (Difference(file.first, file.last, file.path, what) for what in found)
             if not found:
                 good.add(file)
-        progressed(last, manifest.head)
 
 
 # -- in tasks
 
 
-def _check(task: _Task) -> list[str]:
+def _check(lake: str, url: str, identity: StoreIdentity, task: LakeTask) -> list[str]:
     """The differences of a file from the store and from the manifest."""
-    rows, _ = read_rows(task.url, task.identity, PositionRange(task.file.first, task.file.last))
-    store = "the store", rows.num_rows, digest(rows)
-    found = list(_disagreements(task.file, *store))
+    (file,) = task.files
+    rows, _ = read_rows(url, identity, task.span)
+    found = list(_disagreements(file, "the store", rows))
     try:
-        kept, _ = read_file(open_seen_place(task.lake), task.file)
+        kept, _ = read_file(open_seen_place(lake), file)
     except LakeDamaged as error:
         return [*found, error.reason]
-    return [*found, *_disagreements(task.file, "the file", kept.num_rows, digest(kept))]
+    return [*found, *_disagreements(file, "the file", kept)]
 
 
-def _disagreements(file: LakeFile, who: str, rows: int, found: str) -> Iterable[str]:
-    if rows != file.rows:
-        yield f"{who} has {rows} events, and the manifest says {file.rows}"
-    elif found != file.digest:
+def _disagreements(file: LakeFile, who: str, rows: pa.Table) -> Iterator[str]:
+    if rows.num_rows != file.rows:
+        yield f"{who} has {rows.num_rows} events, and the manifest says {file.rows}"
+    elif digest(rows) != file.digest:
         yield f"{who} has other events than the manifest says"
 
 

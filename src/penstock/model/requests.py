@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
 from typing import ClassVar, Final
 
+from penstock.model.columns import Columns, columns_of
 from penstock.model.events import ANY, NewEvent
 
 
@@ -82,9 +83,13 @@ class Append(Request):
     repeat = Repeat.MARKED
     context: str
     stream: str
-    events: tuple[NewEvent, ...] | list[NewEvent]
+    events: tuple[NewEvent, ...] | list[NewEvent] | Columns
     expected: int
     mark: ProducerMark | None = None
+
+    def columns(self) -> Columns:
+        """Its events, encoded and checked. Raises InvalidRequest."""
+        return self.events if isinstance(self.events, Columns) else columns_of(self.events)
 
     def is_marked(self) -> bool:
         """By its mark; or by its version, where the store knows the same events again."""

@@ -80,7 +80,6 @@ def last_batch(log: Path) -> int:
 
 
 def logged_files(log: Path, until: int | None = None) -> Iterator[Path]:
-    """The files in a log, up to a batch."""
     logs = sorted((number, path) for number, path in _logs(log) if until is None or number <= until)
     begin = max((index for index, (_, path) in enumerate(logs) if path.name.endswith(_COMPACT)), default=0)
     for _, path in logs[begin:]:

@@ -169,25 +169,16 @@ def _read_old_source(tables: Path, checkpoint: Checkpoint | None) -> str | None:
     return None
 
 
-def readers_of(project: Project, table: str) -> list[str]:
-    """The tables whose flows read a table as a stream. A refresh of the table must refresh them too."""
-    if project.tables is None:
-        return []
-    folder = project.tables / table
-    found = {
-        each.target
-        for each in checkpoints(project.checkpoints)
-        for files in each.files_read().values()
-        if any(file.parent == folder for file in files)
-    }
-    return sorted(found - {table})
-
-
 def refreshed_with(project: Project, tables: Collection[str]) -> list[str]:
-    """These tables, and all that read them, directly or not."""
+    """These tables, and all whose flows read them as streams, directly or not: a refresh must include them."""
+    readers: dict[str, set[str]] = {}
+    for each in checkpoints(project.checkpoints):
+        for folder in {file.parent for files in each.files_read().values() for file in files}:
+            if folder.parent == project.tables:
+                readers.setdefault(folder.name, set()).add(each.target)
     found, left = dict.fromkeys(tables), list(tables)
     while left:
-        for name in readers_of(project, left.pop()):
+        for name in sorted(readers.get(left.pop(), ())):
             if name not in found:
                 found[name] = None
                 left.append(name)

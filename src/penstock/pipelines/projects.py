@@ -86,7 +86,6 @@ class EventTables:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns by type."""
         return {each.type: each.columns for each in self.tables}
 
     @property
@@ -133,7 +132,6 @@ def read_declared(path: Path) -> EventTables:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A file with a mapping in YAML."""
     from penstock.pipelines.yaml_format import load  # noqa: PLC0415 - YAML comes with PySpark's pipelines
 
     found = load(path)
@@ -195,8 +193,6 @@ _DERBY: Final = "databaseName="
 
 @dataclass(frozen=True)
 class Project:
-    """The contents of a project's files."""
-
     folder: Path
     spec: Path
     name: str

@@ -87,7 +87,6 @@ def short_name(name: str) -> str:
 
 
 def reason(text: str) -> str:
-    """The line with the reason."""
     return _STATE.sub("", next(_candidates(text))).strip().rstrip(";")[:LINE_CHARS_MAX]
 
 
@@ -135,7 +134,6 @@ JAVA: Final = "spark.driver.extraJavaOptions"
 GROUP_TOO: Final = "007"
 
 Connect = Callable[[], AbstractContextManager[Any]]
-"""Opens a Connect session."""
 
 
 @contextmanager
@@ -346,33 +344,26 @@ class Runner:
         self._connect = connect
         self._conf = conf
 
-    def round(self, full_refresh: Collection[str] = (), *, on_state: OnState | None = None) -> Outcome:
-        """Run all flows once. Raises InvalidRequest, and runs nothing, if the project has an error."""
+    def round(
+        self, full_refresh: Collection[str] = (), *, on_state: OnState | None = None, dry: bool = False
+    ) -> Outcome:
+        """Run all flows once, or only check whether they can run. Raises InvalidRequest if the project has an error."""
         self._project = project = read_project(self._project.folder)
         refreshed = with_judged(project, refreshed_with(project, full_refresh))
         check_changes(project, refreshed)
+        states: dict[str, str] = {}
         with self._connect() as spark:
             found = run_in_thread(lambda: self._define(spark, full_refresh))
             refreshed = [table for table in refreshed if table in found.outputs]
             check_integrity(project, refreshed, found.outputs)
-            # Before the run: if it is interrupted, tables have rows of it nevertheless.
-            write_state(project, {**read_state(project), "made": before_run(project)})
-            states: dict[str, str] = {}
-            failures = run_in_thread(lambda: self._run(found, refreshed, states, on_state, dry=False))
-            # In this thread: after Ctrl-C there is no result to save.
-            _note(project, found, states, failures, refreshed)
+            if not dry:
+                # Before the run: if it is interrupted, tables have rows of it nevertheless.
+                write_state(project, {**read_state(project), "made": before_run(project)})
+            failures = run_in_thread(lambda: _run_flows(found, refreshed, states, on_state, dry=dry))
+            if not dry:
+                # In this thread: after Ctrl-C there is no result to save.
+                _note(project, found, states, failures, refreshed)
         return Outcome(found.flows, states, failures, tuple(refreshed))
-
-    def check(self) -> Outcome:
-        """Check whether all flows can run, and run none."""
-        self._project = read_project(self._project.folder)
-        check_changes(self._project, ())
-        with self._connect() as spark:
-            found = run_in_thread(lambda: self._define(spark, ()))
-            check_integrity(self._project, (), found.outputs)
-            states: dict[str, str] = {}
-            failures = run_in_thread(lambda: self._run(found, (), states, None, dry=True))
-        return Outcome(found.flows, states, failures, ())
 
     def _define(self, spark: Any, full_refresh: Collection[str]) -> Definitions:
         try:
@@ -390,31 +381,26 @@ class Runner:
             raise InvalidRequest(self._project.name, FORMER)
         return found
 
-    def _run(
-        self,
-        found: Definitions,
-        refreshed: Collection[str],
-        states: dict[str, str],
-        on_state: OnState | None,
-        *,
-        dry: bool,
-    ) -> tuple[Failure, ...]:
-        failures: dict[str, Failure] = {}
-        try:
-            for message in found.run(refreshed, dry=dry):
-                event = flow_event(message)
-                if event is None or (event.state == COMPLETED and states.get(event.flow) == FAILED):
-                    continue
-                states[event.flow] = event.state
-                if on_state is not None:
-                    on_state(event.flow, event.state)
-                if event.state == FAILED:
-                    failures[event.flow] = Failure(event.flow, event.error or str(failures.get(event.flow, "failed")))
-        except Exception as error:  # noqa: BLE001 - see below
-            # Spark's exceptions do not name the flow; its events did.
-            if not failures:
-                return (Failure(None, reason(str(error))),)
-        return tuple(failures.values())
+
+def _run_flows(
+    found: Definitions, refreshed: Collection[str], states: dict[str, str], on_state: OnState | None, *, dry: bool
+) -> tuple[Failure, ...]:
+    failures: dict[str, Failure] = {}
+    try:
+        for message in found.run(refreshed, dry=dry):
+            event = flow_event(message)
+            if event is None or (event.state == COMPLETED and states.get(event.flow) == FAILED):
+                continue
+            states[event.flow] = event.state
+            if on_state is not None:
+                on_state(event.flow, event.state)
+            if event.state == FAILED:
+                failures[event.flow] = Failure(event.flow, event.error or str(failures.get(event.flow, "failed")))
+    except Exception as error:  # noqa: BLE001 - see below
+        # Spark's exceptions do not name the flow; its events did.
+        if not failures:
+            return (Failure(None, reason(str(error))),)
+    return tuple(failures.values())
 
 
 def _note(
@@ -445,6 +431,5 @@ def _note(
 
 @contextmanager
 def open_runner(project: Project, master: str, conf: Mapping[str, str], what: str) -> Iterator[Runner]:
-    """Lock a project, and start a Spark to run it."""
     with lock_project(project, what), connect_server(project, master, conf) as connect:
         yield Runner(project, connect, conf)

@@ -13,17 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import InvalidRequest
-from penstock.files import (
-    OWNER_BYTES_MAX,
-    atomic_write,
-    is_shared,
-    lock_owner,
-    make_folder,
-    parsed,
-    private,
-    read_file,
-    try_lock,
-)
+from penstock.files import atomic_write, is_shared, lock_owner, make_folder, owned_lock, parsed, read_file
 from penstock.model.times import now_text
 from penstock.pipelines.projects import Project
 
@@ -83,18 +73,11 @@ def write_state(project: Project, state: dict[str, Any]) -> None:
 def lock_project(project: Project, what: str) -> Iterator[None]:
     """Lock a project. Raises InvalidRequest, which names the owner of the lock."""
     make_folder(project.own, shared=is_shared(project.folder))
-    descriptor = private(project.own / LOCK, os.O_RDWR | os.O_CREAT)
-    try:
-        if not try_lock(descriptor):
-            raise InvalidRequest(
-                str(project.folder), f"is in use by {_owner(os.pread(descriptor, OWNER_BYTES_MAX, 0))}"
-            )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{what} of process {os.getpid()}, since {now_text()}".encode(), 0)
+    owner = f"{what} of process {os.getpid()}, since {now_text()}".encode()
+    folder = str(project.folder)
+    with owned_lock(project.own / LOCK, owner, lambda other: InvalidRequest(folder, f"is in use by {_shown(other)}")):
         _wait_for_metastore(project)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def holder(project: Project) -> str | None:
@@ -103,28 +86,27 @@ def holder(project: Project) -> str | None:
         found = lock_owner(project.own / LOCK)
     except OSError:
         return None
-    return None if found is None else _owner(found)
+    return None if found is None else _shown(found)
 
 
-def _owner(text: bytes) -> str:
-    return text.decode(errors="replace") or "another process"
+def _shown(owner: bytes) -> str:
+    return owner.decode(errors="replace") or "another process"
 
 
 def _wait_for_metastore(project: Project) -> None:
     """Wait for the Spark of a killed run to end: a metastore refuses a second one."""
     deadline = time.monotonic() + METASTORE_S
-    while _is_metastore_open(project.metastore):
+    while project.metastore is not None and _is_locked(project.metastore / METASTORE_LOCK):
         if time.monotonic() > deadline:
             raise InvalidRequest(str(project.folder), "is in use: another process has its metastore open")
         time.sleep(LOOK_S)
 
 
-def _is_metastore_open(metastore: Path | None) -> bool:
-    with suppress(FileNotFoundError):
-        if metastore is not None:
-            with (metastore / METASTORE_LOCK).open("r+b") as file:
-                try:
-                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    return True
+def _is_locked(path: Path) -> bool:
+    """Whether a process has locked a file in the way of Java, with `lockf`."""
+    with suppress(FileNotFoundError), path.open("r+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
     return False

@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.history.source import open_history
@@ -51,41 +51,28 @@ class Status(NamedTuple):
 
 
 def status(project: Project) -> Status:
+    """The state of every flow that ever ran."""
     head, why = None, None
     try:
         with closing(open_history(project.declared.source["url"])) as history:
             head = history.now().head
     except (PenstockError, OSError) as error:
         why = str(error)
-    return Status(project.name, str(project.folder), head, why, holder(project), flow_statuses(project, head))
-
-
-def flow_statuses(project: Project, head: int | None) -> list[FlowStatus]:
-    """Every flow that ever ran."""
     known = read_state(project).get("flows", {})
     found = {each.flow: each for each in checkpoints(project.checkpoints)}
-    reached = _Reached(project, found)
-    names = [*found, *(name for name in known if name not in found)]
-    rows = [_flow(project, name, found.get(name), known.get(name, {}), reached, head) for name in names]
+    reached, counts, flows = _Reached(project, found), RowCounts(project), []
+    for name in {**found, **known}:
+        checkpoint, noted = found.get(name), known.get(name, {})
+        target = checkpoint.target if checkpoint else noted.get("target", name)
+        source, position, end = reached.by(name, head) if checkpoint else (None, None, None)
+        lag = None if position is None or end is None else max(0, end - position)
+        # Spark's own command runs projects too, and leaves no state.
+        times = [time for time in (noted.get("ran"), _time(checkpoint) if checkpoint else None) if time]
+        last_run = max(times, default=None)
+        flows.append(FlowStatus(name, target, source, counts.of(target), position, lag, last_run, noted.get("error")))
     # Flows that read the store, then those that read tables, then all others.
-    return sorted(rows, key=lambda flow: (flow.source is None, flow.source != STORE, flow.source or "", flow.flow))
-
-
-def _flow(
-    project: Project,
-    name: str,
-    checkpoint: Checkpoint | None,
-    known: dict[str, Any],
-    reached: "_Reached",
-    head: int | None,
-) -> FlowStatus:
-    target = checkpoint.target if checkpoint else known.get("target", name)
-    source, position, end = reached.by(name, head) if checkpoint else (None, None, None)
-    lag = None if position is None or end is None else max(0, end - position)
-    # Spark's own command runs projects too, and leaves no state.
-    times = [time for time in (known.get("ran"), _time(checkpoint) if checkpoint else None) if time]
-    last_run = max(times, default=None)
-    return FlowStatus(name, target, source, table_rows(project, target), position, lag, last_run, known.get("error"))
+    flows.sort(key=lambda flow: (flow.source is None, flow.source != STORE, flow.source or "", flow.flow))
+    return Status(project.name, str(project.folder), head, why, holder(project), flows)
 
 
 def _time(checkpoint: Checkpoint) -> str | None:
@@ -143,11 +130,6 @@ class _Reached:
         return folder.name, min(firsts) - 1 if firsts else end, end
 
 
-def table_rows(project: Project, table: str) -> int | None:
-    """How many rows a table has; None if it is not on this machine."""
-    return RowCounts(project).of(table)
-
-
 class RowCounts:
     """Counts rows of tables repeatedly, and reads only new files."""
 
@@ -156,7 +138,6 @@ class RowCounts:
         self._known: dict[str, tuple[set[Path], int]] = {}
 
     def all(self) -> dict[str, int | None]:
-        """The rows of every table."""
         tables = self._project.tables
         return {path.name: self.of(path.name) for path in (tables.iterdir() if tables and tables.is_dir() else ())}
 

@@ -18,6 +18,7 @@ from penstock.settings.sources import (
     explain,
     load,
     resolve,
+    store_address,
 )
 from penstock.settings.table import TABLE, Setting, Settings, format_value, host_and_port
 
@@ -35,4 +36,5 @@ __all__ = [
     "host_and_port",
     "load",
     "resolve",
+    "store_address",
 ]

@@ -27,7 +27,8 @@ class BadSetting(ValueError):
         self.value = without_password(value)
         self.source = source
         self.reason = reason
-        super().__init__(f"{key} = {self.value!r} (from {source}): {reason}")
+        # A missing setting has no value to show.
+        super().__init__(reason if value is None else f"{key} = {self.value!r} (from {source}): {reason}")
 
     def __reduce__(self) -> tuple[type["BadSetting"], tuple[object, ...]]:
         return type(self), (self.key, self.value, self.source, self.reason)
@@ -129,3 +130,14 @@ def without_password(value: object) -> object:
         return value
     value = re.sub(r"(://[^/@:]*:).*(?=@)", r"\1***", value)
     return re.sub(r"([?&\s](?:ssl)?password=)[^&\s]*", r"\1***", value)
+
+
+def store_address(settings: Settings) -> str:
+    """The URL of the store that settings name."""
+    if settings.store is not None and settings.data is not None:
+        raise BadSetting("store", settings.store, "--store", "only one of --data and --store can be given")
+    if settings.data is not None:
+        return f"sqlite:///{settings.data}"
+    if settings.store is None:
+        raise BadSetting("data", None, "default", "say where the store is: --data DIR or --store URL")
+    return settings.store

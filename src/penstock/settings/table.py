@@ -178,7 +178,7 @@ class Settings:
         (), origins, "other origins whose pages may change something over HTTP: https://NAME,…"
     )
     http_connections_max: int = setting(
-        128, count(1), "HTTP connections; one more costs the one that waits longest its place"
+        128, count(1), "HTTP connections; for one more, the server closes the one that has been idle longest"
     )
     http_connections_per_address_max: int = setting(32, count(1), "HTTP connections from one IPv4 address or IPv6 /64")
     res: str | None = setting(

@@ -27,7 +27,6 @@ KEPT: Final = ("position", "context", "stream", "sequence", "headers", "event_id
 
 
 def column_name(field: str) -> str:
-    """The name of the column of a body's field."""
     return f"body_{field}" if field.lower() in KEPT else field
 
 
@@ -57,13 +56,12 @@ TYPES: Final = {
 DECIMALS: Final = ("DECIMAL", "DEC", "NUMERIC")
 DIGITS_MAX: Final = 38
 LEVELS_MAX: Final = 100
-"""Levels of nested types."""
 _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|(\d+)|('(?:[^'\\]|\\.)*')|([<>(),:]))")
 
 
 def schema_of(columns: str) -> Schema:
     """The schema of columns in DDL. Raises InvalidRequest with the reason."""
-    fields = _DdlParser(columns).fields(":", end="") if columns.strip() else []
+    fields = _DdlParser(columns).fields(end="") if columns.strip() else []
     return {"type": "struct", "fields": fields}
 
 
@@ -80,11 +78,10 @@ class _DdlParser:
             self._tokens.append(found.group().strip())
             at = found.end()
 
-    def fields(self, colon: str, end: str) -> list[Schema]:
-        """Columns with commas between them."""
-        found = [self._field(colon)]
+    def fields(self, end: str) -> list[Schema]:
+        found = [self._field()]
         while self._take(","):
-            found.append(self._field(colon))
+            found.append(self._field())
         if self._next() != end:
             raise _unreadable(f"{self._next()!r} stands where a comma or the end should be")
         self._at += 1
@@ -94,13 +91,13 @@ class _DdlParser:
                 raise _unreadable(f"{field['name']} is there twice")
         return found
 
-    def _field(self, colon: str) -> Schema:
+    def _field(self) -> Schema:
         name = self._pop()
         if name.startswith("`"):
             name = name[1:-1].replace("``", "`")
         elif not name[:1].isidentifier():
             raise _unreadable(f"{name!r} stands where a name should be" if name else "a name is missing at the end")
-        self._take(colon)
+        self._take(":")
         field = {"name": name, "type": self._type(name), "nullable": not self._take("NOT"), "metadata": {}}
         if not field["nullable"] and not self._take("NULL"):
             raise _unreadable("NULL is missing after NOT")
@@ -142,7 +139,7 @@ class _DdlParser:
 
     def _nested(self, word: str, name: str) -> Schema:
         if word == "STRUCT":
-            return {"type": "struct", "fields": self.fields(":", end=">")}
+            return {"type": "struct", "fields": self.fields(end=">")}
         found: Schema = {"type": "array", "elementType": self._type(name), "containsNull": True}
         if word == "MAP":
             self._need(",", word)
@@ -180,13 +177,10 @@ def _unreadable(reason: str) -> InvalidRequest:
 Problem = str | None
 """Why a value does not fit, or None."""
 Check = Callable[[Any, str], Problem]
-"""Checks a value at a path."""
 
 SHOWN_CHARS_MAX: Final = 40
-"""Characters of a value in a reason."""
 WHOLE_BITS: Final = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-FLOAT_MAX: Final = (2 - 2.0**-23) * 2.0**127
-"""The largest number of 32 bits."""
+FLOAT32_MAX: Final = (2 - 2.0**-23) * 2.0**127
 DDL: Final = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
 _KINDS: Final = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 
@@ -338,7 +332,7 @@ def _parsed_by(parse: Callable[[str], object]) -> Callable[[Any], bool]:
 _SIMPLE: Final[Mapping[str, Check]] = {
     "string": _string,
     "boolean": _that(lambda value: isinstance(value, bool), "BOOLEAN"),
-    "float": _that(_up_to(FLOAT_MAX), "FLOAT"),
+    "float": _that(_up_to(FLOAT32_MAX), "FLOAT"),
     "double": _that(_up_to(sys.float_info.max), "DOUBLE"),
     "date": _that(_parsed_by(date.fromisoformat), "DATE"),
     "timestamp": _that(_parsed_by(datetime.fromisoformat), "TIMESTAMP"),

@@ -25,7 +25,6 @@ from penstock.store.contract import ReadLimits
 from penstock.store.outputs import CHUNK_ITEMS_MAX, chunks_of
 
 RUN_MESSAGES: Final = 8192
-"""Messages of one read and one run."""
 RUN_BYTES: Final = 4 << 20
 """Bytes of messages of one read, and of their items."""
 BUFFERED_ITEMS: Final = 16 * CHUNK_ITEMS_MAX
@@ -145,7 +144,6 @@ def run(job: ChildJob) -> TaskProgress | PenstockError:
 
 
 def main() -> None:
-    """Run jobs and answer them until the parent is gone."""
     # Ctrl-C is for the command in the foreground. The child ends when that does.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jobs: Queue[ChildJob] = Queue()

@@ -15,11 +15,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from struct import Struct
-from typing import IO, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 from uuid import uuid4
 
-from penstock.engine.worker_protocol import BYTES_MAX, Unreadable, frame, load, load_answer
+from penstock.engine.worker_protocol import Unframer, Unreadable, frame, load_answer
 from penstock.errors import FunctionFailed, LimitExceeded, PenstockError
 from penstock.model import BuildStart
 
@@ -31,7 +30,6 @@ ANSWER_BYTES: Final = 1 << 20
 STAGE_UNITS: Final = "stage_units_max"
 STAGE_LIMITS: Final = ("stage_bytes_max", STAGE_UNITS)
 """The limits of what one job may stage."""
-_LENGTH: Final = Struct("<I")
 
 
 class BuildTask(NamedTuple):
@@ -80,7 +78,6 @@ class TaskProgress(NamedTuple):
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the task cannot continue."""
         return self.error is not None or self.full is not None
 
 
@@ -196,7 +193,6 @@ class Child:
             raise RuntimeError(f"{name}: the process that ran the function answers nonsense: {error}") from None
 
     def end(self) -> None:
-        """End the process, if it has not ended yet."""
         self._process.kill()
         # This closes its pipes too.
         with self._stderr, self._process:
@@ -220,27 +216,24 @@ def _end_idle() -> None:
 
 def read_job(file: IO[bytes]) -> ChildJob:
     """The next job, in a child. Raises EOFError if there is no more."""
-    job: ChildJob = load(memoryview(_read(file, BYTES_MAX)))
+    job: ChildJob = _read(file, Unframer())
     return job
 
 
 def read_progress(file: IO[bytes], bytes_max: int) -> TaskProgress:
     """A child's answer. The child runs Lua, so it may send anything. Raises its PenstockError, EOFError, Unreadable."""
-    answer = load_answer(memoryview(_read(file, bytes_max)), TaskProgress)
+    answer = _read(file, Unframer(lambda data: load_answer(data, TaskProgress), bytes_max))
     if answer.succeeded:
         progress: TaskProgress = answer.result
         return progress
     raise answer.result
 
 
-def _read(file: IO[bytes], bytes_max: int) -> bytes:
-    head = file.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        raise EOFError
-    (size,) = _LENGTH.unpack(head)
-    if size > bytes_max:
-        raise Unreadable(f"it has {size} bytes")
-    data = file.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data
+def _read(file: IO[bytes], unframer: Unframer) -> Any:
+    while True:
+        data = file.read(len(unframer.space))
+        if not data:
+            raise EOFError
+        unframer.space[: len(data)] = data
+        for message in unframer.received(len(data)):
+            return message

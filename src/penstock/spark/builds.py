@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Union
 from uuid import uuid4
 
 from penstock.engine import iterator_jobs
@@ -23,11 +23,9 @@ from penstock.engine.iterator_jobs import find_iterator
 from penstock.errors import (
     BadUrl,
     FunctionFailed,
-    InvalidRequest,
     IteratorNotFound,
     LimitExceeded,
     PenstockError,
-    StoreInUse,
 )
 from penstock.history.source import SERVED
 from penstock.lua import LuaLimits
@@ -40,6 +38,9 @@ from penstock.store.contract import Install, Progressed, ReadLimits
 from penstock.store.outputs import make_output_unit, output_job
 from penstock.store.urls import POSTGRES, SQLITE, absolute_url
 
+if TYPE_CHECKING:
+    from penstock import client
+
 TASK_MESSAGES_MAX: Final = 100_000
 """Messages of one task; fewer if there would be fewer tasks than cores."""
 TASK_MESSAGES_MIN: Final = 1000
@@ -50,7 +51,7 @@ TASK_S: Final = 5.0
 """Seconds after which a task returns, so that users see the progress of a slow function."""
 NUMBERS_MAX: Final = 50_000
 """Numbers of tasks in one round: one step can install as many."""
-ROOM_SHARE: Final = 3, 4
+ROOM_SHARE: Final = 0.75
 """The share of the limit that a round is planned for once the limit is known: not all messages are alike."""
 REQUEST_S_MAX: Final = 60.0
 """Timeout of one request to a server, reconnects included: other tasks may keep it busy."""
@@ -62,54 +63,14 @@ DEFAULT_LIMITS: Final = LuaLimits()
 # -- where a build reads, stages and installs
 
 
-class BuildStore(Protocol):
-    """Access to one iterator: a client's `Build`, or `DirectBuildStore`. `id` is that of the iterator."""
-
-    def begin(self) -> BuildStart:
-        """The state of the index now, and what is needed to continue from it."""
-
-    def messages(self, id: int, ordinal: int, count: int, /) -> list[bytes | None]:
-        """Up to `count` messages from an ordinal on; fewer if they are large."""
-
-    def stage(self, id: int, part: int, attempt: str, number: int, chunks: Sequence[bytes], /) -> None:
-        """Stage chunks of an attempt; the first of them has this number."""
-
-    def install(self, start: BuildStart, messages: int, winners: Sequence[Winner], state: bytes | None, /) -> Installed:
-        """Add the chunks of the winning attempts to the index, up to so many messages."""
-
-    def drop(self, id: int, /) -> None:
-        """Drop what was staged."""
-
-    def position(self, id: int, ordinal: int, /) -> int | None:
-        """The position of a message's event, if that is known."""
-
-
-@contextmanager
-def open_build_store(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterator[BuildStore]:
-    """Access to an iterator in the store that a URL names. A server has its own limits for functions."""
-    if url.startswith(SERVED):
-        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import
-
-        with connect(url, timeout=REQUEST_S_MAX) as client:
-            yield client.build(name)
-        return
-    if not url.startswith((SQLITE, *POSTGRES)) or url == SQLITE:
-        from penstock.client.transport import WAYS  # noqa: PLC0415 - slow to import
-
-        raise BadUrl(url, WAYS)
-    with closing(DirectBuildStore(url, name, lua)) as store:
-        yield store
-
-
 class DirectBuildStore:
-    """A build in a store that this process opens when it is needed. It stages as `penstock.spark.stages` does."""
+    """A client's `Build`, in a store that this process opens. It stages as `penstock.spark.stages` does."""
 
     def __init__(self, url: str, name: str, lua: LuaLimits) -> None:
         self._url = url
         self._name = name
         self._lua = lua
-        self._id = 0
-        self._stages: StoreStages | FileStages | None = None
+        self._stages: dict[int, StoreStages | FileStages] = {}
 
     @cached_property
     def _store(self) -> Store:
@@ -121,8 +82,7 @@ class DirectBuildStore:
         start = start_of(self._store, self._name, self._lua)
         stages = self._staging(start.id)
         if isinstance(stages, FileStages):
-            with _store_in_use():
-                stages.check_owner()
+            stages.check_owner()
         return start
 
     def messages(self, id: int, ordinal: int, count: int) -> list[bytes | None]:
@@ -134,8 +94,7 @@ class DirectBuildStore:
 
     def install(self, start: BuildStart, messages: int, winners: Sequence[Winner], state: bytes | None) -> Installed:
         op = Install(start.id, start.source, start.items, messages, tuple(winners), state)
-        with _store_in_use():
-            return self._staging(start.id).install(op)
+        return self._staging(start.id).install(op)
 
     def drop(self, id: int) -> None:
         self._staging(id).drop()
@@ -144,31 +103,38 @@ class DirectBuildStore:
         return iterator_jobs.message_position(self._store, find_iterator(self._store, self._name, id), ordinal)
 
     def close(self) -> None:
-        self._close_stages()
+        for stages in self._stages.values():
+            stages.close()
         if "_store" in self.__dict__:
             self._store.close()
 
     def _staging(self, id: int) -> StoreStages | FileStages:
         """The stages of this iterator; a new iterator of the same name has others."""
-        if self._stages is None or self._id != id:
-            self._close_stages()
+        if id not in self._stages:
             kind = FileStages if self._url.startswith(SQLITE) else StoreStages
-            self._id, self._stages = id, kind(self._url, output_job(id))
-        return self._stages
+            self._stages[id] = kind(self._url, output_job(id))
+        return self._stages[id]
 
-    def _close_stages(self) -> None:
-        if self._stages is not None:
-            self._stages.close()
-            self._stages = None
+
+BuildStore = Union["client.Build", DirectBuildStore]
+"""Access to one iterator: through a server, or in a store that this process opens."""
 
 
 @contextmanager
-def _store_in_use() -> Iterator[None]:
-    """Stages name Spark's option `url` when another process owns the store. A build has no such option."""
-    try:
-        yield
-    except InvalidRequest as error:
-        raise error.__cause__ if isinstance(error.__cause__, StoreInUse) else error from None
+def open_build_store(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterator[BuildStore]:
+    """Access to an iterator in the store that a URL names. A server has its own limits for functions."""
+    if url.startswith(SERVED):
+        from penstock.client.sync import connect  # noqa: PLC0415 - slow to import
+
+        with connect(url, timeout=REQUEST_S_MAX) as connected:
+            yield connected.build(name)
+        return
+    if not url.startswith((SQLITE, *POSTGRES)) or url == SQLITE:
+        from penstock.client.transport import WAYS  # noqa: PLC0415 - slow to import
+
+        raise BadUrl(url, WAYS)
+    with closing(DirectBuildStore(url, name, lua)) as store:
+        yield store
 
 
 # -- the build
@@ -193,7 +159,6 @@ class Outcome(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many messages the build read."""
         return self.end - self.start.source
 
     def then(self, following: "Outcome") -> "Outcome":
@@ -210,26 +175,11 @@ class Outcome(NamedTuple):
         )
 
 
-def build(
-    spark: Session,
-    url: str,
-    name: str,
-    progressed: Progressed,
-    lua: LuaLimits = DEFAULT_LIMITS,
-    task_messages: int = TASK_MESSAGES_MAX,
-) -> Outcome:
-    """Build an indexed iterator up to the messages that there are now.
-
-    Raises IteratorNotFound, and installs nothing, if it does not exist or was deleted or recreated meanwhile.
-    """
-    with begin_build(url, name, lua) as begun:
-        return begun.run(spark, progressed, task_messages)
-
-
 @contextmanager
 def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterator["Build"]:
     """A build of the messages that there are now. If the block raises, what was staged is dropped.
 
+    Raises IteratorNotFound, and installs nothing, if the iterator does not exist or was deleted or recreated meanwhile.
     Start and end the Spark session inside the block, so that its tasks stage nothing after the drop.
     """
     url = absolute_url(url)
@@ -253,19 +203,18 @@ class RoundSize:
 
     @property
     def task_messages_min(self) -> int:
-        """How many messages a task has at least."""
         return TASK_MESSAGES_MIN if self._limit is None else 1
 
     def shrink(self, start: BuildStart, results: Sequence[TaskResult], limit: LimitExceeded) -> None:
         """A round met a limit: the next one is at most half as large."""
         half, last = (start.head - start.source) // 2, results[-1].progress
         fit = last.fit if last.full is not None else _messages_that_fit(limit, results)
-        self._limit, self.messages = limit, max(1, min(half, _room(fit) or half))
+        self._limit, self.messages = limit, max(1, min(half, int(fit * ROOM_SHARE) or half))
 
     def grow(self, start: BuildStart, results: Sequence[TaskResult]) -> None:
         """All of a round was staged: the next one may be larger, if there was room left."""
         if self._limit is not None and results:
-            fit = _room(_messages_that_fit(self._limit, results))
+            fit = int(_messages_that_fit(self._limit, results) * ROOM_SHARE)
             self.messages = max(1, min(2 * (start.head - start.source), fit))
 
 
@@ -273,11 +222,6 @@ def _messages_that_fit(limit: LimitExceeded, results: Sequence[TaskResult]) -> i
     messages = sum(one.progress.source - one.first for one in results)
     units, size = sum(one.progress.units for one in results), sum(one.progress.size for one in results)
     return messages_that_fit(limit, messages, units, size)
-
-
-def _room(messages: int) -> int:
-    share, whole = ROOM_SHARE
-    return messages * share // whole
 
 
 class Build:

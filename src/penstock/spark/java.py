@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 JAVA_MIN: Final = 17
-"""The oldest Java that Spark runs on."""
-ANSWER_S_MAX: Final = 20.0
-"""Timeout of `java -version`."""
+VERSION_S_MAX: Final = 20.0
 GET_JAVA: Final = f"install it (Debian: apt-get install openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
 
 _VERSION: Final = re.compile(r'version "((\d+)[^"]*)"')
 
 
 class Java(NamedTuple):
-    """A Java and its version."""
-
     path: str
     version: str
     major: int
@@ -43,7 +39,7 @@ def asked_java(command: str, environ: Mapping[str, str]) -> Java | None:
 def output_of(command: list[str]) -> str | None:
     """Standard output and error of a command; None if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S_MAX, check=False)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_S_MAX, check=False)  # noqa: S603
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return done.stdout + done.stderr if done.returncode == 0 else None

@@ -12,18 +12,15 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Union
 
 from penstock.errors import PenstockError, StoreError
-from penstock.store.contract import Progressed
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-POLL_S: Final = 0.25
-"""Seconds between two reports of progress."""
+REPORT_S: Final = 0.25
 _ERROR: Final = re.compile(r"(?!org\.|java\.|py4j\.)[\w.]+(Error|Exception)\b: ")
 
 Task = TypeVar("Task")
@@ -32,11 +29,6 @@ Session = Union["SparkSession", Callable[[], "SparkSession"], None]
 """Where tasks run: in a session, in one that the first task starts, or one after the other in this process."""
 OnProgress = Callable[[float], None]
 """Called with the share of tasks that are done, from 0 to 1."""
-
-
-def event_progress(progressed: Progressed, done: int, events: int, total: int) -> OnProgress:
-    """Turns the share of a round of `events` into events of the whole, `done` of which were before the round."""
-    return lambda share: progressed(done + int(share * events), total)
 
 
 def cores(spark: Session) -> int:
@@ -76,6 +68,7 @@ def parallel_map(
 
     def collect() -> list[bytes]:
         done = context.accumulator([], _list_accumulator()) if on_result is not None else None
+        reported = 0
 
         def run(number: int) -> bytes:
             outcome = pickle.dumps(_outcome(function, tasks[number]))
@@ -83,12 +76,18 @@ def parallel_map(
                 done.add([outcome])
             return outcome
 
-        reports: list[Callable[[], None]] = []
-        if on_progress is not None:
-            reports.append(partial(_report_progress, context.statusTracker(), group, on_progress))
-        if on_result is not None:
-            reports.append(_Results(done, on_result).report)
-        with _reporting(context, group, reports):
+        def report() -> None:
+            nonlocal reported
+            if on_progress is not None:
+                _report_progress(context.statusTracker(), group, on_progress)
+            if on_result is not None and done is not None:
+                new = [pickle.loads(each) for each in done.value[reported:]]  # noqa: S301 - ours
+                reported += len(new)
+                for outcome in new:
+                    if not isinstance(outcome, PenstockError):
+                        on_result(outcome)
+
+        with _reporting(context, group, report):
             return context.parallelize(range(len(tasks)), len(tasks)).map(run).collect()
 
     try:
@@ -123,23 +122,6 @@ def _list_accumulator() -> Any:
     return ListAccumulator()
 
 
-class _Results:
-    """Results in an accumulator; reports each of them once."""
-
-    def __init__(self, accumulator: Any, on_result: Callable[[Any], object]) -> None:
-        self._accumulator = accumulator
-        self._on_result = on_result
-        self._reported = 0
-
-    def report(self) -> None:
-        new = self._accumulator.value[self._reported :]
-        self._reported += len(new)
-        for each in new:
-            outcome = pickle.loads(each)  # noqa: S301 - ours
-            if not isinstance(outcome, PenstockError):
-                self._on_result(outcome)
-
-
 def _reason(text: str) -> str:
     """The last line of a Python traceback, or else the first line that is not empty."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -147,8 +129,8 @@ def _reason(text: str) -> str:
 
 
 @contextmanager
-def _reporting(context: "SparkContext", group: str, reports: Sequence[Callable[[], None]]) -> Iterator[None]:
-    """Give the job of this thread its own group, and call the reports while it runs and once after it."""
+def _reporting(context: "SparkContext", group: str, report: Callable[[], None]) -> Iterator[None]:
+    """Give the job of this thread its own group, and call `report` while it runs and once after it."""
     over = threading.Event()
     context.setJobGroup(group, context.appName or "penstock")
 
@@ -157,9 +139,8 @@ def _reporting(context: "SparkContext", group: str, reports: Sequence[Callable[[
         with suppress(Exception):
             is_over = False
             while not is_over:
-                is_over = over.wait(POLL_S)
-                for report in reports:
-                    report()
+                is_over = over.wait(REPORT_S)
+                report()
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -75,7 +75,6 @@ def _schema(columns: str | StructType) -> StructType:
 
 
 def _reason(schemas: Mapping[str, StructType]) -> Column:
-    """Why an event fits no table, or null."""
     unread = f.lit(None).cast("string")
     for type, schema in schemas.items():
         corrupt = _data(schema).getField(_CORRUPT).isNotNull()

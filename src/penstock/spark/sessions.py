@@ -35,8 +35,7 @@ Start = Callable[[], "SparkSession"]
 
 MASTER: Final = "local[*,4]"
 """All cores of this machine. Spark runs a task that dies up to four times."""
-CONNECT_S: Final = 5.0
-"""Seconds for a standalone master to accept a connection."""
+MASTER_CONNECT_S: Final = 5.0
 EXECUTORS_S: Final = 20.0
 """Seconds without an executor after which the command logs a warning."""
 PYTHON: Final = "spark.pyspark.python"
@@ -75,22 +74,19 @@ _OCTAL: Final = re.compile(r"[0-7]{3,4}")
 
 
 @contextmanager
-def session(name: str, master: str = MASTER, conf: Mapping[str, str] | None = None) -> Iterator["SparkSession"]:
-    """A session that stops at the end. Raises InvalidRequest if there is no PySpark, or no Java for it."""
-    with late_session(name, master, conf) as start:
-        yield start()
-
-
-@contextmanager
 def late_session(name: str, master: str = MASTER, conf: Mapping[str, str] | None = None) -> Iterator["Start"]:
-    """A session that starts on first use: a start takes seconds, and a command may have nothing to do."""
+    """A session that starts on first use: a start takes seconds, and a command may have nothing to do.
+
+    Starting it raises InvalidRequest if there is no PySpark, or no Java for it. It stops at the end.
+    """
+    conf = conf or {}
+    master = conf.get(_MASTER, master)
+    _check_options(master, conf)
     jvm, started = _Jvm(), list["SparkSession"]()
-    check_conf(conf or {})
-    check_form((conf or {}).get(_MASTER, master))
 
     def start() -> "SparkSession":
         if not started:
-            started.append(_start(name, master, conf or {}, jvm))
+            started.append(_start(name, master, conf, jvm))
         return started[0]
 
     try:
@@ -192,7 +188,6 @@ class _Jvm:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this object started it."""
         return self._process is not None
 
     @property
@@ -211,9 +206,9 @@ class _Jvm:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdin is not None:
-            with suppress(OSError):
-                process.stdin.close()
+        assert process.stdin is not None
+        with suppress(OSError):
+            process.stdin.close()
         from pyspark import SparkContext  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -222,31 +217,25 @@ class _Jvm:
         SparkSession._instantiatedSession = None
 
 
-def check_conf(conf: Mapping[str, str]) -> None:
+def _check_options(master: str, conf: Mapping[str, str]) -> None:
     """Raise InvalidRequest for options that cannot be Spark's: Spark itself ignores what it does not know."""
     for key in conf:
         if not key.startswith(_PREFIX) or key != key.strip():
             raise InvalidRequest("Spark", f"has no option {key!r}: its options begin with {_PREFIX!r}")
     if not _OCTAL.fullmatch(conf.get(UMASK, OWNER_ALONE)):
         raise InvalidRequest("Spark", f"has {UMASK} {conf[UMASK]!r}: it must be octal digits such as {OWNER_ALONE}")
-
-
-def check_form(master: str) -> None:
-    """Raise InvalidRequest if that cannot be a master. This needs no Spark."""
     if not _MASTERS.fullmatch(master):
-        raise InvalidRequest(
-            "Spark", f"has no master {master!r}: local[N], spark://HOST:PORT, yarn and k8s://… are some"
-        )
+        some = "local[N], spark://HOST:PORT, yarn and k8s://… are some"
+        raise InvalidRequest("Spark", f"has no master {master!r}: {some}")
 
 
-def check_master(master: str) -> None:
+def _check_master(master: str) -> None:
     """Raise InvalidRequest if no standalone master answers. A JVM would try for a minute and give no clear reason."""
     scheme, _, rest = master.partition("://")
-    if scheme != "spark":
-        return
-    problems = [problem for problem in map(_problem_with, rest.split(",")) if problem]
-    if len(problems) == len(rest.split(",")):
-        raise InvalidRequest("Spark", f"does not start: no master answers at {master}: {problems[0]}")
+    if scheme == "spark":
+        problems = [_problem_with(address) for address in rest.split(",")]
+        if all(problems):
+            raise InvalidRequest("Spark", f"does not start: no master answers at {master}: {problems[0]}")
 
 
 def _problem_with(address: str) -> str | None:
@@ -255,7 +244,7 @@ def _problem_with(address: str) -> str | None:
     if not host or not port.isdecimal():
         return f"{address!r} is not HOST:PORT"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=MASTER_CONNECT_S).close()
     except (OSError, OverflowError) as error:
         return getattr(error, "strerror", None) or str(error)
     return None
@@ -263,8 +252,7 @@ def _problem_with(address: str) -> str | None:
 
 def _start(name: str, master: str, conf: Mapping[str, str], jvm: _Jvm) -> "SparkSession":
     _check_installation()
-    master = conf.get(_MASTER, master)
-    check_master(master)
+    _check_master(master)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - not every command needs it
 
     _name_python(conf)

@@ -15,7 +15,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from hashlib import blake2b
 from io import TextIOWrapper
@@ -29,14 +29,14 @@ from pyspark.sql import types
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import DataType, StructType
 
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, StoreInUse
 from penstock.event_json import BadEvent, id_of
 from penstock.files import created, make_folder, release
-from penstock.history.options import parsed, url
+from penstock.history.options import check_url, option, parse_options, whole
 from penstock.model import ANY, NewEvent, ProducerMark, StagedUnit, Winner, now_ticks, stamp_of
 from penstock.model.events import check_context, check_name, check_stream, check_type, random_id
 from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
-from penstock.settings.table import choice, whole_number
+from penstock.settings.table import choice
 from penstock.spark.stages import open_stages, requests_of
 from penstock.store.contract import LOG_CONTEXT
 from penstock.store.stages import UNIT_BYTES_MAX, UNIT_EVENTS_MAX, make_unit, size_of
@@ -44,10 +44,8 @@ from penstock.store.stages import UNIT_BYTES_MAX, UNIT_EVENTS_MAX, make_unit, si
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties in which Spark tells a task its query and batch."""
-TABLE: Final = "table"
-"""The origin of tables."""
+TABLE_ORIGIN: Final = "table"
 FILE_NAME_CHARS_MAX: Final = 100
-"""Characters of a job's name in the name of a file."""
 _NOT_IN_FILE_NAMES: Final = re.compile(r"[^\w.-]")
 
 # -- options
@@ -55,31 +53,10 @@ _NOT_IN_FILE_NAMES: Final = re.compile(r"[^\w.-]")
 
 FAIL: Final = "fail"
 DIVERT: Final = "divert"
-NUMBER_MAX: Final = (1 << 63) - 1
 PRODUCER_BYTES_MAX: Final = 400
 """Bytes of a producer's name. Its jobs' names consist of it, a query and a batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """Where and how to write."""
-
-    url: str
-    order_by: str | None = None
-    bad_rows: str = FAIL
-    bad_rows_path: str | None = None
-    producer: str | None = None
-    batch: int | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> "WriteOptions":
-        """The options of a write, from what Spark has."""
-        options = cls(**parsed(given, _OPTIONS, _SPARK_OPTIONS))
-        if (options.bad_rows == DIVERT) != (options.bad_rows_path is not None):
-            raise InvalidRequest("option badRowsPath", "belongs to badRows=divert; set both, or neither")
-        if options.batch is not None and options.producer is None:
-            raise InvalidRequest("option batch", "is the number of a producer's table; set producer too")
-        return options
+_SPARK_OPTIONS: Final = ("checkpointlocation", "path", "queryname")
+"""Options that Spark itself adds to a write."""
 
 
 def _producer(value: str) -> str:
@@ -103,23 +80,24 @@ def _folder(value: str) -> str:
     return path
 
 
-def _number(value: str) -> int:
-    number = whole_number(value)
-    if not 0 <= number <= NUMBER_MAX:
-        raise ValueError(f"must be a whole number from 0 to {NUMBER_MAX}")
-    return number
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    url: str = option("url", check_url)
+    order_by: str | None = option("orderBy", _column, None)
+    bad_rows: str = option("badRows", choice(FAIL, DIVERT), FAIL)
+    bad_rows_path: str | None = option("badRowsPath", _folder, None)
+    producer: str | None = option("producer", _producer, None)
+    batch: int | None = option("batch", whole(0), None)
 
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> "WriteOptions":
+        options = parse_options(cls, given, _SPARK_OPTIONS)
+        if (options.bad_rows == DIVERT) != (options.bad_rows_path is not None):
+            raise InvalidRequest("option badRowsPath", "belongs to badRows=divert; set both, or neither")
+        if options.batch is not None and options.producer is None:
+            raise InvalidRequest("option batch", "is the number of a producer's table; set producer too")
+        return options
 
-_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "url": ("url", url),
-    "orderBy": ("order_by", _column),
-    "badRows": ("bad_rows", choice(FAIL, DIVERT)),
-    "badRowsPath": ("bad_rows_path", _folder),
-    "producer": ("producer", _producer),
-    "batch": ("batch", _number),
-}
-_SPARK_OPTIONS: Final = ("checkpointlocation", "path", "queryname")
-"""Options that Spark itself adds to a write."""
 
 # -- columns
 
@@ -156,8 +134,8 @@ def check_table(schema: StructType, options: WriteOptions) -> None:
         raise InvalidRequest("column body", f"is missing, and so is text; the table has {', '.join(names)}")
     if options.order_by is not None and options.order_by not in names:
         raise InvalidRequest("option orderBy", f"names {options.order_by!r}, which is no column of the table")
-    for field in schema:
-        name, kind = field.name, field.dataType
+    for column in schema:
+        name, kind = column.name, column.dataType
         if name == options.order_by and not isinstance(kind, ORDERED):
             raise InvalidRequest("option orderBy", f"names {name}, and {kind.simpleString()} is no type to order by")
         if name in TYPES and not isinstance(kind, TYPES[name]):
@@ -189,17 +167,15 @@ class BadRow(NamedTuple):
     values: dict[str, Any]
 
 
+@dataclass(slots=True)
 class _Buffer:
     """The events of one stream that will become a unit."""
 
-    __slots__ = ("events", "expected", "keys", "memory", "size")
-
-    def __init__(self) -> None:
-        self.events: list[NewEvent] = []
-        self.keys: list[bytes] = []
-        self.expected = ANY
-        self.size = 0
-        self.memory = BUFFERED_STREAM_BYTES
+    events: list[NewEvent] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    expected: int = ANY
+    size: int = 0
+    memory: int = BUFFERED_STREAM_BYTES
 
 
 class UnitBuilder:
@@ -241,7 +217,6 @@ class UnitBuilder:
                 yield from self.flush()
 
     def flush(self) -> Iterator[StagedUnit]:
-        """Units of all buffered events."""
         for key in list(self._buffers):
             yield self._unit(key)
 
@@ -388,8 +363,6 @@ class _Job:
 
 @dataclass(frozen=True)
 class TaskStaged(WriterCommitMessage):
-    """The message of a successful task to the driver."""
-
     job: _Job
     part: int
     attempt: str
@@ -398,11 +371,10 @@ class TaskStaged(WriterCommitMessage):
 
 
 def _stage(options: WriteOptions, job: _Job, batches: Iterator[pa.RecordBatch]) -> TaskStaged:
-    """Stage the rows of one task."""
     context = TaskContext.get()
     part = context.partitionId() if context is not None else 0
     attempt, number = uuid4().hex, 0
-    bad_rows = _BadRows(options, job.name, part, attempt)
+    bad_rows = _BadRows(BadRowFiles(options, job).path(part, attempt) if options.bad_rows == DIVERT else None, part)
     with closing(bad_rows), closing(open_stages(options.url, job.name)) as stages:
         builder = UnitBuilder(options.order_by, bad_rows, stages.event_bytes_max())
 
@@ -418,17 +390,16 @@ def _stage(options: WriteOptions, job: _Job, batches: Iterator[pa.RecordBatch]) 
 
 
 class _BadRows:
-    """Fails the task at its first bad row, or writes bad rows to a file of the attempt, one line of JSON each."""
+    """Writes bad rows to a file, one line of JSON each, or fails the task at the first if there is no file."""
 
-    def __init__(self, options: WriteOptions, job: str, part: int, attempt: str) -> None:
-        self._options = options
-        self._path = _hidden_folder(options, job) / _hidden_name(part, attempt)
+    def __init__(self, path: Path | None, part: int) -> None:
+        self._path = path
         self._part = part
         self._lines: Any = None
         self.count = 0
 
     def __call__(self, bad: BadRow) -> None:
-        if self._options.bad_rows != DIVERT:
+        if self._path is None:
             raise InvalidRequest(f"row {bad.row} of partition {self._part}: column {bad.column}", bad.reason)
         if self._lines is None:
             self._path.parent.parent.mkdir(parents=True, exist_ok=True)
@@ -448,13 +419,43 @@ def _plain(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _hidden_folder(options: WriteOptions, job: str) -> Path:
-    """Where the bad rows of a job wait until it is published. Readers of a folder skip names that begin with a dot."""
-    return Path(str(options.bad_rows_path)) / f".{_file_name(job)}"
+class BadRowFiles:
+    """The files with the bad rows of a job. Until it is published they are in a folder that readers skip."""
 
+    def __init__(self, options: WriteOptions, job: _Job) -> None:
+        self._folder = Path(str(options.bad_rows_path))
+        self._hidden = self._folder / f".{_file_name(job.name)}"
+        self._name = _file_name(job.label)
 
-def _hidden_name(part: int, attempt: str) -> str:
-    return f"{part:05}-{attempt}.json"
+    def path(self, part: int, attempt: str) -> Path:
+        return self._hidden / f"{part:05}-{attempt}.json"
+
+    def found(self, staged: Sequence[TaskStaged]) -> dict[Path, Path]:
+        """The files by the names that they get. Raises InvalidRequest if the driver does not see one."""
+        found = {}
+        for message in staged:
+            if message.diverted:
+                path = self.path(message.part, message.attempt)
+                if not path.is_file():
+                    reason = f"is {self._folder}, and the driver does not see the bad rows of a task there"
+                    raise InvalidRequest("option badRowsPath", f"{reason}; name a directory that all machines share")
+                found[self._folder / f"{self._name}-{message.part:05}.json"] = path
+        return found
+
+    def show(self, found: Mapping[Path, Path]) -> None:
+        """Give the files their names. Those of a repeated job replace the first ones."""
+        for place, path in found.items():
+            release(path, place)
+            path.replace(place)
+        for place in {*self._folder.glob(f"{self._name}-*.json")} - {*found}:
+            place.unlink()
+        self.drop()
+
+    def drop(self) -> None:
+        if self._hidden.is_dir():
+            for path in self._hidden.iterdir():
+                path.unlink()
+            self._hidden.rmdir()
 
 
 def _file_name(text: str) -> str:
@@ -470,53 +471,25 @@ def _publish(options: WriteOptions, messages: Sequence[WriterCommitMessage | Non
     if not staged:
         return
     job = staged[0].job
+    bad_rows = BadRowFiles(options, job)
     # Check first: if a job fails after it was published, users believe that it added nothing.
-    diverted = _diverted(options, staged)
+    diverted = bad_rows.found(staged)
     winners = [Winner(message.part, message.attempt, message.units) for message in staged]
     with closing(open_stages(options.url, job.name)) as stages:
-        stages.publish(winners, ProducerMark(job.producer, number), job.origin)
+        try:
+            stages.publish(winners, ProducerMark(job.producer, number), job.origin)
+        except StoreInUse as error:
+            advice = "if that is a server, write with its penstock://HOST:PORT; if it is a job, wait for it"
+            raise InvalidRequest("option url", f"is of a store in use: {error}; {advice}") from error
     if options.bad_rows == DIVERT:
-        _show_bad_rows(options, job, diverted)
+        bad_rows.show(diverted)
 
 
-def _diverted(options: WriteOptions, staged: Sequence[TaskStaged]) -> dict[int, Path]:
-    """The files with bad rows, by part. Raises InvalidRequest if the driver does not see one."""
-    found = {}
-    for message in staged:
-        if message.diverted:
-            path = _hidden_folder(options, message.job.name) / _hidden_name(message.part, message.attempt)
-            if not path.is_file():
-                reason = f"is {options.bad_rows_path}, and the driver does not see the bad rows of a task there"
-                raise InvalidRequest("option badRowsPath", f"{reason}; name a directory that all machines share")
-            found[message.part] = path
-    return found
-
-
-def _show_bad_rows(options: WriteOptions, job: _Job, diverted: Mapping[int, Path]) -> None:
-    """Give the files with bad rows their names. Those of a repeated job replace the first ones."""
-    folder, name = Path(str(options.bad_rows_path)), _file_name(job.label)
-    places = {folder / f"{name}-{part:05}.json": path for part, path in diverted.items()}
-    for place, path in places.items():
-        release(path, place)
-        path.replace(place)
-    for place in {*folder.glob(f"{name}-*.json")} - {*places}:
-        place.unlink()
-    _drop_hidden(options, job.name)
-
-
-def _drop_hidden(options: WriteOptions, job: str) -> None:
-    folder = _hidden_folder(options, job)
-    if folder.is_dir():
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
-
-
-def _drop(options: WriteOptions, job: str) -> None:
-    with closing(open_stages(options.url, job)) as stages:
+def _drop(options: WriteOptions, job: _Job) -> None:
+    with closing(open_stages(options.url, job.name)) as stages:
         stages.drop()
     if options.bad_rows == DIVERT:
-        _drop_hidden(options, job)
+        BadRowFiles(options, job).drop()
 
 
 class PenstockWriter(DataSourceArrowWriter):
@@ -528,7 +501,7 @@ class PenstockWriter(DataSourceArrowWriter):
             raise InvalidRequest("option producer", "needs a number for each table; set batch too")
         self._options = options
         label = f"spark/{uuid4().hex}" if options.producer is None else f"{options.producer}/{options.batch}"
-        self._job = _Job(f"{label}/{uuid4().hex}", options.producer or label, TABLE, label)
+        self._job = _Job(f"{label}/{uuid4().hex}", options.producer or label, TABLE_ORIGIN, label)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return _stage(self._options, self._job, iterator)
@@ -537,7 +510,7 @@ class PenstockWriter(DataSourceArrowWriter):
         _publish(self._options, messages, self._options.batch or 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - the job has one name
-        _drop(self._options, self._job.name)
+        _drop(self._options, self._job)
 
 
 class PenstockStreamWriter(DataSourceStreamArrowWriter):
@@ -561,11 +534,10 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         # Attempts that the driver does not know go when Spark replays the batch, or expire.
-        for job in {message.job.name for message in messages if isinstance(message, TaskStaged)}:
+        for job in {message.job for message in messages if isinstance(message, TaskStaged)}:
             _drop(self._options, job)
 
 
 def _job_of(options: WriteOptions, query: str, batch: str) -> _Job:
-    """The job of a query's batch."""
     name = f"spark/{query}" if options.producer is None else f"{options.producer}/{query}"
     return _Job(f"{name}/{batch}", options.producer or name, query, f"{name}/{batch}")

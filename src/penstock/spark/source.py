@@ -25,7 +25,7 @@ from penstock.errors import InvalidRequest
 from penstock.files import made_of
 from penstock.history import columns
 from penstock.history.options import ReadOptions
-from penstock.history.ranges import plan, read_range
+from penstock.history.ranges import first_wanted, plan, read_range
 from penstock.history.source import History, Now, check_identity, open_history
 from penstock.model.events import check_context, check_stream
 from penstock.spark.sink import PenstockStreamWriter, PenstockWriter, WriteOptions, check_table
@@ -103,11 +103,8 @@ class PenstockReader(DataSourceReader):
         options = self._options
         with closing(open_history(options.url)) as history:
             now = history.now()
-            first, last = max(options.first, 1), min(options.last, now.head)
-            if options.since is not None and options.context is not None:
-                # No event of the context before this position is late enough.
-                found = history.position_of(options.context, options.since)
-                first = last + 1 if found is None else max(first, found)
+            last = min(options.last, now.head)
+            first = first_wanted(history, options, max(options.first, 1), last)
             return [InputPartition(each) for each in plan(history, now, options, first, last)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -195,7 +192,6 @@ def _with_prefix(options: ReadOptions, prefix: str) -> ReadOptions:
 
 
 def _nothing(options: ReadOptions) -> ReadOptions:
-    """Options that no event passes."""
     return replace(options, last=0)
 
 
@@ -214,12 +210,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = 0
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        now, options = self._now(), self._options
-        position = max(options.first, 1) - 1
-        if options.since is not None and options.context is not None:
-            found = self._open().position_of(options.context, options.since)
-            position = max(position, now.head if found is None else found - 1)
-        return _offset(now, position)
+        now = self._now()
+        return _offset(now, first_wanted(self._open(), self._options, max(self._options.first, 1), now.head) - 1)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         now = self._now()
@@ -270,8 +262,6 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @dataclass(frozen=True, slots=True)
 class _StreamPosition:
-    """The fields of an offset."""
-
     store: str
     timeline: int
     position: int

@@ -18,7 +18,7 @@ from typing import IO, Final, Protocol, TypeVar
 
 import cbor2
 
-from penstock.errors import InvalidRequest, PenstockError, StageLost, StorageFailure, StoreInUse
+from penstock.errors import PenstockError, StageLost, StorageFailure, StoreInUse
 from penstock.files import created, is_shared, make_folder, sync_directory
 from penstock.history.source import SERVED
 from penstock.model import Installed, ProducerMark, Published, StagedUnit, Winner
@@ -58,6 +58,7 @@ class Stages(Protocol):
 
     def event_bytes_max(self) -> int:
         """How many bytes the type, headers and body of an event may have."""
+        return EVENT_BYTES_MAX
 
     def publish(self, winners: Sequence[Winner], mark: ProducerMark, origin: str) -> Published:
         """Append the units of the winning attempts to the history, in one transaction."""
@@ -90,9 +91,7 @@ def requests_of(units: Iterable[Unit], size_of: Callable[[Unit], int]) -> Iterat
         yield request
 
 
-class ServedStages:
-    """Stages with a server, through a client."""
-
+class ServedStages(Stages):
     def __init__(self, url: str, job: str) -> None:
         from penstock.client.sync import connect  # noqa: PLC0415 - slow to import
 
@@ -115,7 +114,7 @@ class ServedStages:
         self._client.close()
 
 
-class StoreStages:
+class StoreStages(Stages):
     """Stages in a store that this process opens. `limits` are the bytes and units of one job."""
 
     def __init__(self, url: str, job: str, limits: tuple[int, int] = SHARED) -> None:
@@ -125,9 +124,6 @@ class StoreStages:
 
     def stage(self, part: int, attempt: str, number: int, units: Sequence[StagedUnit]) -> None:
         self._write(Stage(self._job, part, attempt, number, tuple(units), *self._limits))
-
-    def event_bytes_max(self) -> int:
-        return EVENT_BYTES_MAX
 
     def publish(self, winners: Sequence[Winner], mark: ProducerMark, origin: str) -> Published:
         placed = self._write(Publish(self._job, tuple(winners), origin), mark)
@@ -155,9 +151,7 @@ class StoreStages:
         return outcome[0]
 
 
-class FileStages:
-    """Stages in files next to an embedded store."""
-
+class FileStages(Stages):
     def __init__(self, url: str, job: str) -> None:
         self._url = url
         self._job = job
@@ -184,9 +178,6 @@ class FileStages:
     def _file(self, part: int, attempt: str) -> Path:
         return self._folder / f"{part}-{attempt}"
 
-    def event_bytes_max(self) -> int:
-        return EVENT_BYTES_MAX
-
     def publish(self, winners: Sequence[Winner], mark: ProducerMark, origin: str) -> Published:
         with self._loaded(winners) as stages:
             return stages.publish(winners, mark, origin)
@@ -197,7 +188,7 @@ class FileStages:
             return stages.install(op)
 
     def check_owner(self) -> None:
-        """Raise InvalidRequest if another process owns the store now, so that no task works in vain."""
+        """Raise StoreInUse if another process owns the store now, so that no task works in vain."""
         self._own(0.0).close()
 
     @contextmanager
@@ -234,10 +225,9 @@ class FileStages:
         while True:
             try:
                 return StoreStages(self._url, self._job, OWNED)
-            except StoreInUse as error:
+            except StoreInUse:
                 if time.monotonic() >= deadline:
-                    advice = "if that is a server, write with its penstock://HOST:PORT; if it is a job, wait for it"
-                    raise InvalidRequest("option url", f"is of a store in use: {error}; {advice}") from error
+                    raise
             time.sleep(OWNER_PAUSE_S)
 
     def _units(self, winner: Winner) -> Iterator[StagedUnit]:

@@ -1,13 +1,14 @@
-"""The table `events` as DuckDB scans it.
+"""Tables of events as DuckDB scans them.
 
 DuckDB scans any dataset of Arrow through its `scanner`, with the columns that it needs and as much of the filter as
-Arrow can express. Here both become a read of the history, as a stream of batches. Each scan starts from the beginning,
-a query may run several at once, and all of them end at the same head.
+Arrow can express. Here both become a read of the history or of files, as a stream of batches. Each scan starts from
+the beginning, a query may run several at once, and all of them end at the same head.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -18,10 +19,10 @@ import pyarrow.dataset as ds
 from penstock.errors import DamagedRecord
 from penstock.history.columns import TABLE
 from penstock.history.options import ReadOptions
-from penstock.history.ranges import ReadPartition, read_range
+from penstock.history.ranges import ReadPartition, first_wanted, read_range
 from penstock.history.source import History, Now, check_identity, open_history
 from penstock.model import EventFilter
-from penstock.sql.pushdown import Filter, ValueRange, narrowed, parse_filter, recorded_ticks
+from penstock.sql.pushdown import Constraints, Filter, ValueRange, narrowed, parse_filter, recorded_ticks
 from penstock.store.record import Record
 
 
@@ -52,13 +53,16 @@ class Failures:
             raise
 
 
-class EventsDataset(ds.Dataset):  # type: ignore[misc]
-    """The history of a store up to a head, from a position on."""
+Read = Callable[[list[str], Constraints], Iterator[pa.RecordBatch]]
+"""Reads rows with at least these columns. It may leave out rows that are not within the constraints."""
 
-    def __init__(self, url: str, now: Now, failures: Failures, first: int = 1) -> None:
+
+class ScannedTable(ds.Dataset):  # type: ignore[misc]
+    """A table with the columns of events."""
+
+    def __init__(self, read: Read, failures: Failures) -> None:
         # The base class stays uninitialised: DuckDB uses only what is defined here.
-        self._options = ReadOptions(url, first=first, last=now.head)
-        self._now = now
+        self._read = read
         self._failures = failures
 
     @property
@@ -66,54 +70,54 @@ class EventsDataset(ds.Dataset):  # type: ignore[misc]
         return TABLE
 
     def scanner(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> "Scan":
-        names = TABLE.names if columns is None else list(columns)
-        return Scan(self._options, self._now, self._failures, names, filter)
+        return Scan(self._read, self._failures, TABLE.names if columns is None else list(columns), filter)
 
 
 class Scan:
     """One scan of some columns, of the rows that pass a filter."""
 
-    def __init__(
-        self, options: ReadOptions, now: Now, failures: Failures, names: list[str], passing: pc.Expression | None
-    ) -> None:
-        self._now = now
+    def __init__(self, read: Read, failures: Failures, names: list[str], passing: pc.Expression | None) -> None:
         self._failures = failures
         self._names = names
         self._passing = passing
         parsed = Filter(frozenset()) if passing is None else parse_filter(passing, TABLE)
-        self._constraints = parsed.constraints
-        self._options = narrowed(options, parsed.constraints)
         needed = [name for name in TABLE.names if parsed.columns is None or name in names or name in parsed.columns]
-        self._needed = pa.schema([TABLE.field(name) for name in needed])
+        self._found = partial(read, needed, parsed.constraints)
 
     def to_reader(self) -> pa.RecordBatchReader:
         schema = pa.schema([TABLE.field(name) for name in self._names])
         return pa.RecordBatchReader.from_batches(schema, self._failures.watched(self._batches()))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        first, last = self._positions()
-        if first > last:
-            return
-        for batch in read_range(
-            self._options, self._needed, ReadPartition(self._now.identity, first, last, 0, last + 1)
-        ):
+        for batch in self._found():
             passed = batch if self._passing is None else batch.filter(self._passing)
             if passed.num_rows:
                 yield passed.select(self._names)
 
-    def _positions(self) -> tuple[int, int]:
-        """The first and the last position to read."""
-        options = self._options
-        first, last, times = options.first, options.last, recorded_ticks(self._constraints)
-        if first > last or (times == (None, None) and (options.since is None or options.context is None)):
-            return first, last
-        with closing(open_history(options.url)) as history:
-            check_identity(self._now.identity, history.now().identity, "the beginning of this query")
-            first, last = recorded_between(history, times, first, last)
-            if options.since is not None and options.context is not None:
-                found = history.position_of(options.context, options.since)
-                first = last + 1 if found is None else max(first, found)
+
+# --- the history ------------------------------------------------------------------------------------------------
+
+
+def read_history(
+    url: str, now: Now, begin: int, names: list[str], constraints: Constraints
+) -> Iterator[pa.RecordBatch]:
+    """The history of a store up to a head, from a position on."""
+    options = narrowed(ReadOptions(url, first=begin, last=now.head), constraints)
+    first, last = _positions(options, now, recorded_ticks(constraints))
+    if first <= last:
+        needed = pa.schema([TABLE.field(name) for name in names])
+        yield from read_range(options, needed, ReadPartition(now.identity, first, last, 0, last + 1))
+
+
+def _positions(options: ReadOptions, now: Now, times: ValueRange) -> tuple[int, int]:
+    """The first and the last position to read."""
+    first, last = options.first, options.last
+    if first > last or (times == (None, None) and (options.since is None or options.context is None)):
         return first, last
+    with closing(open_history(options.url)) as history:
+        check_identity(now.identity, history.now().identity, "the beginning of this query")
+        first, last = recorded_between(history, times, first, last)
+        return first_wanted(history, options, first, last), last
 
 
 # --- positions of recorded times ------------------------------------------------------------------------------

@@ -31,10 +31,11 @@ import pyarrow.parquet as pq
 
 from penstock.errors import InvalidRequest
 from penstock.files import atomic_write, is_replaceable
+from penstock.model.chunks import chunked
 from penstock.sql.session import Answer
 from penstock.terminal import escape_document
 
-GROUP_ROWS_MAX: Final = 122_880
+GROUP_BATCHES_MAX: Final = 60
 GROUP_BYTES_MAX: Final = 64 << 20
 """Limits of one row group of Parquet, which the writer holds in memory."""
 
@@ -71,25 +72,12 @@ def write_parquet(answer: Answer, file: IO[bytes]) -> int:
     schema = pa.schema([field.with_name(name) for field, name in zip(answer.schema, names, strict=True)])
     try:
         with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for group in _groups(answer.batches()):
+            for group in chunked(answer.batches(), lambda batch: batch.nbytes, GROUP_BYTES_MAX, GROUP_BATCHES_MAX):
                 writer.write_table(pa.Table.from_batches(group).rename_columns(names))
                 rows += sum(batch.num_rows for batch in group)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise InvalidRequest("answer", f"has a column that Parquet cannot have: {error}; cast it") from None
     return rows
-
-
-def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    group: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        group.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= GROUP_ROWS_MAX or size >= GROUP_BYTES_MAX:
-            yield group
-            group, rows, size = [], 0, 0
-    if group:
-        yield group
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 import duckdb
@@ -24,7 +25,7 @@ import pyarrow as pa
 from penstock.errors import InvalidRequest
 from penstock.history.source import Now, open_history
 from penstock.interrupts import awaited
-from penstock.sql.dataset import EventsDataset, Failures
+from penstock.sql.dataset import Failures, Read, ScannedTable, read_history
 
 MEMORY_BYTES: Final = 1 << 30
 """Default memory of DuckDB before it spills to disk."""
@@ -104,9 +105,13 @@ class Session:
         """Add a table that DuckDB scans as a dataset."""
         self._db.register(name, dataset)
 
+    def add_table(self, name: str, read: Read) -> None:
+        """Add a table of events that each scan reads anew."""
+        self.add(name, ScannedTable(read, self.failures))
+
     def add_history(self, name: str, url: str, now: Now, first: int = 1) -> None:
         """Add the history of a store, from a position on, as a table."""
-        self.add(name, EventsDataset(url, now, self.failures, first))
+        self.add_table(name, partial(read_history, url, now, first))
 
     def add_view(self, name: str, query: str) -> None:
         with self._translated_errors():

@@ -31,7 +31,8 @@ from penstock.model import (
     SubscriptionInfo,
     Winner,
 )
-from penstock.store.record import Columns, Record
+from penstock.model.columns import Columns
+from penstock.store.record import Record
 
 LOG_CONTEXT: Final = "remits"
 """Logs are streams of this context."""

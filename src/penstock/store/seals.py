@@ -16,8 +16,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from penstock.errors import DamagedRecord, LimitExceeded
+from penstock.model.columns import TYPES_MAX
 from penstock.store.contract import Seal, Store
-from penstock.store.record import TYPES_MAX, Record
+from penstock.store.record import Record
 from penstock.store.tables.queries import Statements
 
 BLOCK_BITS: Final = 12

@@ -13,9 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded
 from penstock.model import ANY, NewEvent, Published, StagedUnit
+from penstock.model.columns import Columns, columns_of
 from penstock.model.times import TICKS_MASK
 from penstock.store.contract import Commit, Placed
-from penstock.store.record import Columns, Record, columns_of, encode_commit
+from penstock.store.record import Record, encode_commit
 from penstock.store.tables.appends import Appender
 
 UNIT_EVENTS_MAX: Final = 4096

@@ -11,7 +11,7 @@ from penstock.integrations.eventsourcing.recorders import (
     PenstockSnapshotRecorder,
     PenstockSubscription,
 )
-from penstock.integrations.eventsourcing.tracking import PenstockProcessRecorder, PenstockTrackingRecorder
+from penstock.integrations.eventsourcing.tracking_recorders import PenstockProcessRecorder, PenstockTrackingRecorder
 
 Factory = PenstockFactory
 

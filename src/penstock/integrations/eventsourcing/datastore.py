@@ -15,7 +15,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock, Thread
-from typing import Final
+from typing import Final, cast
 from weakref import finalize
 
 from eventsourcing.persistence import (
@@ -31,11 +31,10 @@ from eventsourcing.persistence import (
 
 from penstock import errors
 from penstock.client import Client, connect
-from penstock.model import Append, Appended, Event, EventPage
+from penstock.model import Append, Appended, Event, EventPage, NewEvent
 
 TIMEOUT_S: Final = 30.0
 CLOSE_S_MAX: Final = 15.0
-"""How long `close` waits for the client to close."""
 LOCAL: Final = "sqlite:"
 
 ERRORS: Final[dict[type[PersistenceError], tuple[type[errors.PenstockError], ...]]] = {
@@ -97,10 +96,12 @@ class PenstockDatastore:
         with library_errors():
             if len(appends) == 1:
                 (only,) = appends
-                return [self.client.append(only.context, only.stream, only.events, expected=only.expected)]
+                events = cast("Sequence[NewEvent]", only.events)
+                return [self.client.append(only.context, only.stream, events, expected=only.expected)]
             transaction = self.client.transaction()
             for each in appends:
-                transaction.append(each.context, each.stream, each.events, expected=each.expected)
+                events = cast("Sequence[NewEvent]", each.events)
+                transaction.append(each.context, each.stream, events, expected=each.expected)
             return transaction.commit()
 
     # -- reading

@@ -15,13 +15,12 @@ from penstock.integrations.eventsourcing.recorders import (
     PenstockApplicationRecorder,
     PenstockSnapshotRecorder,
 )
-from penstock.integrations.eventsourcing.tracking import PenstockProcessRecorder, PenstockTrackingRecorder
+from penstock.integrations.eventsourcing.tracking_recorders import PenstockProcessRecorder, PenstockTrackingRecorder
 from penstock.model import check_context
 
 EVENTS: Final = "events"
 TRACKING: Final = "tracking"
-UNNAMED: Final = "eventsourcing"
-"""The context of an application without a name."""
+UNNAMED_CONTEXT: Final = "eventsourcing"
 PURPOSE_BYTES_MAX: Final = 32
 """Room in a context's name for the suffix of the contexts of snapshots and tracking."""
 
@@ -43,7 +42,7 @@ class PenstockFactory(InfrastructureFactory[PenstockTrackingRecorder]):
 
     def __init__(self, env: Environment | EnvType | None) -> None:
         super().__init__(env)
-        self.context = context = self.env.get(self.PENSTOCK_CONTEXT) or self.env.name or UNNAMED
+        self.context = context = self.env.get(self.PENSTOCK_CONTEXT) or self.env.name or UNNAMED_CONTEXT
         # The contexts of snapshots and tracking have longer names.
         if reason := check_context(context + "x" * PURPOSE_BYTES_MAX):
             raise self._invalid(self.PENSTOCK_CONTEXT, context, f"the name of a context is expected, but it {reason}")

@@ -14,9 +14,10 @@ import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from threading import Condition, Lock, Thread
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from eventsourcing.persistence import (
@@ -30,7 +31,7 @@ from eventsourcing.persistence import (
 )
 
 from penstock.integrations.eventsourcing.datastore import PenstockDatastore
-from penstock.model import NEW, Append, Appended, Event, NewEvent, event
+from penstock.model import NEW, Append, Appended, Event, EventPage, NewEvent, event
 
 VERSION: Final = "originator_version"
 ID_TYPE: Final = "originator_id_type"
@@ -45,10 +46,8 @@ REMEMBERED_MAX: Final = 100_000
 USUAL_FIRST_MAX: Final = 1
 """A recorder takes events up to this version for a stream's first, unless it knows better: the append finds out."""
 
-POLL_S: Final = 1.0
-"""How long one long poll waits on the server."""
-PAGES_MAX: Final = 4
-"""Pages that the thread reads ahead."""
+LONG_POLL_S: Final = 1.0
+PAGES_AHEAD_MAX: Final = 4
 
 # --- events of the library and of Penstock --------------------------------------------------------------------
 
@@ -153,17 +152,14 @@ class FirstVersions:
         self._context = context
         self._remembered_max = remembered_max
         self._lock = Lock()
-        self._versions: dict[str, int] = {}
-
-    def known(self, stream: str) -> int | None:
-        return self._versions.get(stream)
+        self.versions: dict[str, int] = {}
 
     def learn(self, stream: str, version: int) -> None:
         """Remember a stream's first version, and forget the oldest of too many."""
         with self._lock:
-            self._versions[stream] = version
-            if len(self._versions) > self._remembered_max:
-                del self._versions[next(iter(self._versions))]
+            self.versions[stream] = version
+            if len(self.versions) > self._remembered_max:
+                del self.versions[next(iter(self.versions))]
 
     def read(self, stream: str) -> int | None:
         """A stream's first version in the store, if there is such a stream."""
@@ -174,7 +170,7 @@ class FirstVersions:
         return version_of(first)
 
     def find(self, stream: str) -> int | None:
-        known = self.known(stream)
+        known = self.versions.get(stream)
         return self.read(stream) if known is None else known
 
 
@@ -188,7 +184,7 @@ class EventsWrite(PendingWrite):
         self._firsts: dict[str, int] = {}
         self._assumed: set[str] = set()
         for stream, version in _lowest_versions(stored_events).items():
-            first = memory.known(stream) if version <= USUAL_FIRST_MAX else memory.find(stream)
+            first = memory.versions.get(stream) if version <= USUAL_FIRST_MAX else memory.find(stream)
             self._firsts[stream] = version if first is None else first
             if first is None:
                 self._assumed.add(stream)
@@ -250,7 +246,6 @@ class PenstockAggregateRecorder(AggregateRecorder):
         return None
 
     def _insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> list[int]:
-        """Record events and return their positions."""
         appended = write(self.datastore, self._writes(stored_events, **kwargs))
         positions = [position for each in appended for position in range(each.position, each.position + each.count)]
         return positions[: len(stored_events)]
@@ -286,15 +281,7 @@ class PenstockAggregateRecorder(AggregateRecorder):
         return events
 
 
-class NotificationPage(NamedTuple):
-    """Notifications, the position to read on from, and whether there are no more now."""
-
-    notifications: list[Notification]
-    next: int
-    end: bool
-
-
-Pull = Callable[[int, float], NotificationPage]
+Pull = Callable[[int, float], EventPage]
 """Reads a page from a position on. If there are no events, it waits so many seconds."""
 
 
@@ -341,14 +328,14 @@ class PenstockSubscription(Subscription[ApplicationRecorder]):
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: len(self._pages) < PAGES_MAX or self._has_been_stopped)
+                    self._changed.wait_for(lambda: len(self._pages) < PAGES_AHEAD_MAX or self._has_been_stopped)
                     if self._has_been_stopped:
                         return
-                page = self._pull(position, POLL_S)
+                page = self._pull(position, LONG_POLL_S)
                 position = page.next
-                if page.notifications:
+                if page.events:
                     with self._changed:
-                        self._pages.append(page.notifications)
+                        self._pages.append(list(map(notification_of, page.events)))
                         self._changed.notify_all()
         except BaseException as error:  # noqa: BLE001 - the iteration raises it
             with self._changed:
@@ -385,19 +372,16 @@ class PenstockApplicationRecorder(PenstockAggregateRecorder, ApplicationRecorder
         position = 1 if start is None else start + (not inclusive_of_start)
         found: list[Notification] = []
         while len(found) < limit and (stop is None or position <= stop):
-            page = self.notifications(position, topics, limit=limit - len(found))
-            found += [each for each in page.notifications if stop is None or each.id <= stop]
+            page = self._page(topics, max(position, 1), limit=limit - len(found))
+            found += [notification_of(event) for event in page.events if stop is None or event.position <= stop]
             if page.end:
                 break
             position = page.next
         return found
 
-    def notifications(
-        self, position: int, topics: Sequence[str] = (), *, limit: int | None = None, wait: float = 0.0
-    ) -> NotificationPage:
+    def _page(self, topics: Sequence[str], position: int, wait: float = 0.0, limit: int | None = None) -> EventPage:
         """A page of events from a position on. If there are none, the server waits up to `wait` seconds for some."""
-        page = self.datastore.page(max(position, 1), self.context, topics=topics, limit=limit, wait=wait)
-        return NotificationPage([notification_of(event) for event in page.events], page.next, page.end)
+        return self.datastore.page(position, self.context, topics=topics, limit=limit, wait=wait)
 
     def max_notification_id(self) -> int | None:
         """The position of the context's last event, if there is one.
@@ -420,9 +404,7 @@ class PenstockApplicationRecorder(PenstockAggregateRecorder, ApplicationRecorder
         return lowest or None
 
     def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> Subscription[ApplicationRecorder]:
-        return PenstockSubscription(
-            self, lambda position, wait: self.notifications(position, topics, wait=wait), gt, topics
-        )
+        return PenstockSubscription(self, partial(self._page, topics), gt, topics)
 
 
 class PenstockSnapshotRecorder(AggregateRecorder):

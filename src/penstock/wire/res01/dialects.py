@@ -38,7 +38,7 @@ CLIENTS_OWN: Final = {"AnswerMalformed", "CannotConnect", "ClientClosed", "Conne
 """Errors about a client's own attempt, which no server sends."""
 
 Frames = list[bytes]
-Presenter = Callable[[list[Event]], Frames]
+EventEncoder = Callable[[list[Event]], Frames]
 """Turns events into frames; a module-level function, so that it can be pickled for workers."""
 SHOWN_FRAMES: Final = 8
 """Frames of an event in an answer: id, stream, context, sequence, timestamp, type, headers, body."""
@@ -56,7 +56,7 @@ class Dialect:
     """How messages are encoded. `legacy`: commits get the older results."""
 
     scalars: Scalars
-    present: Presenter
+    present: EventEncoder
     failed: Callable[[PenstockError], Frames]
     """The answer to a request that failed."""
     reason: Callable[[PenstockError], bytes]

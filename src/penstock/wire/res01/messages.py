@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitExceeded, PenstockError, Refused, Retry
 from penstock.model import TICKS_MAX, Append, Event, ProducerMark, Reply, Request
+from penstock.model.columns import received_columns
 from penstock.model.times import TICKS_MASK
 from penstock.wire.codes import RETRIES, Res01Code
 from penstock.wire.mqframe import split_frames
@@ -32,8 +33,8 @@ from penstock.wire.res01.dialects import (
     TEXT_ID_BYTES,
     TEXT_TAG,
     Dialect,
+    EventEncoder,
     Frames,
-    Presenter,
     error_of,
 )
 from penstock.wire.res01.fields import (
@@ -81,7 +82,7 @@ class Exchange(NamedTuple):
         return "other" if self.command is None else self.command.name
 
     @property
-    def present(self) -> Presenter:
+    def present(self) -> EventEncoder:
         """How a worker turns what it has read into frames."""
         return self.dialect.present if self.command is None or self.command.present is None else self.command.present
 
@@ -94,7 +95,7 @@ class Exchange(NamedTuple):
         if self.settled is not None or self.command is None:
             return [self.envelope.around(self.settled or [])]
         payloads = self.command.answer.payloads(self.requests, replies, self.dialect)
-        return [self.envelope.around(payload) for payload in payloads]
+        return list(map(self.envelope.around, payloads))
 
     def failed(self, error: PenstockError) -> Frames:
         """The finished message with an error instead of an answer."""
@@ -102,8 +103,10 @@ class Exchange(NamedTuple):
 
 
 MARK_FRAMES: Final = 2
-ONE_EVENT_FRAMES: Final = {b"AC": 13, b"AF": 13 + MARK_FRAMES}
+ONE_EVENT_FRAMES: Final = {b"AC": 13, b"AF": 13 + MARK_FRAMES, b"AB": 13 + MARK_FRAMES}
 """Frames of an append of one event, with the leading empty one."""
+NO_HEAD: Final = (TEXT_TAG, b"", b"")
+"""Tag, command and RequestId of a message that has none."""
 INTERNAL: Final = b"RR"
 """Response Ready. The original sends it to itself; clients must not."""
 
@@ -118,18 +121,20 @@ def decode(frames: Frames, *, legacy: bool = False, size: int | None = None) -> 
         border = frames.index(b"")
     except ValueError:
         raise Unanswerable from None
-    tag, name, request_id = (*frames[border + 1 : border + 4], None, None, None)[:3]
-    envelope = Envelope(frames[:border], TEXT_TAG if tag is None else tag, request_id or b"")
-    if envelope.tag == OWN_TAG:
+    head = frames[border + 1 : border + 4]
+    is_short = len(head) < len(NO_HEAD)
+    tag, name, request_id = (*head, *NO_HEAD[len(head) :]) if is_short else head
+    envelope = Envelope(frames[:border], tag, request_id)
+    if tag == OWN_TAG:
         dialect, known = OWN, OWN_COMMANDS
-    elif envelope.tag == TEXT_TAG or (envelope.tag == ORIGINAL_TAG and len(envelope.request_id) == TEXT_ID_BYTES):
+    elif tag == TEXT_TAG or (tag == ORIGINAL_TAG and len(request_id) == TEXT_ID_BYTES):
         dialect, known = (LEGACY if legacy else TEXT), TEXT_COMMANDS
-    elif envelope.tag == ORIGINAL_TAG:
+    elif tag == ORIGINAL_TAG:
         dialect, known = BINARY, BINARY_COMMANDS
     else:
-        sentence = f"protocol {quoted(envelope.tag)} is not spoken here"
+        sentence = f"protocol {quoted(tag)} is not spoken here"
         return Exchange(envelope, TEXT, settled=TEXT.refused(Res01Code.UNSUPPORTED_PROTOCOL, sentence))
-    if name is None or request_id is None:
+    if is_short:
         sentence = "RequestId is missing: the message has too few frames"
         return Exchange(envelope, dialect, settled=dialect.refused(Res01Code.MALFORMED, sentence))
     command = known.get(name)
@@ -141,7 +146,7 @@ def decode(frames: Frames, *, legacy: bool = False, size: int | None = None) -> 
             sentence = f"command {quoted(name)} is not part of the binary dialect; use the text dialect for it"
         return Exchange(envelope, dialect, settled=dialect.refused(Res01Code.UNSUPPORTED_COMMAND, sentence))
     if len(frames) == border + ONE_EVENT_FRAMES.get(name, 0) and not dialect.is_binary:
-        with suppress(UnicodeDecodeError):
+        with suppress(UnicodeDecodeError, InvalidRequest):
             append = _one_event(command, frames, border + 4)
             if append is not None:
                 return Exchange(envelope, dialect, command, (append,))
@@ -163,17 +168,22 @@ def decode(frames: Frames, *, legacy: bool = False, size: int | None = None) -> 
 def _one_event(command: Command, frames: Frames, at: int) -> Append | None:
     """The most common message, an append of one event, in half the time; None leaves it to the general way."""
     mark = None
-    if command.code == b"AF":
+    if command.code != b"AC":
         producer, mark_number = frames[at : at + MARK_FRAMES]
         at += MARK_FRAMES
         if producer or mark_number:
             if not producer or not mark_number.isdigit() or len(mark_number) >= LONG_DIGITS:
                 return None
             mark = ProducerMark(producer.decode(), int(mark_number))
-    context, stream, version, count, number, stamp, kind, headers, body = frames[at:]
-    if count != b"1" or len(number) != GUID_BYTES or not stamp.isdigit() or len(stamp) > LONG_DIGITS:
+    context, stream, version, count, *event = frames[at:]
+    if count != b"1" or (version != b"-1" and not (version.isdigit() and len(version) < LONG_DIGITS)):
         return None
-    if version != b"-1" and not (version.isdigit() and len(version) < LONG_DIGITS):
+    if command.code == b"AB":
+        types, kind, fixed, headers, body = event
+        columns = received_columns(1, (kind,), fixed, headers, body) if types == b"1" else None
+        return columns and Append(context.decode(), stream.decode(), columns, int(version), mark)
+    number, stamp, kind, headers, body = event
+    if len(number) != GUID_BYTES or not stamp.isdigit() or len(stamp) > LONG_DIGITS:
         return None
     value = int(stamp)
     if value & TICKS_MASK > TICKS_MAX or value > INT64_MAX:
@@ -204,7 +214,7 @@ class Framed(NamedTuple):
     large_tag: bytes | None = None
 
     @property
-    def present(self) -> Presenter:
+    def present(self) -> EventEncoder:
         """Turns events into frames; the worker notices what does not fit."""
         present = self.exchange.present
         return present if self.large_tag else partial(fitting, present, self.frame_bytes_max)
@@ -239,7 +249,7 @@ def decode_framed(frames: Frames, frame_bytes_max: int, size: int | None = None)
     return Framed(decode([b"", tag, *fields]), frame_bytes_max, bare, len(fields), large_tag)
 
 
-def fitting(present: Presenter, frame_bytes_max: int, events: list[Event]) -> Frames:
+def fitting(present: EventEncoder, frame_bytes_max: int, events: list[Event]) -> Frames:
     """Events as frames, or DoesNotFit: raised in the worker, before the engine delivers anything for good."""
     frames = present(events)
     longest = max(map(len, frames), default=0)

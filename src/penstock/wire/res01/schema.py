@@ -15,12 +15,13 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from penstock.errors import InvalidRequest, PenstockError, Unexpected
 from penstock.model import Done, NewEvent, ProducerMark, Reply, Request, StoreStats, stamp_of
+from penstock.model.columns import Columns, columns_of, received_columns
 from penstock.wire.res01.dialects import (
     FULL_FRAMES,
     TEXT,
     Dialect,
+    EventEncoder,
     Frames,
-    Presenter,
     error_of,
     full_events,
     full_frames,
@@ -338,6 +339,25 @@ class NewEvents:
         out += frames
 
 
+class EventColumns:
+    """The events of a commit as the store has them: see "Columns" in docs/protocols/res01.md."""
+
+    name = (
+        "int `EventCount`, int `TypeCount`, then each: string `TypeKey`; then [columns](#columns): bytes `Fixed`, "
+        "bytes `Headers`, bytes `Bodies`"
+    )
+    frames = 5
+
+    def read(self, fields: Fields, _field: str) -> Columns:
+        length, types = fields.number("EventCount"), fields.take(fields.count("TypeCount", 1))
+        return received_columns(length, types, fields.frame("Fixed"), fields.frame("Headers"), fields.frame("Bodies"))
+
+    def write(self, out: Frames, events: Columns | Sequence[NewEvent], _dialect: Dialect) -> None:
+        columns = events if isinstance(events, Columns) else columns_of(events)
+        types = columns.types
+        out += (b"%d" % columns.length, b"%d" % len(types), *types, columns.fixed, columns.headers, columns.bodies)
+
+
 @dataclass(frozen=True, slots=True)
 class Events:
     """The events of a reply. A worker may have encoded them.
@@ -458,6 +478,8 @@ class Answer:
 
     def payloads(self, requests: Sequence[Request], replies: Replies, dialect: Dialect) -> list[Frames]:
         """The answers, in order, from the replies, in order."""
+        if len(replies) == 1:
+            return [self._payload(requests[0], replies[0], dialect)]
         return [self._payload(request, reply, dialect) for request, reply in zip(requests, replies, strict=False)]
 
     def _payload(self, request: Request, reply: Reply | PenstockError, dialect: Dialect) -> Frames:
@@ -483,11 +505,11 @@ class Answer:
 class CommitAnswer(Answer):
     """CR, with the older results on an endpoint for older clients."""
 
-    def write(self, payload: Frames, request: Request, reply: Reply, dialect: Dialect) -> None:
+    def write(self, payload: Frames, _request: Request, reply: Reply, dialect: Dialect) -> None:
         if dialect.legacy:
             # Result and Error: empty for a commit that is on disk.
             payload += (b"", b"")
-        super().write(payload, request, reply, dialect)
+        self.layout.write(payload, reply, dialect)
 
     def failed(self, error: PenstockError, dialect: Dialect) -> Frames:
         return legacy_commit_error(error) if dialect.legacy else dialect.failed(error)
@@ -551,7 +573,7 @@ class Command:
         each: Iterable[Field] | None = None,
         each_min: int = 0,
         make: Callable[..., Request] | None = None,
-        present: Presenter | None = None,
+        present: EventEncoder | None = None,
         settled: Callable[[Any], Frames | None] | None = None,
         bytes_max: int | None = SMALL_BYTES_MAX,
     ) -> None:

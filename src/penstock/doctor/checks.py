@@ -55,7 +55,7 @@ class Target:
 
 def examine(target: Target) -> Iterator[Finding]:
     """All checks. Those that need libraries are skipped if libraries are missing."""
-    from penstock.doctor.machine import installation, machine, spark  # noqa: PLC0415 - they import this module
+    from penstock.doctor.machine import disk, installation, machine, spark  # noqa: PLC0415 - they import this module
 
     installed = list(installation(needs_postgres=target.database is not None))
     yield from installed
@@ -63,7 +63,6 @@ def examine(target: Target) -> Iterator[Finding]:
     yield from machine(target.settings)
     if any(finding.status is Status.PROBLEM and finding.check in INDISPENSABLE for finding in installed):
         return
-    from penstock.doctor.disk import disk  # noqa: PLC0415
     from penstock.doctor.ports import ports  # noqa: PLC0415
     from penstock.doctor.stores import embedded_store, postgres_store, server  # noqa: PLC0415
 

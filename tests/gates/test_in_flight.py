@@ -67,7 +67,8 @@ class Carried(InFlightMessage):
     """Keeps what is delivered; at most so many requests may be under way."""
 
     def __init__(self, frames: Frames, most: int = COUNT) -> None:
-        super().__init__(decode(frames), 100)
+        exchange = decode(frames)
+        super().__init__(cast("Any", None), exchange, 100, exchange)
         self.delivered: list[tuple[int, bool]] = []
         self.most = most
         self.most_seen = 0
@@ -86,7 +87,7 @@ def fetch() -> Carried:
 
 def begun(carried: Carried, replies: Replies) -> None:
     assert carried.enter(replies.budget)
-    carried.begin(cast("Engine", replies), cast("Any", None))
+    carried.begin(cast("Engine", replies))
 
 
 IN_ORDER = [(0, False), (1, False), (2, False), (3, True)]
@@ -97,10 +98,10 @@ def test_answers_come_in_order_and_only_the_last_one_ends_the_message(order: tup
     carried, replies = fetch(), Replies()
     begun(carried, replies)
     for number in order:
-        assert not carried.done
+        assert carried.left
         replies.reply(number)
     assert carried.delivered == IN_ORDER
-    assert carried.done
+    assert not carried.left
 
 
 @pytest.mark.parametrize("at_once", [(0,), (1,), (3,), (1, 2), (0, 1, 2, 3)])
@@ -117,7 +118,7 @@ def test_a_reply_that_waits_for_its_turn_still_counts_as_under_way(most: int) ->
     carried, replies = fetch(), Replies()
     carried.most = most
     begun(carried, replies)
-    while not carried.done:
+    while carried.left:
         # The latest first: no other may begin in its place before the earlier ones are answered.
         assert replies.begun - len(carried.delivered) <= most
         replies.reply(max(replies.waiting))
@@ -133,7 +134,7 @@ def test_what_is_answered_together_is_answered_once_when_all_is_done(order: tupl
     for number in order:
         assert carried.delivered == []
         replies.reply(number)
-    assert (carried.delivered, carried.done) == ([(3, True)], True)
+    assert (carried.delivered, carried.left) == ([(3, True)], 0)
 
 
 # ---------------------------------------------------------------- what counts
@@ -175,7 +176,7 @@ def test_without_room_each_request_is_answered_busy_and_none_is_begun() -> None:
     assert [(code, done) for code, done in carried.delivered] == [(10, False)] * 3 + [(10, True)]
     together = Carried([b"", b"Res01", b"PS", b"id", b"3", *[b"7", b"1"] * 3])
     assert not together.enter(replies.budget)
-    assert (together.done, len(together.delivered)) == (True, 1)
+    assert (together.left, len(together.delivered)) == (0, 1)
     assert replies.budget.taken == 9950
     assert replies.begun == 0
 

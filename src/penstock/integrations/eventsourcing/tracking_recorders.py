@@ -1,4 +1,4 @@
-"""Tracking: how far an application has processed others.
+"""Recorders of tracking: how far an application has processed others.
 
 A separate context has a stream for each upstream application, with the notification ids that were processed. They grow:
 a recorder appends a record right after the last one it has seen, with a higher id. If several processes do that at
@@ -35,76 +35,56 @@ class Reached(NamedTuple):
     sequence: int = 0
     notification_id: int | None = None
 
-    def has(self, notification_id: int) -> bool:
-        """Whether an id was processed, or one after it."""
-        return self.notification_id is not None and self.notification_id >= notification_id
-
-
-class Trackings:
-    """The tracking records of a context, and a cache of the last one of each application."""
-
-    def __init__(self, datastore: PenstockDatastore, context: str) -> None:
-        self.datastore = datastore
-        self.context = context
-        self._seen: dict[str, Reached] = {}
-
-    def read(self, application_name: str) -> Reached:
-        last = self.datastore.last(self.context, application_name)
-        reached = Reached() if last is None else Reached(last.sequence, id_in(last))
-        self.learn(application_name, reached)
-        return reached
-
-    def learn(self, application_name: str, reached: Reached) -> None:
-        self._seen[application_name] = reached
-
-    def seen(self, application_name: str) -> Reached:
-        """How far an application was processed, perhaps out of date."""
-        return self._seen.get(application_name) or self.read(application_name)
-
 
 class TrackingWrite(PendingWrite):
-    """One tracking record."""
+    """One tracking record. `recorder` remembers how far the application was processed."""
 
-    def __init__(self, trackings: Trackings, tracking: Tracking) -> None:
-        self._trackings = trackings
+    def __init__(self, recorder: "PenstockTrackingRecorder", tracking: Tracking) -> None:
+        self._recorder = recorder
         self._tracking = tracking
-        self._reached = self._checked(trackings.seen(tracking.application_name))
+        known = recorder.seen.get(tracking.application_name)
+        self._reached = self._checked(recorder.reached(tracking.application_name) if known is None else known)
 
     def appends(self) -> list[Append]:
         record = event(TYPE, {"notification_id": self._tracking.notification_id})
         stream = self._tracking.application_name
-        return [Append(self._trackings.context, stream, (record,), self._reached.sequence + 1)]
+        return [Append(self._recorder.tracking_context, stream, (record,), self._reached.sequence + 1)]
 
     def refresh(self) -> bool:
         before = self._reached
-        self._reached = self._checked(self._trackings.read(self._tracking.application_name))
+        self._reached = self._checked(self._recorder.reached(self._tracking.application_name))
         return self._reached != before
 
     def confirm(self) -> None:
-        name, number = self._tracking.application_name, self._tracking.notification_id
-        self._trackings.learn(name, Reached(self._reached.sequence + 1, number))
+        reached = Reached(self._reached.sequence + 1, self._tracking.notification_id)
+        self._recorder.seen[self._tracking.application_name] = reached
 
     def _checked(self, reached: Reached) -> Reached:
-        if reached.has(self._tracking.notification_id):
-            name, number = self._tracking.application_name, self._tracking.notification_id
+        name, number = self._tracking.application_name, self._tracking.notification_id
+        if reached.notification_id is not None and reached.notification_id >= number:
             raise IntegrityError(f"{name} was processed up to {reached.notification_id}: {number} is not new")
         return reached
 
 
 class PenstockTrackingRecorder(TrackingRecorder):
-    """Records how far other applications were processed."""
-
     def __init__(self, datastore: PenstockDatastore, tracking_context: str) -> None:
         self.datastore = datastore
         self.tracking_context = tracking_context
-        self._trackings = Trackings(datastore, tracking_context)
+        self.seen: dict[str, Reached] = {}
+        """What this recorder has read or written last of each application; perhaps out of date."""
+
+    def reached(self, application_name: str) -> Reached:
+        """How far an application was processed, as the store has it now."""
+        last = self.datastore.last(self.tracking_context, application_name)
+        reached = self.seen[application_name] = Reached() if last is None else Reached(last.sequence, id_in(last))
+        return reached
 
     def insert_tracking(self, tracking: Tracking) -> None:
         """Record that a notification was processed. Raises IntegrityError if it was, or one after it."""
-        write(self.datastore, [TrackingWrite(self._trackings, tracking)])
+        write(self.datastore, [TrackingWrite(self, tracking)])
 
     def max_tracking_id(self, application_name: str) -> int | None:
-        return self._trackings.read(application_name).notification_id
+        return self.reached(application_name).notification_id
 
     def wait(
         self,
@@ -137,7 +117,6 @@ class PenstockTrackingRecorder(TrackingRecorder):
 
 
 def id_in(record: Event) -> int:
-    """The notification id of a tracking record."""
     found: int = record.json()["notification_id"]
     return found
 
@@ -153,4 +132,4 @@ class PenstockProcessRecorder(PenstockTrackingRecorder, PenstockApplicationRecor
         self, stored_events: Sequence[StoredEvent], tracking: Tracking | None = None, **kwargs: Any
     ) -> list[PendingWrite]:
         writes = super()._writes(stored_events, **kwargs)
-        return writes if tracking is None else [*writes, TrackingWrite(self._trackings, tracking)]
+        return writes if tracking is None else [*writes, TrackingWrite(self, tracking)]

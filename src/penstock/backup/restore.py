@@ -12,7 +12,7 @@ backup are the same.
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -49,7 +49,9 @@ class Restored(NamedTuple):
     is_ledger_lost: bool
 
 
-def restore(place: Place, url: str, stage: Stage, *, number: int | None = None, replace: bool = False) -> Restored:
+def restore_backup(
+    place: Place, url: str, stage: Stage, *, number: int | None = None, replace: bool = False
+) -> Restored:
     """Restore a backup, by default the newest, to the store at a URL."""
     target = open_replacement(url, replace=replace)
     with system_errors(target.shown):
@@ -61,8 +63,8 @@ def restore(place: Place, url: str, stage: Stage, *, number: int | None = None, 
         erasures, state = _plan(place, chosen, target.replaced)
         with closing(target.filling()) as store, stage("restoring") as progressed:
             state = _fill(store, place, chosen, erasures, state, progressed)
-        with closing(target.built()) as built, stage("verifying") as progressed:
-            verify(built, progressed)
+        with closing(target.built()) as built:
+            check_new_store(built, stage, "what was restored is not sound, and was not put in place")
         target.swap()
     rows = len(state.tables["erasures"])
     return Restored(chosen.manifest.number, state.head, state.identity.timeline, rows, target.is_damaged)
@@ -98,21 +100,23 @@ def _fill(
     return state
 
 
-def verify(store: Store, progressed: Progressed) -> None:
-    """Raises StoreError, which names the first flaws."""
-    if found := first_findings(store, progressed):
-        raise StoreError(f"what was restored is not sound, and was not put in place: {'; '.join(found)}")
-
-
-def first_findings(store: Store, progressed: Progressed) -> list[str]:
-    """The first flaws that `penstock verify` finds in a store."""
-    return [f"{found.where}: {found.what}" for found in islice(store.verify(progressed), FINDINGS_SHOWN_MAX)]
+def check_new_store(
+    store: Store, stage: Stage, complaint: str, differences: Callable[[Progressed], Iterator[str]] | None = None
+) -> None:
+    """Verify a new store as `penstock verify` does, and compare it with its source. Raises StoreError."""
+    with stage("verifying") as progressed:
+        found = [f"{each.where}: {each.what}" for each in islice(store.verify(progressed), FINDINGS_SHOWN_MAX)]
+    if not found and differences is not None:
+        with stage("comparing") as progressed:
+            found = list(islice(differences(progressed), FINDINGS_SHOWN_MAX))
+    if found:
+        raise StoreError(f"{complaint}: {'; '.join(found)}")
 
 
 # --- the ledger of erasures -------------------------------------------------------------------------------------
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """A row of the ledger, as in STATE_TABLES."""
 
     id: int
@@ -136,12 +140,12 @@ class Ledger(NamedTuple):
     """Entries, and the timelines of their store."""
 
     timelines: Sequence[Timeline]
-    entries: Sequence[Entry]
+    entries: Sequence[LedgerEntry]
 
     @classmethod
     def of(cls, tables: dict[str, list[Row]]) -> "Ledger":
         return cls(
-            [(row[0], row[1], row[2]) for row in tables["timelines"]], [Entry(*row) for row in tables["erasures"]]
+            [(row[0], row[1], row[2]) for row in tables["timelines"]], [LedgerEntry(*row) for row in tables["erasures"]]
         )
 
 
@@ -157,7 +161,7 @@ class Erasures:
     """The entries of several ledgers, to apply to all records of a backup, in order."""
 
     def __init__(self, timelines: Sequence[Timeline], ledgers: Iterable[Ledger]) -> None:
-        self._entries: dict[Row, tuple[Entry, int]] = {}
+        self._entries: dict[Row, tuple[LedgerEntry, int]] = {}
         for ledger in ledgers:
             seen: Counter[Row] = Counter()
             for entry in ledger.entries:
@@ -213,7 +217,7 @@ class Erasures:
             rows.append(tuple(entry._replace(id=number, last=self._last(entry, limit))))
         return sorted(rows)
 
-    def _last(self, entry: Entry, limit: int) -> int:
+    def _last(self, entry: LedgerEntry, limit: int) -> int:
         if entry.context is None or entry.stream is None:
             return entry.last
         key = entry.context, entry.stream
@@ -237,7 +241,7 @@ def without_logs(tables: dict[str, list[Row]], deleted: set[str]) -> dict[str, l
     return {**tables, "logs": logs, "iterators": iterators}
 
 
-def _gone(entries: Iterable[Entry]) -> Hidden:
+def _gone(entries: Iterable[LedgerEntry]) -> Hidden:
     streams: dict[tuple[str, str], int] = {}
     ranges: list[tuple[int, int]] = []
     for entry in entries:
