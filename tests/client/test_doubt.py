@@ -18,7 +18,7 @@ from penstock import NEW, Appended, Client
 from penstock.client import calls, local
 from penstock.client.sync import Portal
 from penstock.engine.appends import OnReply
-from penstock.engine.engine import Abandon, AnyPresenter
+from penstock.engine.engine import Abandon, AnyEncoder
 from penstock.errors import (
     ConnectionLost,
     DeadLetterNotFound,
@@ -95,7 +95,7 @@ class FaultyEngine(ThreadedEngine):
     fault: "Fault | None" = None
 
     def submit(
-        self, principal: Principal, request: Request, answer: OnReply, present: AnyPresenter | None = None
+        self, principal: Principal, request: Request, answer: OnReply, present: AnyEncoder | None = None
     ) -> Abandon:
         if self.fault is None or request.repeat is Repeat.READS:
             return super().submit(principal, request, answer, present)
@@ -126,7 +126,7 @@ class Fault:
         principal: Principal,
         request: Request,
         answer: OnReply,
-        present: AnyPresenter | None,
+        present: AnyEncoder | None,
     ) -> Abandon:
         self.attempts += 1
         if self.attempts == 1:

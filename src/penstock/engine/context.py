@@ -30,7 +30,7 @@ CROWDED_S_MAX: Final = 0.05
 
 R = TypeVar("R")
 Handler = Callable[[Any, Any], Awaitable[Reply]]
-"""Carries out one kind of request, given the request and a presenter if there is one."""
+"""Carries out one kind of request, given the request and an encoder if there is one."""
 Handlers = dict[type[Request], Handler]
 
 

@@ -70,7 +70,7 @@ HOUSEKEEPING_MS: Final = 500_000
 
 Abandon = Callable[[], bool]
 """Abandons a request; True if it did, and there will be no answer. Writes cannot be abandoned."""
-AnyPresenter = Callable[[list[Any]], Any]
+AnyEncoder = Callable[[list[Any]], Any]
 """A codec's function (of a module, so it can be pickled) that turns events or items into what its wire sends."""
 
 
@@ -190,7 +190,7 @@ class Engine:
         refusal = self._disk.refusal()
         return None if refusal is None else f"appends are refused: {refusal.reason}"
 
-    async def execute(self, principal: Principal, request: Request, present: AnyPresenter | None = None) -> Reply:
+    async def execute(self, principal: Principal, request: Request, present: AnyEncoder | None = None) -> Reply:
         """Carry out a request; its reply, or an exception. See `submit`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         abandon = self.submit(principal, request, partial(resolve, answer), present)
@@ -201,7 +201,7 @@ class Engine:
             raise
 
     def submit(
-        self, principal: Principal, request: Request, answer: OnReply, present: AnyPresenter | None = None
+        self, principal: Principal, request: Request, answer: OnReply, present: AnyEncoder | None = None
     ) -> Abandon:
         """Carry out a request; `answer` is called exactly once, perhaps before this returns.
 

@@ -366,7 +366,7 @@ class _BuildRun(OutputRun):
 
 # --- pages ----------------------------------------------------------------------------------------------------
 
-ItemPresenter = Callable[[list[bytes]], bytes | list[bytes]]
+ItemEncoder = Callable[[list[bytes]], bytes | list[bytes]]
 """A codec's function that turns items into what its wire sends: one payload, or frames."""
 
 
@@ -375,7 +375,7 @@ class PageRequest(NamedTuple):
 
     ordinal: int
     target: int | None
-    present: ItemPresenter | None
+    present: ItemEncoder | None
 
 
 class Paged(NamedTuple):
@@ -436,7 +436,7 @@ def _count_kept(store: Store, name: str, number: int) -> int:
     return count
 
 
-def _presented(items: list[bytes], present: ItemPresenter | None) -> ItemPage:
+def _presented(items: list[bytes], present: ItemEncoder | None) -> ItemPage:
     return ItemPage(items) if present is None else ItemPage([], Encoded(len(items), present(items)))
 
 

@@ -22,7 +22,7 @@ from penstock.engine import iterator_jobs, jobs
 from penstock.engine.background import Eraser
 from penstock.engine.context import EngineContext, KeyedLocks, check_names
 from penstock.engine.index_builder import RETRY_S, Builder, passed_on
-from penstock.engine.iterator_jobs import LAST, ItemPresenter, KeptPage, Paged, PageRequest, Point, StepLimits
+from penstock.engine.iterator_jobs import LAST, ItemEncoder, KeptPage, Paged, PageRequest, Point, StepLimits
 from penstock.engine.worker_protocol import returned_by
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
@@ -187,7 +187,7 @@ class IteratorRequests:
 
     # -- their items
 
-    async def next(self, request: model.NextItems, present: ItemPresenter | None) -> ItemPage:
+    async def next(self, request: model.NextItems, present: ItemEncoder | None) -> ItemPage:
         if not LAST <= request.ordinal <= ORDINAL_MAX:
             raise InvalidRequest("message id", f"is {request.ordinal}; it must be -1 or an ordinal")
         if request.count < 0:
@@ -303,7 +303,7 @@ def lua_limits(settings: Settings) -> LuaLimits:
     )
 
 
-def _is_presented(page: ItemPage, present: ItemPresenter | None) -> bool:
+def _is_presented(page: ItemPage, present: ItemEncoder | None) -> bool:
     """Whether a page has the form of the request's wire. A process that runs Lua may answer anything."""
     if present is None or page.encoded is None:
         return present is None and page.encoded is None

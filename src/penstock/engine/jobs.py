@@ -59,7 +59,7 @@ def _page(page: Page, present: EventEncoder | None) -> EventPage:
 
 
 def presented(events: list[Event], present: EventEncoder | None) -> tuple[list[Event], Encoded | None]:
-    """The events, or what a presenter makes of them for a wire."""
+    """The events, or what an encoder makes of them for a wire."""
     return (events, None) if present is None else ([], Encoded(len(events), present(events)))
 
 

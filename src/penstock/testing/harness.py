@@ -21,7 +21,7 @@ from penstock.client.sync import Portal
 from penstock.engine import Engine
 from penstock.engine.appends import OnReply
 from penstock.engine.context import Handlers
-from penstock.engine.engine import Abandon, AnyPresenter
+from penstock.engine.engine import Abandon, AnyEncoder
 from penstock.engine.metrics import PoolCounts
 from penstock.engine.workers import Job, WorkerPool
 from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
@@ -102,7 +102,7 @@ class ThreadedEngine(Engine):
         return super()._table()
 
     def submit(
-        self, principal: Principal, request: Request, answer: OnReply, present: AnyPresenter | None = None
+        self, principal: Principal, request: Request, answer: OnReply, present: AnyEncoder | None = None
     ) -> Abandon:
         """Run a request, and answer it unless the engine was killed."""
         return super().submit(principal, request, partial(self._answer, answer), present)
