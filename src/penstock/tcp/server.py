@@ -135,7 +135,6 @@ class TcpServer(ABC, Generic[S]):
         self._server: asyncio.Server | None = None
         self.is_accepting = True
         """Whether the server still accepts connections and messages."""
-        self._clock: Callable[[], float] = time.monotonic
 
     @abstractmethod
     def new_session(self) -> S:
@@ -146,7 +145,6 @@ class TcpServer(ABC, Generic[S]):
     async def listen(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Accept connections from a bound socket. `stop` closes it."""
         loop = asyncio.get_running_loop()
-        self._clock = loop.time
         if bound.family == socket.AF_UNIX:
             self._server = await loop.create_unix_server(self.new_session, sock=bound, backlog=BACKLOG_MAX)
         else:
@@ -185,8 +183,7 @@ class TcpServer(ABC, Generic[S]):
 
     def sessions(self) -> list[SessionInfo]:
         """All sessions, the oldest first."""
-        now = self._clock()
-        return [session.info(now) for session in self._sessions.values()]
+        return [session.info() for session in self._sessions.values()]
 
     def session(self, number: str) -> S | None:
         return self._sessions.get(number)
@@ -224,7 +221,7 @@ class TcpServer(ABC, Generic[S]):
         # The system gives out the lowest free number, so the number of a new file tells how many are open.
         return CloseReason.FILES if session.file_number >= open_files_max() - SPARE_FILES_MIN else None
 
-    def grew(self, _session: S, pending_bytes: int) -> None:
+    def grew(self, pending_bytes: int) -> None:
         """Cut off the session with the most unfinished bytes when all together have too many."""
         self._pending_bytes += pending_bytes
         if self._pending_bytes > self.limits.pending_bytes_total_max:

@@ -101,7 +101,7 @@ class SessionRegistry(Protocol):
     def opened(self, session: Any) -> None:
         """A session has begun; the registry may refuse it."""
 
-    def grew(self, session: Any, pending_bytes: int) -> None:
+    def grew(self, pending_bytes: int) -> None:
         """The unfinished message of a session has so many more bytes, or fewer."""
 
     def filled(self) -> None:
@@ -314,8 +314,8 @@ class TcpSession(asyncio.Protocol):
         elif still_ms >= self._limits.unread_ms_max and unsent > self._limits.unsent_bytes_max:
             self.end(CloseReason.UNREAD)
 
-    def info(self, now: float | None = None) -> SessionInfo:
-        now, unsent = self._loop.time() if now is None else now, self.unsent_bytes
+    def info(self) -> SessionInfo:
+        now, unsent = self._loop.time(), self.unsent_bytes
         return SessionInfo(
             id=self.id,
             peer=self.peer,
@@ -359,7 +359,7 @@ class TcpSession(asyncio.Protocol):
     def _pend(self, pending: int) -> None:
         change, self.pending_bytes = pending - self.pending_bytes, pending
         if self._registry is not None:
-            self._registry.grew(self, change)
+            self._registry.grew(change)
 
     def eof_received(self) -> bool:
         """The peer sends nothing more. It gets the answers that are due, and then the connection closes."""
