@@ -200,7 +200,7 @@ def _next_seal(store: SqliteStore, number: int) -> contract.Seal | None:
     """A seal of so many records, whether their block is closed or not: few runs last long enough to close one."""
     mark = store.sealed()
     rows = store.db.rows("unsealed_records", {"low": mark, "high": mark + 4095})[:number]
-    records, _ = checked(rows)
+    records = checked(rows)
     if len(records) < 2:
         return None
     _, erasures, rewrites = store.db.row("ledger")

@@ -17,6 +17,7 @@ from penstock.errors import (
 )
 from penstock.model import ANY, Allocation, EventFilter, ProducerMark
 from penstock.model.columns import columns_of
+from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
     Acknowledge,
@@ -32,7 +33,6 @@ from penstock.store.contract import (
     ReadLimits,
     Register,
     RequireLog,
-    Store,
     Transaction,
 )
 from penstock.store.postgres import PostgresReader, PostgresStore

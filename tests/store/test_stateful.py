@@ -13,6 +13,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 from penstock.errors import MarkSuperseded, PenstockError, StorageFull, VersionConflict
 from penstock.model import EventFilter, NewEvent, ProducerMark, StreamInfo, stamp_of
 from penstock.model.columns import columns_of
+from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
     Acknowledge,
@@ -44,7 +45,6 @@ from penstock.store.contract import (
     Seal,
     SetBookmark,
     SetDeadRule,
-    Store,
     Transaction,
     WriteOutput,
 )

@@ -67,15 +67,6 @@ class Run(NamedTuple):
 _make_run = partial(tuple.__new__, Run)
 
 
-class EventRange(NamedTuple):
-    """The part of a record to decode: positions, an earliest time in ticks, and how many events at most."""
-
-    first: int = 0
-    last: int | None = None
-    since: int = 0
-    limit: int | None = None
-
-
 class Offsets(NamedTuple):
     """Where each part of a record begins."""
 
@@ -212,7 +203,6 @@ class Record:
             return list(map(_make_run, zip(commits, sequences, recorded, lengths, *places, strict=True)))
 
     def _run(self, texts: list[bytes]) -> Run:
-        """The run, if there is only one."""
         commit, sequence, recorded, length, context, stream = RUN.unpack_from(self.data, self.at.runs)
         self.check_lengths(length)
         names = texts[: self.name_count]
@@ -253,7 +243,7 @@ class Record:
         if self.run_count != 1 or self._is_few(min(end - first + 1, self.count if limit is None else limit)):
             with self.sound():
                 picker = _picker(self)
-                return picker.events(picker.wanted(wanted, EventRange(first, last, since, limit)))
+                return picker.events(picker.wanted(wanted, first, end, since).cut(limit))
         rows = self._plain(wanted)
         if first > self.position or end < self.last or since > 0:
             rows = [one for one in rows if first <= one.position <= end and one.stamp & TICKS_MASK >= since]
@@ -264,7 +254,6 @@ class Record:
         return self.count >= PICKED_EVENTS_MIN and events * PICKED_PART < self.count
 
     def _plain(self, wanted: EventFilter) -> list[Event]:
-        """The events of a record with one run."""
         with self.sound():
             texts = self.texts()
             types = [name.decode() for name in texts[self.name_count :]]
@@ -351,10 +340,9 @@ class Dedupe:
         self._reached = 0
 
     def new(self, records: list[Record]) -> list[Record]:
-        """The records of the next step, without positions of earlier steps."""
         if records and records[0].position < self._reached:
             # It needs NumPy, and is rarely necessary.
-            from penstock.store.slices import cut  # noqa: PLC0415
+            from penstock.store.rewrites import cut  # noqa: PLC0415
 
             records = [cut(record, self._reached, record.last) for record in records if record.last >= self._reached]
         if records:
