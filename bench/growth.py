@@ -28,8 +28,8 @@ from penstock.model import (
     SubscribeQueue,
     SubscriptionStart,
 )
+from penstock.model.columns import columns_of
 from penstock.store.contract import Commit, Transaction
-from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteStore
 
 SIZES = (5_000, 5_000_000)

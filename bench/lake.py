@@ -28,9 +28,9 @@ from penstock.lake.query import query_lake
 from penstock.lake.restore import restore_lake
 from penstock.lake.verification import verify
 from penstock.model import ANY, NewEvent, new_event
+from penstock.model.columns import columns_of
 from penstock.store import store_url
 from penstock.store.contract import Commit, Transaction
-from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from tests.lake.support import quiet, stage
 

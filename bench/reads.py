@@ -8,9 +8,9 @@ from pathlib import Path
 from bench import load
 from bench.report import Report
 from penstock.model import ANY, EventFilter
+from penstock.model.columns import columns_of
 from penstock.store.arrow import record_batch
 from penstock.store.contract import Commit, Page, ReadLimits, RecordPage, Transaction
-from penstock.store.record import columns_of
 from penstock.store.seals import LARGE_EVENTS, next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
 

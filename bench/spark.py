@@ -26,9 +26,9 @@ from bench.report import Report
 from penstock.backup import copy_store
 from penstock.cli.screen import progress_bar
 from penstock.model import ANY, NewEvent, new_event
+from penstock.model.columns import Columns, columns_of
 from penstock.store import store_url
 from penstock.store.contract import Commit, GiveBack, Transaction
-from penstock.store.record import Columns, columns_of
 from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from tests.postgres import postgres

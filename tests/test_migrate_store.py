@@ -21,7 +21,7 @@ from penstock.errors import (
     StoreTooNew,
     StoreUnfinished,
 )
-from penstock.store import Store, StoreImport, hold_store, open_import, open_reader, open_store, store_url
+from penstock.store import Store, hold_store, open_import, open_reader, open_store, store_url
 from penstock.store.contract import Erase, HideStream
 from penstock.store.postgres import PostgresStore, replacement
 from penstock.store.postgres.connection import Target
@@ -29,6 +29,7 @@ from penstock.store.postgres.replacement import PostgresImport
 from penstock.store.record import Record
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.replacement import SqliteImport
+from penstock.store.tables.imports import StoreImport
 from tests.backup.support import check_same, fill, furnish, no_stage, ones, seal_all, writing
 from tests.cli.support import called as penstock
 from tests.postgres import Postgres, Schemas

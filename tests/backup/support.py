@@ -11,7 +11,7 @@ import cbor2
 
 from penstock.backup import Restored, Written, back_up, open_place, restore_backup
 from penstock.model import Event, ProducerMark
-from penstock.store import open_reader, store_url
+from penstock.store import Store, open_reader, store_url
 from penstock.store.contract import (
     LOG_CONTEXT,
     MESSAGE_TYPE,
@@ -27,7 +27,6 @@ from penstock.store.contract import (
     Register,
     SetBookmark,
     SetDeadRule,
-    Store,
     StoreState,
     WriteOutput,
 )

@@ -7,10 +7,11 @@ import pytest
 
 from penstock.errors import DamagedRecord, InvalidRequest, PlaceRefused, StoreInUse, StoreUnfinished
 from penstock.model import EventFilter
-from penstock.store import open_import, open_reader, store_url
-from penstock.store.contract import AddLog, DeleteLog, ReadLimits, Store, StoreImport
+from penstock.store import Store, open_import, open_reader, store_url
+from penstock.store.contract import AddLog, DeleteLog, ReadLimits
 from penstock.store.record import HEADER, RUN, Record, with_checksum
 from penstock.store.sqlite import SqliteReader, SqliteStore
+from penstock.store.tables.imports import StoreImport
 from tests.backup.support import check_same, furnish, ones, seal_all, writing
 from tests.store.kit import Clock, append, commit, do, everything, findings, some, stream_of
 

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.backup.restore import EVERYWHERE, Erasures, Ledger, LedgerEntry, agreed
+from penstock.model.columns import columns_of
 from penstock.store.contract import AddIterator, AddLog, DeleteLog, HideEvents, HideStream
-from penstock.store.record import Record, columns_of, encode_commit
+from penstock.store.record import Record, encode_commit
 from tests.backup.support import (
     back_up_directory,
     backed_up,

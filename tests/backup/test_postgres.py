@@ -11,7 +11,7 @@ from penstock.errors import NotAStore, PlaceRefused, StorageFailure, StoreError,
 from penstock.store.contract import HideStream
 from penstock.store.postgres import PostgresReader, PostgresStore, replacement
 from penstock.store.postgres.connection import Target
-from penstock.store.postgres.replacement import Hold, PostgresImport, Replacement, beside, own_tables
+from penstock.store.postgres.replacement import PostgresHold, PostgresImport, PostgresReplacement, beside, own_tables
 from tests.backup.support import backed_up, check_same, erase_all, furnish, restored, writing
 from tests.postgres import Postgres, Schemas
 from tests.store.kit import Clock, append, attempt, commit, do_one, everything, findings, some
@@ -145,7 +145,7 @@ def test_a_store_on_which_views_of_others_hang_is_refused_before_anything_is_bui
     place: Path, url: str, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     postgres_server.execute(f"CREATE VIEW public.counted AS SELECT count(*) FROM {schema_of(url)}.records")
-    monkeypatch.setattr(Replacement, "filling", None)
+    monkeypatch.setattr(PostgresReplacement, "filling", None)
     try:
         with pytest.raises(PlaceRefused, match="depend on its tables: view"):
             restored(place, url, replace=True)
@@ -191,7 +191,7 @@ def test_nobody_writes_or_makes_a_store_while_one_is_replaced(
 ) -> None:
     monkeypatch.setattr("penstock.store.postgres.connection.LOCK_MS_MAX", 50)
     with ExitStack() as stack:
-        stack.enter_context(Replacement(url, replace=True))
+        stack.enter_context(PostgresReplacement(url, replace=True))
         late = stack.enter_context(closing(PostgresStore(f"{url}&application_name=late")))
         with pytest.raises(StorageFailure, match="another server has been writing for too long"):
             attempt(late, commit("s", some(1)))
@@ -225,15 +225,15 @@ def test_what_a_restore_that_was_killed_has_left_is_removed_by_the_next(
 def test_the_swap_is_not_made_when_the_lock_was_lost_meanwhile(
     place: Path, url: str, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = Replacement.built
+    before = PostgresReplacement.built
 
-    def cut(self: Replacement) -> object:
+    def cut(self: PostgresReplacement) -> object:
         pid = self._hold.db.connection.info.backend_pid
         postgres_server.execute(f"SELECT pg_terminate_backend({pid}, 5000)")
         return before(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Replacement, "built", cut)
+        patch.setattr(PostgresReplacement, "built", cut)
         with pytest.raises(StorageFailure, match="was lost; run it again"):
             restored(place, url, replace=True)
     assert head(url) == 3
@@ -242,14 +242,14 @@ def test_the_swap_is_not_made_when_the_lock_was_lost_meanwhile(
 
 
 def test_a_lock_that_is_held_for_long_is_not_taken_for_one_that_stands_still(url: str) -> None:
-    with closing(PostgresStore(url)) as store, Hold(Target.of(url), is_strict=False) as hold:
+    with closing(PostgresStore(url)) as store, PostgresHold(Target.of(url), is_strict=False) as hold:
         first = _last_said(store, hold)
         while _last_said(store, hold) == first:
             hold._ending.wait(0.1)
         hold.check()
 
 
-def _last_said(store: PostgresStore, hold: Hold) -> object:
+def _last_said(store: PostgresStore, hold: PostgresHold) -> object:
     pid = hold.db.connection.info.backend_pid
     query = "SELECT query_start FROM pg_stat_activity WHERE pid = %s"
     return store.db.connection.execute(query, [pid]).fetchone()

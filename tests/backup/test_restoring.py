@@ -15,7 +15,7 @@ from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from penstock.store.sqlite.directory import LOCK_NAME, take_lock
-from penstock.store.sqlite.replacement import REPLACED, Replacement
+from penstock.store.sqlite.replacement import REPLACED, SqliteReplacement
 from penstock.testing.harness import ThreadedEngine
 from tests.backup.support import back_up_directory, backed_up, files_of, reading, restored, writing
 from tests.engine.caller import Caller, bodies
@@ -136,7 +136,7 @@ def test_a_store_that_somebody_reads_is_refused(data: Path, tmp_path: Path, monk
 
 
 def test_a_directory_that_a_restore_owns_cannot_be_served(data: Path) -> None:
-    with Replacement(data, replace=True) as target:
+    with SqliteReplacement(data, replace=True) as target:
         with pytest.raises(StoreInUse):
             SqliteStore(data)
         assert target.replaced is not None
@@ -233,7 +233,7 @@ def test_a_restore_that_fails_leaves_nothing_where_there_was_nothing(tmp_path: P
     if there:
         target.mkdir(parents=True)
     before = set(tmp_path.rglob("*"))
-    with Replacement(target, replace=False) as replacement, closing(replacement.filling()):
+    with SqliteReplacement(target, replace=False) as replacement, closing(replacement.filling()):
         assert set(tmp_path.rglob("*")) > before
     assert set(tmp_path.rglob("*")) == before
     with writing(target) as store:

@@ -13,10 +13,10 @@ from penstock.engine import Engine, background
 from penstock.engine.background import block_end
 from penstock.errors import WriterBusy
 from penstock.model import ANONYMOUS, ANY, Append, Event, EventPage, GetStats, ReadAll, StoreStats, new_event
+from penstock.model.columns import columns_of
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.contract import Commit, Seal, Transaction
-from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from tests.engine.caller import Caller, events
 from tests.engine.logs import until

@@ -52,7 +52,6 @@ from penstock.model import (
 from penstock.settings import Settings
 from penstock.store import contract, open_reader, store_url
 from penstock.store.contract import Commit, Transaction
-from penstock.store.record import columns_of
 from tests.store.kit import Clock
 from tests.store.reference import Names, ReferenceStore
 from tests.store.test_stateful import events, prefixes, ticks
@@ -366,7 +365,7 @@ def without_times(found: list[Event]) -> list[Event]:
 
 
 def operation(request: Append) -> Commit:
-    return Commit(request.context, request.stream, request.expected, columns_of(request.events))
+    return Commit(request.context, request.stream, request.expected, request.columns())
 
 
 @pytest.mark.timeout(1800)

@@ -20,6 +20,7 @@ from penstock.model import (
     SubscribeQueue,
     new_event,
 )
+from penstock.model.columns import columns_of
 from penstock.store.contract import (
     Allocate,
     Commit,
@@ -29,7 +30,7 @@ from penstock.store.contract import (
     Register,
     Transaction,
 )
-from penstock.store.record import Record, columns_of
+from penstock.store.record import Record
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from tests.faults.support import append, ask, engine_on, findings, run
 

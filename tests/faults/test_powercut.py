@@ -8,10 +8,10 @@ import pytest
 
 from penstock.errors import PenstockError, StorageFailure
 from penstock.model import ANY, EventFilter, new_event
+from penstock.model.columns import columns_of
 from penstock.store.contract import Commit, ReadLimits, Transaction
-from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteReader, SqliteStore
-from penstock.store.sqlite.database import Database
+from penstock.store.sqlite.database import SqliteDatabase
 from tests.faults.powercut import Disk
 from tests.faults.support import findings
 from tests.seeds import rng
@@ -134,7 +134,7 @@ def test_a_failed_sync_of_the_file_loses_no_page_that_was_copied_before(tmp_path
 def test_without_copying_again_a_failed_sync_of_the_file_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Database, "copy_again", lambda self: None)
+    monkeypatch.setattr(SqliteDatabase, "copy_again", lambda self: None)
     wrong = []
     for seed in range(8):
         (tmp_path / str(seed)).mkdir()

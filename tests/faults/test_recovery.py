@@ -72,8 +72,8 @@ def test_a_long_read_of_ours_makes_way_for_a_recovery(failed: SqliteStore, tmp_p
 def test_a_foreign_reader_that_blocks_a_recovery_is_named(
     failed: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait = database.Database.restart_wal
-    monkeypatch.setattr(database.Database, "restart_wal", lambda self, _ms: wait(self, 10))
+    wait = database.SqliteDatabase.restart_wal
+    monkeypatch.setattr(database.SqliteDatabase, "restart_wal", lambda self, _ms: wait(self, 10))
     command = [sys.executable, "-c", FOREIGN, str(tmp_path / "penstock.db")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.engine import Engine, background
+from penstock.engine import Engine, disk_watch
 from penstock.gates import MqGate
 from penstock.settings import Settings
 
@@ -26,7 +26,7 @@ HOP = re.compile(r"([a-z0-9_]+(?:/[a-z0-9_]+)+\.py) +([A-Za-z_.]+)")
 MODULES_MAX = 25
 OUTER = ("client", "tcp", "mq", "wire", "gates")
 OUTER_MAX = 12
-ENGINE_MAX = 8
+ENGINE_MAX = 9
 
 
 class Tracer:
@@ -60,7 +60,7 @@ async def traced_append(tracer: Tracer, store: Path, profile: Callable[[Tracer |
 
 def test_an_append_enters_few_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing else runs meanwhile.
-    monkeypatch.setattr(background, "LOOK_S", 3600.0)
+    monkeypatch.setattr(disk_watch, "LOOK_S", 3600.0)
     tracer = Tracer()
     # Threads that start from now on report their calls: the engine's writer is one of them.
     threading.setprofile(tracer)

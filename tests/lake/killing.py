@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.model import ANY
+from penstock.model.columns import columns_of
 from penstock.store.contract import Commit, HideStream, Transaction
-from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteStore
 from tests.lake.support import erase_in, manifest_of
 from tests.spark.support import counted

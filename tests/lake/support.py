@@ -21,10 +21,10 @@ from penstock.lake.manifests import Manifest
 from penstock.lake.places import open_lake_place
 from penstock.lake.verification import Verified, verify
 from penstock.model import ANY, NewEvent, new_event
+from penstock.model.columns import columns_of
 from penstock.model.times import TICKS_MAX, stamp_of
 from penstock.store import store_url
 from penstock.store.contract import AddLog, Commit, Erase, HideEvents, HideStream, Progressed, Transaction
-from penstock.store.record import columns_of
 from penstock.store.sqlite import SqliteStore
 from tests.spark.support import counted
 

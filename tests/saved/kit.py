@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.model import Allocation, Event, ProducerMark, Winner
-from penstock.store.contract import Install, ReadLimits, Store
+from penstock.store import Store
+from penstock.store.contract import Install, ReadLimits
 from penstock.store.sqlite import SqliteStore
 from tests.store.contract.builds import output
 from tests.store.contract.staging import bodies, publish

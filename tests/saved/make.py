@@ -21,7 +21,7 @@ from penstock.model import ProducerMark, Winner
 from penstock.pipelines.projects import read_project
 from penstock.pipelines.scaffold import make_project
 from penstock.pipelines.status import status
-from penstock.store import store_url
+from penstock.store import Store, store_url
 from penstock.store.contract import (
     LOG_CONTEXT,
     MESSAGE_TYPE,
@@ -37,7 +37,6 @@ from penstock.store.contract import (
     ReadLimits,
     Register,
     SetDeadRule,
-    Store,
     WriteOutput,
 )
 from penstock.store.postgres import PostgresStore

@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 from penstock.cli.maintenance import findings
 from penstock.errors import PenstockError
 from penstock.model import ANY, EventFilter, NewEvent, ProducerMark, stamp_of
+from penstock.model.columns import columns_of
 from penstock.store import contract
 from penstock.store.contract import LOG_CONTEXT, Operation, Proposal, ReadLimits, Transaction
-from penstock.store.record import columns_of
 from penstock.store.seals import checked, merge
 from penstock.store.sqlite import SqliteStore
 from tests.faults.powercut import Disk
@@ -200,7 +200,7 @@ def _next_seal(store: SqliteStore, number: int) -> contract.Seal | None:
     """A seal of so many records, whether their block is closed or not: few runs last long enough to close one."""
     mark = store.sealed()
     rows = store.db.rows("unsealed_records", {"low": mark, "high": mark + 4095})[:number]
-    records, _ = checked(rows)
+    records = checked(rows)
     if len(records) < 2:
         return None
     _, erasures, rewrites = store.db.row("ledger")

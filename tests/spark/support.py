@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.history.options import ReadOptions
 from penstock.model import ANY, Event, EventFilter, NewEvent, new_event
+from penstock.model.columns import columns_of
 from penstock.spark.source import TABLE, PenstockReader, arrow_schema
 from penstock.store import open_reader, open_store, store_url
 from penstock.store.contract import Commit, ReadLimits, Transaction
-from penstock.store.record import columns_of
 from penstock.store.seals import next_seal
 from penstock.store.sqlite.store import STREAM_CACHE_MAX, WAL_BYTES_MAX
 

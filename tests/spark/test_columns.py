@@ -12,10 +12,11 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidRequest
 from penstock.history.columns import COLUMNS, batch_of, between, json_of, stored_columns, table_batch
 from penstock.model import NewEvent
+from penstock.model.columns import columns_of
 from penstock.model.times import TICKS_MASK, TICKS_MAX, datetime_of, stamp_of
 from penstock.spark.source import TABLE, arrow_schema
 from penstock.store.arrow import SCHEMA, record_batch
-from penstock.store.record import Record, columns_of, encode_commit
+from penstock.store.record import Record, encode_commit
 from penstock.wire.remits.cbor import check_message
 
 EVENTS = st.builds(

@@ -1,10 +1,10 @@
 """Ranges of positions: together they have every event once, whatever the sizes of commits and whenever it is sealed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from penstock.errors import CannotConnect, DamagedRecord, PenstockError, Storage
 from penstock.history import source
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import RANGES_MAX, ReadPartition, plan, read_range
-from penstock.history.source import Now, open_history
+from penstock.history.source import History, Now, open_history
 from penstock.model import EventFilter, new_event
 from penstock.spark.source import TABLE, PenstockReader, PenstockStreamReader, arrow_schema
 from penstock.store.contract import StoreIdentity, Transaction
@@ -108,18 +108,6 @@ class Sized:
     def context_bytes(self, context: str) -> int:
         return self._mine
 
-    def now(self) -> Now:
-        raise NotImplementedError
-
-    def position_of(self, context: str, ticks: int) -> int | None:
-        raise NotImplementedError
-
-    def records(self, wanted: EventFilter, position: int, end: int) -> Iterator[Any]:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Nothing to release."""
-
 
 def planned_for(head: int, size: int, mine: int = 0, **options: str) -> list[ReadPartition]:
     return planned_like(Sized(size, mine, lambda _: 250), head, **options)
@@ -127,7 +115,7 @@ def planned_for(head: int, size: int, mine: int = 0, **options: str) -> list[Rea
 
 def planned_like(sized: Sized, head: int, **options: str) -> list[ReadPartition]:
     now = Now(StoreIdentity("a", 1), head)
-    return plan(sized, now, ReadOptions.of({"url": "sqlite:///data", **options}), 1, head)
+    return plan(cast("History", sized), now, ReadOptions.of({"url": "sqlite:///data", **options}), 1, head)
 
 
 @given(

@@ -17,6 +17,7 @@ from penstock.history.columns import TABLE
 from penstock.history.options import ReadOptions
 from penstock.history.source import History, StoredHistory, open_history
 from penstock.model import ANY, EventFilter, NewEvent, new_event
+from penstock.model.columns import columns_of
 from penstock.model.times import TICKS_MAX, stamp_of, ticks_of_datetime
 from penstock.sql import Session, open_session
 from penstock.sql.dataset import recorded_between
@@ -28,7 +29,6 @@ from penstock.sql.pushdown import (
     parse_filter,
     recorded_ticks,
 )
-from penstock.store import record
 from penstock.store.contract import Commit, Transaction
 from penstock.store.sqlite import SqliteStore
 from tests.spark.support import NOON, Written, fill
@@ -286,7 +286,7 @@ def test_recorded_times_are_found_in_a_few_looks(tmp_path: Path, monkeypatch: py
 
 def _fill_at(path: Path, *times: int) -> None:
     """Two events at each time."""
-    events = record.columns_of([new_event("A", b""), new_event("B", b"")])
+    events = columns_of([new_event("A", b""), new_event("B", b"")])
     now = [times[0]]
     with closing(SqliteStore(path, clock=lambda: now[0])) as store:
         for now[0] in times:

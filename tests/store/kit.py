@@ -5,8 +5,9 @@ from itertools import count
 
 from penstock.errors import PenstockError
 from penstock.model import ANY, Appended, Event, EventFilter, NewEvent, ProducerMark, stamp_of, ticks_of_unix_ns
-from penstock.store.contract import Commit, Operation, Outcome, ReadLimits, Result, Store, Transaction
-from penstock.store.record import columns_of
+from penstock.model.columns import columns_of
+from penstock.store import Store
+from penstock.store.contract import Commit, Operation, Outcome, ReadLimits, Result, Transaction
 
 _numbers = count(1)
 NS_PER_MS = 1_000_000

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from penstock.errors import InvalidRequest, LimitExceeded, StageLost, VersionConflict
 from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit, Winner
+from penstock.model.columns import columns_of
 from penstock.store import contract
 from penstock.store.contract import Placed
-from penstock.store.record import Record, columns_of
+from penstock.store.record import Record
 from penstock.store.stages import decode_keys, size_of
 
 

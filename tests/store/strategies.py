@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from penstock.model import TICKS_MAX, Event, EventFilter, NewEvent
-from penstock.store.record import columns_of, encode_commit
+from penstock.model.columns import columns_of
+from penstock.store.record import encode_commit
 
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 names = st.text(characters, min_size=1, max_size=12)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.store.record import Record
-from penstock.store.slices import cut
+from penstock.store.rewrites import cut
 from tests.store.strategies import runs, sealed_record
 
 

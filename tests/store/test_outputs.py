@@ -14,8 +14,6 @@ from penstock.store.outputs import (
     ROW_BYTES_MAX,
     ROW_BYTES_MIN,
     ROW_ITEMS_MIN,
-    Row,
-    Rows,
     chunk_in,
     chunks_of,
     count_items,
@@ -23,6 +21,7 @@ from penstock.store.outputs import (
     make_output_unit,
     output_job,
     pack_items,
+    rows_of,
     unpack_items,
 )
 from penstock.store.stages import check_unit, make_unit
@@ -35,14 +34,6 @@ lists = st.one_of(
         lambda item, times: [item] * times, st.binary(max_size=3), st.sampled_from([1000, 1500, CHUNK_ITEMS_MAX])
     ),
 )
-
-
-def rows_of(chunks: list[list[bytes]], skipped: int) -> list[Row]:
-    rows = Rows(skipped)
-    found = [row for chunk in chunks for row in rows.add(pack_items(chunk))]
-    found += rows.rest()
-    assert rows.items == sum(map(len, chunks))
-    return found
 
 
 @given(lists)
@@ -62,8 +53,7 @@ def test_rows_have_all_items_but_the_first_and_are_neither_small_nor_large(
 ) -> None:
     every = [item for chunk in chunks for item in chunk]
     skipped = data.draw(st.integers(0, len(every) + 1))
-    rows = rows_of(chunks, skipped)
-    found = [unpack_items(row.items.to_bytes(4, "little") + row.data) for row in rows]
+    found = [unpack_items(row) for row in rows_of(map(pack_items, chunks), skipped)]
     assert [item for row in found for item in row] == every[skipped:]
     for row in found:
         assert 1 <= len(row) <= CHUNK_ITEMS_MAX

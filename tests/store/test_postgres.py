@@ -16,6 +16,8 @@ from penstock.errors import (
     StorageFull,
 )
 from penstock.model import ANY, Allocation, EventFilter, ProducerMark
+from penstock.model.columns import columns_of
+from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
     Acknowledge,
@@ -31,12 +33,10 @@ from penstock.store.contract import (
     ReadLimits,
     Register,
     RequireLog,
-    Store,
     Transaction,
 )
 from penstock.store.postgres import PostgresReader, PostgresStore
 from penstock.store.postgres.connection import Target
-from penstock.store.record import columns_of
 from penstock.store.tables import consumers
 from tests.postgres import Postgres, Schemas
 from tests.store.contract import LookingContract, ReadingContract, RememberingContract, StoreContract

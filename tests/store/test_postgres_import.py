@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import InvalidRequest, PlaceRefused, StoreInUse, StoreUnfinished
 from penstock.model import EventFilter, SubscriptionInfo
-from penstock.store import open_import
+from penstock.store import Store, open_import
 from penstock.store.contract import (
     LOG_CONTEXT,
     AddIterator,
@@ -17,8 +17,6 @@ from penstock.store.contract import (
     HideStream,
     ReadLimits,
     Register,
-    Store,
-    StoreImport,
     Transaction,
 )
 from penstock.store.postgres import PostgresReader, PostgresStore
@@ -27,6 +25,7 @@ from penstock.store.record import Record
 from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.replacement import SqliteImport
+from penstock.store.tables.imports import StoreImport
 from tests.postgres import Schemas
 from tests.store.contract.keeping import furnish
 from tests.store.contract.transactions import picture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from penstock.store.contract import Store
+from penstock.store import Store
 from penstock.store.postgres import PostgresStore
 from tests.postgres import Schemas
 from tests.store.test_postgres import Alternating

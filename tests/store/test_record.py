@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import DamagedRecord, InvalidRequest
 from penstock.model import TICKS_MAX, EventFilter, NewEvent
+from penstock.model.columns import columns_of
 from penstock.store.arrow import SCHEMA, record_batch
-from penstock.store.record import Record, columns_of
+from penstock.store.record import Record
 from tests.store.kit import event, passes
 from tests.store.strategies import (
     Run,

@@ -12,11 +12,12 @@ from xxhash import xxh3_64_intdigest
 
 from penstock.errors import DamagedRecord
 from penstock.model import EventFilter, NewEvent
+from penstock.model.columns import columns_of
 from penstock.store.arrow import record_batch
 from penstock.store.erasure_filter import Hidden
-from penstock.store.record import HEADER, RUN, Record, columns_of, encode_commit
+from penstock.store.record import HEADER, RUN, Record, encode_commit
+from penstock.store.rewrites import erased
 from penstock.store.seals import merge
-from penstock.store.tombstones import erased
 from tests.store.kit import event
 from tests.store.strategies import Run, commit_record, sealed_record
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import LimitExceeded, NotAStore, StoreError, StoreInUse, StoreTooNew
 from penstock.model import Allocation, EventFilter
-from penstock.store import contract
+from penstock.store import Store, contract
 from penstock.store.contract import (
     LOG_CONTEXT,
     Acknowledge,
@@ -22,7 +22,6 @@ from penstock.store.contract import (
     Operation,
     Proposal,
     ReadLimits,
-    Store,
     Transaction,
     WriteOutput,
 )

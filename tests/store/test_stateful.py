@@ -12,6 +12,8 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 
 from penstock.errors import MarkSuperseded, PenstockError, StorageFull, VersionConflict
 from penstock.model import EventFilter, NewEvent, ProducerMark, StreamInfo, stamp_of
+from penstock.model.columns import columns_of
+from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
     Acknowledge,
@@ -43,11 +45,9 @@ from penstock.store.contract import (
     Seal,
     SetBookmark,
     SetDeadRule,
-    Store,
     Transaction,
     WriteOutput,
 )
-from penstock.store.record import columns_of
 from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteStore
 from tests.store.build_rules import BuildRules

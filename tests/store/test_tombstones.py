@@ -7,8 +7,8 @@ from penstock.model import Event
 from penstock.store.arrow import record_batch
 from penstock.store.erasure_filter import Hidden
 from penstock.store.record import Record
+from penstock.store.rewrites import erased
 from penstock.store.seals import merge
-from penstock.store.tombstones import erased
 from tests.store.kit import event, some
 from tests.store.strategies import Run, arrow_rows, commit_record, event_rows, runs, sealed_record, small_names
 

@@ -1,7 +1,8 @@
 """The client's side of Res01: what it asks is what the server understands, and what it reads is what was answered."""
 
+import struct
+from dataclasses import replace
 from typing import Final
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -52,7 +53,14 @@ def test_every_request_can_be_asked() -> None:
 
 def test_of_several_commands_for_a_request_the_client_takes_the_one_that_tells_most() -> None:
     others = {command.code for command in TEXT_COMMANDS.values()} - {command.code for command in OURS.values()}
-    assert others == {b"AC", b"QS", b"FE", b"SQ", b"AQ", b"RQ", b"GE", b"FW", b"SW", b"AW"}
+    assert others == {b"AC", b"AF", b"TX", b"QS", b"FE", b"SQ", b"AQ", b"RQ", b"GE", b"FW", b"SW", b"AW"}
+
+
+def in_columns(request: Request) -> Request:
+    """A request as a server gets it: the events of its commits are columns."""
+    if isinstance(request, model.Transact):
+        return replace(request, commits=tuple(replace(each, events=each.columns()) for each in request.commits))
+    return replace(request, events=request.columns()) if isinstance(request, Append) else request
 
 
 @every_kind
@@ -62,7 +70,7 @@ def test_the_server_understands_what_a_client_asks(kind: type[Request], data: st
     request = data.draw(REQUESTS[kind])
     message = message_of(request, REQUEST_ID)
     assert message == [b"PEN1", fields_of(request)[0], REQUEST_ID, *fields_of(request)[1:]]
-    assert decode([b"", *message]).requests == (request,)
+    assert decode([b"", *message]).requests == (in_columns(request),)
 
 
 @every_kind
@@ -159,10 +167,12 @@ def test_a_request_of_another_kind_is_said_by_name() -> None:
         fields_of(Dance())
 
 
-def test_ids_are_written_in_the_layout_of_the_protocol() -> None:
+def test_events_are_written_as_columns() -> None:
     fields = fields_of(Append("shop", "order-1", [NEW_EVENT], -1))
-    assert fields[:7] == [b"AF", b"", b"", b"shop", b"order-1", b"-1", b"1"]
-    assert fields[7] == UUID(bytes=NEW_EVENT.id).bytes_le
+    assert fields[:8] == [b"AB", b"", b"", b"shop", b"order-1", b"-1", b"1", b"1"]
+    kind, fixed, headers, body = fields[8:]
+    assert (kind.decode(), headers.decode() or None, body) == (NEW_EVENT.type, NEW_EVENT.headers, NEW_EVENT.body)
+    assert fixed == NEW_EVENT.id + struct.pack("<QHII", NEW_EVENT.stamp, 0, len(headers), len(body))
 
 
 # --- answers that are not what they should be -----------------------------------------------------------------

@@ -115,7 +115,7 @@ def test_the_errors_that_the_page_shows_are_so(title: str) -> None:
 def test_every_example_of_the_page_is_run() -> None:
     titles = {sample.title for sample in SAMPLES if not sample.is_legacy} | set(OTHERS)
     answers = {f"{sample.title} answer" for sample in SAMPLES} | {f"{title} answer" for title in OTHERS}
-    assert set(EXAMPLES) == titles | answers | set(MORE_ANSWERS) | {"HI", "PEN1 ER answer"}
+    assert set(EXAMPLES) == titles | answers | set(MORE_ANSWERS) | {"HI", "AB", "PEN1 ER answer"}
     assert len(BLOCK.findall(PAGE)) == PAGE.count("```frames") == len(EXAMPLES)
 
 
@@ -147,6 +147,12 @@ def test_a_hello_and_an_error_of_our_own_dialect_look_as_the_page_shows() -> Non
     (hello,) = EXAMPLES["HI"]
     assert hello == [b"", *message_of(Hello(1, "example"), b"1")]
     assert decode([b"", *message_of(GetStats(), b"1")]).answers([CONFLICT]) == EXAMPLES["PEN1 ER answer"]
+
+
+def test_a_commit_in_columns_looks_as_the_page_shows() -> None:
+    event = model.NewEvent(bytes(range(16)), 5250191779318622791, "OrderPlaced", None, b"{}")
+    (message,) = EXAMPLES["AB"]
+    assert message == [b"", *message_of(Append("shop", "order-1", (event,), model.ANY), b"1")]
 
 
 def test_every_code_is_in_the_table_of_codes() -> None:

@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 
 from penstock.errors import AnswerMalformed, LimitExceeded
 from penstock.model import Append, Reply, Request
-from penstock.model.requests import Repeat
+from penstock.model.requests import Repeat, Right, request
 from penstock.wire.res01 import commands
-from penstock.wire.res01.commands import CONTEXT, EXTENSIONS, FILTER, ORIGINAL, OURS, OWN_COMMANDS, TEXT_COMMANDS
+from penstock.wire.res01.commands import (
+    CONTEXT,
+    EXTENSIONS,
+    FILTER,
+    ORIGINAL,
+    OURS,
+    OWN_COMMANDS,
+    OWN_ONLY,
+    TEXT_COMMANDS,
+)
 from penstock.wire.res01.messages import decode, fields_of, reply_of
 from penstock.wire.res01.schema import LONG, SMALL_BYTES_MAX, Answer, Command
 from tests.wire.checks import few_examples
@@ -47,7 +56,7 @@ def test_what_a_command_writes_is_what_it_reads(command: Command, data: st.DataO
 
 def test_no_two_commands_have_the_same_code() -> None:
     assert len(TEXT_COMMANDS) == len(ORIGINAL) + len(EXTENSIONS)
-    assert len(OWN_COMMANDS) == len(TEXT_COMMANDS) + 1
+    assert len(OWN_COMMANDS) == len(TEXT_COMMANDS) + len(OWN_ONLY)
 
 
 @every_command
@@ -61,7 +70,7 @@ def test_a_message_that_is_heavier_than_its_command_allows_is_refused(command: C
 
 def test_the_commands_that_carry_events_or_output_have_no_limit_of_their_own() -> None:
     large = {command.name for command in OWN_COMMANDS.values() if command.bytes_max is None}
-    assert large == {"AC", "AF", "TX", "ML", "ZS", "ZP", "BO", "BI"}
+    assert large == {"AC", "AF", "AB", "TX", "TB", "ML", "ZS", "ZP", "BO", "BI"}
 
 
 # --- the example of CONTRIBUTING.md ---------------------------------------------------------------------------
@@ -76,6 +85,8 @@ def test_a_new_command_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         "Request": Request,
         "Reply": Reply,
         "Repeat": Repeat,
+        "Right": Right,
+        "request": request,
         "Final": Final,
         "Answer": Answer,
         "Command": Command,
@@ -89,13 +100,13 @@ def test_a_new_command_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         exec(f"# {part}", names)
         # As if `penstock.model` exported them.
         vars(names["model"]).update({name: made for name, made in names.items() if isinstance(made, type)})
-    command, request, reply = names["COUNT_STREAMS"], names["CountStreams"]("shop", "order-"), names["StreamCount"](7)
-    monkeypatch.setitem(OURS, type(request), command)
+    command, asked, reply = names["COUNT_STREAMS"], names["CountStreams"]("shop", "order-"), names["StreamCount"](7)
+    monkeypatch.setitem(OURS, type(asked), command)
     monkeypatch.setitem(commands.TEXT_COMMANDS, command.code, command)
     monkeypatch.setitem(commands.OWN_COMMANDS, command.code, command)
-    exchange = decode([b"", b"PEN1", command.code, b"1", *fields_of(request)[1:]])
-    assert exchange.requests == (request,)
+    exchange = decode([b"", b"PEN1", command.code, b"1", *fields_of(asked)[1:]])
+    assert exchange.requests == (asked,)
     (answer,) = exchange.answers([reply])
     assert answer == [b"", b"PEN1", b"1", b"NS", b"7"]
-    assert reply_of(request, answer[3:]) == reply
-    assert isinstance(reply_of(request, [b"NS", b"seven"]), AnswerMalformed)
+    assert reply_of(asked, answer[3:]) == reply
+    assert isinstance(reply_of(asked, [b"NS", b"seven"]), AnswerMalformed)

@@ -22,11 +22,12 @@ from penstock.backup.reader import Chosen, check, choose, read_history, read_sta
 from penstock.errors import StoreError
 from penstock.model import ticks_of_unix_ns
 from penstock.store import Store, open_replacement
-from penstock.store.contract import LOG_CONTEXT, Progressed, StoreIdentity, StoreImport, StoreState
+from penstock.store.contract import LOG_CONTEXT, Progressed, StoreIdentity, StoreState
 from penstock.store.erasure_filter import Hidden, visible
 from penstock.store.record import Record
 from penstock.store.replacement import Replaced
-from penstock.store.slices import cut
+from penstock.store.rewrites import cut
+from penstock.store.tables.imports import StoreImport
 
 FINDINGS_SHOWN_MAX: Final = 3
 EVERYWHERE: Final = (1 << 63) - 1
@@ -52,7 +53,6 @@ class Restored(NamedTuple):
 def restore_backup(
     place: Place, url: str, stage: Stage, *, number: int | None = None, replace: bool = False
 ) -> Restored:
-    """Restore a backup, by default the newest, to the store at a URL."""
     target = open_replacement(url, replace=replace)
     with system_errors(target.shown):
         target.look()
@@ -132,13 +132,10 @@ class LedgerEntry(NamedTuple):
 
     @property
     def key(self) -> Row:
-        """Identifies the entry across ledgers."""
         return (self.context, self.stream, self.ranges, self.timeline, self.requested)
 
 
 class Ledger(NamedTuple):
-    """Entries, and the timelines of their store."""
-
     timelines: Sequence[Timeline]
     entries: Sequence[LedgerEntry]
 

@@ -18,7 +18,8 @@ from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreUnfinished
 from penstock.files import parsed
 from penstock.model.chunks import chunked
 from penstock.store import Store, hold_store, is_same_place, open_import, open_reader, shown_place
-from penstock.store.contract import STATE_TABLES, Progressed, StoreIdentity, StoreImport, StoreState
+from penstock.store.contract import STATE_TABLES, Progressed, StoreIdentity, StoreState
+from penstock.store.tables.imports import StoreImport
 
 CHUNK_BYTES_MAX: Final = 8 << 20
 """Bytes of records in one transaction. A larger record gets a larger transaction."""
@@ -69,7 +70,6 @@ class _Note(NamedTuple):
 
 
 def _fill(source: Store, state: StoreState, target: str, stage: Stage) -> int:
-    """Copy the missing records, and return the number of their events."""
     if _is_filled(target, state):
         return 0
     with closing(open_import(target)) as filling, stage("copying") as progressed:

@@ -22,8 +22,6 @@ Written = Callable[[int, Appended], object]
 
 WINDOW_BYTES_MAX: Final = 16 << 20
 """Bytes of events in flight at once. A larger commit goes alone."""
-EVENT_BYTES: Final = 100
-"""Bytes that an event counts for in addition to its body."""
 UNSENT: Final = -1
 """Instead of a number of losses: one of the commits in the window could not be sent."""
 
@@ -100,7 +98,7 @@ class BulkAppend:
             request = append_of(*commit)
         except (PenstockError, TypeError) as error:
             raise await self._failure(number, error) from error
-        size = EVENT_BYTES * len(request.events) + sum([len(event.body) for event in request.events])
+        size = request.columns().size
         while self._window and (
             len(self._window) >= self._in_flight
             or self._window_bytes + size > WINDOW_BYTES_MAX

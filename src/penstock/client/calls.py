@@ -33,6 +33,7 @@ from penstock.errors import (
     VersionConflict,
 )
 from penstock.model import ANY, Append, Appended, NewEvent, ProducerMark, Repeat, ReplayQueue, Reply, Request, Transact
+from penstock.model.columns import columns_of
 from penstock.tracing import traced
 
 PAUSE_S_MIN: Final = 0.01
@@ -320,7 +321,8 @@ def append_of(context: str, stream: str, events: Sequence[NewEvent], expected: i
     if type(expected) is not int:
         raise InvalidRequest("expected", f"is {expected!r}; it must be a number, NEW or ANY")
     # A program that has not imported OpenTelemetry is in no span.
-    return Append(context, stream, traced(found) if "opentelemetry.trace" in sys.modules else found, expected)
+    columns = columns_of(traced(found) if "opentelemetry.trace" in sys.modules else found)
+    return Append(context, stream, columns, expected)
 
 
 def _is_sound(number: object, stamp: object, kind: object, headers: object, body: object) -> bool:

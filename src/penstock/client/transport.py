@@ -38,7 +38,7 @@ Answer = asyncio.Future[Reply]
 
 CONNECT_S_MAX: Final = 10.0
 """How long one attempt to connect may take. Another one follows while the call has time left."""
-SMALL: Final = frozenset((b"AF", b"TX"))
+SMALL: Final = frozenset((b"AB", b"TB"))
 """Commands whose answers always fit into frames, whatever the store holds."""
 MESSAGE_BYTES_MAX: Final = 64 << 20
 """Bytes of one request: what a server accepts by default."""

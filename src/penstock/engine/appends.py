@@ -40,6 +40,7 @@ from penstock.model import (
     now_ticks,
     stamp_of,
 )
+from penstock.model.columns import NO_COLUMNS, Columns, columns_of_bodies
 from penstock.settings import Settings
 from penstock.store.contract import (
     LOG_CONTEXT,
@@ -50,10 +51,8 @@ from penstock.store.contract import (
     Operation,
     Outcome,
     RequireLog,
-    Result,
     Transaction,
 )
-from penstock.store.record import NO_COLUMNS, columns_of, columns_of_bodies
 from penstock.wire.remits.cbor import first_invalid, plainly_valid
 
 log = logging.getLogger(__name__)
@@ -67,9 +66,6 @@ CHECKED_BYTES_MAX: Final = 256 * 1024
 DONE: Final = Done()
 
 OnReply = Callable[[Reply | PenstockError], None]
-
-
-# --- messages of logs -----------------------------------------------------------------------------------------
 
 
 class _Turn(NamedTuple):
@@ -96,10 +92,7 @@ class Checks:
         return [turn.checked for line in self._lines.values() for turn in line]
 
     def enter(self, name: str, messages: Sequence[bytes], write: Callable[[], None], answer: OnReply) -> None:
-        """Write messages to a log if they are CBOR, after those that came before: now, or when they are checked.
-
-        `answer` gets what `write` or the check raises later.
-        """
+        """Write messages that are CBOR after earlier ones, now or once checked; `answer` gets what is raised later."""
         plain = is_plain(messages)
         if plain and name not in self._lines:
             return write()
@@ -119,12 +112,9 @@ class Checks:
         checked.add_done_callback(lambda _: self._write_checked(name))
         return None
 
-    async def check(self, appends: Sequence[Append]) -> None:
-        """Raise NotCbor, or LogNotFound, if some of a transaction's appends cannot go into their logs.
-
-        They have no place in any line: nothing says when a transaction is written.
-        """
-        parcels = [(append.stream, bodies_of(append)) for append in appends if append.context == LOG_CONTEXT]
+    async def check(self, commits: Sequence[Commit]) -> None:
+        """Raise NotCbor or LogNotFound if a transaction's commits cannot go into their logs. It waits in no line."""
+        parcels = [(commit.stream, bodies_of(commit.columns)) for commit in commits if commit.context == LOG_CONTEXT]
         if not is_plain([message for _, messages in parcels for message in messages]):
             for name, messages in parcels:
                 await self._context.pool.run(jobs.check_messages, name, messages)
@@ -156,15 +146,12 @@ def is_plain(messages: Sequence[bytes]) -> bool:
     return size <= CHECKED_BYTES_MAX and plainly_valid(messages)
 
 
-def bodies_of(request: Append) -> list[bytes]:
+def bodies_of(columns: Columns) -> list[bytes]:
     """The messages of an append to a log; NotCbor if an event has another type."""
-    for index, event in enumerate(request.events):
-        if event.type != MESSAGE_TYPE:
-            raise NotCbor(index, f"its type is '{event.type}', and a log has events of type '{MESSAGE_TYPE}' only")
-    return [bytes(event.body) for event in request.events]
-
-
-# --- appends and transactions ---------------------------------------------------------------------------------
+    for index, code in enumerate(columns.numbers()[1]):
+        if (kind := columns.types[code].decode()) != MESSAGE_TYPE:
+            raise NotCbor(index, f"its type is '{kind}', and a log has events of type '{MESSAGE_TYPE}' only")
+    return columns.split_bodies()
 
 
 class AppendRequests:
@@ -201,7 +188,7 @@ class AppendRequests:
         write = partial(self._context.writer.submit, transaction, commit.columns.size, written)
         if is_checked:
             return write()
-        return self._checks.enter(request.stream, bodies_of(request), write, answer)
+        return self._checks.enter(request.stream, bodies_of(commit.columns), write, answer)
 
     async def transact(self, request: Transact) -> Transacted:
         """Several commits with acknowledgements and progress: all or nothing."""
@@ -216,7 +203,7 @@ class AppendRequests:
         async with AsyncExitStack() as progressing:
             try:
                 commits = [self._commit(commit) for commit in request.commits]
-                await self._checks.check(request.commits)
+                await self._checks.check(commits)
                 receipts = [await self._queues.receipt(receipt) for receipt in request.acknowledge]
                 steps = self._subscriptions.progressing(request.progress)
                 progress = await progressing.enter_async_context(steps)
@@ -230,13 +217,12 @@ class AppendRequests:
 
     def _commit(self, request: Append) -> Commit:
         settings = self._context.settings
-        if len(request.events) > settings.commit_events_max:
-            raise LimitExceeded("commit_events_max", len(request.events), settings.commit_events_max)
         commit = _whole(request)
-        size = commit.columns.size
-        if size > settings.event_bytes_max or size > settings.commit_bytes_max:
-            sizes = (len(e.body) + len((e.headers or "").encode()) + len(e.type.encode()) for e in request.events)
-            check_sizes(settings, size, sizes)
+        columns = commit.columns
+        if columns.length > settings.commit_events_max:
+            raise LimitExceeded("commit_events_max", columns.length, settings.commit_events_max)
+        if columns.size > settings.event_bytes_max or columns.size > settings.commit_bytes_max:
+            check_sizes(settings, columns.size, columns.sizes())
         return commit
 
 
@@ -249,7 +235,7 @@ def check_sizes(settings: Settings, total: int, sizes: Iterable[int]) -> None:
 
 
 def _whole(request: Append) -> Commit:
-    return Commit(request.context, request.stream, request.expected, columns_of(request.events))
+    return Commit(request.context, request.stream, request.expected, request.columns())
 
 
 def _outline(request: Append) -> Commit:
@@ -260,9 +246,6 @@ def _outline(request: Append) -> Commit:
 def _operations(commit: Commit) -> tuple[Operation, ...]:
     """A commit; one to a log requires the log to exist."""
     return (commit,) if commit.context != LOG_CONTEXT else (RequireLog(commit.stream), commit)
-
-
-# --- logs -----------------------------------------------------------------------------------------------------
 
 
 class LogRequests:
@@ -296,16 +279,16 @@ class LogRequests:
 
     async def create(self, request: CreateLog) -> Done:
         check_names(log=request.log)
-        await self._context.write(Transaction((AddLog(request.log),)))
+        await self._context.apply(AddLog(request.log))
         return DONE
 
     async def drop(self, request: DropLog) -> Done:
         """Delete a log and its iterators, if it exists."""
 
-        def gone(results: list[Result]) -> None:
-            if results == [True]:
+        def gone(is_gone: bool) -> None:
+            if is_gone:
                 self._iterators.remove_over(Over.LOG, request.log)
                 self._eraser.wake()
 
-        await self._context.write(Transaction((DeleteLog(request.log, request.created),)), written=gone)
+        await self._context.apply(DeleteLog(request.log, request.created), written=gone)
         return DONE

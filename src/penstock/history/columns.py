@@ -148,7 +148,6 @@ def batch_of(events: Sequence[Event], columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def between(batch: pa.RecordBatch, since: int | None, until: int | None) -> pa.RecordBatch:
-    """The events whose time is at or after one, and before another."""
     if since is not None:
         batch = batch.filter(pc.greater_equal(batch["ticks"], since))
     return batch if until is None else batch.filter(pc.less(batch["ticks"], until))

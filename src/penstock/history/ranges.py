@@ -22,7 +22,7 @@ from penstock.history.source import History, Now, check_identity, open_history
 from penstock.model import EventFilter
 from penstock.store.arrow import record_batch
 from penstock.store.contract import StoreIdentity
-from penstock.store.record import EventRange, Record
+from penstock.store.record import Record
 from penstock.store.seals import SEALED_EVENTS
 from penstock.store.selective_decode import Picker
 
@@ -71,7 +71,6 @@ def first_wanted(history: History, options: ReadOptions, first: int, head: int) 
 
 
 def _count(history: History, now: Now, options: ReadOptions, total: int) -> int:
-    """How many ranges there should be for so many positions."""
     if total <= SEALED_EVENTS:
         return 1
     size = history.all_bytes()
@@ -137,4 +136,4 @@ def _are_few(records: list[Record], wanted: EventFilter) -> bool:
     if wanted.is_open or record.run_count == 1:
         return False
     with record.sound():
-        return FEW_PART * len(Picker(record).wanted(wanted, EventRange()).offsets) < record.count
+        return FEW_PART * len(Picker(record).wanted(wanted, record.position, record.last).offsets) < record.count

@@ -8,8 +8,9 @@ from penstock.client.calls import Calls
 from penstock.client.reader import HistoryRange, record_pages
 from penstock.client.sync import Portal, iterate
 from penstock.client.transport import transport_to
-from penstock.history.source import Now
+from penstock.history.source import History, Now
 from penstock.model import (
+    ContextInfo,
     ContextPage,
     EventFilter,
     EventPage,
@@ -26,9 +27,7 @@ from penstock.store.record import Record
 SAMPLE_EVENTS: Final = 8
 
 
-class RemoteHistory:
-    """A store, read through its server."""
-
+class RemoteHistory(History):
     def __init__(self, url: str) -> None:
         self._calls = Calls(transport_to(url), TIMEOUT_S, retries=True)
         self._portal = Portal()
@@ -49,17 +48,8 @@ class RemoteHistory:
         page = self._portal.run(self._calls.ask(ReadAll(position, limit=SAMPLE_EVENTS), EventPage))
         return sum(len(event.body) + len(event.headers or "") for event in page.events) // max(len(page.events), 1)
 
-    def context_bytes(self, context: str) -> int:
-        after = context[:-1]
-        while True:
-            page = self._portal.run(self._calls.ask(ListContexts(after), ContextPage))
-            found = page.contexts
-            for info in found:
-                if info.name == context:
-                    return info.bytes
-            if page.end or not found or found[-1].name > context:
-                return 0
-            after = found[-1].name
+    def _contexts(self, after: str) -> list[ContextInfo]:
+        return self._portal.run(self._calls.ask(ListContexts(after), ContextPage)).contexts
 
     def position_of(self, context: str, ticks: int) -> int | None:
         return self._portal.run(self._calls.ask(FindPosition(context, "", ticks), Found)).position

@@ -1,16 +1,17 @@
 """Where a history is read from: a store itself, or a server.
 
-A store is read in steps, each in a short snapshot, so that a long read never delays writers. Records
-come as they are stored; the reader filters them.
+A store is read in steps, each in a short snapshot, so that a long read never delays writers. Records come as they are
+stored; the reader filters them.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.errors import StorageFailure, StoreChanged
-from penstock.model import EventFilter
+from penstock.model import ContextInfo, EventFilter
 from penstock.store import open_reader
 from penstock.store.contract import ReadLimits, StoreIdentity
 from penstock.store.record import Dedupe, Record
@@ -38,27 +39,44 @@ class Now(NamedTuple):
     head: int
 
 
-class History(Protocol):
+class History(ABC):
+    @abstractmethod
     def now(self) -> Now:
         """Cheap, as readers ask often."""
 
+    @abstractmethod
     def all_bytes(self) -> int: ...
 
+    @abstractmethod
     def event_bytes(self, position: int) -> int:
         """About how many bytes each event takes from a position on."""
 
     def context_bytes(self, context: str) -> int:
         """The bytes of a context's events; 0 if there is no such context."""
+        after = context[:-1]
+        while (found := self._contexts(after)) and after <= context:
+            for info in found:
+                if info.name == context:
+                    return info.bytes
+            after = found[-1].name
+        return 0
 
+    @abstractmethod
+    def _contexts(self, after: str) -> list[ContextInfo]:
+        """The next contexts by name; none after the last."""
+
+    @abstractmethod
     def position_of(self, context: str, ticks: int) -> int | None:
         """The first position of a context whose event time is at or after a time, if there is one."""
 
+    @abstractmethod
     def records(self, wanted: EventFilter, position: int, end: int) -> Iterator[list[Record]]:
         """Records that may hold wanted events, from the one that holds `position` on.
 
         All that begin before `end`; there may be more. No position comes twice, also if records are merged meanwhile.
         """
 
+    @abstractmethod
     def close(self) -> None: ...
 
 
@@ -81,7 +99,7 @@ def _name_of(identity: StoreIdentity) -> str:
     return f"timeline {identity.timeline} of store {identity.id}"
 
 
-class StoredHistory:
+class StoredHistory(History):
     def __init__(self, url: str) -> None:
         self._is_local = url.startswith(LOCAL)
         self._store = self._retried(partial(open_reader, url), OPENING_S_MAX)
@@ -96,16 +114,8 @@ class StoredHistory:
         records = self._retried(partial(self._store.read_records, position, EventFilter(), ReadLimits(1, 1))).records
         return len(records[0].data) // records[0].count if records else 0
 
-    def context_bytes(self, context: str) -> int:
-        after = context[:-1]
-        while found := self._retried(partial(self._store.contexts, after, CONTEXTS_PER_QUERY)):
-            for info in found:
-                if info.name == context:
-                    return info.bytes
-            after = found[-1].name
-            if after > context:
-                return 0
-        return 0
+    def _contexts(self, after: str) -> list[ContextInfo]:
+        return self._retried(partial(self._store.contexts, after, CONTEXTS_PER_QUERY))
 
     def position_of(self, context: str, ticks: int) -> int | None:
         limits, start = ReadLimits(STEP_EVENTS_MAX, STEP_BYTES_MAX), 1

@@ -37,10 +37,11 @@ from penstock.model.events import random_ids
 from penstock.model.times import KIND_UTC, TICKS_PER_US, UNIX_EPOCH_TICKS, stamp_of
 from penstock.store import Store, open_replacement
 from penstock.store.concat import RecordColumns
-from penstock.store.contract import LOG_CONTEXT, STATE_TABLES, Progressed, StoreIdentity, StoreImport, StoreState
+from penstock.store.contract import LOG_CONTEXT, STATE_TABLES, Progressed, StoreIdentity, StoreState
 from penstock.store.record import Record
 from penstock.store.seals import SEALED_BYTES_MAX, SEALED_EVENTS
 from penstock.store.selective_decode import RUN_TYPE
+from penstock.store.tables.imports import StoreImport
 
 _KIND: Final = np.uint64(stamp_of(0, KIND_UTC))
 _TOMBSTONE: Final = b""

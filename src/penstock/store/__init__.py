@@ -1,6 +1,6 @@
 """The store: one contract, several backends, found by URL."""
 
-from penstock.store.contract import Store, StoreImport
+from penstock.store.tables.store import Store
 from penstock.store.urls import (
     hold_store,
     is_same_place,
@@ -14,7 +14,6 @@ from penstock.store.urls import (
 
 __all__ = [
     "Store",
-    "StoreImport",
     "hold_store",
     "is_same_place",
     "open_import",

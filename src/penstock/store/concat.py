@@ -4,6 +4,7 @@ Arrow batches, seals, slices and tombstones are made from them. The loop here is
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -88,27 +89,20 @@ class Concat:
         self.bodies: Any = b"".join([data[at.bodies :] for data, at in zip(datas, ats, strict=True)])
 
     def _join(self) -> None:
-        parts = []
+        parts: Any = []
         for record in self.records:
-            runs, ids, stamps, types, header_lengths, body_lengths, lengths, _, headers, bodies = record.at
             data = memoryview(record.data)
-            parts.append(
-                (
-                    *(data[: HEADER.size], data[runs:ids], data[ids:stamps], data[stamps:types]),
-                    *(data[types:header_lengths], data[header_lengths:body_lengths], data[body_lengths:lengths]),
-                    *(data[headers:bodies], data[bodies:]),
-                )
-            )
+            parts.append([data[start:end] for start, end in pairwise((0, *record.at, len(data)))])
         # The columns of a single record are used where they are.
         columns: Any = parts[0] if len(parts) == 1 else [b"".join(column) for column in zip(*parts, strict=True)]
-        self.heads = np.frombuffer(columns[0], HEADER_TYPE)
-        self.runs = np.frombuffer(columns[1], RUN_TYPE)
-        self.ids = np.frombuffer(columns[2], "V16")
-        self.stamps = np.frombuffer(columns[3], "<u8")
-        self.own_codes = np.frombuffer(columns[4], "<u2")
-        self.header_lengths = np.frombuffer(columns[5], "<u4")
-        self.body_lengths = np.frombuffer(columns[6], "<u4")
-        self.headers, self.bodies = columns[7:]
+        heads, runs, ids, stamps, codes, header_lengths, body_lengths, _, _, self.headers, self.bodies = columns
+        self.heads = np.frombuffer(heads, HEADER_TYPE)
+        self.runs = np.frombuffer(runs, RUN_TYPE)
+        self.ids = np.frombuffer(ids, "V16")
+        self.stamps = np.frombuffer(stamps, "<u8")
+        self.own_codes = np.frombuffer(codes, "<u2")
+        self.header_lengths = np.frombuffer(header_lengths, "<u4")
+        self.body_lengths = np.frombuffer(body_lengths, "<u4")
 
     def _check(self) -> None:
         """A checksum proves that a record is unchanged, not that its writer was right."""

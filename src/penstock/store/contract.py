@@ -1,37 +1,27 @@
-"""The contract of every store: synchronous, with one test suite and several backends.
+"""The words of the store's contract: operations and their results, limits, and notices between servers.
 
-A store object belongs to one thread. All changes go through `write`, which takes a batch of transactions. Each
-transaction is all or nothing and succeeds or fails alone; the batch is one commit of the database with one fsync. A
-transaction that fails (a conflict, a lost allocation) gets its error and does not affect the others. If the database
-itself fails, `write` raises, and after `recover` the store holds either the whole batch or nothing of it.
-
-Operations carry positions from an earlier read. The store compares them with the present state inside the transaction,
-so several writers can share one store.
+`penstock.store.tables.store.Store` takes the operations.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
-from penstock.errors import NotDurable, PenstockError
+from penstock.errors import PenstockError
 from penstock.model import (
     Allocation,
     Appended,
-    ContextInfo,
     Event,
-    EventFilter,
     Installed,
     ProducerMark,
     Published,
-    QueueInfo,
     StagedUnit,
-    StoreStats,
-    StreamInfo,
     SubscriptionInfo,
     Winner,
 )
-from penstock.store.record import Columns, Record
+from penstock.model.columns import Columns
+from penstock.store.record import Record
 
 LOG_CONTEXT: Final = "remits"
 """Logs are streams of this context."""
@@ -648,210 +638,3 @@ class Listener(ABC):
 
 Progressed = Callable[[int, int], None]
 """Takes done and total while a long job runs."""
-
-
-class Store(ABC):
-    """A history and its state."""
-
-    batch_times: BatchTimes
-    """Times of the last `write`; before the first one, the clock at opening, and the last recorded time."""
-
-    # -- writing
-
-    @abstractmethod
-    def write(self, transactions: Sequence[Transaction]) -> list[Outcome]:
-        """Carry out a batch; see the module. Raises StorageFailure or StorageFull if nothing was done.
-
-        While there is a `refusal`, each transaction fails with it, unless the store recognises the transaction.
-        """
-
-    @abstractmethod
-    def recover(self) -> None:
-        """After a failed write: return to the state on disk. Raises until the database works again.
-
-        If it raises NotDurable, `write` still recognises what was written before.
-        """
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    def listener(self) -> Listener | None:
-        """A listener for other servers of this store; None if only one can write it. Any thread may call this."""
-        return None
-
-    # -- the history
-
-    @abstractmethod
-    def identity(self) -> StoreIdentity: ...
-
-    @abstractmethod
-    def now(self) -> int:
-        """The store's clock in ticks. Recorded times follow it, but never go backwards."""
-
-    @abstractmethod
-    def head(self) -> int:
-        """The last position; 0 in an empty store."""
-
-    @abstractmethod
-    def stream_head(self, context: str, stream: str) -> int:
-        """A stream's last sequence; 0 if there is no such stream."""
-
-    @abstractmethod
-    def read_stream(
-        self, context: str, stream: str, first: int, last: int | None, limits: ReadLimits, backward: bool = False
-    ) -> Page:
-        """Events of a stream from sequence `first` up to `last`, or down to it. First 0 backward: from the end."""
-
-    @abstractmethod
-    def read_all(self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None = None) -> Page:
-        """Events that pass a filter from a position on, up to and including `end`."""
-
-    @abstractmethod
-    def read_records(
-        self, position: int, wanted: EventFilter, limits: ReadLimits, *, checked: bool = True
-    ) -> RecordPage:
-        """Records that may hold events of a filter; the first may begin before `position`.
-
-        Without `checked` their checksums are not: the caller passes them on to a reader who does it.
-        """
-
-    @abstractmethod
-    def find_position(self, wanted: EventFilter, ticks: int, limits: ReadLimits, start: int = 1) -> Search:
-        """The first event of a context and prefix whose time is at or after `ticks`; searched from `start` on."""
-
-    @abstractmethod
-    def contexts(self, after: str, limit: int) -> list[ContextInfo]: ...
-
-    @abstractmethod
-    def streams(self, context: str, prefix: str, after: str, limit: int) -> list[StreamInfo]: ...
-
-    # -- subscriptions and queues
-
-    @abstractmethod
-    def subscription(self, number: int) -> SubscriptionInfo | None: ...
-
-    @abstractmethod
-    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None: ...
-
-    @abstractmethod
-    def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]: ...
-
-    @abstractmethod
-    def find_queues(self, name: str, context: str | None = None) -> list[QueueState]:
-        """Queues of a name, of one context or of all."""
-
-    @abstractmethod
-    def queues(self, after: int, limit: int) -> list[QueueInfo]: ...
-
-    @abstractmethod
-    def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]: ...
-
-    @abstractmethod
-    def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
-        """The allocation that the queue would hand out again: the subscriber's live one, else the oldest expired one.
-
-        Dead letters do not count, nor does the allocation at `except_first`, which is about to be acknowledged.
-        """
-
-    @abstractmethod
-    def dead_letters(self, queue: int, after: int, limit: int) -> list[Allocation]:
-        """Allocations of a queue that expired too often, by marker, after one."""
-
-    @abstractmethod
-    def next_expiry(self, queue: int, after: int) -> int | None:
-        """When the next allocation of a queue expires after a time (ticks), if one does."""
-
-    @abstractmethod
-    def shared_allocations(self, queue: int, first: int, last: int, limit: int) -> list[Allocation]:
-        """Allocations of a queue, by marker, that share a position with a range."""
-
-    @abstractmethod
-    def waiting(self, queue: int) -> tuple[int, int]:
-        """How many expired allocations the next consumers of a queue get before anything new, and their events."""
-
-    # -- logs and iterators
-
-    @abstractmethod
-    def log(self, name: str) -> LogInfo | None: ...
-
-    @abstractmethod
-    def logs(self, after: str, limit: int) -> list[LogInfo]: ...
-
-    @abstractmethod
-    def iterator(self, name: str) -> IteratorState | None: ...
-
-    @abstractmethod
-    def iterators(self, log: str | None, after: str, limit: int) -> list[IteratorState]:
-        """Iterators of a log, or of all, by name, after one; without their functions and accumulators."""
-
-    @abstractmethod
-    def output_count(self, number: int) -> int | None:
-        """How many items the output of an iterator has, by its id; None if it is gone."""
-
-    @abstractmethod
-    def open_erasures(self) -> int:
-        """How many erasures are not finished; see `Erase`."""
-
-    @abstractmethod
-    def read_output(self, iterator: int, ordinal: int, limits: ReadLimits) -> list[bytes]: ...
-
-    # -- looking after it
-
-    @abstractmethod
-    def sealed(self) -> int:
-        """The mark: all records before this position are sealed."""
-
-    @abstractmethod
-    def unsealed(self) -> Unsealed | None:
-        """The next records to be sealed, from the mark on; None if none are closed yet."""
-
-    @abstractmethod
-    def erasures(self, after: int, limit: int) -> list[Erasure]: ...
-
-    @abstractmethod
-    def state(self) -> StoreState:
-        """Everything except the records, at one moment."""
-
-    @abstractmethod
-    def free_bytes(self) -> int | None:
-        """Free space where the store's files grow; None if unknown. Any thread may call this."""
-
-    def refusal(self) -> NotDurable | None:
-        """Why the store refuses writes, if it could lose acknowledged commits."""
-        return None
-
-    @abstractmethod
-    def stats(self) -> StoreStats: ...
-
-    @abstractmethod
-    def verify(self, progressed: Progressed) -> Iterator[Finding]:
-        """Check everything, record by record; yields the faults."""
-
-
-class StoreImport(ABC):
-    """A new store that is being filled with the records and the state of another. It opens only after `finish`.
-
-    An interrupted import goes on where it was.
-    """
-
-    @abstractmethod
-    def begin(self, source: str) -> str:
-        """Store a note about the source before the first `add`; answers the earlier note of an interrupted import.
-
-        The caller decides about the note, and whether to go on. An import that began without a note answers "".
-        """
-
-    @abstractmethod
-    def head(self) -> int:
-        """The last position that is in and safe; 0 at first."""
-
-    @abstractmethod
-    def add(self, records: Sequence[Record]) -> None:
-        """Add the next records, which begin right after `head`. They are safe when this returns."""
-
-    @abstractmethod
-    def finish(self, state: StoreState) -> None:
-        """Complete the store with this identity, state and timelines. Its server builds the outputs of iterators."""
-
-    @abstractmethod
-    def close(self) -> None: ...

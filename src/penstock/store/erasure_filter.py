@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from penstock.store.record import Record
-from penstock.store.tables.queries import Queries, Statements
+from penstock.store.tables.database import Database
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -35,7 +35,7 @@ class Hidden(NamedTuple):
 def visible(record: Record, hidden: Hidden) -> Record:
     """A record with tombstones in place of hidden events; the record itself if it has none."""
     # It needs NumPy, and most stores have nothing erased.
-    from penstock.store.tombstones import erased  # noqa: PLC0415
+    from penstock.store.rewrites import erased  # noqa: PLC0415
 
     return erased(record, hidden)
 
@@ -53,24 +53,24 @@ def after(ranges: Ranges, done: int) -> Ranges:
     return ranges[bisect_left(ranges, done + 1, key=itemgetter(1)) :]
 
 
-def add_entry(db: Statements, now: int, **entry: Any) -> None:
+def add_entry(db: Database, now: int, **entry: Any) -> None:
     """Add an entry to the ledger: for a context and stream, for an iterator, or for ranges of positions."""
     whole = {"context": None, "stream": None, "iterator_id": None, "ranges": None, "done": 0, "events": 0, **entry}
     db.later("add_erasure", {**whole, "requested": now})
 
 
-def hidden_in(db: Queries, context: str | None) -> Hidden:
+def hidden_in(db: Database, context: str | None) -> Hidden:
     """The hidden events of a context, or of all contexts."""
     streams = {(context, stream): last for context, stream, last in db.rows("hidden", {"context": context})}
     return Hidden(streams, _hidden_ranges(db))
 
 
-def hidden_in_stream(db: Queries, context: str, stream: str) -> Hidden:
+def hidden_in_stream(db: Database, context: str, stream: str) -> Hidden:
     last = db.value("hidden_of_stream", {"context": context, "stream": stream})
     return Hidden({} if last is None else {(context, stream): last}, _hidden_ranges(db))
 
 
-def _hidden_ranges(db: Queries) -> Ranges:
+def _hidden_ranges(db: Database) -> Ranges:
     found = [(unpack_ranges(data), done) for done, data in db.rows("hidden_ranges")]
     if len(found) == 1:
         return after(*found[0])

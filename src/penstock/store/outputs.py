@@ -1,17 +1,17 @@
 """Output of iterators that other processes compute: chunks of items, and the units in which they are staged.
 
 A chunk is the number of its items, their lengths (u32 each, little-endian), and the items one after the other. A row of
-stored output is the same without the number. All chunks of an iterator are staged as one job. Its name begins with
-`RESERVED_JOBS`, which clients cannot use. The store drops the job with the iterator, because its messages may be about
-to be erased.
+stored output is the same with the number in a column of its own. All chunks of an iterator are staged as one job. Its
+name begins with `RESERVED_JOBS`, which clients cannot use. The store drops the job with the iterator, because its
+messages may be about to be erased.
 """
 
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from struct import pack, unpack_from
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.errors import DamagedRecord, InvalidRequest
 from penstock.model import StagedUnit, check_job, new_event
@@ -30,7 +30,7 @@ OUTPUT_JOBS: Final = f"{RESERVED_JOBS}output:"
 """How the job of an iterator's output begins; its id follows."""
 _OUTPUT_JOB: Final = re.compile(f"{OUTPUT_JOBS}([1-9][0-9]{{0,17}})")
 _PLACE: Final = ("penstock", "output")
-_COUNT_BYTES: Final = 4
+COUNT_BYTES: Final = 4
 
 
 def pack_items(items: Sequence[bytes]) -> bytes:
@@ -54,10 +54,10 @@ def _lengths(chunk: bytes) -> tuple[int, ...]:
         (count,) = unpack_from("<I", chunk)
         if count > CHUNK_ITEMS_MAX:
             raise InvalidRequest("chunk", f"has {count} items; at most {CHUNK_ITEMS_MAX} are allowed")
-        lengths = unpack_from(f"<{count}I", chunk, _COUNT_BYTES)
+        lengths = unpack_from(f"<{count}I", chunk, COUNT_BYTES)
     except struct.error:
         raise InvalidRequest("chunk", f"is cut off: it has {len(chunk)} bytes") from None
-    if _COUNT_BYTES * (1 + count) + sum(lengths) != len(chunk):
+    if COUNT_BYTES * (1 + count) + sum(lengths) != len(chunk):
         raise InvalidRequest("chunk", f"has {len(chunk)} bytes, where its items do not end")
     return lengths
 
@@ -102,48 +102,26 @@ def chunk_in(data: bytes) -> bytes:
     return event.body
 
 
-class Row(NamedTuple):
-    """A row of kept output: how many items it has, and these after their lengths."""
+def rows_of(chunks: Iterable[bytes], skipped: int) -> Iterator[bytes]:
+    """The chunks that become rows of output: without the first `skipped` items, neither small nor large."""
+    for is_row, group in groupby(_without(chunks, skipped), _is_row):
+        if is_row:
+            yield from group
+        else:
+            yield from chunks_of(item for chunk in group for item in unpack_items(chunk))
 
-    items: int
-    data: bytes
+
+def _without(chunks: Iterable[bytes], skipped: int) -> Iterator[bytes]:
+    for chunk in chunks:
+        count = count_items(chunk)
+        if skipped <= 0:
+            yield chunk
+        elif count > skipped:
+            yield pack_items(unpack_items(chunk)[skipped:])
+        skipped -= count
 
 
-class Rows:
-    """Chunks one after the other as rows of output, without the first `skipped` items."""
-
-    def __init__(self, skipped: int) -> None:
-        self.items = 0
-        """How many items there were, with the skipped ones."""
-        self._skipped = skipped
-        self._held: list[bytes] = []
-        self._size = 0
-
-    def of(self, chunks: Iterable[bytes]) -> Iterator[Row]:
-        for chunk in chunks:
-            yield from self.add(chunk)
-        yield from self.rest()
-
-    def add(self, chunk: bytes) -> Iterator[Row]:
-        """The rows that are full with this chunk."""
-        count, before = count_items(chunk), self.items
-        self.items += count
-        if self.items <= self._skipped:
-            return
-        is_small = count < ROW_ITEMS_MIN and len(chunk) < ROW_BYTES_MIN
-        if before >= self._skipped and not is_small and (count == 1 or len(chunk) <= ROW_BYTES_MAX):
-            yield from self.rest()
-            yield Row(count, chunk[_COUNT_BYTES:])
-            return
-        for item in unpack_items(chunk)[max(0, self._skipped - before) :]:
-            if self._held and (self._size + len(item) > CHUNK_BYTES_MAX or len(self._held) >= CHUNK_ITEMS_MAX):
-                yield from self.rest()
-            self._held.append(item)
-            self._size += len(item)
-
-    def rest(self) -> Iterator[Row]:
-        """The buffered items as a row, if there are any."""
-        if self._held:
-            count, data = len(self._held), pack_items(self._held)[_COUNT_BYTES:]
-            self._held, self._size = [], 0
-            yield Row(count, data)
+def _is_row(chunk: bytes) -> bool:
+    count = count_items(chunk)
+    is_small = count < ROW_ITEMS_MIN and len(chunk) < ROW_BYTES_MIN
+    return not is_small and (count == 1 or len(chunk) <= ROW_BYTES_MAX)

@@ -22,18 +22,17 @@ tombstone: it keeps its place, and readers leave it out.
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from itertools import accumulate, count, pairwise, repeat
-from operator import and_
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from penstock.errors import DamagedRecord, InvalidRequest
-from penstock.model import Event, EventFilter, NewEvent, check_type
-from penstock.model.events import random_id, random_ids
-from penstock.model.times import TICKS_MASK, TICKS_MAX
+from penstock.errors import DamagedRecord
+from penstock.model import Event, EventFilter
+from penstock.model.columns import Columns, struct_of
+from penstock.model.times import TICKS_MASK
 
 if TYPE_CHECKING:
     from penstock.store.selective_decode import Picker
@@ -43,33 +42,15 @@ CHECKSUM_BYTES: Final = 8
 HEADER: Final = Struct("<QBBHIQIIII")
 RUN: Final = Struct("<16sQQIII")
 SEQUENCE_MAX: Final = (1 << 63) - 1
-TYPES_MAX: Final = (1 << 16) - 1
 PICKED_EVENTS_MIN: Final = 64
 PICKED_PART: Final = 4
 """For fewer events in one run, or for more than this part of them, it is quicker to decode all."""
 
 _U64: Final = Struct("<Q")
 _COMMIT: Final = Struct("<BBHIQIIII16sQQIII")
-_ONE: Final = Struct("<16sQHII")
 _THREE: Final = Struct("<HHH")
 _EVERYTHING: Final = EventFilter()
 _make_event = partial(tuple.__new__, Event)
-
-
-class Columns(NamedTuple):
-    """The events of one commit, encoded but not yet placed in the history; `size` in bytes, all columns together."""
-
-    length: int
-    types: tuple[bytes, ...]
-    fixed: bytes
-    headers: bytes
-    bodies: bytes
-    top_ticks: int
-    size: int
-
-
-NO_COLUMNS: Final = Columns(0, (), b"", b"", b"", 0, 0)
-"""Of no events at all: what is never stored."""
 
 
 class Run(NamedTuple):
@@ -84,15 +65,6 @@ class Run(NamedTuple):
 
 
 _make_run = partial(tuple.__new__, Run)
-
-
-class EventRange(NamedTuple):
-    """The part of a record to decode: positions, an earliest time in ticks, and how many events at most."""
-
-    first: int = 0
-    last: int | None = None
-    since: int = 0
-    limit: int | None = None
 
 
 class Offsets(NamedTuple):
@@ -125,97 +97,11 @@ class Offsets(NamedTuple):
         )
 
 
-def columns_of(events: Sequence[NewEvent]) -> Columns:
-    """Encode events, checking every field: what this returns can be stored."""
-    if len(events) == 1 and (columns := _columns_of_one(events[0])) is not None:
-        return columns
-    if not events:
-        raise InvalidRequest("events", "are missing: a commit has at least one")
-    try:
-        ids, stamps, types, texts, bodies = zip(*events, strict=True)
-        headers = [b"" if text is None else text.encode() for text in texts]
-        body_lengths = list(map(len, bodies))
-        codes: dict[str, int] = {}
-        type_codes = [codes.setdefault(name, len(codes)) for name in types]
-        top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
-        events_count = len(ids)
-        fixed_format = f"<{16 * events_count}s{events_count}Q{events_count}H{events_count}I{events_count}I"
-        all_ids = b"".join(ids)
-        fixed = _struct(fixed_format).pack(all_ids, *stamps, *type_codes, *map(len, headers), *body_lengths)
-        columns = _columns(
-            events_count, tuple(map(str.encode, codes)), fixed, b"".join(headers), b"".join(bodies), top_ticks
-        )
-    except (TypeError, ValueError, AttributeError, struct.error) as error:
-        raise InvalidRequest("events", f"cannot be stored: {error}") from error
-    # Joined lengths too: a buffer of larger items than bytes has fewer items than bytes.
-    if any(map((16).__ne__, map(len, ids))) or len(all_ids) != 16 * events_count:
-        raise InvalidRequest("event id", "is not 16 bytes long")
-    if len(columns.bodies) != sum(body_lengths):
-        raise InvalidRequest("body", "is not made of bytes")
-    if len(codes) > TYPES_MAX:
-        raise InvalidRequest("event types", f"are {len(codes)}; a commit has at most {TYPES_MAX} different ones")
-    if top_ticks > TICKS_MAX:
-        raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
-    for name in codes:
-        if reason := check_type(name):
-            raise InvalidRequest("event type", reason)
-    return columns
-
-
-def _columns(
-    length: int, types: tuple[bytes, ...], fixed: bytes, headers: bytes, bodies: bytes, top_ticks: int
-) -> Columns:
-    size = len(fixed) + sum(map(len, types)) + len(headers) + len(bodies)
-    return Columns(length, types, fixed, headers, bodies, top_ticks, size)
-
-
-def _columns_of_one(event: NewEvent) -> Columns | None:
-    """The columns of a plain single event, in half the time; None leaves it to the general way."""
-    try:
-        number, stamp, name, text, body = event
-        if type(number) is not bytes or len(number) != 16 or type(body) is not bytes or type(stamp) is not int:
-            return None
-        types = _type_of(name)
-        headers = b"" if text is None else text.encode()
-        fixed = _ONE.pack(number, stamp, 0, len(headers), len(body))
-    except (TypeError, ValueError, AttributeError, struct.error):
-        return None
-    ticks = stamp & TICKS_MASK
-    if not types or ticks > TICKS_MAX:
-        return None
-    size = _ONE.size + len(types[0]) + len(headers) + len(body)
-    return Columns(1, types, fixed, headers, body, ticks, size)
-
-
-def columns_of_bodies(name: str, stamp: int, bodies: Sequence[bytes]) -> Columns:
-    """The columns of events of one type and time, without headers, with new ids: messages of a log."""
-    events = len(bodies)
-    if events == 1:
-        # Written out, because most messages come one by one.
-        (body,) = bodies
-        fixed = _ONE.pack(random_id(), stamp, 0, 0, len(body))
-        return _columns(1, _type_of(name), fixed, b"", body, stamp & TICKS_MASK)
-    lengths = _struct(f"<{events}I").pack(*map(len, bodies))
-    fixed = b"".join((random_ids(events), _U64.pack(stamp) * events, bytes(6 * events), lengths))
-    return _columns(events, _type_of(name), fixed, b"", b"".join(bodies), stamp & TICKS_MASK)
-
-
-@lru_cache(maxsize=1024)
-def _type_of(name: str) -> tuple[bytes, ...]:
-    """The one type of an event, encoded; empty if it cannot be one."""
-    return () if check_type(name) else (name.encode(),)
-
-
 def _picker(record: "Record") -> "Picker":
     # NumPy takes longer to import than everything else that a worker needs, and most records are decoded without it.
     from penstock.store.selective_decode import Picker  # noqa: PLC0415
 
     return Picker(record)
-
-
-@lru_cache(maxsize=1024)
-def _struct(text: str) -> Struct:
-    return Struct(text)
 
 
 def encode_commit(
@@ -231,7 +117,7 @@ def encode_commit(
                 *(commit, sequence, recorded, columns.length, 0, 1),
             ),
             columns.fixed,
-            _struct(f"<{len(texts)}H").pack(*map(len, texts)),
+            struct_of(f"<{len(texts)}H").pack(*map(len, texts)),
             text,
             columns.headers,
             columns.bodies,
@@ -291,7 +177,7 @@ class Record:
         total = self.name_count + self.type_count
         if total == 3:
             return self._three_texts()
-        lengths = _struct(f"<{total}H").unpack_from(self.data, self.at.lengths)
+        lengths = struct_of(f"<{total}H").unpack_from(self.data, self.at.lengths)
         if self.at.text + sum(lengths) != self.at.headers:
             raise DamagedRecord(self.position, "its names and types do not fill their place")
         return _cut(self.data, self.at.text, lengths)
@@ -317,7 +203,6 @@ class Record:
             return list(map(_make_run, zip(commits, sequences, recorded, lengths, *places, strict=True)))
 
     def _run(self, texts: list[bytes]) -> Run:
-        """The run, if there is only one."""
         commit, sequence, recorded, length, context, stream = RUN.unpack_from(self.data, self.at.runs)
         self.check_lengths(length)
         names = texts[: self.name_count]
@@ -358,7 +243,7 @@ class Record:
         if self.run_count != 1 or self._is_few(min(end - first + 1, self.count if limit is None else limit)):
             with self.sound():
                 picker = _picker(self)
-                return picker.events(picker.wanted(wanted, EventRange(first, last, since, limit)))
+                return picker.events(picker.wanted(wanted, first, end, since).cut(limit))
         rows = self._plain(wanted)
         if first > self.position or end < self.last or since > 0:
             rows = [one for one in rows if first <= one.position <= end and one.stamp & TICKS_MASK >= since]
@@ -369,7 +254,6 @@ class Record:
         return self.count >= PICKED_EVENTS_MIN and events * PICKED_PART < self.count
 
     def _plain(self, wanted: EventFilter) -> list[Event]:
-        """The events of a record with one run."""
         with self.sound():
             texts = self.texts()
             types = [name.decode() for name in texts[self.name_count :]]
@@ -417,7 +301,7 @@ class Record:
         # The hot loop of every read that yields events: one zip over the columns. See bench/reads.py.
         data, at, events = self.data, self.at, self.count
         ids = self.ids()
-        fixed = _struct(f"<{events}Q{events}H{events}I{events}I").unpack_from(data, at.stamps)
+        fixed = struct_of(f"<{events}Q{events}H{events}I{events}I").unpack_from(data, at.stamps)
         stamps = fixed[:events]
         type_codes = fixed[events : 2 * events]
         names = list(map(types.__getitem__, type_codes)) if any(type_codes) else types[:1] * events
@@ -456,10 +340,9 @@ class Dedupe:
         self._reached = 0
 
     def new(self, records: list[Record]) -> list[Record]:
-        """The records of the next step, without positions of earlier steps."""
         if records and records[0].position < self._reached:
             # It needs NumPy, and is rarely necessary.
-            from penstock.store.slices import cut  # noqa: PLC0415
+            from penstock.store.rewrites import cut  # noqa: PLC0415
 
             records = [cut(record, self._reached, record.last) for record in records if record.last >= self._reached]
         if records:

@@ -1,11 +1,19 @@
 """Replacing a store, or reading one that no other process changes meanwhile."""
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from penstock.store.contract import Store, StoreIdentity, StoreImport
+from penstock.store.contract import StoreIdentity
+
+if TYPE_CHECKING:
+    from penstock.store.tables.imports import StoreImport
+    from penstock.store.tables.store import Store
 
 Row = tuple[Any, ...]
+SOURCE: Final = "importing"
+"""The key in `meta` of the note about the source, until the import is finished."""
+NO_NOTE: Final = "yes"
+"""Stands there until there is a note, in a store that has no other mark of an import."""
 
 
 class Replaced(NamedTuple):
@@ -39,11 +47,11 @@ class StoreReplacement(ABC):
     def __enter__(self) -> Self: ...
 
     @abstractmethod
-    def filling(self) -> StoreImport:
+    def filling(self) -> "StoreImport":
         """The new store, to fill."""
 
     @abstractmethod
-    def built(self) -> Store:
+    def built(self) -> "Store":
         """The filled new store, to read."""
 
     @abstractmethod

@@ -13,12 +13,16 @@ records do not change. Everything before the mark is sealed; the mark is always 
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import DamagedRecord, LimitExceeded
-from penstock.store.contract import Seal, Store
-from penstock.store.record import TYPES_MAX, Record
-from penstock.store.tables.queries import Statements
+from penstock.model.columns import TYPES_MAX
+from penstock.store.contract import Seal
+from penstock.store.record import Record
+from penstock.store.tables.database import Database
+
+if TYPE_CHECKING:
+    from penstock.store.tables.store import Store
 
 BLOCK_BITS: Final = 12
 """A block is 4,096 positions: the grain of the index of contexts and times, and of seals."""
@@ -68,21 +72,18 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     return groups
 
 
-def checked(rows: Sequence[tuple[int, int, object]]) -> tuple[list[Record], int | None]:
-    """The records of a group from its rows of position, count and data: all up to the first that is damaged.
-
-    Also where the mark goes if one is: past the damaged record. None if all are whole.
-    """
+def checked(rows: Sequence[tuple[int, int, object]]) -> list[Record]:
+    """The records of rows of position, count and data: all up to the first that is damaged."""
     records: list[Record] = []
     for position, count, data in rows:
         try:
             record = Record(data, position)
         except DamagedRecord:
-            return records, position + count
+            break
         if record.count != count:
-            return records, position + count
+            break
         records.append(record)
-    return records, None
+    return records
 
 
 def merge(records: Sequence[Record]) -> bytes:
@@ -118,11 +119,11 @@ def is_merge(merged: Record, rows: Sequence[tuple[int, int, object]]) -> bool:
     datas = [data for _, _, data in rows if isinstance(data, bytes)]
     if len(datas) == merged.count == len(rows) and is_merge_of_ones(merged, datas):
         return True
-    records, damaged = checked(rows)
-    return damaged is None and bool(records) and merge(records) == merged.data
+    records = checked(rows)
+    return bool(records) and len(records) == len(rows) and merge(records) == merged.data
 
 
-def next_seal(store: Store) -> Seal | None:
+def next_seal(store: "Store") -> Seal | None:
     """The next step of sealing, for the writer; None if nothing is closed yet."""
     unsealed = store.unsealed()
     if unsealed is None:
@@ -140,14 +141,14 @@ def next_seal(store: Store) -> Seal | None:
     return Seal(mark, mark - 1, None, mark, unsealed.ledger)
 
 
-def is_current(db: Statements, op: Seal) -> bool:
+def is_current(db: Database, op: Seal) -> bool:
     """Whether the mark and the ledger of erasures are still as they were when the seal was made."""
     mark, erasures, rewrites = db.row("ledger")
     return int(mark) < op.next and op.first >= int(mark) and op.ledger == (erasures, int(rewrites))
 
 
-def seal_row(db: Statements, op: Seal, data: bytes) -> dict[str, Any] | None:
-    """The row of a sealed record, without its data; None if the store has other records than it was made of.
+def seal_row(db: Database, op: Seal, data: bytes) -> dict[str, Any] | None:
+    """The row of a sealed record; None if the store has other records than it was made of.
 
     Raises DamagedRecord if the seal has other events than the records that it replaces.
     """
@@ -157,4 +158,4 @@ def seal_row(db: Statements, op: Seal, data: bytes) -> dict[str, Any] | None:
         return None
     if not is_merge(sealed, db.rows("unsealed_records", {"low": op.first, "high": op.last})):
         raise DamagedRecord(op.first, "it was to take the place of records that have other events")
-    return {"position": op.first, "count": count, "context_id": context_id, "stream_id": stream_id}
+    return {"position": op.first, "count": count, "context_id": context_id, "stream_id": stream_id, "data": data}

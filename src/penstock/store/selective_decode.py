@@ -17,7 +17,7 @@ import numpy.typing as npt
 from penstock.errors import DamagedRecord
 from penstock.model import Event, EventFilter
 from penstock.model.times import TICKS_MASK
-from penstock.store.record import SEQUENCE_MAX, EventRange, Record
+from penstock.store.record import SEQUENCE_MAX, Record
 
 _HEADER_NAMES: Final = "checksum version flags types events position runs names text_bytes header_bytes"
 HEADER_TYPE: Final = np.dtype(
@@ -90,16 +90,16 @@ class Picker:
 
     # -- which
 
-    def wanted(self, wanted: EventFilter, bounds: EventRange) -> Picked:
-        """The events that pass, tombstones left out."""
+    def wanted(self, wanted: EventFilter, first: int, last: int, since: int = 0) -> Picked:
+        """The events that pass, tombstones left out: between two positions, with a time at or after `since` (ticks)."""
         record = self.record
-        low = min(max(bounds.first - record.position, 0), record.count)
-        high = record.count if bounds.last is None else max(min(bounds.last + 1 - record.position, record.count), 0)
+        low = min(max(first - record.position, 0), record.count)
+        high = max(min(last + 1 - record.position, record.count), 0)
         starts = np.maximum(self.ends - self.counts, low)
         lengths = np.minimum(self.ends, high) - starts
         if wanted.context is not None or wanted.prefix:
             lengths[~self._is_wanted(wanted)] = 0
-        return self._living(_spread(starts, lengths), wanted.types, bounds.since).cut(bounds.limit)
+        return self.living(_spread(starts, lengths), wanted.types, since)
 
     def _is_wanted(self, wanted: EventFilter) -> npt.NDArray[np.bool_]:
         """A mask of the runs of wanted streams."""
@@ -113,7 +113,8 @@ class Picker:
             found &= np.array([name.startswith(prefix) for name in names], bool)[self.runs["stream"]]
         return found
 
-    def _living(self, picked: Picked, types: Collection[str] | None, since: int) -> Picked:
+    def living(self, picked: Picked, types: Collection[str] | None = None, since: int = 0) -> Picked:
+        """Those that are no tombstones, have one of these types, and a time at or after `since` (ticks)."""
         passing = np.diff(self.types) > 0
         if types is not None:
             passing &= np.array([name.decode() in types for name in self._cut(self.types)], bool)
@@ -135,9 +136,6 @@ class Picker:
         skipped = np.clip(low - sequences, 0, self.counts)
         lengths = np.clip(high - sequences, -1, self.counts - 1) + 1 - skipped
         return _spread(self.ends - self.counts + skipped, np.where(mine, lengths, 0))
-
-    def living(self, picked: Picked) -> Picked:
-        return self._living(picked, None, 0)
 
     # -- what
 

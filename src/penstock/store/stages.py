@@ -9,13 +9,14 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate, chain, groupby, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import DamagedRecord, InvalidRequest, LimitExceeded
 from penstock.model import ANY, NewEvent, Published, StagedUnit
+from penstock.model.columns import Columns, columns_of
 from penstock.model.times import TICKS_MASK
 from penstock.store.contract import Commit, Placed
-from penstock.store.record import Columns, Record, columns_of, encode_commit
+from penstock.store.record import Record, encode_commit
 from penstock.store.tables.appends import Appender
 
 UNIT_EVENTS_MAX: Final = 4096
@@ -116,7 +117,7 @@ def size_of(unit: StagedUnit) -> int:
     return len(unit.data) + len(unit.keys)
 
 
-def publish(units: Iterable[Unit], appender: Appender[Any], merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:
+def publish(units: Iterable[Unit], appender: Appender, merge_bytes_max: int = MERGE_BYTES_MAX) -> Placed:
     """Append units, which come by context, stream, lowest key, part and number. The caller rolls back a failure."""
     position = commits = events = unflushed = 0
     streams: set[StreamKey] = set()

@@ -2,12 +2,15 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidRequest
-from penstock.store.contract import Store, StoreImport
 from penstock.store.replacement import StoreHold, StoreReplacement
 from penstock.store.sqlite import SqliteReader, SqliteStore
+from penstock.store.tables.store import Store
+
+if TYPE_CHECKING:
+    from penstock.store.tables.imports import StoreImport
 
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
@@ -44,8 +47,7 @@ def open_reader(url: str) -> Store:
     return shared
 
 
-def open_import(url: str) -> StoreImport:
-    """Start to fill a new store, or go on with an unfinished one."""
+def open_import(url: str) -> "StoreImport":
     if url.startswith(POSTGRES):
         store: StoreImport = _module("postgres.replacement").PostgresImport(url)
     else:
@@ -55,18 +57,19 @@ def open_import(url: str) -> StoreImport:
 
 def open_replacement(url: str, *, replace: bool) -> StoreReplacement:
     """A place for a new store; with `replace` it may have a store already."""
-    backend, place = ("postgres", url) if url.startswith(POSTGRES) else ("sqlite", str(_directory(url)))
-    replacement: StoreReplacement = _module(f"{backend}.replacement").Replacement(place, replace=replace)
-    return replacement
+    if url.startswith(POSTGRES):
+        place: StoreReplacement = _module("postgres.replacement").PostgresReplacement(url, replace=replace)
+    else:
+        place = _module("sqlite.replacement").SqliteReplacement(_directory(url), replace=replace)
+    return place
 
 
 def hold_store(url: str, *, is_strict: bool = True) -> StoreHold:
     """Keep all other processes from changing a store. Strict: refuse a store that a server seems to have open."""
-    hold: StoreHold
     if url.startswith(POSTGRES):
-        hold = _module("postgres.replacement").Hold(_target(url), is_strict=is_strict)
+        hold: StoreHold = _module("postgres.replacement").PostgresHold(_target(url), is_strict=is_strict)
     else:
-        hold = _module("sqlite.replacement").Hold(_directory(url))
+        hold = _module("sqlite.replacement").SqliteHold(_directory(url))
     return hold
 
 

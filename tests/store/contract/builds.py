@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from penstock.errors import InvalidRequest, IteratorNotFound, StageLost, VersionConflict
 from penstock.model import Installed, Winner
+from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
     AddIterator,
@@ -16,7 +17,6 @@ from penstock.store.contract import (
     IteratorState,
     ReadLimits,
     Stage,
-    Store,
     Transaction,
     Unstage,
     WriteOutput,

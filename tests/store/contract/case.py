@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.store.contract import Store
+from penstock.store import Store
 from tests.store.kit import Clock, findings
 
 

@@ -4,8 +4,9 @@ import pytest
 
 from penstock.errors import InvalidRequest, VersionConflict
 from penstock.model import ANY, NEW, Appended, NewEvent, ProducerMark
-from penstock.store.contract import Commit, Store, Transaction
-from penstock.store.record import columns_of
+from penstock.model.columns import columns_of
+from penstock.store import Store
+from penstock.store.contract import Commit, Transaction
 from tests.store.contract.case import StoreCase
 from tests.store.kit import Clock, append, attempt, commit, event, everything, new_part, some, stream_of
 

@@ -4,6 +4,7 @@ import pytest
 
 from penstock.errors import QueueNotFound
 from penstock.model import Allocation
+from penstock.store import Store
 from penstock.store.contract import (
     STALE,
     Acknowledge,
@@ -13,7 +14,6 @@ from penstock.store.contract import (
     QueueState,
     Requeue,
     SetDeadRule,
-    Store,
 )
 from tests.store.contract.case import StoreCase
 from tests.store.contract.queues import TTL_MS, declare, given, marker_of, take

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.errors import InvalidRequest, OutputMoved
 from penstock.model import EventFilter
+from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
     AddIterator,
@@ -20,7 +21,6 @@ from penstock.store.contract import (
     IteratorState,
     Operation,
     ReadLimits,
-    Store,
     WriteOutput,
 )
 from tests.store.contract.case import StoreCase

@@ -13,6 +13,7 @@ from penstock.errors import (
     OutputMoved,
 )
 from penstock.model import Over
+from penstock.store import Store
 from penstock.store.contract import (
     ITERATOR_CHAIN_MAX,
     LOG_CONTEXT,
@@ -22,7 +23,6 @@ from penstock.store.contract import (
     DeleteLog,
     IteratorState,
     ReadLimits,
-    Store,
     WriteOutput,
 )
 from tests.store.contract.case import StoreCase

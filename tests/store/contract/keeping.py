@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import InvalidRequest, StoreError
 from penstock.model import Allocation, EventFilter, ProducerMark, QueueInfo, StoreStats, SubscriptionInfo
+from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
     AddIterator,
@@ -20,7 +21,6 @@ from penstock.store.contract import (
     Proposal,
     ReadLimits,
     Register,
-    Store,
     Transaction,
     WriteOutput,
 )

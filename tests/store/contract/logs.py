@@ -11,6 +11,7 @@ from penstock.errors import (
     VersionConflict,
 )
 from penstock.model import NEW, Appended, EventFilter
+from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
     AddLog,
@@ -20,7 +21,6 @@ from penstock.store.contract import (
     Operation,
     ReadLimits,
     RequireLog,
-    Store,
     Transaction,
 )
 from tests.store.contract.case import StoreCase

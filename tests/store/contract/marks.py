@@ -7,7 +7,8 @@ import pytest
 
 from penstock.errors import InvalidRequest, MarkSuperseded, PenstockError, StorageFull, VersionConflict
 from penstock.model import ANY, NEW, Appended, ProducerMark
-from penstock.store.contract import ExpireProducers, Progress, Register, RequireLog, Store, Transaction
+from penstock.store import Store
+from penstock.store.contract import ExpireProducers, Progress, Register, RequireLog, Transaction
 from tests.store.contract.case import StoreCase
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, event, some
 

@@ -4,6 +4,7 @@ import pytest
 
 from penstock.errors import AllocationLost, QueueFilterMismatch, QueueNotFound
 from penstock.model import Allocation, QueueInfo
+from penstock.store import Store
 from penstock.store.contract import (
     STALE,
     Acknowledge,
@@ -14,7 +15,6 @@ from penstock.store.contract import (
     QueueState,
     Release,
     Result,
-    Store,
     Transaction,
 )
 from tests.store.contract.case import StoreCase

@@ -5,7 +5,8 @@ from itertools import product
 import pytest
 
 from penstock.model import Event, EventFilter
-from penstock.store.contract import Page, ReadLimits, Store, Transaction
+from penstock.store import Store
+from penstock.store.contract import Page, ReadLimits, Transaction
 from tests.seeds import rng
 from tests.store.contract.case import StoreCase
 from tests.store.kit import append, commit, everything, new_part, pages, passes, some, stream_of

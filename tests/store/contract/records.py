@@ -3,8 +3,9 @@
 import pytest
 
 from penstock.model import EventFilter
+from penstock.store import Store
 from penstock.store.arrow import record_batch
-from penstock.store.contract import ReadLimits, Store
+from penstock.store.contract import ReadLimits
 from penstock.store.record import Record
 from tests.store.contract.case import StoreCase
 from tests.store.contract.reads import LIMITS, fill, filters_with

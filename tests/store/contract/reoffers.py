@@ -4,7 +4,8 @@ import pytest
 
 from penstock.errors import LimitExceeded, QueueContended, QueueNotFound
 from penstock.model import Allocation, ProducerMark
-from penstock.store.contract import Acknowledge, QueueState, Reoffer, Store, Transaction
+from penstock.store import Store
+from penstock.store.contract import Acknowledge, QueueState, Reoffer, Transaction
 from tests.store.contract.case import StoreCase
 from tests.store.contract.queues import TTL_MS, declare, given, marker_of
 from tests.store.kit import TICKS_PER_MS, Clock, append, attempt, do_one, some

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import DamagedRecord
 from penstock.model import Appended, Event, EventFilter
+from penstock.store import Store
 from penstock.store.contract import (
     LOG_CONTEXT,
     AddLog,
@@ -16,7 +17,6 @@ from penstock.store.contract import (
     HideStream,
     ReadLimits,
     Seal,
-    Store,
     Transaction,
 )
 from penstock.store.record import CHECKSUM_BYTES, with_checksum

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from penstock.model import Event, EventFilter, StreamInfo
-from penstock.store.contract import ReadLimits, Store, Transaction
+from penstock.store import Store
+from penstock.store.contract import ReadLimits, Transaction
 from tests.store.contract.case import StoreCase
 from tests.store.kit import append, commit, event, everything, find, passes, some
 

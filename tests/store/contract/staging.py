@@ -2,7 +2,8 @@
 
 from penstock.errors import InvalidRequest, LimitExceeded, MarkSuperseded, StageLost, VersionConflict
 from penstock.model import ANY, NewEvent, ProducerMark, Published, StagedUnit, Winner
-from penstock.store.contract import ExpireStages, HideStream, Placed, Publish, Stage, Store, Transaction, Unstage
+from penstock.store import Store
+from penstock.store.contract import ExpireStages, HideStream, Placed, Publish, Stage, Transaction, Unstage
 from penstock.store.stages import make_unit
 from tests.store.contract.case import StoreCase
 from tests.store.contract.logs import erase_all

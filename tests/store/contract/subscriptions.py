@@ -2,7 +2,8 @@
 
 from penstock.errors import SubscriptionMoved, SubscriptionNotFound
 from penstock.model import SubscriptionInfo
-from penstock.store.contract import Progress, Register, SetBookmark, Store, Transaction
+from penstock.store import Store
+from penstock.store.contract import Progress, Register, SetBookmark, Transaction
 from tests.store.contract.case import StoreCase
 from tests.store.kit import append, attempt, do, do_one, some
 

@@ -11,6 +11,7 @@ from penstock.errors import (
     VersionConflict,
 )
 from penstock.model import ANY, NEW, Allocation, Appended, ProducerMark, SubscriptionInfo
+from penstock.store import Store
 from penstock.store.contract import (
     Acknowledge,
     AddIterator,
@@ -26,7 +27,6 @@ from penstock.store.contract import (
     Register,
     RequireLog,
     SetBookmark,
-    Store,
     Transaction,
 )
 from tests.store.contract.case import StoreCase

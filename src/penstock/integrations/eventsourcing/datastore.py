@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock, Thread
-from typing import Final
+from typing import Final, cast
 from weakref import finalize
 
 from eventsourcing.persistence import (
@@ -31,7 +31,7 @@ from eventsourcing.persistence import (
 
 from penstock import errors
 from penstock.client import Client, connect
-from penstock.model import Append, Appended, Event
+from penstock.model import Append, Appended, Event, NewEvent
 
 TIMEOUT_S: Final = 30.0
 CLOSE_S_MAX: Final = 15.0
@@ -100,10 +100,12 @@ class PenstockDatastore:
         with self.connected() as client:
             if len(appends) == 1:
                 (only,) = appends
-                return [client.append(only.context, only.stream, only.events, expected=only.expected)]
+                events = cast("Sequence[NewEvent]", only.events)
+                return [client.append(only.context, only.stream, events, expected=only.expected)]
             transaction = client.transaction()
             for each in appends:
-                transaction.append(each.context, each.stream, each.events, expected=each.expected)
+                events = cast("Sequence[NewEvent]", each.events)
+                transaction.append(each.context, each.stream, events, expected=each.expected)
             return transaction.commit()
 
     def first(self, context: str, stream: str) -> Event | None:

@@ -1,6 +1,7 @@
 """The shared store: one PostgreSQL database, written by several servers at once."""
 
 from penstock.store.postgres.notifications import PostgresListener
-from penstock.store.postgres.store import PostgresReader, PostgresStore
+from penstock.store.postgres.reader import PostgresReader
+from penstock.store.postgres.store import PostgresStore
 
 __all__ = ["PostgresListener", "PostgresReader", "PostgresStore"]

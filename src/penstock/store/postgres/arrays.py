@@ -4,10 +4,10 @@ psycopg can send lists too, but it inspects each item; for the rows of a batch t
 numbers that PostgreSQL cannot hold are refused before anything is sent.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
 from struct import Struct, pack
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from psycopg import Connection
 from psycopg.adapt import Buffer, Dumper
@@ -51,49 +51,39 @@ def check(values: Iterable[Any]) -> None:
             check(value)
 
 
-class _ArrayDumper(Dumper):
-    """Common to the dumpers of all columns."""
-
-    format = Format.BINARY
-    item_oid: ClassVar[int]
-
-    def _header(self, length: int) -> bytes:
-        return _HEADER.pack(1, 0, self.item_oid, length, 1) if length else pack(">iii", 0, 0, self.item_oid)
+def _numbers(column: Numbers) -> bytes:
+    return pack(f">{'iq' * len(column)}", *chain.from_iterable(zip(repeat(8), column, strict=False)))
 
 
-class _NumbersDumper(_ArrayDumper):
-    oid = 1016
-    item_oid = 20
-
-    def dump(self, obj: Numbers) -> Buffer:
-        items = chain.from_iterable(zip(repeat(8), obj, strict=False))
-        return self._header(len(obj)) + pack(f">{'iq' * len(obj)}", *items)
-
-
-class _TextsDumper(_ArrayDumper):
-    oid = 1009
-    item_oid = 25
-
-    def dump(self, obj: Texts) -> Buffer:
-        return self._header(len(obj)) + _joined([text.encode() for text in obj])
-
-
-class _BlobsDumper(_ArrayDumper):
-    oid = 1001
-    item_oid = 17
-
-    def dump(self, obj: Blobs) -> Buffer:
-        return self._header(len(obj)) + _joined(obj)
+def _texts(column: Texts) -> bytes:
+    return _joined([text.encode() for text in column])
 
 
 def _joined(items: Sequence[bytes]) -> bytes:
     return b"".join(chain.from_iterable((_LENGTH.pack(len(item)), item) for item in items))
 
 
+def _dumper(oid_: int, item_oid: int, pack_items: Callable[[Any], bytes]) -> type[Dumper]:
+    class ArrayDumper(Dumper):
+        format = Format.BINARY
+        oid = oid_
+
+        def dump(self, obj: list[Any]) -> Buffer:
+            header = _HEADER.pack(1, 0, item_oid, len(obj), 1) if obj else pack(">iii", 0, 0, item_oid)
+            return header + pack_items(obj)
+
+    return ArrayDumper
+
+
+_DUMPERS: Final[dict[type, type[Dumper]]] = {
+    Numbers: _dumper(1016, 20, _numbers),
+    Texts: _dumper(1009, 25, _texts),
+    Blobs: _dumper(1001, 17, _joined),
+    int: Int8BinaryDumper,
+}
+
+
 def register(connection: Connection[Any]) -> None:
     """Let a connection send these columns, and every number as a bigint, so that a query has one plan."""
-    adapters = connection.adapters
-    adapters.register_dumper(Numbers, _NumbersDumper)
-    adapters.register_dumper(Texts, _TextsDumper)
-    adapters.register_dumper(Blobs, _BlobsDumper)
-    adapters.register_dumper(int, Int8BinaryDumper)
+    for kind, dumper in _DUMPERS.items():
+        connection.adapters.register_dumper(kind, dumper)

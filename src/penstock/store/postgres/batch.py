@@ -10,24 +10,25 @@ and done again carefully: with a savepoint for each transaction, and waiting for
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from penstock.errors import NotDurable, PenstockError, StoreError
+from penstock.errors import PenstockError, StoreError
 from penstock.model import Appended, ProducerMark, check_context, check_stream
 from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
-from penstock.store.contract import Commit, Operation, Result
+from penstock.store.contract import BatchTimes, Commit, Operation, Result
 from penstock.store.postgres.arrays import Blobs, Numbers, Texts
-from penstock.store.postgres.database import Database
-from penstock.store.postgres.history import PostgresHistory
-from penstock.store.postgres.upkeep import PostgresStages, Vacuum, erase, seal
+from penstock.store.postgres.database import PostgresDatabase
+from penstock.store.postgres.reader import PostgresReader
+from penstock.store.postgres.upkeep import ErasureStep, PostgresStages
 from penstock.store.record import Record
-from penstock.store.tables import appends, consumers, transactions
-from penstock.store.tables.appends import ContextState, StreamKey, StreamState
+from penstock.store.tables import consumers
+from penstock.store.tables.appends import Appender, ContextState, StreamKey, StreamState
 from penstock.store.tables.consumers import Deferred, allocated, reoffered
 from penstock.store.tables.logs import KnownLogs
-from penstock.store.tables.transactions import Pending, receipts, stored_results, waited
+from penstock.store.tables.transactions import Batch, Pending, stored_results, waited
 
 _IN_MEMORY: Final = (Commit, contract.RequireLog)
 """Operations that send nothing, so the appender alone can roll them back."""
@@ -65,8 +66,8 @@ class Start(NamedTuple):
     """The names of settings that must be on and are not, separated by blanks."""
 
 
-class Appender(appends.Appender[Database]):
-    def __init__(self, db: Database, history: PostgresHistory, writer: UUID, cache_max: int) -> None:
+class PostgresAppender(Appender):
+    def __init__(self, db: PostgresDatabase, history: PostgresReader, writer: UUID, cache_max: int) -> None:
         super().__init__(db, cache_max)
         self._history = history
         self._writer = writer
@@ -87,7 +88,6 @@ class Appender(appends.Appender[Database]):
         return streams, [name for name, is_name in names.items() if is_name and name not in self._contexts]
 
     def start(self, start: Start, recorded: int) -> None:
-        """Start a batch whose commits get this recorded time."""
         self.begin(recorded)
         self._start = start.head
         self.head, self._stream_id, self._context_id = start.head, start.stream_id, start.context_id
@@ -102,7 +102,6 @@ class Appender(appends.Appender[Database]):
         self._contexts |= {name: ContextState(*row) for name, *row in contexts}
 
     def look_up(self, keys: Iterable[StreamKey]) -> None:
-        """Load streams together, because one by one each would be a round trip."""
         unknown, _ = self.unknown(keys)
         asked = [key for key in unknown if key not in self._staged_streams and key not in self._absent]
         if asked:
@@ -115,13 +114,13 @@ class Appender(appends.Appender[Database]):
         return list(self._staged_streams)
 
     def flush(self) -> None:
-        if not self._records:
+        if not self._rows.records:
             return
-        if self._new_streams:
-            ids, contexts, names = zip(*self._new_streams, strict=True)
+        if self._rows.streams:
+            ids, contexts, names = zip(*self._rows.streams, strict=True)
             values = {"ids": Numbers(ids), "contexts": Numbers(contexts), "names": Texts(names)}
             self._db.later("add_streams", values)
-        positions, counts, record_contexts, record_streams, data = zip(*self._records, strict=True)
+        positions, counts, record_contexts, record_streams, data = zip(*self._rows.records, strict=True)
         changed = sorted(self._changed)
         fields = ("ids", "events", "commits", "streams", "bytes", "tops", "blocks")
         columns = zip(*(self._staged_contexts[name] for name in changed), strict=True)
@@ -130,13 +129,13 @@ class Appender(appends.Appender[Database]):
             "counts": counts,
             "record_contexts": record_contexts,
             "record_streams": record_streams,
-            "lasts": [last for _, last, _ in self._commits],
+            "lasts": [last for _, last, _ in self._rows.commits],
             **dict(zip(fields, columns, strict=True)),
         }
         arrays = {name: Numbers(column) for name, column in numbers.items()}
         self._db.later("add_commits", {**arrays, "data": Blobs(data), "names": Texts(changed)})
-        if self._blocks:
-            contexts, blocks, tops = zip(*self._blocks, strict=True)
+        if self._rows.blocks:
+            contexts, blocks, tops = zip(*self._rows.blocks, strict=True)
             values = {"contexts": Numbers(contexts), "blocks": Numbers(blocks), "tops": Numbers(tops)}
             self._db.later("add_blocks", values)
         if self._log_bytes:
@@ -159,7 +158,7 @@ class Appender(appends.Appender[Database]):
         return self._streams.get((context, stream))
 
     def _stored_ids(self, commit: Commit, stream: StreamState, /) -> tuple[bytes, bytes, int]:
-        staged = [(Record(row[4], row[0]), row[0]) for row in self._records if row[3] == stream.id]
+        staged = [(Record(row[4], row[0]), row[0]) for row in self._rows.records if row[3] == stream.id]
         last = commit.expected + commit.columns.length - 1
         return self._history.stored_ids(commit.context, commit.stream, commit.expected, last, staged)
 
@@ -182,25 +181,21 @@ def settle(transaction: contract.Transaction, pending: Pending) -> contract.Outc
         return error
 
 
-class Batch(transactions.Batch[Database]):
+class PostgresBatch(Batch):
     """One batch on PostgreSQL. It loads the marks of producers at its beginning, and saves them at its end."""
 
-    appender: Appender
+    db: PostgresDatabase
+    appender: PostgresAppender
 
     def __init__(
-        self, db: Database, appender: Appender, known_logs: KnownLogs, vacuum: Vacuum, *, now: int, recorded: int
+        self, db: PostgresDatabase, appender: PostgresAppender, known_logs: KnownLogs, times: BatchTimes
     ) -> None:
         super().__init__(db, appender, known_logs, PostgresStages(db, appender))
-        self._vacuum = vacuum
-        self.now = now
-        self.recorded = recorded
+        self.now, self.recorded = times
         self.careful = False
-        self.refusal: NotDurable | None = None
-        self._marks: dict[str, tuple[int, bytes]] = {}
-        self._known_producers: set[str] = set()
-        self._used_producers: set[str] = set()
-        self.has_erased = False
-        """Whether the batch had a step of an erasure."""
+        self._marks: dict[str, tuple[int, bytes] | None] = {}
+        """The number and results of each known producer; None if it has none."""
+        self._used_marks: dict[str, tuple[int, bytes]] = {}
         self.has_changed_logs = False
         self.changed_queues: set[int] = set()
 
@@ -222,7 +217,7 @@ class Batch(transactions.Batch[Database]):
                 self.send_marks()  # Before the savepoint, or a failure would take the marks of others back.
             return super().together(ops)
         # Without waiting. As long as nothing was sent, the appender can roll back alone.
-        point = self.appender.savepoint()
+        roll_back = self.appender.savepoint()
         self.db.has_sent = False
         try:
             return [self.apply_new(op, ops) for op in ops]
@@ -231,73 +226,49 @@ class Batch(transactions.Batch[Database]):
         except PenstockError as error:
             if self.db.has_sent:
                 raise Redo from error
-            self.appender.roll_back(point)
+            roll_back()
             self.known_logs.forget()
             raise
         finally:
             self.appender.release()
 
-    def has_open_receipts(self, ops: Sequence[Operation]) -> bool:
-        if not (found := list(receipts(ops))):
-            return False
-        self.db.command("SAVEPOINT transaction_")
-        has_changed = any(waited(self.apply(op)) for op in found)
-        self.db.command("ROLLBACK TO transaction_")
-        self.db.command("RELEASE transaction_")
-        return has_changed
-
     # -- marks
 
     def load_marks(self, rows: list[Any], names: set[str]) -> None:
-        self._known_producers |= names
+        self._marks |= dict.fromkeys(names)
         self._marks |= {name: (number, result) for name, number, result in rows}
 
     def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
-        if mark.producer not in self._known_producers:
+        if mark.producer not in self._marks:
             names = {mark.producer}
             self.load_marks(self.db.rows("batch_producers", {"names": Texts(names)}), names)
-        found = self._marks.get(mark.producer)
+        found = self._marks[mark.producer]
         return stored_results(mark, *found) if found else None
 
     def save_mark(self, mark: ProducerMark, results: bytes) -> None:
         # After the whole transaction, so there is nothing to roll back.
-        self._marks[mark.producer] = (mark.number, results)
-        self._used_producers.add(mark.producer)
+        self._marks[mark.producer] = self._used_marks[mark.producer] = (mark.number, results)
 
     def send_marks(self) -> None:
-        if self._used_producers:
-            names = sorted(self._used_producers)
-            numbers = Numbers(self._marks[name][0] for name in names)
-            results = Blobs(self._marks[name][1] for name in names)
-            values = {"names": Texts(names), "numbers": numbers, "results": results, "used": self.recorded}
-            self.db.later("save_producers", values)
-            self._used_producers.clear()
+        if self._used_marks:
+            names = sorted(self._used_marks)
+            numbers, results = zip(*(self._used_marks[name] for name in names), strict=True)
+            values = {"names": Texts(names), "numbers": Numbers(numbers), "results": Blobs(results)}
+            self.db.later("save_producers", {**values, "used": self.recorded})
+            self._used_marks.clear()
 
     def expire_producers(self, op: contract.ExpireProducers) -> Deferred:
         self.send_marks()
-        gone = self.db.send("expire_producers", {"before": op.before, "limit": op.limit})
         self._marks.clear()
-        self._known_producers.clear()
-        return Deferred(lambda: len(gone()))
+        return super().expire_producers(op)
 
     # -- operations
 
     def allocate(self, op: contract.Allocate) -> Deferred:
         # One statement compares the same things as `allocated`, and changes something only where that says so.
-        proposal, expires = op.proposal, self.now + op.ttl_ms * TICKS_PER_MS
-        values = {
-            "queue_id": op.queue,
-            "subscriber": op.subscriber,
-            "now": self.now,
-            "expires": expires,
-            "kind": proposal.kind,
-            "marker": proposal.marker,
-            "next": proposal.next,
-            "first": proposal.first,
-            "last": proposal.last,
-            "count": proposal.count,
-            "allocations_max": consumers.QUEUE_ALLOCATIONS_MAX,
-        }
+        expires = self.now + op.ttl_ms * TICKS_PER_MS
+        queue = {"queue_id": op.queue, "subscriber": op.subscriber, "now": self.now, "expires": expires}
+        values = {**asdict(op.proposal), **queue, "allocations_max": consumers.QUEUE_ALLOCATIONS_MAX}
         state = self.db.send("allocate", values)
         return Deferred(lambda: allocated(op, state(), self.now, expires))
 
@@ -307,14 +278,9 @@ class Batch(transactions.Batch[Database]):
         state = self.db.send("reoffer", {**values, **columns})
         return Deferred(lambda: reoffered(op, state()))
 
-    def erase(self, op: contract.Erase) -> int:
-        self.has_erased = True
-        self.appender.flush()
-        return erase(self.db, op, self.recorded, self._vacuum.take())
+    def erasure_step(self, records_max: int) -> ErasureStep:
+        return ErasureStep(self.db, records_max)
 
-    def seal(self, op: contract.Seal) -> bool:
-        self.appender.flush()
-        return seal(self.db, op)
-
-    def give_back(self, _op: contract.GiveBack) -> int:
-        return 0  # PostgreSQL reuses free space and keeps it.
+    def replace_records(self, op: contract.Seal, row: dict[str, Any]) -> None:
+        self.db.later("delete_records", {"first": op.first, "last": op.last})
+        self.db.later("add_record", row)

@@ -25,7 +25,7 @@ from penstock.errors import (
     StoreError,
 )
 from penstock.store.postgres import arrays
-from penstock.store.tables.queries import load_queries
+from penstock.store.tables.database import load_queries
 
 QUERIES: Final = load_queries("penstock.store.postgres", "queries.sql")
 
@@ -72,7 +72,6 @@ class Target:
 
     @classmethod
     def of(cls, url: str) -> "Target":
-        """The place that a URL names; InvalidRequest for a bad URL."""
         try:
             given = conninfo_to_dict(url)
         except psycopg.Error as error:
@@ -85,20 +84,21 @@ class Target:
         settings: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
         return cls(make_conninfo(**settings), schema, _without_password(url))
 
+    def _lock(self, number: int) -> dict[str, int]:
+        return {"lock_class": _LOCK_CLASS + number, "lock_key": crc32(self.schema.encode()) - (1 << 31)}
+
     @property
     def lock(self) -> dict[str, int]:
         """The key of the lock for writing."""
-        return {"lock_class": _LOCK_CLASS, "lock_key": crc32(self.schema.encode()) - (1 << 31)}
+        return self._lock(0)
 
     @property
     def migration_lock(self) -> dict[str, int]:
-        """The key of the lock for changing the schema."""
-        return {**self.lock, "lock_class": _LOCK_CLASS + 1}
+        return self._lock(1)
 
     @property
     def import_lock(self) -> dict[str, int]:
-        """The key of the lock for filling the store."""
-        return {**self.lock, "lock_class": _LOCK_CLASS + 2}
+        return self._lock(2)
 
 
 def _without_password(url: str) -> str:

@@ -6,7 +6,7 @@ on a new one.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Final
@@ -17,6 +17,7 @@ from psycopg.pq import TransactionStatus
 from penstock.errors import NotDurable, PenstockError, StorageFailure
 from penstock.store.postgres import arrays
 from penstock.store.postgres.connection import QUERIES, Target, connect, refusal_of, translate
+from penstock.store.tables.database import NO_VALUES, Database, Values
 
 READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
@@ -24,12 +25,9 @@ LOOKUP_S_MAX: Final = 10.0
 """How long to look for the outcome of a commit."""
 LOOKUP_PAUSE_S: Final = 0.05
 
-Values = Mapping[str, Any]
-_NONE: Final[Values] = {}
 
-
-class Database:
-    """A connection to a store's database. Belongs to one thread at a time."""
+class PostgresDatabase(Database):
+    """A connection to a store's database."""
 
     def __init__(self, target: Target, *, write: bool) -> None:
         self.target = target
@@ -55,20 +53,26 @@ class Database:
         """PostgreSQL's timeline. A failover starts another, in which the old transaction numbers mean nothing."""
         return str(self.value("wal_timeline")) if self._is_for_writing else ""
 
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise translate(error, write=self._is_for_writing) from error
+
     # -- statements
 
-    def later(self, name: str, values: Values = _NONE) -> psycopg.Cursor[Any]:
+    def later(self, name: str, values: Values = NO_VALUES) -> psycopg.Cursor[Any]:
         """Send a statement that writes; inside a transaction its result is there after the next wait."""
         sent = self._execute(name, values)
         self.has_sent = True
         return sent
 
-    def send(self, name: str, values: Values = _NONE) -> Callable[[], list[Any]]:
-        """The same, with a function that waits for the rows."""
+    def send(self, name: str, values: Values = NO_VALUES) -> Callable[[], list[Any]]:
         return partial(fetched, self.later(name, values))
 
-    def ask(self, name: str, values: Values = _NONE) -> Callable[[], list[Any]]:
-        """The same for a query that writes nothing."""
+    def ask(self, name: str, values: Values = NO_VALUES) -> Callable[[], list[Any]]:
+        """Like `send`, for a query that writes nothing."""
         return partial(fetched, self._execute(name, values))
 
     def _execute(self, name: str, values: Values) -> psycopg.Cursor[Any]:
@@ -78,8 +82,7 @@ class Database:
         except psycopg.Error as error:
             raise translate(error, write=self._is_for_writing) from error
 
-    def rows(self, name: str, values: Values = _NONE) -> list[Any]:
-        """All rows of a query."""
+    def rows(self, name: str, values: Values = NO_VALUES) -> list[Any]:
         try:
             return fetched(self._execute(name, values), write=self._is_for_writing)
         except StorageFailure:
@@ -87,19 +90,13 @@ class Database:
                 raise
         return fetched(self._execute(name, values), write=self._is_for_writing)
 
-    def row(self, name: str, values: Values = _NONE) -> Any:
-        """The first row of a query, or None."""
-        rows = self.rows(name, values)
-        return rows[0] if rows else None
-
-    def value(self, name: str, values: Values = _NONE) -> Any:
-        """The first column of the first row, or None."""
-        row = self.row(name, values)
-        return row[0] if row else None
-
-    def each(self, name: str, values: Values = _NONE) -> Iterator[Any]:
-        """Rows one by one, of a query that limits itself."""
+    def each(self, name: str, values: Values = NO_VALUES) -> Iterator[Any]:
+        # The queries limit themselves.
         yield from self.rows(name, values)
+
+    def run_many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
+        with self._translated(), self.connection.cursor() as cursor:
+            cursor.executemany(QUERIES[name], rows)
 
     # -- transactions
 
@@ -112,10 +109,8 @@ class Database:
         """A transaction that waits for each statement: for rare work, and for COPY."""
         self._is_in_turn = True
         try:
-            with self.connection.transaction():
+            with self._translated(), self.connection.transaction():
                 yield self.connection
-        except psycopg.Error as error:
-            raise translate(error, write=self._is_for_writing) from error
         finally:
             self._is_in_turn = False
 
@@ -131,26 +126,19 @@ class Database:
 
     def sync(self) -> None:
         """Wait for everything that was sent. From here on the database can measure how long we are idle."""
-        try:
+        with self._translated():
             self._sync()
-        except psycopg.Error as error:
-            raise translate(error, write=self._is_for_writing) from error
 
     def commit(self) -> None:
-        try:
+        with self._translated():
             done = self.connection.execute("COMMIT")
             self._leave_pipeline()
-        except psycopg.Error as error:
-            raise translate(error, write=self._is_for_writing) from error
         if done.statusmessage != "COMMIT":
             raise StorageFailure(f"the database answered a commit with {done.statusmessage}")
 
     def command(self, text: str) -> None:
-        """Send SAVEPOINT and the like without waiting."""
-        try:
+        with self._translated():
             self.connection.execute(text)
-        except psycopg.Error as error:
-            raise translate(error, write=self._is_for_writing) from error
 
     def _leave_pipeline(self) -> None:
         stack, self._pipeline = self._pipeline, None
@@ -169,7 +157,6 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Reads inside see one state. Keep it short: it keeps VACUUM from its work."""
         if self.is_held:
             yield
             return
@@ -185,18 +172,15 @@ class Database:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing can be sent any more."""
         return self.connection.closed
 
     def can_retry(self) -> bool:
-        """After a failed read: reconnect if the connection was lost; whether a retry makes sense."""
         if self.is_held or not self.is_lost:
             return False
         self.reconnect()
         return True
 
     def reconnect(self) -> None:
-        """Replace this connection by a new one; raises if that fails."""
         self.close()
         self.connection = connect(self.target, write=self._is_for_writing)
         self.timeline = self._timeline()

@@ -16,7 +16,7 @@ import psycopg
 from penstock.errors import StoreError
 from penstock.store.contract import EVERYTHING, Listener, Notice
 from penstock.store.postgres.connection import Target, translate
-from penstock.store.postgres.database import Database
+from penstock.store.postgres.database import PostgresDatabase
 
 PAYLOAD_BYTES_MAX: Final = 7_900
 """PostgreSQL takes up to 8,000."""
@@ -55,19 +55,16 @@ def notice_of(text: str, listener: UUID) -> Notice:
 
 
 class PostgresListener(Listener):
-    """Listens on its own connection, and reconnects."""
-
     def __init__(self, target: Target, listener: UUID) -> None:
         self._target = target
         self._id = listener
-        self._db: Database | None = None
+        self._db: PostgresDatabase | None = None
         self._listens_on: psycopg.Connection[Any] | None = None
         self._listen()
 
     def _listen(self) -> None:
-        """Listen on the present connection, or on a new one."""
         if self._db is None:
-            self._db = Database(self._target, write=True)
+            self._db = PostgresDatabase(self._target, write=True)
         # The channel has the name of the schema, which has only letters, digits and _.
         self._db.command(f"LISTEN {self._target.schema}")
         self._listens_on = self._db.connection
@@ -113,7 +110,7 @@ class PostgresListener(Listener):
     def _rows(self, name: str, values: dict[str, Any]) -> list[Any]:
         try:
             if self._db is None:
-                self._db = Database(self._target, write=True)
+                self._db = PostgresDatabase(self._target, write=True)
             return self._db.rows(name, values)
         except psycopg.Error as error:
             raise translate(error) from error

@@ -33,9 +33,6 @@ WHERE locktype = 'advisory' AND classid = %(lock_class)s::bigint::oid AND objid 
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND granted
   AND wait_event = 'ClientRead' AND query_start < clock_timestamp() - %(stalled_ms)s * interval '1 ms';
 
--- name: lock_import
-SELECT pg_try_advisory_lock(%(lock_class)s::int, %(lock_key)s::int);
-
 -- name: schema_tables
 SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %(schema)s),
     EXISTS (SELECT FROM pg_class WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %(schema)s));
@@ -176,10 +173,6 @@ SELECT id FROM contexts WHERE name = %(name)s;
 
 -- name: context_state
 SELECT id, events, commits, streams, bytes, top, block FROM contexts WHERE name = %(name)s;
-
--- name: stream_state
-SELECT id, (SELECT last FROM commits WHERE stream_id = streams.id ORDER BY last DESC LIMIT 1) FROM streams
-WHERE context_id = %(context_id)s AND name = %(name)s;
 
 -- name: last_of_stream
 SELECT last FROM commits WHERE stream_id = %(stream_id)s ORDER BY last DESC LIMIT 1;
@@ -631,8 +624,8 @@ WHERE finished IS NULL AND done < last ORDER BY id LIMIT %(limit)s;
 UPDATE erasures SET done = %(done)s, damaged = damaged + %(damaged)s, rewritten = pg_current_xact_id()
 WHERE id = %(id)s;
 
--- name: finish_erasures
-UPDATE erasures SET finished = %(now)s WHERE id = ANY (%(ids)s::bigint[]) AND finished IS NULL;
+-- name: finish_erasure
+UPDATE erasures SET finished = %(now)s WHERE id = %(id)s AND finished IS NULL;
 
 -- name: rewritten
 UPDATE state SET rewrites = rewrites + 1;
@@ -850,8 +843,7 @@ SELECT id FROM streams WHERE context_id = %(context_id)s AND name = %(name)s;
 
 -- name: import_top
 INSERT INTO contexts (id, name, events, commits, streams, bytes, top, block)
-SELECT id, name, 0, 0, 0, 0, top, block
-FROM unnest(%(ids)s::bigint[], %(names)s::text[], %(tops)s::bigint[], %(blocks)s::bigint[]) AS found (id, name, top, block)
+VALUES (%s, %s, 0, 0, 0, 0, %s, %s)
 ON CONFLICT (id) DO UPDATE SET top = excluded.top, block = excluded.block;
 
 -- name: import_head
@@ -962,3 +954,33 @@ SELECT id FROM stages WHERE used < %(before)s ORDER BY used LIMIT %(limit)s;
 SELECT id FROM stages
 WHERE job >= 'penstock:output:' AND job < 'penstock:output;'
   AND NOT EXISTS (SELECT FROM iterators WHERE iterators.id = substr(job, 17)::bigint);
+
+-- Having a schema to oneself, and putting a new store into it.
+
+-- Whoever serves the store, or one beside it in the same database, has the same name as we unless its URL says otherwise.
+
+-- name: others
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = current_setting('application_name')
+    AND application_name <> '' AND pid <> pg_backend_pid()
+ORDER BY pid;
+
+-- name: own
+SELECT pg_try_advisory_lock(%(lock_class)s::int, %(lock_key)s::int);
+
+-- name: give_up
+SELECT pg_advisory_unlock(%(lock_class)s::int, %(lock_key)s::int);
+
+-- name: beat
+SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+
+-- name: may_create_schemas
+SELECT has_database_privilege(current_database(), 'CREATE');
+
+-- name: schema_exists
+SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %(schema)s);
+
+-- name: tables
+SELECT relname FROM pg_class
+WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %(schema)s) AND relkind IN ('r', 'p', 'v', 'm', 'f')
+ORDER BY relname;

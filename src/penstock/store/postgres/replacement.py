@@ -15,7 +15,7 @@ import re
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -25,19 +25,17 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.errors import PenstockError, PlaceRefused, StorageFailure, StoreError, StoreInUse
-from penstock.store.contract import Store, StoreIdentity, StoreImport
+from penstock.store.contract import StoreIdentity
 from penstock.store.postgres import schema
-from penstock.store.postgres.arrays import Numbers, Texts
 from penstock.store.postgres.connection import QUERIES, Target, translate
-from penstock.store.postgres.database import Database
-from penstock.store.postgres.store import PostgresReader
+from penstock.store.postgres.database import PostgresDatabase
+from penstock.store.postgres.reader import PostgresReader
 from penstock.store.record import Record
-from penstock.store.replacement import Replaced, StoreHold, StoreReplacement
-from penstock.store.tables.imports import SOURCE, Index, TablesImport
-from penstock.store.tables.queries import load_queries
-from penstock.store.tables.reader import Row, state_table
+from penstock.store.replacement import NO_NOTE, SOURCE, Replaced, StoreHold, StoreReplacement
+from penstock.store.tables.database import NO_VALUES, Values
+from penstock.store.tables.imports import Index, StoreImport
+from penstock.store.tables.store import Store, state_table
 
-EXCLUSIVE_QUERIES: Final = load_queries("penstock.store.postgres", "exclusive.sql")
 OTHERS_S_MAX: Final = 3.0
 """How long sessions that were just closed may take to end."""
 OWNING_S_MAX: Final = 10.0
@@ -50,8 +48,6 @@ NAME_BYTES_MAX: Final = 63
 """Of PostgreSQL."""
 _CREATED: Final = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
 _SEARCH_PATH: Final = re.compile(r"(?:-c\s*search_path=|--search[_-]path=)\S+")
-_NOTHING: Final = "yes"
-"""The mark of a store that is being filled, until it has a note about its source."""
 _NUMBER: Final = "int8"
 _COPIED: Final = {
     "add_stream": ("copy_streams", (_NUMBER, _NUMBER, "text")),
@@ -65,51 +61,32 @@ _COPIED: Final = {
 # --- imports --------------------------------------------------------------------------------------------------
 
 
-class _Rows:
-    """The database as `Index` sees it. COPY is the fastest way to add rows."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self.last_stream: int = db.value("last_stream_id")
-        self.last_context = 0
-
-    def rows(self, name: str) -> list[Any]:
-        rows = self._db.rows(name)
-        self.last_context = len(rows)
-        return rows
-
-    def value(self, name: str, values: Mapping[str, Any] | None = None) -> Any:
-        return self.last_stream if values is None else self._db.value(f"{name}", values)
+class _ImportDatabase(PostgresDatabase):
+    """COPY is the fastest way to add rows."""
 
     def run_many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
-        if not rows:
+        if name not in _COPIED:
+            super().run_many(name, rows)
             return
-        if name == "import_top":
-            ids, names, tops, blocks = zip(*rows, strict=True)
-            self.last_context = max(self.last_context, *ids)
-            columns = {"ids": Numbers(ids), "names": Texts(names), "tops": Numbers(tops), "blocks": Numbers(blocks)}
-            self._db.later("import_top", columns)
-            return
-        if name == "add_stream":
-            self.last_stream = rows[-1][0]
         query, types = _COPIED[name]
-        with self._db.connection.cursor().copy(QUERIES[query]) as copy:
+        with self.connection.cursor().copy(QUERIES[query]) as copy:
             copy.set_types(types)
             for row in rows:
                 copy.write_row(row)
 
 
-class PostgresImport(TablesImport[Database]):
+class PostgresImport(StoreImport):
     """A new store in a schema without a store, or with an unused one; or an interrupted import that goes on."""
+
+    _db: PostgresDatabase
 
     def __init__(self, url: str) -> None:
         self._target = Target.of(url)
-        self._db = Database(self._target, write=True)
+        self._db = _ImportDatabase(self._target, write=True)
         try:
-            if not self._db.value("lock_import", self._target.import_lock):
+            if not self._db.value("own", self._target.import_lock):
                 raise StoreInUse(self._target.shown, "another restore or copy")
             self._mark()
-            self._load_index()
         except BaseException:
             self._db.close()
             raise
@@ -126,54 +103,29 @@ class PostgresImport(TablesImport[Database]):
             with self._transaction():
                 if self._db.value("is_used"):
                     raise PlaceRefused(self._target.shown, "it holds a store already")
-                self._db.later("set_meta", {"key": SOURCE, "value": _NOTHING})
-
-    def begin(self, source: str) -> str:
-        kept = str(self._db.value("importing"))
-        if kept != _NOTHING:
-            return kept
-        if self.head():
-            return ""
-        with self._transaction():
-            self._db.later("set_meta", {"key": SOURCE, "value": source})
-        return source
+                self._db.later("set_meta", {"key": SOURCE, "value": NO_NOTE})
 
     def _now(self) -> int:
         return int(self._db.value("now"))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        try:
-            with self._db.turn():
-                self._db.ask("lock", self._target.lock)
-                yield
-        except psycopg.Error as error:
-            raise translate(error) from error
+        with self._db.turn():
+            self._db.ask("lock", self._target.lock)
+            yield
 
-    def _load_index(self) -> None:
-        if not self._db.is_lost:
-            self._rows = _Rows(self._db)
-            self._index = Index(self._rows)
-
-    def _end_add(self, last: Record) -> None:
-        numbers = {"stream_id": self._rows.last_stream, "context_id": self._rows.last_context}
+    def _end_add(self, index: Index, last: Record) -> None:
+        numbers = {"stream_id": index.last_stream, "context_id": len(index.contexts)}
         self._db.later("import_head", {**numbers, "head": last.last, "recorded": last.runs()[-1].recorded})
-
-    def _import_rows(self, name: str, rows: list[Row]) -> None:
-        with self._db.connection.cursor() as cursor:
-            cursor.executemany(QUERIES[name], rows)
 
     def _end_finish(self) -> None:
         self._db.later("next_numbers")
-
-    def close(self) -> None:
-        self._db.close()
 
 
 # --- holds and replacements -----------------------------------------------------------------------------------
 
 
-class Hold(StoreHold):
+class PostgresHold(StoreHold):
     """A session that keeps others from writing. `is_strict`: refuses while other sessions of our name are connected."""
 
     def __init__(self, target: Target, *, is_strict: bool, is_changing: bool = False) -> None:
@@ -186,7 +138,7 @@ class Hold(StoreHold):
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
-            self.db = Database(self.target, write=True)
+            self.db = PostgresDatabase(self.target, write=True)
             undo.callback(self.db.close)
             if self._is_strict:
                 self._refuse_others()
@@ -200,18 +152,13 @@ class Hold(StoreHold):
             self._undo = undo.pop_all()
         return self
 
-    def rows(self, name: str, values: dict[str, Any] | None = None) -> list[Any]:
-        try:
-            return self.db.connection.execute(EXCLUSIVE_QUERIES[name], values).fetchall()
-        except psycopg.Error as error:
-            raise translate(error) from error
-
-    def value(self, name: str, values: dict[str, Any] | None = None) -> Any:
-        return self.rows(name, values)[0][0]
+    def ask(self, name: str, values: Values = NO_VALUES) -> list[Any]:
+        """The rows of a query. It never reconnects: a new session would not have the locks."""
+        return self.db.ask(name, values)()
 
     def _refuse_others(self) -> None:
         deadline = time.monotonic() + OTHERS_S_MAX
-        while found := [pid for (pid,) in self.rows("others")]:
+        while found := [pid for (pid,) in self.ask("others")]:
             if time.monotonic() > deadline:
                 pids = ", ".join(map(str, found[:PIDS_SHOWN_MAX])) + ", …" * (len(found) > PIDS_SHOWN_MAX)
                 name = self.db.connection.info.parameter_status("application_name")
@@ -220,7 +167,7 @@ class Hold(StoreHold):
 
     def _own(self, lock: dict[str, int]) -> None:
         deadline = time.monotonic() + OWNING_S_MAX
-        while not self.value("own", lock):
+        while not self.ask("own", lock)[0][0]:
             if time.monotonic() > deadline:
                 raise StoreInUse(self.target.shown, "another session, which writes it or holds it")
             time.sleep(PAUSE_S)
@@ -229,7 +176,7 @@ class Hold(StoreHold):
         while not self._ending.wait(BEAT_S):
             # `check` reports a lost session.
             with suppress(PenstockError):
-                self.rows("beat")
+                self.ask("beat")
 
     def _release_quietly(self) -> None:
         # A closed session has its locks until it has ended.
@@ -239,12 +186,12 @@ class Hold(StoreHold):
     def release(self) -> None:
         """Let others write again; the session stays open."""
         for lock in self._locks:
-            self.rows("give_up", lock)
+            self.ask("give_up", lock)
         self._locks = []
 
     def check(self) -> None:
         try:
-            held = 0 if self.db.is_lost else self.value("beat")
+            held = 0 if self.db.is_lost else self.ask("beat")[0][0]
         except StorageFailure:
             held = 0
         if held < len(self._locks):
@@ -267,7 +214,7 @@ def beside(url: str) -> tuple[str, str]:
     return name, f"{url}{'&' if '?' in url else '?'}options={quote(options)}"
 
 
-class Replacement(StoreReplacement):
+class PostgresReplacement(StoreReplacement):
     """A schema whose store is being replaced, or that gets one. No server is connected to it."""
 
     def __init__(self, url: str, *, replace: bool) -> None:
@@ -283,28 +230,28 @@ class Replacement(StoreReplacement):
         self._undo = ExitStack()
 
     def look(self) -> None:
-        with Hold(self._target, is_strict=True) as hold:
+        with PostgresHold(self._target, is_strict=True) as hold:
             self._look(hold)
 
-    def _look(self, hold: Hold) -> None:
+    def _look(self, hold: PostgresHold) -> None:
         version = schema.check(hold.db)
         self._is_there = bool(version) and not hold.db.value("importing")
-        self._is_in_place = not hold.value("may_create_schemas")
+        self._is_in_place = not hold.ask("may_create_schemas")[0][0]
         # An unused store holds nothing.
         if self._is_there and not self._replace and hold.db.value("is_used"):
             raise PlaceRefused(self.shown, f"it holds a store; {self.advice}")
-        if self._is_in_place and (self._is_there or not hold.value("schema_exists", {"schema": self._schema})):
+        if self._is_in_place and (self._is_there or not hold.ask("schema_exists", {"schema": self._schema})[0][0]):
             reason = "the new store is built in another schema, and the role may not create one"
             raise PlaceRefused(self.shown, f"{reason}: GRANT CREATE ON DATABASE")
         if foreign := self._tables(hold, self._aside) - own_tables():
             raise PlaceRefused(self.shown, f"its schema {self._aside} has a table {min(foreign)} of others")
 
-    def _tables(self, hold: Hold, name: str) -> set[str]:
-        return {found for (found,) in hold.rows("tables", {"schema": name})}
+    def _tables(self, hold: PostgresHold, name: str) -> set[str]:
+        return {found for (found,) in hold.ask("tables", {"schema": name})}
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
-            self._hold = undo.enter_context(Hold(self._target, is_strict=True, is_changing=True))
+            self._hold = undo.enter_context(PostgresHold(self._target, is_strict=True, is_changing=True))
             self._look(self._hold)
             if self._is_there:
                 self._settle()
@@ -361,7 +308,7 @@ class Replacement(StoreReplacement):
 
     def _move(self) -> None:
         self._drop_tables()
-        if not self._hold.value("schema_exists", {"schema": self._schema}):
+        if not self._hold.ask("schema_exists", {"schema": self._schema})[0][0]:
             self._execute("CREATE SCHEMA {}", self._schema)
         for name in sorted(self._tables(self._hold, self._aside)):
             self._execute("ALTER TABLE {}.{} SET SCHEMA {}", self._aside, name, self._schema)

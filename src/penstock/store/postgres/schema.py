@@ -10,20 +10,20 @@ from psycopg import sql
 
 from penstock.errors import NotAStore, ReadFailure, StoreTooNew, StoreUnfinished
 from penstock.store.postgres.connection import QUERIES
-from penstock.store.postgres.database import Database
+from penstock.store.postgres.database import PostgresDatabase
+from penstock.store.replacement import NO_NOTE, SOURCE
+from penstock.store.tables.database import load_migrations
 from penstock.store.tables.logs import LAST_LOG
-from penstock.store.tables.queries import load_migrations
 
 
 def migrations() -> list[str]:
-    """The text of every migration; the first brings an empty schema to version 1."""
     return load_migrations("penstock.store.postgres")
 
 
 SCHEMA_VERSION: Final = len(migrations())
 
 
-def check(database: Database) -> int:
+def check(database: PostgresDatabase) -> int:
     """The store's schema version; refuses what is not a store, too new, or not whole. 0 is an empty schema."""
     target = database.target
     exists, tables = database.row("schema_tables", {"schema": target.schema})
@@ -37,12 +37,12 @@ def check(database: Database) -> int:
     return version
 
 
-def refuse_unfinished(database: Database) -> None:
+def refuse_unfinished(database: PostgresDatabase) -> None:
     if database.value("importing"):
         raise StoreUnfinished(database.target.shown)
 
 
-def require(database: Database) -> None:
+def require(database: PostgresDatabase) -> None:
     """Refuse to read where there is no store of the present schema."""
     version = check(database)
     if version == 0:
@@ -52,7 +52,7 @@ def require(database: Database) -> None:
     refuse_unfinished(database)
 
 
-def migrate(database: Database, now: int, *, importing: bool = False) -> None:
+def migrate(database: PostgresDatabase, now: int, *, importing: bool = False) -> None:
     """Bring a store to the present schema; one that is made now may be marked as being filled."""
     if check(database) == SCHEMA_VERSION:
         return
@@ -70,6 +70,6 @@ def migrate(database: Database, now: int, *, importing: bool = False) -> None:
             database.later("set_meta", {"key": LAST_LOG, "value": "0"})
             database.later("add_timeline", {"timeline": 1, "after_position": 0, "started": now})
             if importing:
-                database.later("set_meta", {"key": "importing", "value": "yes"})
+                database.later("set_meta", {"key": SOURCE, "value": NO_NOTE})
         else:
             database.later("set_version", {"version": SCHEMA_VERSION})

@@ -14,67 +14,22 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
-from penstock.errors import NotDurable, StorageFailure
-from penstock.model import StoreStats, check_name, ticks_of_unix_ns
-from penstock.store.contract import BatchTimes, Commit, Outcome, RequireLog, StoreIdentity, Transaction
+from penstock.errors import StorageFailure
+from penstock.model import check_name, ticks_of_unix_ns
+from penstock.store.contract import BatchTimes, Commit, Outcome, RequireLog, Transaction
 from penstock.store.postgres import connection, schema
 from penstock.store.postgres.arrays import Texts
-from penstock.store.postgres.batch import Appender, Batch, Redo, Start, settle
-from penstock.store.postgres.connection import Target
-from penstock.store.postgres.database import WRITE, Database
-from penstock.store.postgres.history import PostgresHistory
+from penstock.store.postgres.batch import PostgresAppender, PostgresBatch, Redo, Start, settle
+from penstock.store.postgres.database import WRITE, PostgresDatabase
 from penstock.store.postgres.notifications import PostgresListener, payload
+from penstock.store.postgres.reader import Clock, PostgresReader
 from penstock.store.postgres.upkeep import Vacuum
 from penstock.store.tables.appends import StreamKey
 from penstock.store.tables.logs import KnownLogs
-from penstock.store.tables.queries import retried
-from penstock.store.tables.reader import Reader
 
 log = logging.getLogger(__name__)
 
 STREAM_CACHE_MAX: Final = 100_000
-
-Clock = Callable[[], int]
-"""Nanoseconds since 1970."""
-
-
-class PostgresReader(PostgresHistory, Reader[Database]):
-    """A store that is open for reading, next to the processes that write it. It reconnects after a lost connection."""
-
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        self.target = Target.of(url)
-        self._clock = clock
-        self.db = self._open()
-
-    def _open(self) -> Database:
-        database = Database(self.target, write=False)
-        try:
-            schema.require(database)
-        except BaseException:
-            database.close()
-            raise
-        return database
-
-    def now(self) -> int:
-        return int(self.db.value("now")) if self._clock is None else ticks_of_unix_ns(self._clock())
-
-    def identity(self) -> StoreIdentity:
-        return StoreIdentity(*self.db.row("identity"))
-
-    @retried
-    def stats(self) -> StoreStats:
-        with self.db.snapshot():
-            counts = self.db.row("stats")
-            return StoreStats(*self.identity(), schema.SCHEMA_VERSION, *counts)
-
-    def free_bytes(self) -> int | None:
-        return None
-
-    def refusal(self) -> NotDurable | None:
-        return self.db.refusal()
-
-    def close(self) -> None:
-        self.db.close()
 
 
 class _Needs(NamedTuple):
@@ -107,8 +62,8 @@ class PostgresStore(PostgresReader):
             self._load()
             undo.pop_all()
 
-    def _open(self) -> Database:
-        database = Database(self.target, write=True)
+    def _open(self) -> PostgresDatabase:
+        database = PostgresDatabase(self.target, write=True)
         try:
             now = int(database.value("now")) if self._clock is None else ticks_of_unix_ns(self._clock())
             schema.migrate(database, now)
@@ -119,7 +74,7 @@ class PostgresStore(PostgresReader):
         return database
 
     def _load(self) -> None:
-        self._appender = Appender(self.db, self, self.id, self._stream_cache_max)
+        self._appender = PostgresAppender(self.db, self, self.id, self._stream_cache_max)
         self._known_logs = KnownLogs(self.db, self._stream_cache_max)
         self._is_alone = False
         self._recorded = 0
@@ -169,7 +124,7 @@ class PostgresStore(PostgresReader):
         self._appender.forget()
         self._known_logs.forget()
 
-    def _begin(self, transactions: Sequence[Transaction]) -> tuple[Start, Batch]:
+    def _begin(self, transactions: Sequence[Transaction]) -> tuple[Start, PostgresBatch]:
         """Take the lock and load what the batch needs, in one round trip if no other store object writes."""
         needs = _Needs.of(transactions)
         if not self._is_alone:
@@ -193,8 +148,8 @@ class PostgresStore(PostgresReader):
             answers()
             answers = self._ask(needs)
         answers()
-        times = {"now": now, "recorded": self._recorded}
-        batch = Batch(self.db, self._appender, self._known_logs, self._vacuum, **times)
+        batch = PostgresBatch(self.db, self._appender, self._known_logs, self.batch_times)
+        batch.emptied = self._vacuum.take()
         batch.refusal = connection.refusal_of(start.switched_off)
         batch.load_marks(producers(), needs.producers)
         return start, batch
@@ -216,8 +171,7 @@ class PostgresStore(PostgresReader):
 
         return load
 
-    def _notice(self, batch: Batch) -> str:
-        """The notice of this commit for other servers, which may wait for it."""
+    def _notice(self, batch: PostgresBatch) -> str:
         streams = self._appender.changed_streams
         if not (streams or batch.has_changed_logs or batch.changed_queues):
             return ""

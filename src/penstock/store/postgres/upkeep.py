@@ -1,4 +1,4 @@
-"""Erasures, seals and stages on PostgreSQL, and VACUUM.
+"""Erasures and stages on PostgreSQL, and VACUUM.
 
 PostgreSQL keeps old versions of rows until VACUUM removes them. An erasure is finished only after that. Then no
 statement can bring the contents back. Their bytes may stay in unused parts of the tables' files until something else is
@@ -9,25 +9,19 @@ import logging
 import threading
 from collections.abc import Collection
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psycopg
 
 from penstock.errors import PenstockError
-from penstock.store.contract import Erase, Seal, Stage, WriteOutput
-from penstock.store.postgres import arrays
+from penstock.store.contract import Stage
 from penstock.store.postgres.arrays import Blobs, Numbers, Texts
 from penstock.store.postgres.connection import Target
-from penstock.store.postgres.database import Database
+from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.record import Record
-from penstock.store.seals import is_current, seal_row
 from penstock.store.stages import Unit, low_of
-from penstock.store.tables.appends import StreamKey
-from penstock.store.tables.erasures import Entry, Step
+from penstock.store.tables.erasures import LedgerEntry, Step
 from penstock.store.tables.stages import Stages
-
-if TYPE_CHECKING:
-    from penstock.store.postgres.batch import Appender
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +30,13 @@ STEP_BYTES_MAX: Final = 4 << 20
 CANCEL_S_MAX: Final = 1.0
 
 
-def erase(db: Database, op: Erase, now: int, vacuumed: Collection[int]) -> int:
-    """One step of the oldest erasures; answers how many are open after it. Erasures in `vacuumed` are finished."""
-    if vacuumed:
-        db.later("finish_erasures", {"ids": Numbers(vacuumed), "now": now})
-    return _Step(db, op.records_max, STEP_BYTES_MAX).run()
+class ErasureStep(Step):
+    _db: PostgresDatabase
 
+    def __init__(self, db: PostgresDatabase, records_max: int) -> None:
+        super().__init__(db, records_max, STEP_BYTES_MAX)
 
-class _Step(Step[Database]):
-    def _remove_output(self, iterator: int, entry: Entry) -> int:
+    def _remove_output(self, iterator: int, entry: LedgerEntry) -> int:
         values = {"id": iterator, "ordinal": entry.done, "limit": self.records_left, "bytes_max": STEP_BYTES_MAX}
         rows = self._db.rows("remove_outputs", values)
         self.spend(sum(size for _, size in rows), len(rows))
@@ -55,24 +47,8 @@ class _Step(Step[Database]):
         self._db.later("replace_record", {"position": record.position, "data": data})
 
 
-def seal(db: Database, op: Seal) -> bool:
-    """Replace records by the merged one if nothing has changed since the merge."""
-    if not is_current(db, op):
-        return False
-    if op.data is not None:
-        place = seal_row(db, op, op.data)
-        if place is None:
-            return False
-        db.later("delete_records", {"first": op.first, "last": op.last})
-        db.later("add_record", {**place, "data": op.data})
-    db.later("move_mark", {"position": op.next})
-    return True
-
-
-class PostgresStages(Stages[Database]):
+class PostgresStages(Stages):
     """Stages on PostgreSQL. VACUUM removes the old versions of their rows together with those of erasures."""
-
-    _appender: "Appender"
 
     def _add(self, number: int, op: Stage) -> None:
         columns = {
@@ -88,21 +64,12 @@ class PostgresStages(Stages[Database]):
         self._db.later("add_staged", columns)
 
     def _units(self, ids: list[int]) -> dict[int, Unit]:
-        units = {row[0]: Unit(*row[1:]) for row in self._db.rows("staged_units", {"ids": Numbers(ids)})}
-        self._look_up({(unit.context, unit.stream) for unit in units.values()})
-        return units
-
-    def _look_up(self, keys: Collection[StreamKey]) -> None:
-        self._appender.look_up(keys)
+        return {row[0]: Unit(*row[1:]) for row in self._db.rows("staged_units", {"ids": Numbers(ids)})}
 
     def _remove(self, ids: Collection[int]) -> None:
         numbers = {"ids": Numbers(ids)}
         self._db.later("delete_staged", numbers)
         self._db.later("delete_stages", numbers)
-
-    def write_output(self, op: WriteOutput) -> int:
-        arrays.check((op.iterator, op.source, op.next_source))
-        return super().write_output(op)
 
     def forget_state(self, iterator: int) -> None:
         self._db.later("forget_state", {"id": iterator})
@@ -118,7 +85,7 @@ class Vacuum:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._thread: threading.Thread | None = None
-        self._db: Database | None = None
+        self._db: PostgresDatabase | None = None
         self._emptied: list[int] = []
 
     def take(self) -> list[int]:
@@ -126,7 +93,6 @@ class Vacuum:
         return [] if self._is_running() else self._emptied
 
     def start(self) -> None:
-        """Start unless it is running."""
         if not self._is_running():
             self._emptied = []
             self._thread = threading.Thread(target=self._work, name="penstock-vacuum", daemon=True)
@@ -137,7 +103,7 @@ class Vacuum:
 
     def _work(self) -> None:
         try:
-            with closing(Database(self._target, write=True)) as db:
+            with closing(PostgresDatabase(self._target, write=True)) as db:
                 self._db = db
                 cleared = [number for (number,) in db.rows("cleared_erasures")]
                 for table in ("records", "outputs", "staged") if cleared else ():

@@ -20,7 +20,7 @@ import apsw
 from penstock.errors import InvalidRequest, NotAStore, PenstockError, ReadFailure, StorageFailure, StorageFull
 from penstock.files import private
 from penstock.store.sqlite.directory import FILE_NAME, is_recovering
-from penstock.store.tables.queries import load_queries
+from penstock.store.tables.database import NO_VALUES, Database, Values, load_queries
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,6 @@ BUSY_MS_MAX: Final = 5_000
 LOOK_STEPS: Final = 100_000
 """After so many steps of SQLite's machine, some milliseconds, a read checks whether it has to stop for a recovery."""
 
-_READ_WRITE: Final = apsw.SQLITE_OPEN_READWRITE
 # https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 WAL_HEADER_BYTES: Final = 32
 FRAME_HEADER_BYTES: Final = 24
@@ -50,8 +49,6 @@ CUT_PAUSE_S: Final = 5.0
 
 QUERIES: Final = load_queries("penstock.store.sqlite", "queries.sql")
 
-Values = Sequence[Any] | dict[str, Any]
-
 FOREIGN: Final = (apsw.Error, OverflowError, UnicodeError)
 """Errors of SQLite, and of values that it cannot hold: numbers over 64 bits, broken text."""
 
@@ -70,8 +67,8 @@ def translate(error: Exception, *, write: bool = True) -> PenstockError:
     return failure(f"{type(error).__name__}: {error}")
 
 
-class Database:
-    """A connection to a store's file. Belongs to one thread at a time."""
+class SqliteDatabase(Database):
+    """A connection to a store's file."""
 
     def __init__(self, directory: Path, *, create: bool, write: bool, vfs: str | None = None) -> None:
         path = self.path = directory / FILE_NAME
@@ -123,39 +120,24 @@ class Database:
 
     # -- statements
 
-    def rows(self, name: str, values: Values = ()) -> list[Any]:
-        """All rows of a query."""
+    def rows(self, name: str, values: Values | Sequence[Any] = ()) -> list[Any]:
         try:
             return self.connection.execute(QUERIES[name], values).fetchall()
         except FOREIGN as error:
             raise translate(error, write=self._is_for_writing) from error
 
-    def row(self, name: str, values: Values = ()) -> Any:
-        """The first row of a query, or None."""
-        rows = self.rows(name, values)
-        return rows[0] if rows else None
-
-    def value(self, name: str, values: Values = ()) -> Any:
-        """The first column of the first row, or None."""
-        rows = self.rows(name, values)
-        return rows[0][0] if rows else None
-
     later = rows
     """SQLite has nothing to wait for."""
 
-    def send(self, name: str, values: Values = ()) -> Callable[[], list[Any]]:
-        """Run a statement; the answer is a function that returns its rows."""
+    def send(self, name: str, values: Values = NO_VALUES) -> Callable[[], list[Any]]:
         rows = self.rows(name, values)
         return lambda: rows
 
-    def run_many(self, name: str, rows: Sequence[Values]) -> None:
-        try:
+    def run_many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
+        with self._translated():
             self.connection.executemany(QUERIES[name], rows)
-        except FOREIGN as error:
-            raise translate(error, write=self._is_for_writing) from error
 
-    def each(self, name: str, values: Values = ()) -> Iterator[Any]:
-        """Rows one by one; the caller may stop early."""
+    def each(self, name: str, values: Values = NO_VALUES) -> Iterator[Any]:
         cursor = self.connection.cursor()
         try:
             yield from cursor.execute(QUERIES[name], values)
@@ -178,7 +160,6 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Reads inside see one state. Keep it short: it holds the WAL."""
         if self.connection.in_transaction:
             yield
             return
@@ -188,17 +169,10 @@ class Database:
         finally:
             self.command("COMMIT")
 
-    def can_retry(self) -> bool:
-        """A connection to a file is never lost."""
-        return False
-
     def command(self, text: str) -> None:
-        """Run BEGIN, COMMIT, VACUUM and the like."""
-        try:
+        with self._translated():
             for _ in self.connection.execute(text):
                 pass
-        except apsw.Error as error:
-            raise translate(error, write=self._is_for_writing) from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -213,11 +187,10 @@ class Database:
 
     def abandon(self) -> None:
         """Roll back an open transaction; never raises."""
-        try:
+        # If it fails, the caller closes the connection and opens it again before the next use.
+        with suppress(apsw.Error):
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
-        except apsw.Error:
-            pass  # The caller closes the connection and opens it again before the next use.
 
     # -- the WAL
 
@@ -240,12 +213,9 @@ class Database:
             _, frames = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
             if frames <= 0:
                 return
-            # SQLite's own files, because closing others would drop the locks that this process has on them.
-            wal = apsw.VFSFile(self._vfs or "", f"{self.path}-wal", [apsw.SQLITE_OPEN_WAL | _READ_WRITE, 0])
-            file = apsw.VFSFile(self._vfs or "", str(self.path), [apsw.SQLITE_OPEN_MAIN_DB | _READ_WRITE, 0])
-            try:
-                newest: dict[int, int] = {}
-                pages = 0
+            newest: dict[int, int] = {}
+            pages = 0
+            with self._file("-wal", apsw.SQLITE_OPEN_WAL) as wal, self._file("", apsw.SQLITE_OPEN_MAIN_DB) as file:
                 for frame in range(frames):
                     offset = WAL_HEADER_BYTES + frame * (FRAME_HEADER_BYTES + PAGE_BYTES)
                     number, size = _FRAME.unpack(wal.xRead(_FRAME.size, offset))
@@ -255,18 +225,21 @@ class Database:
                     if number <= pages:
                         file.xWrite(wal.xRead(PAGE_BYTES, offset), (number - 1) * PAGE_BYTES)
                 file.xSync(apsw.SQLITE_SYNC_FULL)
-            finally:
-                file.xClose()
-                wal.xClose()
 
     def sync_file(self) -> None:
         """Sync the file itself, without the WAL."""
-        with self._translated():
-            file = apsw.VFSFile(self._vfs or "", str(self.path), [apsw.SQLITE_OPEN_MAIN_DB | _READ_WRITE, 0])
-            try:
-                file.xSync(apsw.SQLITE_SYNC_FULL)
-            finally:
-                file.xClose()
+        with self._translated(), self._file("", apsw.SQLITE_OPEN_MAIN_DB) as file:
+            file.xSync(apsw.SQLITE_SYNC_FULL)
+
+    @contextmanager
+    def _file(self, ending: str, kind: int) -> Iterator[apsw.VFSFile]:
+        """A file as SQLite opens it: to close another descriptor would drop the locks that this process has."""
+        flags = [kind | apsw.SQLITE_OPEN_READWRITE, 0]
+        file = apsw.VFSFile(self._vfs or "", f"{self.path}{ending}", flags)
+        try:
+            yield file
+        finally:
+            file.xClose()
 
     def uncopied_pages(self) -> int:
         with self._translated():
@@ -302,7 +275,7 @@ class Checkpointer:
     the WAL as it was; if all connections were closed, SQLite would take the failed commit for a good one.
     """
 
-    def __init__(self, database: Database, wal_bytes_max: int) -> None:
+    def __init__(self, database: SqliteDatabase, wal_bytes_max: int) -> None:
         self._database = database
         self._pages_max = max(64, wal_bytes_max // PAGE_BYTES)
         self._next_at = self._pages_max
@@ -319,7 +292,7 @@ class Checkpointer:
         self._thread = threading.Thread(target=self._work, name="penstock-checkpoints", daemon=True)
         self._thread.start()
 
-    def committed(self, pages: int, writer: Database) -> None:
+    def committed(self, pages: int, writer: SqliteDatabase) -> None:
         """The writer's commit left this many pages in the WAL."""
         self._longest = max(self._longest, pages)
         if self._copied.is_set() and not self._to_empty:
@@ -335,7 +308,7 @@ class Checkpointer:
         if self._longest > OVERGROWN * self._pages_max:
             self._truncate(writer)
 
-    def empty(self, pages: int, writer: Database) -> bool:
+    def empty(self, pages: int, writer: SqliteDatabase) -> bool:
         """Whether the WAL, which has this many pages, is empty now; if not, try again after another commit."""
         if self._due.is_set() or time.monotonic() < self._not_before:
             return False  # The thread copies it, or a reader just held it.
@@ -346,7 +319,7 @@ class Checkpointer:
             return False
         return self._empty(writer)
 
-    def _empty(self, writer: Database) -> bool:
+    def _empty(self, writer: SqliteDatabase) -> bool:
         self._copied.clear()
         self._not_before = time.monotonic() + EMPTY_PAUSE_S
         try:
@@ -355,7 +328,7 @@ class Checkpointer:
             log.warning("the write-ahead log could not be emptied; trying again: %s", error)
             return False
 
-    def _truncate(self, writer: Database) -> None:
+    def _truncate(self, writer: SqliteDatabase) -> None:
         """Empty the WAL; if much of it is not in the file yet, the thread copies that first."""
         if self._to_empty or self._due.is_set() or time.monotonic() < self._cut_not_before:
             return
@@ -365,7 +338,7 @@ class Checkpointer:
         else:
             self._empty(writer)
 
-    def copy(self, database: Database, *, restart: bool = False, wait_ms_max: int = BUSY_MS_MAX) -> bool:
+    def copy(self, database: SqliteDatabase, *, restart: bool = False, wait_ms_max: int = BUSY_MS_MAX) -> bool:
         """Copy the WAL into the file; with `restart` all of it, and the WAL is empty then.
 
         Raises if it fails; False if a reader still held what was to be emptied.
@@ -386,7 +359,7 @@ class Checkpointer:
             self._in_doubt = False
             return done
 
-    def _attempt(self, database: Database) -> None:
+    def _attempt(self, database: SqliteDatabase) -> None:
         try:
             self.copy(database)
         except PenstockError as error:

@@ -157,9 +157,6 @@ SELECT id, context, name, filter, position FROM queues WHERE name = :name AND co
 -- name: queues_named
 SELECT id, context, name, filter, position FROM queues WHERE name = :name LIMIT :limit;
 
--- name: queue_position
-SELECT position FROM queues WHERE id = :id;
-
 -- name: queue_name
 SELECT name FROM queues WHERE id = :id;
 
@@ -192,6 +189,35 @@ SELECT * FROM (
     ORDER BY first LIMIT 1)
 LIMIT 1;
 
+-- What a proposal is compared with: the marker, the number of allocations, and the claim.
+
+-- name: allocate
+SELECT position, CASE :kind WHEN 'fresh' THEN (SELECT count(*) FROM allocations WHERE queue_id = :queue_id) ELSE 0 END,
+    claim.*
+FROM queues LEFT JOIN (
+    SELECT * FROM (
+        SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+        WHERE queue_id = :queue_id AND subscriber = :subscriber AND expires > :now
+        ORDER BY first LIMIT 1)
+    UNION ALL
+    SELECT * FROM (
+        SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+        WHERE queue_id = :queue_id AND expires <= :now
+          AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1)
+        ORDER BY first LIMIT 1)
+    LIMIT 1) AS claim ON true
+WHERE id = :queue_id;
+
+-- name: reoffer_state
+SELECT name, (SELECT count(*) FROM allocations WHERE queue_id = :queue_id),
+    EXISTS (SELECT 1 FROM json_each(:runs) AS run
+        WHERE value ->> 1 >= position OR EXISTS (SELECT 1 FROM allocations
+            WHERE queue_id = :queue_id AND first <= value ->> 1 AND last >= value ->> 0))
+FROM queues WHERE id = :queue_id;
+
+-- name: reoffer
+INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries) VALUES (?1, ?2, ?3, ?4, '', ?5, 0);
+
 -- name: dead_letters
 SELECT first, last, count, subscriber, expires, deliveries FROM allocations
 WHERE queue_id = :queue_id AND first > :after AND expires <= :now
@@ -211,9 +237,6 @@ WHERE queue_id = :queue_id AND first > :after ORDER BY first LIMIT :limit;
 -- name: next_expiry
 SELECT min(expires) FROM allocations WHERE queue_id = :queue_id AND expires > :after;
 
--- name: allocation_count
-SELECT count(*) FROM allocations WHERE queue_id = :queue_id;
-
 -- name: add_allocation
 INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
 VALUES (:queue_id, :first, :last, :count, :subscriber, :expires, 1);
@@ -226,10 +249,6 @@ WHERE queue_id = :queue_id AND first <= :last AND last >= :first ORDER BY first 
 SELECT count(*), coalesce(sum(count), 0) FROM allocations
 WHERE queue_id = :queue_id AND expires <= :now
   AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1);
-
--- name: reoffer
-INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
-VALUES (:queue_id, :first, :last, :count, '', :now, 0);
 
 -- name: take_over
 UPDATE allocations SET subscriber = :subscriber, expires = :expires, deliveries = deliveries + 1
@@ -387,7 +406,7 @@ SELECT id FROM erasures WHERE finished IS NULL AND done >= last;
 UPDATE erasures SET done = :done, damaged = damaged + :damaged WHERE id = :id;
 
 -- name: finish_erasure
-UPDATE erasures SET finished = ? WHERE id = ?;
+UPDATE erasures SET finished = :now WHERE id = :id;
 
 -- name: output_to_erase
 SELECT rowid FROM outputs WHERE iterator_id = :id AND ordinal >= :ordinal ORDER BY ordinal LIMIT 1;

@@ -13,8 +13,7 @@ import os
 import shutil
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -23,10 +22,10 @@ import apsw
 from penstock.errors import NotAStore, PlaceRefused, StorageFailure, StoreError, StoreInUse, StoreUnfinished
 from penstock.files import is_shared, sync_directory
 from penstock.model import ticks_of_unix_ns
-from penstock.store.contract import Store, StoreIdentity, StoreImport, StoreState
+from penstock.store.contract import StoreIdentity, StoreState
 from penstock.store.replacement import Replaced, StoreHold, StoreReplacement
 from penstock.store.sqlite import schema
-from penstock.store.sqlite.database import Database, translate
+from penstock.store.sqlite.database import SqliteDatabase, translate
 from penstock.store.sqlite.directory import (
     BESIDE,
     FILE_NAME,
@@ -38,8 +37,8 @@ from penstock.store.sqlite.directory import (
 )
 from penstock.store.sqlite.schema import APPLICATION_ID, IMPORTING_ID
 from penstock.store.sqlite.store import SqliteReader
-from penstock.store.tables.imports import SOURCE, Index, TablesImport
-from penstock.store.tables.reader import Row, state_table
+from penstock.store.tables.imports import StoreImport
+from penstock.store.tables.store import Store, state_table
 
 CACHE_KIB: Final = 256 * 1024
 REPLACED: Final = "replaced.db"
@@ -49,7 +48,7 @@ _OURS_ASIDE: Final = frozenset((FILE_NAME, *BESIDE, LOCK_NAME, REPLACED))
 _MAGIC: Final = b"SQLite format 3\0"
 
 
-class _ImportDatabase(Database):
+class _ImportDatabase(SqliteDatabase):
     def _configure(self, write: bool) -> None:
         super()._configure(write)
         self.connection.pragma("cache_size", -CACHE_KIB)
@@ -57,8 +56,10 @@ class _ImportDatabase(Database):
             raise StorageFailure("another process reads it; end that process")
 
 
-class SqliteImport(TablesImport[Database]):
+class SqliteImport(StoreImport):
     """A new store in a directory without a store, or with an unused one; or an interrupted import that goes on."""
+
+    _db: SqliteDatabase
 
     def __init__(self, directory: Path | str) -> None:
         self._directory = Path(directory)
@@ -70,7 +71,6 @@ class SqliteImport(TablesImport[Database]):
             self._db = _ImportDatabase(self._directory, create=True, write=True)
             undo.callback(self._db.close)
             self._mark()
-            self._load_index()
             undo.pop_all()
 
     def _mark(self) -> None:
@@ -83,26 +83,11 @@ class SqliteImport(TablesImport[Database]):
             raise PlaceRefused(str(self._directory), "it holds a store already")
         self._db.connection.pragma("application_id", IMPORTING_ID)
 
-    def begin(self, source: str) -> str:
-        kept = self._db.value("meta", {"key": SOURCE})
-        if kept is None and self.head() == 0:
-            self._db.later("set_meta", {"key": SOURCE, "value": source})
-            return source
-        return kept or ""
-
     def _now(self) -> int:
         return ticks_of_unix_ns(time.time_ns())
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._db.transaction():
-            yield
-
-    def _load_index(self) -> None:
-        self._index = Index(self._db)
-
-    def _import_rows(self, name: str, rows: list[Row]) -> None:
-        self._db.run_many(name, rows)
+    def _transaction(self) -> AbstractContextManager[None]:
+        return self._db.transaction()
 
     def _end_finish(self) -> None:
         self._db.connection.pragma("application_id", APPLICATION_ID)
@@ -118,12 +103,12 @@ class SqliteImport(TablesImport[Database]):
 
     def close(self) -> None:
         try:
-            self._db.close()
+            super().close()
         finally:
             os.close(self._lock)
 
 
-class Replacement(StoreReplacement):
+class SqliteReplacement(StoreReplacement):
     """A directory whose store is being replaced, or that gets one. It holds the lock, as a server does."""
 
     def __init__(self, directory: Path | str, *, replace: bool) -> None:
@@ -190,7 +175,7 @@ class Replacement(StoreReplacement):
     def _settle(self) -> None:
         """Read what the new store inherits from the old one, and make the old one a single file."""
         try:
-            with closing(Database(self.directory, create=False, write=True)) as db:
+            with closing(SqliteDatabase(self.directory, create=False, write=True)) as db:
                 schema.migrate(db, self.directory, ticks_of_unix_ns(time.time_ns()))
                 identity = StoreIdentity(*db.row("identity"))
                 self.replaced = Replaced(identity, state_table(db, "timelines"), state_table(db, "erasures"))
@@ -244,7 +229,7 @@ class Replacement(StoreReplacement):
                 place.rmdir()
 
 
-class Hold(StoreHold):
+class SqliteHold(StoreHold):
     """A directory with a store. It holds the lock, as a server does."""
 
     def __init__(self, directory: Path | str) -> None:

@@ -12,10 +12,10 @@ from uuid import uuid4
 import apsw
 
 from penstock.errors import NotAStore, StoreTooNew, StoreUnfinished
-from penstock.store.sqlite.database import PAGE_BYTES, Database, translate
+from penstock.store.sqlite.database import PAGE_BYTES, SqliteDatabase, translate
 from penstock.store.sqlite.directory import RESTORING
+from penstock.store.tables.database import load_migrations
 from penstock.store.tables.logs import LAST_LOG
-from penstock.store.tables.queries import load_migrations
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,13 @@ INCREMENTAL: Final = 2
 
 
 def migrations() -> list[str]:
-    """The text of every migration; the first brings an empty file to version 1."""
     return load_migrations("penstock.store.sqlite")
 
 
 SCHEMA_VERSION: Final = len(migrations())
 
 
-def check(database: Database, directory: Path) -> int:
+def check(database: SqliteDatabase, directory: Path) -> int:
     """The store's schema version, 0 for an empty file; refuses what is no store, too new or unfinished."""
     try:
         version = int(database.connection.pragma("user_version"))
@@ -54,7 +53,7 @@ def check(database: Database, directory: Path) -> int:
     return version
 
 
-def migrate(database: Database, directory: Path, now: int) -> None:
+def migrate(database: SqliteDatabase, directory: Path, now: int) -> None:
     """Bring a store to the present schema."""
     version = check(database, directory)
     if version and database.pragma("auto_vacuum") != INCREMENTAL:
@@ -67,7 +66,7 @@ def migrate(database: Database, directory: Path, now: int) -> None:
         _step(database, number, text, now)
 
 
-def _step(database: Database, number: int, text: str, now: int) -> None:
+def _step(database: SqliteDatabase, number: int, text: str, now: int) -> None:
     connection = database.connection
     try:
         connection.execute("BEGIN IMMEDIATE")

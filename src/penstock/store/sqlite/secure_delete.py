@@ -22,7 +22,7 @@ has been emptied after that.
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import apsw
 
@@ -30,10 +30,9 @@ from penstock.errors import DamagedRecord, StorageFailure
 from penstock.store.contract import Seal, Stage
 from penstock.store.erasure_filter import Hidden
 from penstock.store.record import Record
-from penstock.store.seals import is_current, seal_row
-from penstock.store.sqlite.database import PAGE_BYTES, Database
+from penstock.store.sqlite.database import PAGE_BYTES, SqliteDatabase
 from penstock.store.stages import FLUSH_BYTES, Unit, low_of
-from penstock.store.tables.erasures import Entry, Step
+from penstock.store.tables.erasures import LedgerEntry, Step
 from penstock.store.tables.stages import Stages
 
 log = logging.getLogger(__name__)
@@ -108,13 +107,13 @@ def first_group(
 
 
 @contextmanager
-def guarded(db: Database, table: Table, rows: Group) -> Iterator[None]:
+def guarded(db: SqliteDatabase, table: Table, rows: Group) -> Iterator[None]:
     """Blank everything that SQLite may move while a group of rows is removed."""
     with blank(db, table, [*rows.kept, *neighbours(db, table, rows.removed[0], rows.removed[-1])]):
         yield
 
 
-def neighbours(db: Database, table: Table, low: int, high: int) -> list[Value]:
+def neighbours(db: SqliteDatabase, table: Table, low: int, high: int) -> list[Value]:
     """The values that SQLite may move when rows between two numbers are added, removed or grow."""
     found: list[Value] = []
     for query, row in ((table.before, low), (table.after, high)):
@@ -140,7 +139,7 @@ def movable(values: Iterable[Value]) -> int:
 
 
 @contextmanager
-def blank(db: Database, table: Table, values: Iterable[Value]) -> Iterator[None]:
+def blank(db: SqliteDatabase, table: Table, values: Iterable[Value]) -> Iterator[None]:
     """These values are zeros inside, and restored afterwards."""
     before: list[tuple[str, int, bytes]] = []
     try:
@@ -154,14 +153,16 @@ def blank(db: Database, table: Table, values: Iterable[Value]) -> Iterator[None]
             db.overwrite(table.name, column, row, data)
 
 
-class ErasureStep(Step[Database]):
+class ErasureStep(Step):
     """A step of the oldest erasures.
 
     `unreadable` are the first positions of records whose pages are damaged. SQLite writes nothing more in a transaction
     that met a damaged page, so the step adds the record and fails, and the next step skips it.
     """
 
-    def __init__(self, db: Database, records_max: int, unreadable: set[int]) -> None:
+    _db: SqliteDatabase
+
+    def __init__(self, db: SqliteDatabase, records_max: int, unreadable: set[int]) -> None:
         super().__init__(db, records_max, STEP_BYTES_MAX)
         self._unreadable = unreadable
 
@@ -187,7 +188,7 @@ class ErasureStep(Step[Database]):
             db.later("blank_record", {"size": len(data), "position": position})
         db.overwrite(RECORDS.name, "data", position, data)
 
-    def _remove_output(self, iterator: int, entry: Entry) -> int:
+    def _remove_output(self, iterator: int, entry: LedgerEntry) -> int:
         done = entry.done
         while not self.is_over:
             row = self._db.value("output_to_erase", {"id": iterator, "ordinal": done})
@@ -207,36 +208,32 @@ class ErasureStep(Step[Database]):
             yield ordinal if owner == iterator else None, numbers
 
 
-def seal(db: Database, op: Seal, unsealable: set[int]) -> bool:
-    """Replace records by the merged one if nothing has changed since the merge.
+def replace_records(db: SqliteDatabase, op: Seal, row: dict[str, Any], unsealable: set[int]) -> None:
+    """Replace the records of a seal by the merged one.
 
-    If a page is damaged, it raises and adds the first position to `unsealable`. The next attempt only moves the mark.
+    If a page is damaged, it raises and adds the first position to `unsealable`. The next attempt does nothing.
     """
-    if not is_current(db, op):
-        return False
-    if op.data is not None and op.first not in unsealable:
-        place = seal_row(db, op, op.data)
-        if place is None:
-            return False
-        try:
-            with blank(db, RECORDS, neighbours(db, RECORDS, op.first, op.last)):
-                db.later("blank_records", {"first": op.first, "last": op.last})
-                db.later("delete_records", {"first": op.first, "last": op.last})
-                db.later("add_blank_record", {**place, "size": len(op.data)})
-        except StorageFailure as error:
-            if isinstance(error.__cause__, apsw.CorruptError | UnicodeDecodeError):
-                # A page next to the records is damaged, and SQLite writes nothing more in this transaction. The records
-                # themselves are good.
-                log.warning("positions %d to %d are not sealed: %s", op.first, op.last, error.reason)
-                unsealable.add(op.first)
-            raise
-        db.overwrite(RECORDS.name, "data", op.first, op.data)
-    db.later("move_mark", {"position": op.next})
-    return True
+    if op.first in unsealable:
+        return
+    try:
+        with blank(db, RECORDS, neighbours(db, RECORDS, op.first, op.last)):
+            db.later("blank_records", {"first": op.first, "last": op.last})
+            db.later("delete_records", {"first": op.first, "last": op.last})
+            db.later("add_blank_record", {**row, "size": len(row["data"])})
+    except StorageFailure as error:
+        if isinstance(error.__cause__, apsw.CorruptError | UnicodeDecodeError):
+            # A page next to the records is damaged, and SQLite writes nothing more in this transaction. The records
+            # themselves are good.
+            log.warning("positions %d to %d are not sealed: %s", op.first, op.last, error.reason)
+            unsealable.add(op.first)
+        raise
+    db.overwrite(RECORDS.name, "data", op.first, row["data"])
 
 
-class SqliteStages(Stages[Database]):
+class SqliteStages(Stages):
     """Stages on SQLite. Tasks of several jobs stage at the same time, so the rows of a stage lie between others."""
+
+    _db: SqliteDatabase
 
     def _add(self, number: int, op: Stage) -> None:
         rows = [

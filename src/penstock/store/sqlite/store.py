@@ -1,5 +1,6 @@
 """The embedded store: a directory with one SQLite database, owned by one server, read by many processes."""
 
+import json
 import logging
 import os
 import time
@@ -17,7 +18,7 @@ from penstock.store import contract
 from penstock.store.contract import Operation, Outcome, Result
 from penstock.store.record import Record
 from penstock.store.sqlite import schema, secure_delete
-from penstock.store.sqlite.database import PAGE_BYTES, Checkpointer, Database, translate
+from penstock.store.sqlite.database import PAGE_BYTES, Checkpointer, SqliteDatabase, translate
 from penstock.store.sqlite.directory import (
     FILE_NAME,
     is_served,
@@ -27,19 +28,16 @@ from penstock.store.sqlite.directory import (
     take_lock,
     write_owner,
 )
-from penstock.store.tables import appends, transactions
-from penstock.store.tables.appends import StreamState
+from penstock.store.tables.appends import Appender, StreamState
 from penstock.store.tables.consumers import Deferred, allocated, reoffered
-from penstock.store.tables.history import Located, StreamRange
 from penstock.store.tables.logs import KnownLogs
-from penstock.store.tables.reader import Reader
-from penstock.store.tables.transactions import HANDLERS, stored_results, waited
+from penstock.store.tables.store import Store
+from penstock.store.tables.transactions import HANDLERS, Batch, stored_results, waited
 
 log = logging.getLogger(__name__)
 
 STREAM_CACHE_MAX: Final = 100_000
 WAL_BYTES_MAX: Final = 32 << 20
-COMMITS_PER_QUERY: Final = 256
 WORTH_BYTES: Final = 16 << 20
 WORTH_SHARE: Final = 0.1
 REST_SHARE: Final = 0.5
@@ -54,9 +52,10 @@ Clock = Callable[[], int]
 """Nanoseconds since 1970."""
 
 
-class SqliteReader(Reader[Database]):
+class SqliteReader(Store):
     """A store that is open for reading, next to the process that writes it."""
 
+    db: SqliteDatabase
     positions_per_query: ClassVar[int] = 1 << 16
     last_name: ClassVar[str | bytes] = b""
     """SQLite sorts a blob after any text, even after a damaged one."""
@@ -67,8 +66,8 @@ class SqliteReader(Reader[Database]):
         self._vfs = vfs
         self.db = self._open()
 
-    def _open(self) -> Database:
-        database = Database(self.directory, create=False, write=False, vfs=self._vfs)
+    def _open(self) -> SqliteDatabase:
+        database = SqliteDatabase(self.directory, create=False, write=False, vfs=self._vfs)
         if schema.check(database, self.directory) < schema.SCHEMA_VERSION:
             database.close()
             raise ReadFailure(f"{self.directory} has an older schema; start a server on it once")
@@ -76,9 +75,6 @@ class SqliteReader(Reader[Database]):
 
     def now(self) -> int:
         return ticks_of_unix_ns(self._clock())
-
-    def identity(self) -> contract.StoreIdentity:
-        return contract.StoreIdentity(*self.db.row("identity"))
 
     def stats(self) -> StoreStats:
         files = (self.directory / name for name in (FILE_NAME, f"{FILE_NAME}-wal"))
@@ -94,35 +90,14 @@ class SqliteReader(Reader[Database]):
             return None
         return found.f_bavail * found.f_frsize
 
-    def close(self) -> None:
-        self.db.close()
-
-    def _records_of_stream(self, wanted: StreamRange, first: int, _events: int) -> Iterator[Located]:
-        name, step = ("commits_backward", -1) if wanted.backward else ("commits_forward", 1)
-        values = {"stream_id": wanted.stream_id, "sequence": first, "limit": COMMITS_PER_QUERY}
-        if wanted.backward:
-            # Start at the commit that holds the first sequence.
-            start = self.db.row("commits_forward", {**values, "limit": 1})
-            values["sequence"] = start[0] if start else -1
-        record: Record | None = None
-        while rows := self.db.rows(name, values):
-            for last, position in rows:
-                if wanted.backward and last < wanted.end:
-                    return
-                if record is None or not record.position <= position <= record.last:
-                    found = self.db.row("record_at", {"position": position})
-                    record = Record(found[1], found[0]) if found else None
-                    if record is None or record.last < position:
-                        raise DamagedRecord(position, "it is missing")
-                    yield record, position
-                if not wanted.backward and last >= wanted.end:
-                    return
-                values["sequence"] = last + step
+    def _records_holding(self, positions: Sequence[int], _step: int) -> list[Record]:
+        row = self.db.row("record_at", {"position": positions[0]})
+        return [Record(row[1], row[0])] if row else []
 
     def _outputs(self, iterator: int, ordinal: int, _limits: contract.ReadLimits) -> Iterator[tuple[int, int, bytes]]:
         return self.db.each("outputs_from", {"id": iterator, "ordinal": ordinal})
 
-    def _pages(self) -> Iterator[contract.Finding]:
+    def _file_findings(self) -> Iterator[contract.Finding]:
         """SQLite's own check of its file; next to a server, of its smaller tables only.
 
         The check is one long read, and a server's WAL would grow all the while. Other checks read the large tables in
@@ -138,10 +113,10 @@ class SqliteReader(Reader[Database]):
                 yield contract.Finding("file", str(translate(error)))
 
 
-class _Appender(appends.Appender[Database]):
+class SqliteAppender(Appender):
     """Appends on SQLite. This process alone writes, so it keeps stream heads and context counters in memory."""
 
-    def __init__(self, db: Database, history: SqliteReader, cache_max: int) -> None:
+    def __init__(self, db: SqliteDatabase, history: SqliteReader, cache_max: int) -> None:
         super().__init__(db, cache_max)
         self._history = history
         self.head = db.value("head") or 0
@@ -150,14 +125,14 @@ class _Appender(appends.Appender[Database]):
         self.begin(0)
 
     def flush(self) -> None:
-        if not self._records:
+        if not self._rows.records:
             return
-        if self._new_streams:
-            self._db.run_many("add_stream", self._new_streams)
-        self._db.run_many("add_record", self._records)
-        self._db.run_many("add_commit", self._commits)
-        if self._blocks:
-            self._db.run_many("add_block", self._blocks)
+        if self._rows.streams:
+            self._db.run_many("add_stream", self._rows.streams)
+        self._db.run_many("add_record", self._rows.records)
+        self._db.run_many("add_commit", self._rows.commits)
+        if self._rows.blocks:
+            self._db.run_many("add_block", self._rows.blocks)
         if self._log_bytes:
             self._db.run_many("grow_log", [(size, name) for name, size in self._log_bytes.items()])
         states = ((name, self._staged_contexts[name]) for name in self._changed)
@@ -178,18 +153,16 @@ class _Appender(appends.Appender[Database]):
         return self._history.stored_ids(commit.context, commit.stream, commit.expected, last)
 
 
-class _Batch(transactions.Batch[Database]):
+class SqliteBatch(Batch):
     """Batches on SQLite, one after the other."""
+
+    db: SqliteDatabase
 
     def __init__(self, store: "SqliteStore", cache_max: int) -> None:
         db = store.db
-        appender = _Appender(db, store, cache_max)
+        appender = SqliteAppender(db, store, cache_max)
         super().__init__(db, appender, KnownLogs(db, cache_max), secure_delete.SqliteStages(db, appender))
         self._store = store
-        self.has_erased = False
-        """Whether the batch had a step of an erasure."""
-        self.emptied: list[int] = []
-        """Erasures that have left the WAL too."""
         self._gives_back = False
 
     def begin(self, now: int, recorded: int) -> None:
@@ -217,51 +190,32 @@ class _Batch(transactions.Batch[Database]):
         values = {"name": mark.producer, "number": mark.number, "result": results, "used": self.recorded}
         self.db.rows("save_producer", values)
 
-    def expire_producers(self, op: contract.ExpireProducers) -> Deferred:
-        gone = self.db.send("expire_producers", {"before": op.before, "limit": op.limit})
-        return Deferred(lambda: len(gone()))
-
-    def allocate(self, op: contract.Allocate) -> Deferred:
-        db, proposal, queue = self.db, op.proposal, {"queue_id": op.queue}
-        marker = db.value("queue_position", {"id": op.queue})
-        claim = db.row("claim", {**queue, "subscriber": op.subscriber, "except_first": None, "now": self.now})
-        live = db.value("allocation_count", queue) if proposal.kind == contract.Proposal.FRESH else 0
-        state = (marker, live, *(claim or [None]))
+    def allocate(self, op: contract.Allocate) -> Result:
+        db, proposal, kind = self.db, op.proposal, op.proposal.kind
+        queue = {"queue_id": op.queue, "subscriber": op.subscriber}
+        state = db.rows("allocate", {**queue, "now": self.now, "kind": kind})
         expires = self.now + op.ttl_ms * TICKS_PER_MS
-        result = allocated(op, [] if marker is None else [state], self.now, expires)
-        taken = {**queue, "first": proposal.first, "subscriber": op.subscriber, "expires": expires}
-        if isinstance(result, Allocation) and proposal.kind == contract.Proposal.EXPIRED:
+        result = allocated(op, state, self.now, expires)
+        taken = {**queue, "first": proposal.first, "expires": expires}
+        if isinstance(result, Allocation) and kind == contract.Proposal.EXPIRED:
             db.later("take_over", taken)
-        if isinstance(result, Allocation) and proposal.kind == contract.Proposal.FRESH:
+        if isinstance(result, Allocation) and kind == contract.Proposal.FRESH:
             db.later("add_allocation", {**taken, "last": proposal.last, "count": proposal.count})
-        is_new = proposal.kind in (contract.Proposal.FRESH, contract.Proposal.NOTHING) and not isinstance(result, str)
-        if is_new and proposal.next != marker:
+        is_new = kind in (contract.Proposal.FRESH, contract.Proposal.NOTHING) and not isinstance(result, str)
+        if is_new and proposal.next != proposal.marker:
             db.later("move_queue", {"id": op.queue, "position": proposal.next})
-        return Deferred(lambda: result)
+        return result
 
-    def reoffer(self, op: contract.Reoffer) -> Deferred:
-        db, queue = self.db, {"queue_id": op.queue}
-        marker = db.value("queue_position", {"id": op.queue})
-        ranges = ({**queue, "first": first, "last": last, "limit": 1} for first, last, _ in op.runs)
-        in_use = marker is None or any(
-            values["last"] >= marker or db.rows("shared_allocations", values) for values in ranges
-        )
-        state = (db.value("queue_name", {"id": op.queue}), db.value("allocation_count", queue), in_use)
-        result = reoffered(op, [] if marker is None else [state])
-        for first, last, count in op.runs:
-            db.later("reoffer", {**queue, "first": first, "last": last, "count": count, "now": self.now})
-        return Deferred(lambda: result)
+    def reoffer(self, op: contract.Reoffer) -> bool:
+        result = reoffered(op, self.db.rows("reoffer_state", {"queue_id": op.queue, "runs": json.dumps(op.runs)}))
+        self.db.run_many("reoffer", [(op.queue, *run, self.now) for run in op.runs])
+        return result
 
-    def erase(self, op: contract.Erase) -> int:
-        self.appender.flush()
-        self.has_erased = True
-        if self.emptied:
-            self.db.run_many("finish_erasure", [(self.recorded, number) for number in self.emptied])
-        return secure_delete.ErasureStep(self.db, op.records_max, self._store.unreadable).run()
+    def erasure_step(self, records_max: int) -> secure_delete.ErasureStep:
+        return secure_delete.ErasureStep(self.db, records_max, self._store.unreadable)
 
-    def seal(self, op: contract.Seal) -> bool:
-        self.appender.flush()
-        return secure_delete.seal(self.db, op, self._store.unsealable)
+    def replace_records(self, op: contract.Seal, row: dict[str, Any]) -> None:
+        secure_delete.replace_records(self.db, op, row, self._store.unsealable)
 
     def give_back(self, op: contract.GiveBack) -> int:
         self.appender.flush()
@@ -311,12 +265,12 @@ class SqliteStore(SqliteReader):
             self._load()
             undo.pop_all()
 
-    def _connect(self) -> Database:
-        return Database(self.directory, create=True, write=True, vfs=self._vfs)
+    def _connect(self) -> SqliteDatabase:
+        return SqliteDatabase(self.directory, create=True, write=True, vfs=self._vfs)
 
-    def _open(self) -> Database:
+    def _open(self) -> SqliteDatabase:
         # Check first: to connect for writing already changes a file, which may belong to another program.
-        with closing(Database(self.directory, create=True, write=False, vfs=self._vfs)) as untouched:
+        with closing(SqliteDatabase(self.directory, create=True, write=False, vfs=self._vfs)) as untouched:
             schema.check(untouched, self.directory)
         database = self._connect()
         try:
@@ -332,7 +286,7 @@ class SqliteStore(SqliteReader):
         return apsw.SQLITE_OK
 
     def _load(self) -> None:
-        self._batch = _Batch(self, self._stream_cache_max)
+        self._batch = SqliteBatch(self, self._stream_cache_max)
         self._recorded = self._last_recorded()
         now = self.now()
         self.batch_times = contract.BatchTimes(now, max(now, self._recorded))
@@ -375,7 +329,7 @@ class SqliteStore(SqliteReader):
             self._checkpointer.committed(self._wal_pages, self.db)
         except Exception:
             log.exception("after a commit that is on disk")
-            self._batch = _Batch(self, self._stream_cache_max)
+            self._batch = SqliteBatch(self, self._stream_cache_max)
         return cast("list[Outcome]", outcomes)
 
     def recover(self) -> None:

@@ -6,9 +6,9 @@ together, just before the commit or before a read that needs them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import InvalidRequest, VersionConflict
 from penstock.model import ANY, Appended, check_context, check_stream
@@ -16,7 +16,7 @@ from penstock.model.events import random_id
 from penstock.store.contract import LOG_CONTEXT, Commit
 from penstock.store.record import encode_commit
 from penstock.store.seals import BLOCK_BITS
-from penstock.store.tables.queries import Db
+from penstock.store.tables.database import Database
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -43,21 +43,23 @@ class ContextState(NamedTuple):
     block: int
 
 
-class Savepoint(NamedTuple):
-    """The state to return to when a transaction fails."""
+class NewRows(NamedTuple):
+    """Rows of records and of what finds them, until they are written together."""
 
-    head: int
-    stream_id: int
-    context_id: int
-    rows: tuple[int, ...]
-    changed: frozenset[str]
-    log_bytes: dict[str, int]
+    records: list[tuple[int, int, int | None, int | None, bytes]]
+    commits: list[tuple[int, int, int]]
+    streams: list[tuple[int, int, str]]
+    blocks: list[tuple[int, int, int]]
+
+    @classmethod
+    def none(cls) -> "NewRows":
+        return cls([], [], [], [])
 
 
-class Appender(ABC, Generic[Db]):
+class Appender(ABC):
     """The state behind appends. One batch at a time: begin, place commits, flush, settle."""
 
-    def __init__(self, db: Db, cache_max: int) -> None:
+    def __init__(self, db: Database, cache_max: int) -> None:
         self._db = db
         self._cache_max = cache_max
         self._streams: dict[StreamKey, StreamState] = {}
@@ -70,40 +72,35 @@ class Appender(ABC, Generic[Db]):
         self._recorded = recorded
         self._staged_streams: dict[StreamKey, StreamState] = {}
         self._staged_contexts: dict[str, ContextState] = {}
-        self._records: list[tuple[int, int, int, int, bytes]] = []
-        self._commits: list[tuple[int, int, int]] = []
-        self._new_streams: list[tuple[int, int, str]] = []
-        self._blocks: list[tuple[int, int, int]] = []
+        self._rows = NewRows.none()
         self._changed: set[str] = set()
         self._log_bytes: dict[str, int] = {}
         self._undo: list[Callable[[], object]] | None = None
 
-    def savepoint(self) -> Savepoint:
-        """Start to record what `roll_back` has to undo."""
-        self._undo = []
-        rows = len(self._records), len(self._commits), len(self._new_streams), len(self._blocks)
+    def savepoint(self) -> Callable[[], None]:
+        """Start to record changes; the answer undoes them. The caller rolls back rows that the database already has."""
         numbers = self.head, self._stream_id, self._context_id
-        return Savepoint(*numbers, rows, frozenset(self._changed), dict(self._log_bytes))
+        rows: tuple[list[Any], ...] = self._rows
+        lengths, changed, log_bytes = list(map(len, rows)), set(self._changed), dict(self._log_bytes)
+        undo = self._undo = []
 
-    def roll_back(self, point: Savepoint) -> None:
-        """Undo everything since a savepoint; the caller rolls back the rows that the database already has."""
-        self.head, self._stream_id, self._context_id = point[:3]
-        for step in reversed(self._undo or []):
-            step()
-        self._undo = None
-        rows: tuple[list[Any], ...] = (self._records, self._commits, self._new_streams, self._blocks)
-        for kept, length in zip(rows, point.rows, strict=True):
-            del kept[length:]
-        self._changed, self._log_bytes = set(point.changed), point.log_bytes
+        def roll_back() -> None:
+            self.head, self._stream_id, self._context_id = numbers
+            for step in reversed(undo):
+                step()
+            self._undo = None
+            rows: tuple[list[Any], ...] = self._rows
+            for kept, length in zip(rows, lengths, strict=True):
+                del kept[length:]
+            self._changed, self._log_bytes = changed, log_bytes
+
+        return roll_back
 
     def release(self) -> None:
         self._undo = None
 
     def _clear_rows(self) -> None:
-        self._records.clear()
-        self._commits.clear()
-        self._new_streams.clear()
-        self._blocks.clear()
+        self._rows = NewRows.none()
         self._changed.clear()
         self._log_bytes.clear()
 
@@ -125,11 +122,11 @@ class Appender(ABC, Generic[Db]):
         data = encode_commit(
             columns, position, commit.context.encode(), stream.name, sequence, commit_id, self._recorded
         )
-        self._records.append((position, columns.length, context.id, stream_id, data))
-        self._commits.append((stream_id, last, position))
+        self._rows.records.append((position, columns.length, context.id, stream_id, data))
+        self._rows.commits.append((stream_id, last, position))
         block = position >> BLOCK_BITS
         if block != context.block:
-            self._blocks.append((context.id, block, context.top))
+            self._rows.blocks.append((context.id, block, context.top))
         self._stage(self._staged_streams, key, StreamState(stream_id, last, stream.name))
         grown = ContextState(
             context.id,
@@ -155,6 +152,10 @@ class Appender(ABC, Generic[Db]):
         """A stream's last sequence, with this batch."""
         key = (context, stream)
         return (self._staged_streams.get(key) or self._streams.get(key) or self._load_stream(key)).head
+
+    def look_up(self, _keys: Iterable[StreamKey]) -> None:
+        """Load streams together, if the backend would wait for each alone."""
+        return
 
     def settle(self) -> None:
         """The database has committed the batch: the staged state is now the known state."""
@@ -193,7 +194,7 @@ class Appender(ABC, Generic[Db]):
     def _add_stream(self, context_id: int, name: str) -> int:
         self._context_id = max(self._context_id, context_id)
         self._stream_id += 1
-        self._new_streams.append((self._stream_id, context_id, name))
+        self._rows.streams.append((self._stream_id, context_id, name))
         return self._stream_id
 
     def _repeat_or_conflict(self, commit: Commit, stream: StreamState) -> Appended:

@@ -6,7 +6,7 @@ fails has changed nothing.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Generic
+from typing import Any, Final
 
 from penstock.errors import (
     AllocationLost,
@@ -18,73 +18,13 @@ from penstock.errors import (
     SubscriptionMoved,
     SubscriptionNotFound,
 )
-from penstock.model import Allocation, EventFilter, QueueInfo, SubscriptionInfo
+from penstock.model import Allocation, SubscriptionInfo
 from penstock.store import contract
-from penstock.store.contract import QueueState, Store
-from penstock.store.tables.queries import Db, Statements
+from penstock.store.contract import QueueState
+from penstock.store.tables.database import Database
 
 QUEUE_ALLOCATIONS_MAX: Final = 16_384
 """Allocations of one queue: held, expired or dead."""
-FIRST_EVENT: Final = contract.ReadLimits(events_max=1, scan_ms_max=20)
-"""How far a listing searches for the next event of a queue."""
-
-
-class Consumers(Store, Generic[Db]):
-    db: Db
-
-    def subscription(self, number: int) -> SubscriptionInfo | None:
-        row = self.db.row("subscription", {"id": number})
-        return SubscriptionInfo(*row) if row else None
-
-    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
-        row = self.db.row("find_subscription", {"subscriber": subscriber, "context": context, "filter": filter})
-        return SubscriptionInfo(*row) if row else None
-
-    def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]:
-        return [SubscriptionInfo(*row) for row in self.db.rows("subscriptions", {"after": after, "limit": limit})]
-
-    def find_queues(self, name: str, context: str | None = None) -> list[QueueState]:
-        if context is None:
-            return [QueueState(*row) for row in self.db.rows("queues_named", {"name": name, "limit": 2})]
-        return [QueueState(*row) for row in self.db.rows("queue", {"name": name, "context": context})]
-
-    def queues(self, after: int, limit: int) -> list[QueueInfo]:
-        head = self.head()
-        found: list[QueueInfo] = []
-        for row in self.db.rows("queues", {"after": after, "limit": limit, "now": self.now()}):
-            number, context, name, filter, position, again, *counts = row
-            ahead = 0
-            if position <= head:
-                # The index of blocks skips other contexts' events quickly; at worst the search ends before an event.
-                page = self.read_all(position, EventFilter(context, filter), FIRST_EVENT, head)
-                ahead = max(0, head + 1 - (page.events[0].position if page.events else page.next))
-            found.append(QueueInfo(number, context, name, filter, position, again + ahead, *counts))
-        return found
-
-    def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]:
-        values = {"queue_id": queue, "after": after, "limit": limit}
-        return [Allocation(*row) for row in self.db.rows("allocations", values)]
-
-    def claim(self, queue: int, subscriber: str, except_first: int | None) -> Allocation | None:
-        values = {"queue_id": queue, "subscriber": subscriber, "except_first": except_first, "now": self.now()}
-        row = self.db.row("claim", values)
-        return Allocation(*row) if row else None
-
-    def next_expiry(self, queue: int, after: int) -> int | None:
-        expires: int | None = self.db.value("next_expiry", {"queue_id": queue, "after": after})
-        return expires
-
-    def shared_allocations(self, queue: int, first: int, last: int, limit: int) -> list[Allocation]:
-        values = {"queue_id": queue, "first": first, "last": last, "limit": limit}
-        return [Allocation(*row) for row in self.db.rows("shared_allocations", values)]
-
-    def waiting(self, queue: int) -> tuple[int, int]:
-        number, events = self.db.row("waiting", {"queue_id": queue, "now": self.now()})
-        return number, events
-
-    def dead_letters(self, queue: int, after: int, limit: int) -> list[Allocation]:
-        values = {"queue_id": queue, "after": after, "limit": limit, "now": self.now()}
-        return [Allocation(*row) for row in self.db.rows("dead_letters", values)]
 
 
 class Deferred:
@@ -96,20 +36,20 @@ class Deferred:
         self.result = result
 
 
-def register(db: Statements, op: contract.Register) -> Deferred:
+def register(db: Database, op: contract.Register) -> Deferred:
     values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter}
     db.later("add_subscription", {**values, "position": op.position})
     found = db.send("find_subscription", values)
     return Deferred(lambda: SubscriptionInfo(*found()[0]))
 
 
-def progress(db: Statements, op: contract.Progress) -> Deferred:
+def progress(db: Database, op: contract.Progress) -> Deferred:
     values = {"id": op.subscription, "start": op.start, "next": op.next, "last_ticks": op.last_ticks}
     moved = db.send("progress_subscription", values)
     return _changed(moved, SubscriptionMoved(op.subscription) if op.strict else None)
 
 
-def set_bookmark(db: Statements, op: contract.SetBookmark) -> Deferred:
+def set_bookmark(db: Database, op: contract.SetBookmark) -> Deferred:
     values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter, "position": op.position}
     missing = SubscriptionNotFound(f"of {op.subscriber} to '{op.filter}' in context {op.context}")
     return _changed(db.send("set_subscription", values), missing)
@@ -127,7 +67,7 @@ def _changed(rows: Callable[[], list[Any]], missing: PenstockError | None) -> De
     return Deferred(result)
 
 
-def declare_queue(db: Statements, op: contract.DeclareQueue) -> Deferred:
+def declare_queue(db: Database, op: contract.DeclareQueue) -> Deferred:
     values = {"name": op.name, "context": op.context}
     db.later("add_queue", {**values, "filter": op.filter, "position": op.position})
     found = db.send("queue", values)
@@ -141,7 +81,7 @@ def declare_queue(db: Statements, op: contract.DeclareQueue) -> Deferred:
     return Deferred(result)
 
 
-def acknowledge(db: Statements, op: contract.Acknowledge) -> Deferred:
+def acknowledge(db: Database, op: contract.Acknowledge) -> Deferred:
     values = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
     ended = db.send("acknowledge", values)
 
@@ -154,23 +94,23 @@ def acknowledge(db: Statements, op: contract.Acknowledge) -> Deferred:
     return Deferred(result)
 
 
-def release(db: Statements, op: contract.Release, now: int) -> Deferred:
+def release(db: Database, op: contract.Release, now: int) -> Deferred:
     place = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
     return _changed(db.send("release", {**place, "now": now, "counts": op.counts}), None)
 
 
-def move_queue(db: Statements, op: contract.MoveQueue) -> Deferred:
+def move_queue(db: Database, op: contract.MoveQueue) -> Deferred:
     moved = db.send("move_queue", {"id": op.queue, "position": op.position})
     db.later("drop_allocations", {"id": op.queue})
     return _changed(moved, QueueNotFound(str(op.queue)))
 
 
-def set_dead_rule(db: Statements, op: contract.SetDeadRule) -> Deferred:
+def set_dead_rule(db: Database, op: contract.SetDeadRule) -> Deferred:
     changed = db.send("set_dead_rule", {"id": op.queue, "dead_after": op.dead_after})
     return _changed(changed, QueueNotFound(str(op.queue)))
 
 
-def requeue(db: Statements, op: contract.Requeue, now: int) -> Deferred:
+def requeue(db: Database, op: contract.Requeue, now: int) -> Deferred:
     return _changed(db.send("put_back", {"queue_id": op.queue, "first": op.first, "now": now}), None)
 
 

@@ -9,7 +9,7 @@ record may hold a thousand commits of a stream.
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final, Generic, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import DamagedRecord, InvalidRequest
 from penstock.model import Over
@@ -17,15 +17,15 @@ from penstock.store.contract import LOG_CONTEXT, Hid, HideEvents, HideStream, It
 from penstock.store.erasure_filter import Hidden, add_entry, after, pack_ranges, unpack_ranges, visible
 from penstock.store.record import Record
 from penstock.store.tables.appends import Appender
+from penstock.store.tables.database import Database
 from penstock.store.tables.logs import restart_iterators
-from penstock.store.tables.queries import Db, Statements
 
 log = logging.getLogger(__name__)
 
 COMMITS_PER_QUERY: Final = 256
 
 
-def hide_stream(db: Statements, op: HideStream, heads: Appender[Any], now: int) -> Hid:
+def hide_stream(db: Database, op: HideStream, heads: Appender, now: int) -> Hid:
     """Add an entry for a stream's present events, up to a sequence if the operation has one."""
     if op.context == LOG_CONTEXT:
         raise InvalidRequest("context", f"{LOG_CONTEXT} is that of logs; delete the log instead")
@@ -41,7 +41,7 @@ def hide_stream(db: Statements, op: HideStream, heads: Appender[Any], now: int) 
     return Hid(head - done, _restart(db, [(op.context, op.stream)], now))
 
 
-def hide_events(db: Statements, op: HideEvents, heads: Appender[Any], now: int) -> Hid:
+def hide_events(db: Database, op: HideEvents, heads: Appender, now: int) -> Hid:
     heads.flush()
     before = 0
     for first, last in op.ranges:
@@ -56,7 +56,7 @@ def hide_events(db: Statements, op: HideEvents, heads: Appender[Any], now: int) 
     return Hid(events, _restart(db, op.streams, now))
 
 
-def _restart(db: Statements, streams: Sequence[tuple[str, str]], now: int) -> list[IteratorState]:
+def _restart(db: Database, streams: Sequence[tuple[str, str]], now: int) -> list[IteratorState]:
     """Restart all iterators that read these streams, directly or through other iterators."""
     restarted: list[IteratorState] = []
     for context, stream in dict.fromkeys(streams):
@@ -65,7 +65,7 @@ def _restart(db: Statements, streams: Sequence[tuple[str, str]], now: int) -> li
     return restarted
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     id: int
     context: str | None
     stream: str | None
@@ -75,10 +75,10 @@ class Entry(NamedTuple):
     done: int
 
 
-class Step(ABC, Generic[Db]):
+class Step(ABC):
     """One step of the oldest erasures, and its budget of records and bytes."""
 
-    def __init__(self, db: Db, records_max: int, bytes_max: int) -> None:
+    def __init__(self, db: Database, records_max: int, bytes_max: int) -> None:
         self._db = db
         self.records_left = records_max
         self._bytes_left = bytes_max
@@ -94,8 +94,7 @@ class Step(ABC, Generic[Db]):
         self._bytes_left -= size
 
     def run(self) -> int:
-        """Take the step; answers how many erasures are open after it."""
-        for entry in map(Entry._make, self._db.rows("unerased", {"limit": self.records_left})):
+        for entry in map(LedgerEntry._make, self._db.rows("unerased", {"limit": self.records_left})):
             if self.is_over:
                 break
             self._damaged = 0
@@ -109,10 +108,10 @@ class Step(ABC, Generic[Db]):
         return int(self._db.value("open_erasures"))
 
     @abstractmethod
-    def _remove_output(self, iterator: int, entry: Entry) -> int:
+    def _remove_output(self, iterator: int, entry: LedgerEntry) -> int:
         """Remove rows of an iterator's output; answers the item up to which that is done."""
 
-    def _erase_stream(self, entry: Entry) -> int:
+    def _erase_stream(self, entry: LedgerEntry) -> int:
         """Put tombstones into records of a stream; answers the sequence up to which that is done."""
         context, stream, done = entry.context or "", entry.stream or "", entry.done
         stream_id = self._db.value("find_stream", {"context": context, "stream": stream})
@@ -131,7 +130,7 @@ class Step(ABC, Generic[Db]):
                 return entry.last
         return done
 
-    def _erase_ranges(self, entry: Entry) -> int:
+    def _erase_ranges(self, entry: LedgerEntry) -> int:
         """Put tombstones at positions; answers the position up to which that is done."""
         ranges, done = after(unpack_ranges(entry.ranges), entry.done), entry.done
         hidden = Hidden({}, ranges)

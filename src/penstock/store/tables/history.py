@@ -1,19 +1,21 @@
 """Reading the history: pages of events and of records, streams, and the position of a time."""
 
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Final, Generic, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
+from penstock.errors import DamagedRecord
 from penstock.model import ContextInfo, Event, EventFilter, StreamInfo
-from penstock.store.contract import Page, ReadLimits, RecordPage, Search, Store
+from penstock.store.contract import Page, ReadLimits, RecordPage, Search
 from penstock.store.erasure_filter import Hidden, hidden_in, hidden_in_stream, visible
 from penstock.store.record import SEQUENCE_MAX, Record
 from penstock.store.seals import BLOCK_BITS
-from penstock.store.tables.queries import Db, retried
+from penstock.store.tables.database import Database, retried
 
 BLOCKS_PER_QUERY: Final = 64
+COMMITS_PER_QUERY: Final = 256
 Located = tuple[Record, int]
 """A record, and the position of one event of a stream in it."""
 
@@ -28,17 +30,19 @@ class StreamRange(NamedTuple):
     backward: bool
 
 
-class History(Store, Generic[Db]):
-    db: Db
+class HistoryReader(ABC):
+    db: Database
     positions_per_query: ClassVar[int]
     """How many positions one query may scan, so that a sparse scan checks its deadline between queries."""
     last_name: ClassVar[str | bytes]
     """Sorts after every name."""
 
     def head(self) -> int:
+        """The last position; 0 in an empty store."""
         return self.db.value("head") or 0
 
     def stream_head(self, context: str, stream: str) -> int:
+        """A stream's last sequence; 0 if there is no such stream."""
         return self.db.value("stream_head", {"context": context, "stream": stream}) or 0
 
     def contexts(self, after: str, limit: int) -> list[ContextInfo]:
@@ -59,6 +63,7 @@ class History(Store, Generic[Db]):
     def read_stream(
         self, context: str, stream: str, first: int, last: int | None, limits: ReadLimits, backward: bool = False
     ) -> Page:
+        """Events of a stream from sequence `first` up to `last`, or down to it. First 0 backward: from the end."""
         if not backward and (page := self._quick_stream_page(context, stream, max(first, 1), last, limits)):
             return page
         with self.db.snapshot():
@@ -81,9 +86,34 @@ class History(Store, Generic[Db]):
         """A page from a single statement; None if that is not possible."""
         return None
 
-    @abstractmethod
     def _records_of_stream(self, wanted: StreamRange, first: int, events: int) -> Iterator[Located]:
         """The records of a range from a sequence on, each once; the caller needs about so many events."""
+        name, step = ("commits_backward", -1) if wanted.backward else ("commits_forward", 1)
+        limit = max(1, min(events, COMMITS_PER_QUERY))
+        values = {"stream_id": wanted.stream_id, "sequence": first, "limit": limit}
+        if wanted.backward:
+            # Start at the commit that holds the first sequence.
+            start = self.db.row("commits_forward", {**values, "limit": 1})
+            values["sequence"] = start[0] if start else -1
+        record: Record | None = None
+        while commits := self.db.rows(name, values):
+            held: list[Record] = []
+            for index, (last, position) in enumerate(commits):
+                if wanted.backward and last < wanted.end:
+                    return
+                if record is None or not record.position <= position <= record.last:
+                    held = held or self._records_holding([place for _, place in commits[index:]], step)
+                    record = held.pop(0) if held else None
+                    if record is None or not record.position <= position <= record.last:
+                        raise DamagedRecord(position, "it is missing")
+                    yield record, position
+                if not wanted.backward and last >= wanted.end:
+                    return
+                values["sequence"] = last + step
+
+    @abstractmethod
+    def _records_holding(self, positions: Sequence[int], step: int) -> list[Record]:
+        """The records that hold these positions of a stream, in their order; perhaps only the first of them."""
 
     def stored_ids(
         self, context: str, stream: str, first: int, last: int, staged: Sequence[Located] = ()
@@ -106,6 +136,7 @@ class History(Store, Generic[Db]):
     # -- all streams
 
     def read_all(self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None = None) -> Page:
+        """Events that pass a filter from a position on, up to and including `end`."""
         page = self._record_page(position, wanted, limits, end)
         events: list[Event] = []
         for record in page.records:
@@ -120,9 +151,14 @@ class History(Store, Generic[Db]):
     def read_records(
         self, position: int, wanted: EventFilter, limits: ReadLimits, *, checked: bool = True
     ) -> RecordPage:
+        """Records that may hold events of a filter; the first may begin before `position`.
+
+        Without `checked` their checksums are not: the caller passes them on to a reader who does it.
+        """
         return self._record_page(position, wanted, limits, None, checked=checked)
 
     def find_position(self, wanted: EventFilter, ticks: int, limits: ReadLimits, start: int = 1) -> Search:
+        """The first event of a context and prefix whose time is at or after `ticks`; searched from `start` on."""
         if start == 1 and wanted.context is not None:
             block = self.db.value("block_before_ticks", {"context": wanted.context, "ticks": ticks})
             # Everything before that block is older; a record that begins before the block may reach into it.

@@ -5,27 +5,27 @@ commits and blocks (see `Appender.place`). It reads the tables of runs with NumP
 each of its commits; the loop here is over records and over the streams in each.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from struct import Struct
-from typing import Any, Final, Generic
+from typing import Any, Final
 
 import numpy as np
 
 from penstock.errors import InvalidRequest
 from penstock.model.times import TICKS_MASK
-from penstock.store.contract import STATE_TABLES, StoreImport, StoreState
+from penstock.store.contract import STATE_TABLES, StoreState
 from penstock.store.erasure_filter import pack_ranges
 from penstock.store.record import HEADER, RUN, Record
+from penstock.store.replacement import NO_NOTE, SOURCE
 from penstock.store.seals import BLOCK_BITS
 from penstock.store.selective_decode import RUN_TYPE, Ints
+from penstock.store.tables.appends import NewRows
+from penstock.store.tables.database import Database
 from penstock.store.tables.logs import LAST_LOG
-from penstock.store.tables.queries import BulkRows, Db
-from penstock.store.tables.reader import INDEXED, RANGES, Row
+from penstock.store.tables.store import INDEXED, RANGES, Row
 
-SOURCE: Final = "importing"
-"""The key in `meta` of the note about the source, until the import is finished."""
 STREAMS_KNOWN_MAX: Final = 200_000
 """Streams whose numbers are in memory; the index looks up others."""
 
@@ -33,32 +33,51 @@ _FINISHED: Final = STATE_TABLES["erasures"].index("finished")
 _STAMP: Final = Struct("<Q")
 
 
-class TablesImport(StoreImport, Generic[Db]):
-    """A store that is being filled. Each call of `add` is one durable transaction."""
+class StoreImport(ABC):
+    """A new store that is being filled with the records and the state of another. It opens only after `finish`.
 
-    _db: Db
-    _index: "Index"
+    An interrupted import goes on where it was.
+    """
+
+    _db: Database
+    _index: "Index | None" = None
+
+    def begin(self, source: str) -> str:
+        """Store a note about the source before the first `add`; answers the earlier note of an interrupted import.
+
+        The caller decides about the note, and whether to go on. An import that began without a note answers "".
+        """
+        note = self._db.value("meta", {"key": SOURCE})
+        if note not in (None, NO_NOTE):
+            return str(note)
+        if self.head():
+            return ""
+        with self._transaction():
+            self._db.later("set_meta", {"key": SOURCE, "value": source})
+        return source
 
     def head(self) -> int:
+        """The last position that is in and safe; 0 at first."""
         return self._db.value("head") or 0
 
     def add(self, records: Sequence[Record]) -> None:
-        try:
-            with self._transaction():
-                expected = self.head() + 1
-                for record in records:
-                    if record.position != expected:
-                        raise InvalidRequest("record", f"begins at {record.position}, and {expected} comes next")
-                    self._index.add(record)
-                    expected = record.last + 1
-                self._index.write()
-                if records:
-                    self._end_add(records[-1])
-        except BaseException:
-            self._load_index()
-            raise
+        """Add the next records, which begin right after `head`. They are safe when this returns."""
+        # What the index knows is wrong after a rollback: then the next call loads a new one.
+        index, self._index = self._index or Index(self._db), None
+        with self._transaction():
+            expected = self.head() + 1
+            for record in records:
+                if record.position != expected:
+                    raise InvalidRequest("record", f"begins at {record.position}, and {expected} comes next")
+                index.add(record)
+                expected = record.last + 1
+            index.write()
+            if records:
+                self._end_add(index, records[-1])
+        self._index = index
 
     def finish(self, state: StoreState) -> None:
+        """Complete the store with this identity, state and timelines. Its server builds the outputs of iterators."""
         if self.head() != state.head:
             raise InvalidRequest("state", f"is of position {state.head}, and the records end at {self.head()}")
         with self._transaction():
@@ -69,8 +88,11 @@ class TablesImport(StoreImport, Generic[Db]):
             self._db.later("forget_timelines")
             now = self._now()
             for name in STATE_TABLES:
-                self._import_rows(f"import_{name}", [_stored(name, row, now) for row in state.tables[name]])
+                self._db.run_many(f"import_{name}", [_stored(name, row, now) for row in state.tables[name]])
             self._end_finish()
+
+    def close(self) -> None:
+        self._db.close()
 
     @abstractmethod
     def _now(self) -> int: ...
@@ -79,16 +101,11 @@ class TablesImport(StoreImport, Generic[Db]):
     def _transaction(self) -> AbstractContextManager[object]: ...
 
     @abstractmethod
-    def _load_index(self) -> None: ...
-
-    @abstractmethod
-    def _import_rows(self, name: str, rows: list[Row]) -> None: ...
-
-    @abstractmethod
     def _end_finish(self) -> None: ...
 
-    def _end_add(self, last: Record) -> None:
+    def _end_add(self, _index: "Index", _last: Record) -> None:
         """The last statements of an `add`."""
+        return
 
 
 def _stored(table: str, row: Row, now: int) -> Row:
@@ -112,22 +129,17 @@ class _Context:
 
 
 class Index:
-    """The rows of records, which come in order. If `write` is rolled back, make a new index."""
-
-    def __init__(self, db: BulkRows) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
         rows = db.rows("import_tops")
-        self._contexts = {name.encode(): _Context(number, name.encode(), *at) for number, name, *at in rows}
+        self.contexts = {name.encode(): _Context(number, name.encode(), *at) for number, name, *at in rows}
         self._streams: dict[tuple[int, bytes], int] = {}
-        self._last_stream: int = db.value("last_stream_id") or 0
+        self.last_stream: int = db.value("last_stream_id") or 0
         self._begin()
 
     def _begin(self) -> None:
-        self._records: list[tuple[int, int, int | None, int | None, bytes]] = []
-        self._commits: list[tuple[int, int, int]] = []
+        self._rows = NewRows.none()
         self._many: list[tuple[Ints, Ints, Ints]] = []
-        self._new_streams: list[tuple[int, int, str]] = []
-        self._blocks: list[tuple[int, int, int]] = []
         self._changed: dict[int, _Context] = {}
 
     def add(self, record: Record) -> None:
@@ -145,8 +157,8 @@ class Index:
             raise ValueError(f"its commit has {count} events, and it has {record.count}")
         place = self._context(names[context])
         stream_id = self._stream(place, names[stream], sequence)
-        self._commits.append((stream_id, sequence + count - 1, record.position))
-        self._records.append((record.position, count, place.id, stream_id, record.data))
+        self._rows.commits.append((stream_id, sequence + count - 1, record.position))
+        self._rows.records.append((record.position, count, place.id, stream_id, record.data))
         top = _STAMP.unpack_from(record.data, record.at.stamps)[0] & TICKS_MASK if count == 1 else _ticks(record).max()
         self._pass(place, record.position, int(top))
 
@@ -173,29 +185,29 @@ class Index:
             self._pass(place, record.position, int(tops[context_ids[inverse] == place.id].max()))
         one_context = places[0].id if len({place.id for place in places}) == 1 else None
         one_stream = ids[0] if len(ids) == 1 else None
-        self._records.append((record.position, record.count, one_context, one_stream, record.data))
+        self._rows.records.append((record.position, record.count, one_context, one_stream, record.data))
 
     def _pass(self, context: _Context, position: int, top: int) -> None:
         """A context has a record at a position, whose highest event time of that context is `top`."""
         block = position >> BLOCK_BITS
         if block != context.block:
-            self._blocks.append((context.id, block, context.top))
+            self._rows.blocks.append((context.id, block, context.top))
             context.block = block
         context.top = max(context.top, top)
         self._changed[context.id] = context
 
     def _context(self, name: bytes) -> _Context:
-        found = self._contexts.get(name)
+        found = self.contexts.get(name)
         if found is None:
-            found = self._contexts[name] = _Context(len(self._contexts) + 1, name, -1, -1)
+            found = self.contexts[name] = _Context(len(self.contexts) + 1, name, -1, -1)
         return found
 
     def _stream(self, context: _Context, name: bytes, sequence: int) -> int:
         key = context.id, name
         found = self._streams.get(key)
         if found is None and sequence == 1:
-            found = self._last_stream = self._last_stream + 1
-            self._new_streams.append((found, context.id, name.decode()))
+            found = self.last_stream = self.last_stream + 1
+            self._rows.streams.append((found, context.id, name.decode()))
         elif found is None:
             found = self._db.value("stream_id", {"context_id": context.id, "name": name.decode()})
             if found is None:
@@ -206,11 +218,11 @@ class Index:
     def write(self) -> None:
         db = self._db
         db.run_many("import_top", [(c.id, c.name.decode(), c.top, c.block) for c in self._changed.values()])
-        db.run_many("add_stream", self._new_streams)
-        db.run_many("add_record", self._records)
-        db.run_many("add_commit", sorted(self._commits))
+        db.run_many("add_stream", self._rows.streams)
+        db.run_many("add_record", self._rows.records)
+        db.run_many("add_commit", sorted(self._rows.commits))
         db.run_many("add_commit", self._sorted())
-        db.run_many("add_block", self._blocks)
+        db.run_many("add_block", self._rows.blocks)
         self._begin()
         if len(self._streams) > STREAMS_KNOWN_MAX:
             self._streams.clear()

@@ -1,11 +1,8 @@
 """Logs, and iterators over logs, streams and other iterators."""
 
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
-from itertools import accumulate
-from struct import unpack_from
-from typing import Any, Final, Generic
+from typing import Any, Final
 
 from penstock.errors import (
     InvalidRequest,
@@ -17,57 +14,13 @@ from penstock.errors import (
 )
 from penstock.model import Over, check_context, check_name, check_stream
 from penstock.store import contract
-from penstock.store.contract import IteratorState, LogInfo, Store
+from penstock.store.contract import IteratorState
 from penstock.store.erasure_filter import add_entry
 from penstock.store.tables.appends import Appender
-from penstock.store.tables.queries import Db, Queries, Statements, retried
+from penstock.store.tables.database import Database
 
 LAST_LOG: Final = "last_log"
 """The key of the creation time (ticks) of the newest log."""
-
-
-class Logs(Store, Generic[Db]):
-    db: Db
-
-    def log(self, name: str) -> LogInfo | None:
-        row = self.db.row("log", {"name": name})
-        return LogInfo(*row) if row else None
-
-    def logs(self, after: str, limit: int) -> list[LogInfo]:
-        return [LogInfo(*row) for row in self.db.rows("logs", {"after": after, "limit": limit})]
-
-    def iterator(self, name: str) -> IteratorState | None:
-        row = self.db.row("iterator", {"name": name})
-        return iterator_of(row) if row else None
-
-    def iterators(self, log: str | None, after: str, limit: int) -> list[IteratorState]:
-        values = {"after": after, "limit": limit}
-        if log is None:
-            return [iterator_of(row) for row in self.db.rows("iterators", values)]
-        return [iterator_of(row) for row in self.db.rows("iterators_of_log", {**values, "log": log})]
-
-    def output_count(self, number: int) -> int | None:
-        place = self.db.row("iterator_place", {"id": number})
-        return place[1] if place else None
-
-    @retried
-    def read_output(self, iterator: int, ordinal: int, limits: contract.ReadLimits) -> list[bytes]:
-        items: list[bytes] = []
-        size = 0
-        with self.db.snapshot():
-            for first, count, data in self._outputs(iterator, ordinal, limits):
-                ends = list(accumulate(unpack_from(f"<{count}I", data), initial=4 * count))
-                for index in range(max(0, ordinal - first), count):
-                    item = data[ends[index] : ends[index + 1]]
-                    if len(items) >= limits.events_max or (items and size + len(item) > limits.bytes_max):
-                        return items
-                    items.append(item)
-                    size += len(item)
-        return items
-
-    @abstractmethod
-    def _outputs(self, iterator: int, ordinal: int, limits: contract.ReadLimits, /) -> Iterator[tuple[int, int, bytes]]:
-        """Rows of output (first ordinal, count, items) from an ordinal on, as many as a page may need."""
 
 
 class KnownLogs:
@@ -77,7 +30,7 @@ class KnownLogs:
     a log that the transaction saw may not exist afterwards.
     """
 
-    def __init__(self, db: Queries, names_max: int) -> None:
+    def __init__(self, db: Database, names_max: int) -> None:
         self._db = db
         self._names_max = names_max
         self._names: set[str] = set()
@@ -91,7 +44,6 @@ class KnownLogs:
         self._names.update(names)
 
     def require(self, name: str) -> bool:
-        """True, or LogNotFound."""
         if name not in self._names:
             if self._db.row("log", {"name": name}) is None:
                 raise LogNotFound(name)
@@ -102,7 +54,7 @@ class KnownLogs:
         self._names.clear()
 
 
-def add_log(db: Statements, op: contract.AddLog, heads: Appender[Any], now: int) -> bool:
+def add_log(db: Database, op: contract.AddLog, heads: Appender, now: int) -> bool:
     """Add a log that begins after the present events of its stream, unless it exists."""
     if db.row("log", {"name": op.name}) is not None:
         return False
@@ -117,13 +69,13 @@ def add_log(db: Statements, op: contract.AddLog, heads: Appender[Any], now: int)
     return True
 
 
-def _last_log(db: Statements, now: int) -> int:
+def _last_log(db: Database, now: int) -> int:
     """The creation time of the newest log, or a later time: older stores and restored ones have not stored it."""
     kept = db.value("meta", {"key": LAST_LOG})
     return max(now, db.value("last_log") or 0) if kept is None else int(kept)
 
 
-def delete_log(db: Statements, op: contract.DeleteLog, heads: Appender[Any], now: int) -> bool:
+def delete_log(db: Database, op: contract.DeleteLog, heads: Appender, now: int) -> bool:
     """Delete a log and everything made from it, and add its events to the ledger of erasures."""
     row = db.row("log", {"name": op.name})
     if row is None or op.created not in (None, row[1]):
@@ -143,7 +95,7 @@ def iterator_of(row: tuple[Any, ...]) -> IteratorState:
     return IteratorState(*(*row[:6], bool(row[6]), *row[7:]))
 
 
-def add_iterator(db: Statements, op: contract.AddIterator, now: int) -> IteratorState:
+def add_iterator(db: Database, op: contract.AddIterator, now: int) -> IteratorState:
     if reason := check_name(op.name):
         raise InvalidRequest("iterator", reason)
     row = db.row("iterator", {"name": op.name})
@@ -177,7 +129,7 @@ def add_iterator(db: Statements, op: contract.AddIterator, now: int) -> Iterator
     return iterator_of(db.row("iterator", {"name": op.name}))
 
 
-def delete_iterator(db: Statements, op: contract.DeleteIterator, now: int) -> bool:
+def delete_iterator(db: Database, op: contract.DeleteIterator, now: int) -> bool:
     row = db.row("iterator", {"name": op.name})
     if row is None or row[2] != op.log:
         raise IteratorNotFound(op.name)
@@ -186,20 +138,20 @@ def delete_iterator(db: Statements, op: contract.DeleteIterator, now: int) -> bo
     return True
 
 
-def _delete_below(db: Statements, log: str, over: Over, now: int) -> None:
+def _delete_below(db: Database, log: str, over: Over, now: int) -> None:
     """Delete the iterators over something, and the iterators over those."""
     for (number,) in db.rows("iterators_below", {"log": log, "over": over.value}):
         _delete_iterator(db, number, now)
 
 
-def _delete_iterator(db: Statements, number: int, now: int) -> None:
+def _delete_iterator(db: Database, number: int, now: int) -> None:
     outputs = db.row("iterator_place", {"id": number})[1]
     if outputs:
         add_entry(db, now, iterator_id=number, last=outputs)
     db.later("delete_iterator", {"id": number})
 
 
-def restart_iterators(db: Statements, log: str, over: Over, now: int) -> list[IteratorState]:
+def restart_iterators(db: Database, log: str, over: Over, now: int) -> list[IteratorState]:
     """Restart the iterators over something, and those over them, under new numbers; erase their output."""
     restarted: list[IteratorState] = []
     for (number,) in db.rows("iterators_below", {"log": log, "over": over.value}):

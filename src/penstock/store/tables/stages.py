@@ -7,30 +7,27 @@ does with erased contents.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from struct import pack
-from typing import Any, Generic
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, OutputMoved, StageLost, VersionConflict
 from penstock.model import Installed, IteratorKind, Winner
 from penstock.store import outputs, stages
-from penstock.store.contract import Install, Placed, Publish, Stage, WriteOutput
-from penstock.store.outputs import Row, Rows
+from penstock.store.contract import Install, IteratorState, Placed, Publish, Stage, WriteOutput
 from penstock.store.stages import FLUSH_BYTES, Unit
-from penstock.store.tables.appends import Appender, StreamKey
+from penstock.store.tables.appends import Appender
+from penstock.store.tables.database import Database
 from penstock.store.tables.logs import iterator_of
-from penstock.store.tables.queries import Db
 
 
-class Stages(ABC, Generic[Db]):
+class Stages(ABC):
     """The stages of a store, inside a transaction."""
 
-    def __init__(self, db: Db, appender: Appender[Db]) -> None:
+    def __init__(self, db: Database, appender: Appender) -> None:
         self._db = db
         self._appender = appender
 
     def stage(self, op: Stage, now: int) -> bool:
-        """Add units to an attempt; False if it has them already."""
         owner = outputs.iterator_of_job(op.job)
         if owner is not None and self._db.row("iterator_place", {"id": owner}) is None:
             raise IteratorNotFound(f"of number {owner}")
@@ -50,11 +47,10 @@ class Stages(ABC, Generic[Db]):
         return True
 
     def publish(self, op: Publish) -> Placed:
-        """Append the units of the winners, and drop the job."""
         job = {"job": op.job}
         self._keep_winners(op.job, op.winners)
         expected = self._db.rows("staged_expected", job)
-        self._look_up([(context, stream) for context, stream, *_ in expected])
+        self._appender.look_up([(context, stream) for context, stream, *_ in expected])
         for context, stream, low, high in expected:
             if low != high:
                 reason = f"of stream {stream} in context {context} is {low} in one row and {high} in another"
@@ -68,15 +64,58 @@ class Stages(ABC, Generic[Db]):
         return placed
 
     def install(self, op: Install) -> Installed:
-        """Make the chunks of the winners the output of an iterator, and drop the job."""
+        """Make the chunks of the winners the output of an iterator, and drop the job.
+
+        The server may have built on since the build began. The same function over the same messages gives the same
+        items, so the installation skips as many items as the iterator has by now.
+        """
+        row = self._db.row("iterator_numbered", {"id": op.iterator})
+        if row is None:
+            raise IteratorNotFound(f"of number {op.iterator}")
+        iterator = iterator_of(row)
+        read, items = iterator.source - iterator.base, iterator.outputs
+        if not iterator.indexed:
+            raise InvalidRequest("iterator", f"{iterator.name} is not indexed, so it has no index to install")
+        is_even = op.items == op.source or iterator.kind == IteratorKind.FILTER
+        if not 0 <= op.source <= read or not 0 <= op.items <= items or not is_even:
+            reason = f"began at message {op.source} and item {op.items}, where the iterator has never been"
+            raise InvalidRequest("build", reason)
         job = outputs.output_job(op.iterator)
-        installation = _Installation(self, self._db, op)
-        if op.messages > installation.read:
+        if op.messages > read:
             self._keep_winners(job, op.winners)
-            installation.add(outputs.chunk_in(unit.data) for unit in self._in_order(job))
+            items = self._install_chunks(op, iterator, job)
+            read = op.messages
+            self._db.later("move_iterator", {"id": op.iterator, "source": iterator.base + read, "outputs": items})
         self.drop("stages_of_job", {"job": job})
-        has = installation.items
-        return Installed(has, has - installation.iterator.outputs, installation.read)
+        return Installed(items, items - iterator.outputs, read)
+
+    def _install_chunks(self, op: Install, iterator: IteratorState, job: str) -> int:
+        """Add the staged chunks to an iterator's output; answers how many items it has then."""
+        staged = 0
+
+        def chunks() -> Iterator[bytes]:
+            nonlocal staged
+            for unit in self._in_order(job):
+                chunk = outputs.chunk_in(unit.data)
+                staged += outputs.count_items(chunk)
+                yield chunk
+
+        items, held = iterator.outputs, b""
+        for chunk in outputs.rows_of(chunks(), items - op.items):
+            if held:
+                items = self._add_output(op.iterator, items, held, None)
+            else:
+                self.forget_state(op.iterator)
+            held = chunk
+        # A map and a reduce give an item for each message, a filter at most one.
+        messages = op.messages - op.source
+        if staged > messages or (staged < messages and iterator.kind != IteratorKind.FILTER):
+            raise InvalidRequest("winners", f"have {staged} items for {messages} messages of a {iterator.kind}")
+        if op.items + staged < iterator.outputs:
+            has = iterator.outputs - op.items
+            raise InvalidRequest("winners", f"have {staged} items, where the iterator has {has} for fewer messages")
+        # Only the last row has the accumulator.
+        return self._add_output(op.iterator, items, held, op.state) if held else items
 
     def write_output(self, op: WriteOutput) -> int:
         """Add to an iterator's output if it is where its builder thinks; only the last row has the accumulator."""
@@ -85,19 +124,22 @@ class Stages(ABC, Generic[Db]):
             raise OutputMoved(op.iterator)
         items: int = place[1]
         if op.items:
-            data = pack(f"<{len(op.items)}I", *map(len, op.items)) + b"".join(op.items)
             self.forget_state(op.iterator)
-            row = {"id": op.iterator, "ordinal": items, "count": len(op.items), "data": data, "state": op.state}
-            self._db.later("add_output", row)
-        items += len(op.items)
+            items = self._add_output(op.iterator, items, outputs.pack_items(op.items), op.state)
         self._db.later("move_iterator", {"id": op.iterator, "source": op.next_source, "outputs": items})
         return items
+
+    def _add_output(self, iterator: int, ordinal: int, chunk: bytes, state: bytes | None) -> int:
+        """Add a chunk as a row from an item on; answers where the next one begins."""
+        count = int.from_bytes(chunk[: outputs.COUNT_BYTES], "little")
+        row = {"ordinal": ordinal, "count": count, "data": chunk[outputs.COUNT_BYTES :], "state": state}
+        self._db.later("add_output", {"id": iterator, **row})
+        return ordinal + count
 
     def drop_orphans(self) -> None:
         self.drop("orphan_stages", {})
 
     def drop(self, query: str, values: dict[str, Any]) -> int:
-        """Drop the attempts that a query finds; answers how many."""
         ids = [row[0] for row in self._db.rows(query, values)]
         if ids:
             self._remove(ids)
@@ -126,13 +168,11 @@ class Stages(ABC, Generic[Db]):
         for number, size in (*self._db.rows("staged_order", {"job": job}), (None, FLUSH_BYTES)):
             if ids and total + size > FLUSH_BYTES:
                 found = self._units(ids)
+                self._appender.look_up({(unit.context, unit.stream) for unit in found.values()})
                 yield from (found[each] for each in ids)
                 ids, total = [], 0
             ids.append(number)
             total += size
-
-    def _look_up(self, keys: Collection[StreamKey], /) -> None:
-        """Load streams into the appender; a backend with slow round trips loads all at once."""
 
     @abstractmethod
     def _add(self, number: int, op: Stage, /) -> None: ...
@@ -146,61 +186,3 @@ class Stages(ABC, Generic[Db]):
     @abstractmethod
     def forget_state(self, iterator: int, /) -> None:
         """Remove the accumulator from the last row of an iterator's output."""
-
-
-class _Installation:
-    """One installation of output that was computed elsewhere; the caller rolls back what fails.
-
-    The server may have built on since the build began. The same function over the same messages gives the same items,
-    so the installation skips as many items as the iterator has by now.
-    """
-
-    def __init__(self, stages: Stages[Any], db: Any, op: Install) -> None:
-        row = db.row("iterator_numbered", {"id": op.iterator})
-        if row is None:
-            raise IteratorNotFound(f"of number {op.iterator}")
-        self._stages = stages
-        self._db = db
-        self._op = op
-        found = self.iterator = iterator_of(row)
-        self.read = found.source - found.base
-        self.items = found.outputs
-        self._is_filter = found.kind == IteratorKind.FILTER
-        if not found.indexed:
-            raise InvalidRequest("iterator", f"{found.name} is not indexed, so it has no index to install")
-        is_even = op.items == op.source or self._is_filter
-        if not 0 <= op.source <= self.read or not 0 <= op.items <= self.items or not is_even:
-            reason = f"began at message {op.source} and item {op.items}, where the iterator has never been"
-            raise InvalidRequest("build", reason)
-
-    def add(self, chunks: Iterable[bytes]) -> None:
-        op, found = self._op, self.iterator
-        rows = Rows(self.items - op.items)
-        held: Row | None = None
-        for row in rows.of(chunks):
-            if held is None:
-                self._stages.forget_state(found.id)
-            else:
-                self._write(held, None)
-            held = row
-        self._check_items(rows.items)
-        if held is not None:
-            # Only the last row has the accumulator.
-            self._write(held, op.state)
-        self.read = op.messages
-        place = {"source": found.base + self.read, "outputs": self.items}
-        self._db.later("move_iterator", {"id": found.id, **place})
-
-    def _write(self, row: Row, state: bytes | None) -> None:
-        values = {"id": self.iterator.id, "ordinal": self.items, "count": row.items, "data": row.data, "state": state}
-        self._db.later("add_output", values)
-        self.items += row.items
-
-    def _check_items(self, items: int) -> None:
-        """A map and a reduce give an item for each message, a filter at most one."""
-        messages = self._op.messages - self._op.source
-        if items > messages or (items < messages and not self._is_filter):
-            raise InvalidRequest("winners", f"have {items} items for {messages} messages of a {self.iterator.kind}")
-        if self._op.items + items < self.iterator.outputs:
-            has = self.iterator.outputs - self._op.items
-            raise InvalidRequest("winners", f"have {items} items, where the iterator has {has} for fewer messages")

@@ -6,21 +6,22 @@ other commit id begins with, and a digest of its origin.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from struct import Struct
-from typing import Any, Final, Generic
+from typing import Any, Final
 
 from penstock.errors import InvalidRequest, MarkSuperseded, PenstockError, StoreError, VersionConflict
 from penstock.model import Appended, ProducerMark, Published, check_name
 from penstock.store import contract
 from penstock.store.contract import Commit, Operation, Publish, Result
+from penstock.store.seals import is_current, seal_row
 from penstock.store.tables import consumers, erasures, logs
 from penstock.store.tables.appends import Appender
 from penstock.store.tables.consumers import Deferred
+from penstock.store.tables.database import Database
 from penstock.store.tables.logs import KnownLogs
-from penstock.store.tables.queries import Db
 from penstock.store.tables.stages import Stages
 
 NUMBER_MAX: Final = (1 << 63) - 1
@@ -113,15 +114,19 @@ def receipts(ops: Sequence[Operation]) -> Iterator[Operation]:
 # --- carrying out ---------------------------------------------------------------------------------------------
 
 
-class Batch(ABC, Generic[Db]):
+class Batch(ABC):
     """A batch of transactions inside one transaction of the database."""
 
     refusal: PenstockError | None = None
     """Why nothing of this batch may be committed; the batch still recognises what was written before."""
     now: int
     recorded: int
+    has_erased = False
+    """Whether the batch had a step of an erasure."""
+    emptied: Collection[int] = ()
+    """Erasures whose contents have left all files, until the ledger says that they are finished."""
 
-    def __init__(self, db: Db, appender: Appender[Db], known_logs: KnownLogs, stages: Stages[Db]) -> None:
+    def __init__(self, db: Database, appender: Appender, known_logs: KnownLogs, stages: Stages) -> None:
         self.db = db
         self.appender = appender
         self.known_logs = known_logs
@@ -155,16 +160,15 @@ class Batch(ABC, Generic[Db]):
         return HANDLERS[type(op)](self, op)
 
     def together(self, ops: Sequence[Operation]) -> list[Result | Deferred]:
-        """Carry out several operations, all or nothing."""
         self.appender.flush()
-        point = self.appender.savepoint()
+        roll_back = self.appender.savepoint()
         self.db.command("SAVEPOINT transaction_")
         try:
             results: list[Result | Deferred] = [waited(self.apply_new(op, ops)) for op in ops]
         except StoreError:
             raise  # The database may have rolled back everything; `recover` decides.
         except PenstockError:
-            self.appender.roll_back(point)
+            roll_back()
             self.known_logs.forget()
             self.db.command("ROLLBACK TO transaction_")
             self.db.command("RELEASE transaction_")
@@ -199,6 +203,43 @@ class Batch(ABC, Generic[Db]):
             self.apply(op)
         return first_results(ops, placed)
 
+    def has_open_receipts(self, ops: Sequence[Operation]) -> bool:
+        """Whether the acknowledgements or progress of a transaction would still change something."""
+        if not (found := list(receipts(ops))):
+            return False
+        self.db.command("SAVEPOINT transaction_")
+        has_changed = any(waited(self.apply(op)) for op in found)
+        self.db.command("ROLLBACK TO transaction_")
+        self.db.command("RELEASE transaction_")
+        return has_changed
+
+    def expire_producers(self, op: contract.ExpireProducers) -> Deferred:
+        gone = self.db.send("expire_producers", {"before": op.before, "limit": op.limit})
+        return Deferred(lambda: len(gone()))
+
+    def erase(self, op: contract.Erase) -> int:
+        self.appender.flush()
+        self.has_erased = True
+        for number in self.emptied:
+            self.db.later("finish_erasure", {"id": number, "now": self.recorded})
+        return self.erasure_step(op.records_max).run()
+
+    def seal(self, op: contract.Seal) -> bool:
+        """Replace records by the merged one if nothing has changed since the merge."""
+        self.appender.flush()
+        if not is_current(self.db, op):
+            return False
+        if op.data is not None:
+            row = seal_row(self.db, op, op.data)
+            if row is None:
+                return False
+            self.replace_records(op, row)
+        self.db.later("move_mark", {"position": op.next})
+        return True
+
+    def give_back(self, _op: contract.GiveBack) -> int:
+        return 0  # Most databases reuse free space and keep it.
+
     # -- what differs between backends
 
     @abstractmethod
@@ -213,36 +254,26 @@ class Batch(ABC, Generic[Db]):
     def save_mark(self, mark: ProducerMark, results: bytes) -> None: ...
 
     @abstractmethod
-    def expire_producers(self, op: contract.ExpireProducers) -> Deferred: ...
+    def allocate(self, op: contract.Allocate) -> Result | Deferred: ...
 
     @abstractmethod
-    def allocate(self, op: contract.Allocate) -> Deferred: ...
+    def reoffer(self, op: contract.Reoffer) -> Result | Deferred: ...
 
     @abstractmethod
-    def reoffer(self, op: contract.Reoffer) -> Deferred: ...
+    def erasure_step(self, records_max: int) -> erasures.Step: ...
 
     @abstractmethod
-    def erase(self, op: contract.Erase) -> int: ...
-
-    @abstractmethod
-    def seal(self, op: contract.Seal) -> bool: ...
-
-    @abstractmethod
-    def give_back(self, op: contract.GiveBack) -> int: ...
-
-    def has_open_receipts(self, _ops: Sequence[Operation]) -> bool:
-        """Whether the acknowledgements or progress of a transaction would still change something."""
-        return False
+    def replace_records(self, op: contract.Seal, row: dict[str, Any]) -> None: ...
 
 
-def _delete(batch: Batch[Any], result: Result) -> Result:
+def _delete(batch: Batch, result: Result) -> Result:
     """After a deletion: forget the logs, and drop the staged output of iterators that are gone."""
     batch.known_logs.forget()
     batch.stages.drop_orphans()
     return result
 
 
-HANDLERS: Final[dict[type[Operation], Callable[[Batch[Any], Any], Result | Deferred]]] = {
+HANDLERS: Final[dict[type[Operation], Callable[[Batch, Any], Result | Deferred]]] = {
     Commit: lambda batch, op: batch.appender.place(op),
     contract.RequireLog: lambda batch, op: batch.known_logs.require(op.name),
     contract.Register: lambda batch, op: consumers.register(batch.db, op),

@@ -8,13 +8,14 @@ the history. Only where the sums differ, it looks up commits one by one.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, Generic, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import DamagedRecord, StoreError
-from penstock.store.contract import Finding, Progressed, Store
+from penstock.store.contract import Finding, Progressed
 from penstock.store.record import Record, Run
 from penstock.store.seals import BLOCK_BITS
-from penstock.store.tables.queries import Db, Queries
+from penstock.store.tables.database import Database
 
 RECORDS_PER_STEP: Final = 256
 STEP_BYTES_MAX: Final = 8 << 20
@@ -60,124 +61,128 @@ class _Sums:
         self.wrong = {part for part, total in enumerate(self._sums) if total}
 
 
-class Verification(Store, Generic[Db]):
-    db: Db
+def verify(db: Database, file_findings: Iterator[Finding], progressed: Progressed) -> Iterator[Finding]:
+    """All faults of a store; the first ones are those that the database itself finds in its files."""
+    head = _head(db)
+    sums = _Sums(head)
+    stages = (
+        file_findings,
+        _check_records(db, sums, progressed),
+        _check_index(db, sums),
+        _missing_in_index(db, sums),
+        _missing_in_history(db, sums),
+        _check_state(db),
+    )
+    for stage in stages:
+        try:
+            yield from stage
+        except StoreError as error:
+            yield Finding("file", f"cannot be read on: {error.reason}")
+    progressed(head, head)
 
-    def verify(self, progressed: Progressed) -> Iterator[Finding]:
-        head = self.head()
-        sums = _Sums(head)
-        stages = (
-            self._pages(),
-            self._check_records(sums, progressed),
-            self._check_index(sums),
-            self._missing_in_index(sums),
-            self._missing_in_history(sums),
-            self._check_state(),
-        )
-        for stage in stages:
-            try:
-                yield from stage
-            except StoreError as error:
-                yield Finding("file", f"cannot be read on: {error.reason}")
-        progressed(head, head)
 
-    def _pages(self) -> Iterator[Finding]:
-        """The database's own check of its files, if it has one."""
-        return iter(())
+def _head(db: Database) -> int:
+    return db.value("head") or 0
 
-    def _check_records(self, sums: _Sums, progressed: Progressed) -> Iterator[Finding]:
-        expected, head = 1, sums.head
-        check = _RecordCheck(self.db, sums)
-        while expected <= head:
-            rows: list[_Row] = []
-            size = 0
-            for row in self.db.each("records_after", {"position": expected - 1, "limit": RECORDS_PER_STEP}):
-                rows.append(_Row(*row))
-                size += len(row[4]) if isinstance(row[4], bytes) else 0
-                if size >= STEP_BYTES_MAX:
-                    break
-            if not rows:
-                yield Finding(f"position {expected}", f"missing, and all up to {head}")
-                return
-            for found in rows:
-                if found.position != expected:
-                    yield Finding(f"position {expected}", f"missing: the next record begins at {found.position}")
-                yield from check.record(found)
-                # A damaged count must not lead backwards.
-                expected = max(found.position + found.events, found.position + 1)
-            progressed(min(expected - 1, head), head)
 
-    def _indexed_commits(self) -> Iterator[tuple[int, int, int, int]]:
-        """The index: for each commit its stream, the last sequence before it, its own last one, and its position."""
-        stream_id = last = 0
-        while rows := self.db.rows("commits_after", {"stream_id": stream_id, "last": last, "limit": COMMITS_PER_STEP}):
-            for number, end, position in rows:
-                yield number, (last if number == stream_id else 0), end, position
-                stream_id, last = number, end
+def _check_records(db: Database, sums: _Sums, progressed: Progressed) -> Iterator[Finding]:
+    expected, head = 1, sums.head
+    check = _RecordCheck(db, sums)
+    while expected <= head:
+        rows: list[_Row] = []
+        size = 0
+        for row in db.each("records_after", {"position": expected - 1, "limit": RECORDS_PER_STEP}):
+            rows.append(_Row(*row))
+            size += len(row[4]) if isinstance(row[4], bytes) else 0
+            if size >= STEP_BYTES_MAX:
+                break
+        if not rows:
+            yield Finding(f"position {expected}", f"missing, and all up to {head}")
+            return
+        for found in rows:
+            if found.position != expected:
+                yield Finding(f"position {expected}", f"missing: the next record begins at {found.position}")
+            yield from check.record(found)
+            # A damaged count must not lead backwards.
+            expected = max(found.position + found.events, found.position + 1)
+        progressed(min(expected - 1, head), head)
 
-    def _check_index(self, sums: _Sums) -> Iterator[Finding]:
-        """Sequences are dense: the commits of a stream lie end to end, and each is in the history."""
-        for stream_id, previous, end, position in self._indexed_commits():
-            if position <= sums.head:
-                sums.add(-1, stream_id, end, position, end - previous)
-                continue
-            # The commit is newer than this check, or the end of the history is gone.
-            row = self.db.row("record_place", {"position": position})
-            if row is None or row[0] + row[1] <= position:
-                yield _no_commit(stream_id, previous, end, position)
-        sums.compare()
 
-    def _missing_in_index(self, sums: _Sums) -> Iterator[Finding]:
-        """Commits of the history that the index lacks, where the two differ."""
-        for part in sorted(sums.wrong):
-            for block in range(part, (sums.head >> BLOCK_BITS) + 1, PARTS):
-                first = block << BLOCK_BITS
-                for position, data in self.db.rows("records_between", {"low": first, "high": first + PARTS - 1}):
-                    for start, run in _runs(position, data).items():
-                        context_id = self.db.value("context_id", {"name": run.context})
-                        stream_id = self.db.value("stream_id", {"context_id": context_id, "name": run.stream})
-                        last = run.sequence + run.length - 1
-                        if self.db.value("commit_at", {"stream_id": stream_id, "last": last}) != start:
-                            yield Finding(f"position {start}", f"is not in the index of stream {run.stream} at {last}")
+def _indexed_commits(db: Database) -> Iterator[tuple[int, int, int, int]]:
+    """The index: for each commit its stream, the last sequence before it, its own last one, and its position."""
+    stream_id = last = 0
+    while rows := db.rows("commits_after", {"stream_id": stream_id, "last": last, "limit": COMMITS_PER_STEP}):
+        for number, end, position in rows:
+            yield number, (last if number == stream_id else 0), end, position
+            stream_id, last = number, end
 
-    def _missing_in_history(self, sums: _Sums) -> Iterator[Finding]:
-        """Commits of the index that are not in the history, where the two differ."""
-        known: dict[int, dict[int, Run] | None] = {}
-        for stream_id, previous, end, position in self._indexed_commits() if sums.wrong else ():
-            if position > sums.head or (position >> BLOCK_BITS) % PARTS not in sums.wrong:
-                continue
-            start = self.db.value("record_start", {"position": position}) or 0
-            if start not in known:
-                while len(known) >= RUNS_KEPT_MAX:
-                    del known[next(iter(known))]
-                row = self.db.row("record_at", {"position": start})
-                known[start] = (_runs(start, row[1]) or None) if row and row[0] == start else {}
-            runs = known[start]
-            if runs is None:
-                continue  # A damaged record, which is reported already.
-            run = runs.get(position)
-            if run is None or (run.sequence, run.length) != (previous + 1, end - previous):
-                yield _no_commit(stream_id, previous, end, position)
 
-    def _check_state(self) -> Iterator[Finding]:
-        found: list[Finding] = []
-        # Read all of it at once, because a snapshot must be short and the caller may be slow.
-        with self.db.snapshot():
-            head = self.head()
-            counted = self.db.value("counted_events")
-            if counted != head:
-                found.append(Finding("contexts", f"count {counted} events, and the last position is {head}"))
-            for queue, first, last in self.db.rows("stray_allocations"):
-                found.append(Finding(f"queue number {queue}", f"allocation {first} to {last} does not fit"))
-            for number, context, name, position in self.db.rows("stray_queues", {"head": head}):
-                where = f"queue {name} of {context} (number {number})"
-                found.append(Finding(where, f"marker {position} lies outside"))
-            for number, subscriber, position in self.db.rows("stray_subscriptions", {"head": head}):
-                where = f"subscription {number} of {subscriber}"
-                found.append(Finding(where, f"bookmark {position} lies outside"))
-            for name, outputs in self.db.rows("stray_iterators"):
-                found.append(Finding(f"iterator {name}", f"its output does not have the {outputs} items it should"))
-        yield from found
+def _check_index(db: Database, sums: _Sums) -> Iterator[Finding]:
+    """Sequences are dense: the commits of a stream lie end to end, and each is in the history."""
+    for stream_id, previous, end, position in _indexed_commits(db):
+        if position <= sums.head:
+            sums.add(-1, stream_id, end, position, end - previous)
+            continue
+        # The commit is newer than this check, or the end of the history is gone.
+        row = db.row("record_place", {"position": position})
+        if row is None or row[0] + row[1] <= position:
+            yield _no_commit(stream_id, previous, end, position)
+    sums.compare()
+
+
+def _missing_in_index(db: Database, sums: _Sums) -> Iterator[Finding]:
+    """Commits of the history that the index lacks, where the two differ."""
+    for part in sorted(sums.wrong):
+        for block in range(part, (sums.head >> BLOCK_BITS) + 1, PARTS):
+            first = block << BLOCK_BITS
+            for position, data in db.rows("records_between", {"low": first, "high": first + PARTS - 1}):
+                for start, run in _runs(position, data).items():
+                    context_id = db.value("context_id", {"name": run.context})
+                    stream_id = db.value("stream_id", {"context_id": context_id, "name": run.stream})
+                    last = run.sequence + run.length - 1
+                    if db.value("commit_at", {"stream_id": stream_id, "last": last}) != start:
+                        yield Finding(f"position {start}", f"is not in the index of stream {run.stream} at {last}")
+
+
+def _missing_in_history(db: Database, sums: _Sums) -> Iterator[Finding]:
+    """Commits of the index that are not in the history, where the two differ."""
+
+    @lru_cache(RUNS_KEPT_MAX)
+    def runs_at(start: int) -> dict[int, Run] | None:
+        row = db.row("record_at", {"position": start})
+        return (_runs(start, row[1]) or None) if row and row[0] == start else {}
+
+    for stream_id, previous, end, position in _indexed_commits(db) if sums.wrong else ():
+        if position > sums.head or (position >> BLOCK_BITS) % PARTS not in sums.wrong:
+            continue
+        runs = runs_at(db.value("record_start", {"position": position}) or 0)
+        if runs is None:
+            continue  # A damaged record, which is reported already.
+        run = runs.get(position)
+        if run is None or (run.sequence, run.length) != (previous + 1, end - previous):
+            yield _no_commit(stream_id, previous, end, position)
+
+
+_STRAYS: Final = {
+    "stray_allocations": ("queue number {0}", "allocation {1} to {2} does not fit"),
+    "stray_queues": ("queue {2} of {1} (number {0})", "marker {3} lies outside"),
+    "stray_subscriptions": ("subscription {0} of {1}", "bookmark {2} lies outside"),
+    "stray_iterators": ("iterator {0}", "its output does not have the {1} items it should"),
+}
+"""Queries for rows that do not fit, and what to say of each row."""
+
+
+def _check_state(db: Database) -> Iterator[Finding]:
+    found: list[Finding] = []
+    # Read all of it at once, because a snapshot must be short and the caller may be slow.
+    with db.snapshot():
+        head = _head(db)
+        counted = db.value("counted_events")
+        if counted != head:
+            found.append(Finding("contexts", f"count {counted} events, and the last position is {head}"))
+        for query, (where, what) in _STRAYS.items():
+            found += [Finding(where.format(*row), what.format(*row)) for row in db.rows(query, {"head": head})]
+    yield from found
 
 
 def _no_commit(stream_id: int, previous: int, end: int, position: int) -> Finding:
@@ -200,10 +205,10 @@ def _runs(position: int, data: Any) -> dict[int, Run]:
 class _RecordCheck:
     """Checks records one after the other, and counts their commits."""
 
-    def __init__(self, db: Queries, sums: _Sums) -> None:
+    def __init__(self, db: Database, sums: _Sums) -> None:
         self._db = db
         self._sums = sums
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._place = lru_cache(STREAMS_SEEN_MAX)(self._find)
         self._blocks: set[tuple[int | None, int]] = set()
 
     def record(self, row: _Row) -> Iterator[Finding]:
@@ -217,10 +222,10 @@ class _RecordCheck:
         if record.count != row.events or sum(run.length for run in runs) != row.events:
             yield Finding(f"position {row.position}", f"holds {record.count} events, its row says {row.events}")
         # The hot loop: once for each commit of a store. See bench/growth.py.
-        start, add = row.position, self._sums.add
+        start, add, find = row.position, self._sums.add, self._place
         places: set[_Place] = set()
         for _, sequence, _, length, context, stream in runs:
-            place = self._places.get((context, stream)) or self._find(context, stream)
+            place = find(context, stream)
             add(1, place.stream_id, sequence + length - 1, start, length)
             places.add(place)
             start += length
@@ -230,12 +235,8 @@ class _RecordCheck:
             yield from self._check_block(place, row.position)
 
     def _find(self, context: str, stream: str) -> _Place:
-        if len(self._places) >= STREAMS_SEEN_MAX:
-            self._places.clear()
         context_id = self._db.value("context_id", {"name": context})
-        stream_id = self._db.value("stream_id", {"context_id": context_id, "name": stream})
-        place = self._places[context, stream] = _Place(context, context_id, stream_id)
-        return place
+        return _Place(context, context_id, self._db.value("stream_id", {"context_id": context_id, "name": stream}))
 
     def _check_block(self, place: _Place, position: int) -> Iterator[Finding]:
         """A read of one context finds the record only if the index of blocks leads to it."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from penstock import __version__, model
 from penstock.model import ANY, NEW, AcknowledgeQueue, Allocation, Append, Appended, Delivery, Done, Reply, Request
-from penstock.model.requests import Repeat
+from penstock.model.requests import Repeat, Right, request
 from penstock.wire.codes import Res01Code
 from penstock.wire.res01.dialects import OWN, Frames, full_frames, item_frames, refusal_payload
 from penstock.wire.res01.fields import GUID_BYTES
@@ -32,6 +32,7 @@ from penstock.wire.res01.schema import (
     Command,
     CommitAnswer,
     Echo,
+    EventColumns,
     Events,
     Field,
     Layout,
@@ -53,11 +54,10 @@ VERSION: Final = 1
 """Of our own dialect. It grows with a change that the version before cannot ignore."""
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class Hello(Request):
     """A client's first request on a connection. `supports` are the features that it understands."""
 
-    repeat = Repeat.READS
     version: int
     software: str
     supports: tuple[str, ...] = ()
@@ -285,8 +285,8 @@ ORIGINAL_BINARY: Final = (
 """The commands of the original in the binary dialect."""
 
 _TYPES: Final = Field("", Types(), "types")
-_COMMIT: Final = (*COMMIT, NEW_EVENTS, Field("", Unmarked(), "mark"))
-_COMMITS: Final = rows(Append, "CommitCount", "commits", *_COMMIT, to_end=False)
+_NO_MARK: Final = Field("", Unmarked(), "mark")
+_COMMITS: Final = rows(Append, "CommitCount", "commits", *COMMIT, NEW_EVENTS, _NO_MARK, to_end=False)
 _RECEIPTS: Final = rows(model.QueueReceipt, "AckCount", "acknowledge", CONTEXT, *HELD, to_end=False)
 _PROGRESS: Final = rows(model.SubscriptionReceipt, "ProgressCount", "progress", SUBSCRIPTION, LAST_EVENT_TIME)
 _QUEUE: Final = (QUEUE, ANY_CONTEXT)
@@ -389,10 +389,19 @@ _HELLO: Final = (INT("Version"), STRING("Software"), Field("Feature", Values(STR
 HO: Final = Answer("HO", Welcome, *_HELLO)
 HELLO: Final = Command("HI", "says hello", Hello, HO, *_HELLO, settled=lambda _hello: _welcome())
 """The first command on a connection of our own clients."""
+_COLUMNS: Final = Field("", EventColumns(), "events")
+_COMMITS_IN_COLUMNS: Final = rows(Append, "CommitCount", "commits", *COMMIT, _COLUMNS, _NO_MARK, to_end=False)
+_TRANSACT: Final = (MARK, _COMMITS_IN_COLUMNS, _RECEIPTS, _PROGRESS)
+OWN_ONLY: Final = (
+    HELLO,
+    _large("AB", "as AF, with the events as columns", Append, CF, MARK, *COMMIT, _COLUMNS),
+    _large("TB", "as TX, with the events as columns", model.Transact, TR, *_TRANSACT),
+)
+"""The commands of our own dialect only."""
 
 TEXT_COMMANDS: Final = {command.code: command for command in (*ORIGINAL, *EXTENSIONS)}
 BINARY_COMMANDS: Final = {command.code: command for command in ORIGINAL_BINARY}
-OWN_COMMANDS: Final = {**TEXT_COMMANDS, HELLO.code: HELLO}
+OWN_COMMANDS: Final = TEXT_COMMANDS | {command.code: command for command in OWN_ONLY}
 OURS: Final = {command.request: command for command in OWN_COMMANDS.values()}
 """The command that our own client sends for a request: the last in the table, whose answer has the most fields."""
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitExceeded, PenstockError, Refused, Retry
 from penstock.model import TICKS_MAX, Append, Event, ProducerMark, Reply, Request
+from penstock.model.columns import received_columns
 from penstock.model.times import TICKS_MASK
 from penstock.wire.codes import RETRIES, Res01Code
 from penstock.wire.mqframe import split_frames
@@ -102,7 +103,7 @@ class Exchange(NamedTuple):
 
 
 MARK_FRAMES: Final = 2
-ONE_EVENT_FRAMES: Final = {b"AC": 13, b"AF": 13 + MARK_FRAMES}
+ONE_EVENT_FRAMES: Final = {b"AC": 13, b"AF": 13 + MARK_FRAMES, b"AB": 13 + MARK_FRAMES}
 """Frames of an append of one event, with the leading empty one."""
 NO_HEAD: Final = (TEXT_TAG, b"", b"")
 """Tag, command and RequestId of a message that has none."""
@@ -145,7 +146,7 @@ def decode(frames: Frames, *, legacy: bool = False, size: int | None = None) -> 
             sentence = f"command {quoted(name)} is not part of the binary dialect; use the text dialect for it"
         return Exchange(envelope, dialect, settled=dialect.refused(Res01Code.UNSUPPORTED_COMMAND, sentence))
     if len(frames) == border + ONE_EVENT_FRAMES.get(name, 0) and not dialect.is_binary:
-        with suppress(UnicodeDecodeError):
+        with suppress(UnicodeDecodeError, InvalidRequest):
             append = _one_event(command, frames, border + 4)
             if append is not None:
                 return Exchange(envelope, dialect, command, (append,))
@@ -167,17 +168,22 @@ def decode(frames: Frames, *, legacy: bool = False, size: int | None = None) -> 
 def _one_event(command: Command, frames: Frames, at: int) -> Append | None:
     """The most common message, an append of one event, in half the time; None leaves it to the general way."""
     mark = None
-    if command.code == b"AF":
+    if command.code != b"AC":
         producer, mark_number = frames[at : at + MARK_FRAMES]
         at += MARK_FRAMES
         if producer or mark_number:
             if not producer or not mark_number.isdigit() or len(mark_number) >= LONG_DIGITS:
                 return None
             mark = ProducerMark(producer.decode(), int(mark_number))
-    context, stream, version, count, number, stamp, kind, headers, body = frames[at:]
-    if count != b"1" or len(number) != GUID_BYTES or not stamp.isdigit() or len(stamp) > LONG_DIGITS:
+    context, stream, version, count, *event = frames[at:]
+    if count != b"1" or (version != b"-1" and not (version.isdigit() and len(version) < LONG_DIGITS)):
         return None
-    if version != b"-1" and not (version.isdigit() and len(version) < LONG_DIGITS):
+    if command.code == b"AB":
+        types, kind, fixed, headers, body = event
+        columns = received_columns(1, (kind,), fixed, headers, body) if types == b"1" else None
+        return columns and Append(context.decode(), stream.decode(), columns, int(version), mark)
+    number, stamp, kind, headers, body = event
+    if len(number) != GUID_BYTES or not stamp.isdigit() or len(stamp) > LONG_DIGITS:
         return None
     value = int(stamp)
     if value & TICKS_MASK > TICKS_MAX or value > INT64_MAX:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from penstock.errors import InvalidRequest, PenstockError, Unexpected
 from penstock.model import Done, NewEvent, ProducerMark, Reply, Request, StoreStats, stamp_of
+from penstock.model.columns import Columns, columns_of, received_columns
 from penstock.wire.res01.dialects import (
     FULL_FRAMES,
     TEXT,
@@ -336,6 +337,25 @@ class NewEvents:
         frames[3::EVENT_FRAMES] = [event.headers.encode() if event.headers else b"" for event in events]
         frames[4::EVENT_FRAMES] = [event.body for event in events]
         out += frames
+
+
+class EventColumns:
+    """The events of a commit as the store has them: see "Columns" in docs/protocols/res01.md."""
+
+    name = (
+        "int `EventCount`, int `TypeCount`, then each: string `TypeKey`; then [columns](#columns): bytes `Fixed`, "
+        "bytes `Headers`, bytes `Bodies`"
+    )
+    frames = 5
+
+    def read(self, fields: Fields, _field: str) -> Columns:
+        length, types = fields.number("EventCount"), fields.take(fields.count("TypeCount", 1))
+        return received_columns(length, types, fields.frame("Fixed"), fields.frame("Headers"), fields.frame("Bodies"))
+
+    def write(self, out: Frames, events: Columns | Sequence[NewEvent], _dialect: Dialect) -> None:
+        columns = events if isinstance(events, Columns) else columns_of(events)
+        types = columns.types
+        out += (b"%d" % columns.length, b"%d" % len(types), *types, columns.fixed, columns.headers, columns.bodies)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
-"""Named queries, and the database as the code that both backends share needs it.
+"""A database as the code that both backends share needs it: its named queries and its statements.
 
 Each backend has a `queries.sql`, where every query stands below a line `-- name: …`. A name means the same in both: the
 same values go in and the same columns come out. Migrations are one file each.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from importlib.resources import files
@@ -35,60 +36,62 @@ def load_migrations(package: str) -> list[str]:
     return [entry.read_text(encoding="utf-8") for _, entry in named]
 
 
-class Queries(Protocol):
-    """A database to read from."""
+Values = Mapping[str, Any]
+NO_VALUES: Final[Values] = {}
 
-    def rows(self, name: str, values: dict[str, Any] = ..., /) -> list[Any]:
+
+class Database(ABC):
+    """A connection with named queries. Belongs to one thread at a time."""
+
+    @abstractmethod
+    def rows(self, name: str, values: Values = NO_VALUES) -> list[Any]:
         """All rows of a query."""
 
-    def row(self, name: str, values: dict[str, Any] = ..., /) -> Any:
+    def row(self, name: str, values: Values = NO_VALUES) -> Any:
         """The first row of a query, or None."""
+        rows = self.rows(name, values)
+        return rows[0] if rows else None
 
-    def value(self, name: str, values: dict[str, Any] = ..., /) -> Any:
+    def value(self, name: str, values: Values = NO_VALUES) -> Any:
         """The first column of the first row, or None."""
+        rows = self.rows(name, values)
+        return rows[0][0] if rows else None
 
-    def each(self, name: str, values: dict[str, Any] = ..., /) -> Iterator[Any]:
+    @abstractmethod
+    def each(self, name: str, values: Values = NO_VALUES) -> Iterator[Any]:
         """Rows one by one; the caller may stop early."""
 
+    @abstractmethod
     def snapshot(self) -> AbstractContextManager[None]:
-        """Reads inside see one state."""
+        """Reads inside see one state. Keep it short: it delays the removal of old data."""
 
     def can_retry(self) -> bool:
         """After a failed read: whether the database has a new connection, on which a retry makes sense."""
+        return False
 
+    @abstractmethod
+    def later(self, name: str, values: Values = NO_VALUES) -> object:
+        """Run a statement of a transaction without waiting for it, before every statement that comes after it."""
 
-class Statements(Queries, Protocol):
-    """A database to write to, inside a transaction."""
-
-    def later(self, name: str, values: dict[str, Any] = ..., /) -> object:
-        """Run a statement without waiting for it, before every statement that comes after it."""
-
-    def send(self, name: str, values: dict[str, Any] = ..., /) -> Callable[[], list[Any]]:
+    @abstractmethod
+    def send(self, name: str, values: Values = NO_VALUES) -> Callable[[], list[Any]]:
         """The same, with a function that waits for the rows of the statement."""
 
-    def command(self, text: str, /) -> None:
+    @abstractmethod
+    def run_many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement for each row."""
+
+    @abstractmethod
+    def command(self, text: str) -> None:
         """Run SAVEPOINT and the like."""
 
-
-Db = TypeVar("Db", bound=Statements)
-"""The database of a backend."""
-
-
-class BulkRows(Protocol):
-    """A database that takes many rows at once."""
-
-    def rows(self, name: str, /) -> list[Any]:
-        """All rows of a query."""
-
-    def value(self, name: str, values: dict[str, Any] = ..., /) -> Any:
-        """The first column of the first row, or None."""
-
-    def run_many(self, name: str, rows: Sequence[Sequence[Any]], /) -> None: ...
+    @abstractmethod
+    def close(self) -> None: ...
 
 
 class _HasDatabase(Protocol):
     @property
-    def db(self) -> Queries: ...
+    def db(self) -> Database: ...
 
 
 _Self = TypeVar("_Self", bound=_HasDatabase)

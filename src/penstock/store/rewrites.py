@@ -1,4 +1,11 @@
-"""Tombstones: erased events keep id, sequence, position and time in their record, and lose type, headers and body."""
+"""Records that are made from a record: with tombstones, or a part of it.
+
+An erased event keeps id, sequence, position and time in its record, and loses type, headers and body: a tombstone.
+
+A reader of a history ends a step anywhere, for example between two backups, and continues there. The sealer may have
+merged the records around that place meanwhile; `cut` drops what the reader already has. It lists only the names of the
+events that are left, because erasures search for names.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
@@ -9,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.store.concat import Concat, renumber
+from penstock.store.concat import Concat, renumber, starts_of
 from penstock.store.erasure_filter import Hidden
 from penstock.store.record import Record
 
@@ -17,10 +24,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def erased(record: Record, hidden: Hidden) -> Record:
-    """A record with tombstones in place of hidden events; itself if it has none. DamagedRecord if it is broken.
-
-    The record loses the types that no event has any more. A tombstone stays a tombstone.
-    """
+    """A record with tombstones in place of hidden events; itself if it has none. DamagedRecord if it is broken."""
     with record.sound():
         mask = _mask_of_streams(record, hidden.streams) if hidden.streams else None
         low = bisect_left(hidden.ranges, record.position, key=itemgetter(1))
@@ -70,3 +74,48 @@ def _erase(record: Record, mask: Mask) -> bytes:
 def _keep(data: Any, lengths: npt.NDArray[np.uint32], mask: Mask) -> tuple[npt.NDArray[np.uint32], bytes]:
     """The lengths and bytes that are left without the masked events."""
     return np.where(mask, np.uint32(0), lengths), np.frombuffer(data, "u1")[np.repeat(~mask, lengths)].tobytes()
+
+
+def cut(record: Record, first: int, last: int) -> Record:
+    """The events of a record from one position to another, as a record; itself if that is all of it."""
+    low, high = max(first - record.position, 0), min(last - record.position + 1, record.count)
+    if (low, high) == (0, record.count):
+        return record
+    with record.sound():
+        return Record(_between(record, low, high), record.position + low)
+
+
+def _between(record: Record, low: int, high: int) -> bytes:
+    parts = Concat([record]).parts()
+    runs = _runs(parts.runs, low, high)
+    numbers, names = renumber(np.concatenate((runs["context"], runs["stream"])).astype(np.int64))
+    runs["context"], runs["stream"] = np.split(numbers, 2)
+    codes, types = renumber(parts.codes[low:high])
+    return parts._replace(
+        runs=runs,
+        ids=parts.ids[low:high],
+        stamps=parts.stamps[low:high],
+        codes=codes,
+        header_lengths=parts.header_lengths[low:high],
+        body_lengths=parts.body_lengths[low:high],
+        names=[parts.names[number] for number in names],
+        types=[parts.types[code] for code in types],
+        headers=_part(parts.headers, parts.header_lengths, low, high),
+        bodies=_part(parts.bodies, parts.body_lengths, low, high),
+    ).encode(record.position + low)
+
+
+def _runs(runs: Any, low: int, high: int) -> Any:
+    """The runs between two offsets; the first and the last may be incomplete."""
+    counts = runs["count"].astype(np.int64)
+    starts = starts_of(counts)
+    left, right = (np.clip(place - starts, 0, counts) for place in (low, high))
+    cut_runs = runs.copy()
+    cut_runs["sequence"] += left.astype(np.uint64)
+    cut_runs["count"] = right - left
+    return cut_runs[right > left]
+
+
+def _part(data: Any, lengths: Any, low: int, high: int) -> Any:
+    begin = int(lengths[:low].sum(dtype=np.int64))
+    return data[begin : begin + int(lengths[low:high].sum(dtype=np.int64))]

@@ -1,37 +1,71 @@
-"""Reading the history of a store on PostgreSQL.
+"""Reading a store on PostgreSQL.
 
 Most pages come from a single statement. The database itself measures the records, so that it sends no more of them than
 a page holds.
 """
 
-from bisect import bisect_right
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
-from penstock.errors import DamagedRecord
-from penstock.model import EventFilter
+from penstock.errors import DamagedRecord, NotDurable
+from penstock.model import EventFilter, StoreStats, ticks_of_unix_ns
 from penstock.store.contract import Page, ReadLimits, RecordPage
 from penstock.store.erasure_filter import Hidden
+from penstock.store.postgres import schema
 from penstock.store.postgres.arrays import Numbers
-from penstock.store.postgres.database import Database
+from penstock.store.postgres.connection import Target
+from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.record import SEQUENCE_MAX, Record
 from penstock.store.seals import BLOCK_BITS
-from penstock.store.tables.history import History, Located, StreamRange, after_prefix, stream_page
+from penstock.store.tables.database import retried
+from penstock.store.tables.history import COMMITS_PER_QUERY, Located, StreamRange, after_prefix, stream_page
+from penstock.store.tables.store import Store
 
-COMMITS_PER_QUERY: Final = 256
 OUTPUTS_PER_QUERY: Final = 256
 STREAM_BYTES_MAX: Final = 8 << 20
 """Bytes of a stream's records that one query may bring."""
 POSITION_MAX: Final = (1 << 63) - 1
 
-_Place = tuple[int, int]
-"""The last sequence and the position of a commit."""
+Clock = Callable[[], int]
+"""Nanoseconds since 1970."""
 
 
-class PostgresHistory(History[Database]):
+class PostgresReader(Store):
+    """A store that is open for reading, next to the processes that write it. It reconnects after a lost connection."""
+
+    db: PostgresDatabase
     positions_per_query: ClassVar[int] = 1 << 14
     last_name: ClassVar[str | bytes] = "\U0010ffff" * 129
     """Names have at most 512 bytes."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self.target = Target.of(url)
+        self._clock = clock
+        self.db = self._open()
+
+    def _open(self) -> PostgresDatabase:
+        database = PostgresDatabase(self.target, write=False)
+        try:
+            schema.require(database)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def now(self) -> int:
+        return int(self.db.value("now")) if self._clock is None else ticks_of_unix_ns(self._clock())
+
+    @retried
+    def stats(self) -> StoreStats:
+        with self.db.snapshot():
+            counts = self.db.row("stats")
+            return StoreStats(*self.identity(), schema.SCHEMA_VERSION, *counts)
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def refusal(self) -> NotDurable | None:
+        return self.db.refusal()
 
     def _quick_stream_page(
         self, context: str, stream: str, first: int, last: int | None, limits: ReadLimits
@@ -43,30 +77,16 @@ class PostgresHistory(History[Database]):
         if stream_id is None or reached is None:
             return Page([], first, True)
         end = SEQUENCE_MAX if last is None else last
-        if has_erasures or (len(rows) < limit and _is_cut(row[5] for row in rows)):
+        size = sum(len(row[5]) for row in rows if row[5] is not None)
+        if has_erasures or (len(rows) < limit and size >= STREAM_BYTES_MAX):
             return None
         wanted = StreamRange(stream_id, context, stream, end, False)
         page = stream_page(wanted, first, limits, _first_records(rows, end), Hidden())
         return None if page.end and len(rows) == limit and rows[-1][2] < end else page
 
-    def _records_of_stream(self, wanted: StreamRange, first: int, events: int) -> Iterator[Located]:
-        step = -1 if wanted.backward else 1
-        name = "commits_backward" if wanted.backward else "commits_forward"
-        limit = max(1, min(events, COMMITS_PER_QUERY))
-        values = {"stream_id": wanted.stream_id, "sequence": first, "limit": limit}
-        if wanted.backward:
-            # Start at the commit that holds the first sequence.
-            start = self.db.row("commits_forward", {**values, "limit": 1})
-            values["sequence"] = start[0] if start else -1
-        while places := _within(rows := self.db.rows(name, values), wanted):
-            positions = {"positions": Numbers(position for _, position in places), "sign": step}
-            found = self.db.rows("records_holding", {**positions, "bytes_max": STREAM_BYTES_MAX})
-            held = [Record(data, position) for position, data in found]
-            reached = yield from _each(held, places)
-            is_end = len(places) < len(rows) or (not wanted.backward and reached >= wanted.end)
-            if is_end and reached == places[-1][0]:
-                return
-            values["sequence"] = reached + step
+    def _records_holding(self, positions: Sequence[int], step: int) -> list[Record]:
+        values = {"positions": Numbers(positions), "sign": step, "bytes_max": STREAM_BYTES_MAX}
+        return [Record(data, position) for position, data in self.db.rows("records_holding", values)]
 
     def _quick_record_page(
         self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None, checked: bool
@@ -120,37 +140,3 @@ def _first_records(rows: list[Any], end: int) -> Iterator[Located]:
             yield record, position
         if last >= end:
             return
-
-
-def _is_cut(data: Iterable[bytes | None]) -> bool:
-    """Whether there may be more than one query brings."""
-    return sum(len(each) for each in data if each is not None) >= STREAM_BYTES_MAX
-
-
-def _within(rows: Sequence[_Place], wanted: StreamRange) -> list[_Place]:
-    """The commits (last sequence, position) that have something of a range, in the order they came."""
-    if wanted.backward:
-        return [(last, position) for last, position in rows if last >= wanted.end]
-    cut = next((index for index, (last, _) in enumerate(rows, 1) if last >= wanted.end), len(rows))
-    return list(rows[:cut])
-
-
-def _each(held: list[Record], places: Sequence[_Place]) -> Generator[Located, None, int]:
-    """The records that hold these commits, each once; answers the last sequence that they reach."""
-    is_cut = _is_cut(record.data for record in held)
-    by_position = sorted(held, key=lambda record: record.position)
-    starts = [record.position for record in by_position]
-    previous: Record | None = None
-    reached = 0
-    for last, position in places:
-        index = bisect_right(starts, position) - 1
-        record = by_position[index] if index >= 0 else None
-        if record is None or record.last < position:
-            if is_cut and previous is not None:
-                return reached
-            raise DamagedRecord(position, "it is missing")
-        if record is not previous:
-            yield record, position
-            previous = record
-        reached = last
-    return reached

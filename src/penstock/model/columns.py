@@ -1,0 +1,194 @@
+"""Columns: the events of one commit as they are stored, before they have a place in the history.
+
+A client makes them, a server checks them, and the store writes them as they are: no step handles single events.
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise, repeat
+from operator import and_
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.errors import InvalidRequest
+from penstock.model.events import NewEvent, check_type, random_id, random_ids
+from penstock.model.times import TICKS_MASK, TICKS_MAX
+
+TYPES_MAX: Final = (1 << 16) - 1
+FIXED_BYTES: Final = 34
+"""Bytes of an event in `Columns.fixed`."""
+_U64: Final = Struct("<Q")
+_ONE: Final = Struct("<16sQHII")
+
+
+class Columns(NamedTuple):
+    """The events of one commit. All numbers are little-endian."""
+
+    length: int
+    """How many events."""
+    types: tuple[bytes, ...]
+    """Each type once, in the order of their first events."""
+    fixed: bytes
+    """Column by column: id 16, stamp u64, type u16 (an index into `types`), length of headers u32, of body u32."""
+    headers: bytes
+    bodies: bytes
+    top_ticks: int
+    """The latest time."""
+    size: int
+    """Bytes of all columns."""
+
+    def numbers(self) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]:
+        """Stamps, types, lengths of headers and lengths of bodies."""
+        return _numbers(self.length, self.fixed)
+
+    def split_bodies(self) -> list[bytes]:
+        ends = list(accumulate(self.numbers()[3], initial=0))
+        return [self.bodies[a:b] for a, b in pairwise(ends)]
+
+    def sizes(self) -> list[int]:
+        """The bytes of each event's type, headers and body."""
+        _, codes, headers, bodies = self.numbers()
+        lengths = list(map(len, self.types))
+        return [lengths[code] + header + body for code, header, body in zip(codes, headers, bodies, strict=True)]
+
+
+NO_COLUMNS: Final = Columns(0, (), b"", b"", b"", 0, 0)
+"""Of no events at all: what is never stored."""
+
+
+def columns_of(events: Sequence[NewEvent]) -> Columns:
+    """Encode events, checking every field: what this returns can be stored."""
+    if len(events) == 1 and (columns := _columns_of_one(events[0])) is not None:
+        return columns
+    if not events:
+        raise InvalidRequest("events", "are missing: a commit has at least one")
+    try:
+        ids, stamps, types, texts, bodies = zip(*events, strict=True)
+        headers = [b"" if text is None else text.encode() for text in texts]
+        body_lengths = list(map(len, bodies))
+        codes: dict[str, int] = {}
+        type_codes = [codes.setdefault(name, len(codes)) for name in types]
+        top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
+        events_count = len(ids)
+        fixed_format = f"<{16 * events_count}s{events_count}Q{events_count}H{events_count}I{events_count}I"
+        all_ids = b"".join(ids)
+        fixed = struct_of(fixed_format).pack(all_ids, *stamps, *type_codes, *map(len, headers), *body_lengths)
+        columns = _columns(
+            events_count, tuple(map(str.encode, codes)), fixed, b"".join(headers), b"".join(bodies), top_ticks
+        )
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("text", f"is not valid Unicode: {error.object[:40]!r}") from None
+    except (TypeError, ValueError, AttributeError, struct.error) as error:
+        raise InvalidRequest("events", f"cannot be stored: {error}") from error
+    # Joined lengths too: a buffer of larger items than bytes has fewer items than bytes.
+    if any(map((16).__ne__, map(len, ids))) or len(all_ids) != 16 * events_count:
+        raise InvalidRequest("event id", "is not 16 bytes long")
+    if len(columns.bodies) != sum(body_lengths):
+        raise InvalidRequest("body", "is not made of bytes")
+    if len(codes) > TYPES_MAX:
+        raise InvalidRequest("event types", f"are {len(codes)}; a commit has at most {TYPES_MAX} different ones")
+    if top_ticks > TICKS_MAX:
+        raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
+    for name in codes:
+        if reason := check_type(name):
+            raise InvalidRequest("event type", reason)
+    return columns
+
+
+def _columns(
+    length: int, types: tuple[bytes, ...], fixed: bytes, headers: bytes, bodies: bytes, top_ticks: int
+) -> Columns:
+    size = len(fixed) + sum(map(len, types)) + len(headers) + len(bodies)
+    return Columns(length, types, fixed, headers, bodies, top_ticks, size)
+
+
+def _columns_of_one(event: NewEvent) -> Columns | None:
+    """The columns of a plain single event, in half the time; None leaves it to the general way."""
+    try:
+        number, stamp, name, text, body = event
+        if type(number) is not bytes or len(number) != 16 or type(body) is not bytes or type(stamp) is not int:
+            return None
+        types = _type_of(name)
+        headers = b"" if text is None else text.encode()
+        fixed = _ONE.pack(number, stamp, 0, len(headers), len(body))
+    except (TypeError, ValueError, AttributeError, struct.error):
+        return None
+    ticks = stamp & TICKS_MASK
+    if not types or ticks > TICKS_MAX:
+        return None
+    size = _ONE.size + len(types[0]) + len(headers) + len(body)
+    return Columns(1, types, fixed, headers, body, ticks, size)
+
+
+def received_columns(length: int, types: Sequence[bytes], fixed: bytes, headers: bytes, bodies: bytes) -> Columns:
+    """Columns that a client made, checked as `columns_of` checks events. Raises InvalidRequest."""
+    if length < 1:
+        raise InvalidRequest("EventCount", f"is {length}; a commit has at least one event")
+    if len(fixed) != FIXED_BYTES * length:
+        raise InvalidRequest("Fixed", f"has {len(fixed)} bytes; {length} events have {FIXED_BYTES * length}")
+    stamps, codes, header_lengths, body_lengths = _numbers(length, fixed)
+    if sum(header_lengths) != len(headers):
+        raise InvalidRequest("Headers", f"has {len(headers)} bytes; its lengths add up to {sum(header_lengths)}")
+    if sum(body_lengths) != len(bodies):
+        raise InvalidRequest("Bodies", f"has {len(bodies)} bytes; its lengths add up to {sum(body_lengths)}")
+    _check_types(types, codes)
+    top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
+    if top_ticks > TICKS_MAX:
+        raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
+    if not headers.isascii():
+        # All of them together may be UTF-8 although one ends within a character.
+        for index, (a, b) in enumerate(pairwise(accumulate(header_lengths, initial=0))):
+            try:
+                headers[a:b].decode()
+            except UnicodeDecodeError as error:
+                raise InvalidRequest("Headers", f"of event {index} is not UTF-8 (byte {error.start})") from None
+    return _columns(length, tuple(types), fixed, headers, bodies, top_ticks)
+
+
+def _check_types(types: Sequence[bytes], codes: Sequence[int]) -> None:
+    if len(types) > TYPES_MAX:
+        raise InvalidRequest("event types", f"are {len(types)}; a commit has at most {TYPES_MAX} different ones")
+    if len(types) != len(set(types)) or set(codes) != set(range(len(types))):
+        raise InvalidRequest("event types", "do not belong to the events: each type is there once, and is used")
+    for name in types:
+        if reason := _reason(name):
+            raise InvalidRequest("event type", reason)
+
+
+@lru_cache(maxsize=1024)
+def _reason(name: bytes) -> str | None:
+    """Why this is no type; None if it is one."""
+    try:
+        return check_type(name.decode())
+    except UnicodeDecodeError as error:
+        return f"is not UTF-8 (byte {error.start})"
+
+
+def _numbers(length: int, fixed: bytes) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]:
+    found = struct_of(f"<{length}Q{length}H{length}I{length}I").unpack_from(fixed, 16 * length)
+    return found[:length], found[length : 2 * length], found[2 * length : 3 * length], found[3 * length :]
+
+
+def columns_of_bodies(name: str, stamp: int, bodies: Sequence[bytes]) -> Columns:
+    """The columns of events of one type and time, without headers, with new ids: messages of a log."""
+    events = len(bodies)
+    if events == 1:
+        # Written out, because most messages come one by one.
+        (body,) = bodies
+        fixed = _ONE.pack(random_id(), stamp, 0, 0, len(body))
+        return _columns(1, _type_of(name), fixed, b"", body, stamp & TICKS_MASK)
+    lengths = struct_of(f"<{events}I").pack(*map(len, bodies))
+    fixed = b"".join((random_ids(events), _U64.pack(stamp) * events, bytes(6 * events), lengths))
+    return _columns(events, _type_of(name), fixed, b"", b"".join(bodies), stamp & TICKS_MASK)
+
+
+@lru_cache(maxsize=1024)
+def _type_of(name: str) -> tuple[bytes, ...]:
+    """The one type of an event, encoded; empty if it cannot be one."""
+    return () if check_type(name) else (name.encode(),)
+
+
+@lru_cache(maxsize=1024)
+def struct_of(text: str) -> Struct:
+    return Struct(text)
