@@ -9,7 +9,7 @@ reads those, through the lake's place.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import InvalidRequest, LakeDamaged
 from penstock.history.columns import COLUMNS, TABLE
-from penstock.history.source import Now, open_history
+from penstock.history.source import Now
 from penstock.lake.changes import read_manifest
 from penstock.lake.local import LocalPlace
 from penstock.lake.manifests import LakeFile, Manifest
@@ -45,17 +45,6 @@ class Asked(NamedTuple):
     @property
     def head(self) -> int:
         return self.manifest.head if self.now is None else self.now.head
-
-
-def look_at(place: LakePlace, url: str | None) -> Asked:
-    """The present state of a lake, and of its store. Raises PlaceRefused if the store is another one."""
-    # The manifest first: events archived after that are still in the store.
-    manifest = read_manifest(place)
-    if url is None:
-        return Asked(manifest, None)
-    check_source(place.shown, manifest, look(url))
-    with closing(open_history(url)) as history:
-        return Asked(manifest, history.now())
 
 
 @contextmanager
@@ -111,7 +100,12 @@ def query_lake(
     """
     place = open_lake_place(lake)
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        asked, answer = look_at(place, url), None
+        # The manifest first: events archived after that are still in the store.
+        asked, answer = Asked(read_manifest(place), None), None
+        if url is not None:
+            source = look(url)
+            check_source(place.shown, asked.manifest, source)
+            asked = Asked(asked.manifest, Now(source.identity, source.head))
         try:
             with lake_session(place, url, asked, limits) as session:
                 answer = session.query(statement)
