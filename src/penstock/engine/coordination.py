@@ -3,7 +3,7 @@
 The store itself prevents that anything happens twice; leases only save work. A lease expires, so that another server
 takes over when its holder dies. An embedded store has one server, and all of this costs nothing.
 
-A separate thread owns the store's `Listener`. When notices do not arrive, appends go on. When they arrive again, the
+A separate thread owns the store's listener. When notices do not arrive, appends go on. When they arrive again, the
 engine wakes everything that a missed notice would have woken.
 """
 
@@ -15,12 +15,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.engine.wakeups import resolve
 from penstock.errors import Closed, PenstockError, StorageFailure, StoreError
 from penstock.store import Store
-from penstock.store.contract import EVERYTHING, Listener, Notice
+from penstock.store.contract import EVERYTHING, Notice
+
+if TYPE_CHECKING:
+    from penstock.store.postgres import PostgresListener
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +78,7 @@ class _Lease(NamedTuple):
 class _Request(NamedTuple):
     """A question for the thread; without `answer`, no caller waits for it."""
 
-    ask: Callable[[Listener], bool]
+    ask: Callable[["PostgresListener"], bool]
     answer: "asyncio.Future[bool] | None"
 
 
@@ -84,7 +87,7 @@ class SharedStore(OwnStore):
 
     is_shared = True
 
-    def __init__(self, store: Store, listener: Listener | None) -> None:
+    def __init__(self, store: Store, listener: "PostgresListener | None") -> None:
         self._store = store
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -133,7 +136,7 @@ class SharedStore(OwnStore):
         if lease is not None and lease.is_mine:
             self._requests.put(_Request(lambda listener: bool(listener.end_lease(name)), None))
 
-    async def _ask(self, ask: Callable[[Listener], bool]) -> bool:
+    async def _ask(self, ask: Callable[["PostgresListener"], bool]) -> bool:
         if self._closing:
             raise Closed
         answer: asyncio.Future[bool] = self._loop.create_future()
@@ -174,7 +177,7 @@ class SharedStore(OwnStore):
         if others := [notice for notice in notices if not notice.is_own]:
             self._on_loop(partial(self._tell, together(others)))
 
-    def _answer_all(self, listener: Listener) -> None:
+    def _answer_all(self, listener: "PostgresListener") -> None:
         while not self._requests.empty():
             request = self._requests.get_nowait()
             try:

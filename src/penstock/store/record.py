@@ -83,18 +83,8 @@ class Offsets(NamedTuple):
 
     @classmethod
     def of(cls, runs: int, events: int, texts: int, text_bytes: int, header_bytes: int) -> "Offsets":
-        ids = HEADER.size + RUN.size * runs
-        stamps = ids + 16 * events
-        types = stamps + 8 * events
-        header_lengths = types + 2 * events
-        body_lengths = header_lengths + 4 * events
-        lengths = body_lengths + 4 * events
-        text = lengths + 2 * texts
-        headers = text + text_bytes
-        return cls(
-            *(HEADER.size, ids, stamps, types, header_lengths, body_lengths, lengths, text, headers),
-            headers + header_bytes,
-        )
+        columns = (RUN.size * runs, 16 * events, 8 * events, 2 * events, 4 * events, 4 * events)
+        return cls._make(accumulate((HEADER.size, *columns, 2 * texts, text_bytes, header_bytes)))
 
 
 def _picker(record: "Record") -> "Picker":

@@ -17,8 +17,7 @@ from penstock.store.postgres.connection import Target
 from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.record import SEQUENCE_MAX, Record
 from penstock.store.seals import BLOCK_BITS
-from penstock.store.tables.database import retried
-from penstock.store.tables.history import COMMITS_PER_QUERY, Located, StreamRange, after_prefix, stream_page
+from penstock.store.tables.history import COMMITS_PER_QUERY, Located, StreamRange, after_prefix, retried, stream_page
 from penstock.store.tables.store import Store
 
 OUTPUTS_PER_QUERY: Final = 256
