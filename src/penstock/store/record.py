@@ -81,10 +81,14 @@ class Offsets(NamedTuple):
     headers: int
     bodies: int
 
-    @classmethod
-    def of(cls, runs: int, events: int, texts: int, text_bytes: int, header_bytes: int) -> "Offsets":
-        columns = (RUN.size * runs, 16 * events, 8 * events, 2 * events, 4 * events, 4 * events)
-        return cls._make(accumulate((HEADER.size, *columns, 2 * texts, text_bytes, header_bytes)))
+    @staticmethod
+    def of(runs: int, n: int, texts: int, text_bytes: int, header_bytes: int) -> "Offsets":
+        """Of a record with so many runs, `n` events, and texts: names and types."""
+        sizes = (HEADER.size, RUN.size * runs, 16 * n, 8 * n, 2 * n, 4 * n, 4 * n, 2 * texts, text_bytes, header_bytes)
+        return _make_offsets(accumulate(sizes))
+
+
+_make_offsets = partial(tuple.__new__, Offsets)
 
 
 def _picker(record: "Record") -> "Picker":

@@ -83,8 +83,9 @@ class PostgresReader(Store):
         page = stream_page(wanted, first, limits, _first_records(rows, end), Hidden())
         return None if page.end and len(rows) == limit and rows[-1][2] < end else page
 
-    def _records_holding(self, positions: Sequence[int], step: int) -> list[Record]:
-        values = {"positions": Numbers(positions), "sign": step, "bytes_max": STREAM_BYTES_MAX}
+    def _records_holding(self, commits: Sequence[tuple[int, int]], index: int, step: int) -> list[Record]:
+        positions = Numbers(position for _, position in commits[index:])
+        values = {"positions": positions, "sign": step, "bytes_max": STREAM_BYTES_MAX}
         return [Record(data, position) for position, data in self.db.rows("records_holding", values)]
 
     def _quick_record_page(

@@ -123,7 +123,7 @@ class HistoryReader(ABC):
                 if wanted.backward and last < wanted.end:
                     return
                 if record is None or not record.position <= position <= record.last:
-                    held = held or self._records_holding([place for _, place in commits[index:]], step)
+                    held = held or self._records_holding(commits, index, step)
                     record = held.pop(0) if held else None
                     if record is None or not record.position <= position <= record.last:
                         raise DamagedRecord(position, "it is missing")
@@ -133,8 +133,8 @@ class HistoryReader(ABC):
                 values["sequence"] = last + step
 
     @abstractmethod
-    def _records_holding(self, positions: Sequence[int], step: int) -> list[Record]:
-        """The records that hold these positions of a stream, in their order; perhaps only the first of them."""
+    def _records_holding(self, commits: Sequence[tuple[int, int]], index: int, step: int) -> list[Record]:
+        """The records that hold these commits (last sequence, position) from one on; perhaps only the first record."""
 
     def stored_ids(
         self, context: str, stream: str, first: int, last: int, staged: Sequence[Located] = ()
