@@ -40,7 +40,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(home), name)
+            found = globals()[name] = getattr(import_module(home), name)
+            return found
     if name == "errors":
         return import_module("penstock.errors")
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import AnswerMalformed, LimitExceeded
 from penstock.model import Append, Reply, Request
-from penstock.model.requests import Repeat
+from penstock.model.requests import Repeat, Right, request
 from penstock.wire.res01 import commands
 from penstock.wire.res01.commands import (
     CONTEXT,
@@ -85,6 +85,8 @@ def test_a_new_command_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         "Request": Request,
         "Reply": Reply,
         "Repeat": Repeat,
+        "Right": Right,
+        "request": request,
         "Final": Final,
         "Answer": Answer,
         "Command": Command,
@@ -98,13 +100,13 @@ def test_a_new_command_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         exec(f"# {part}", names)
         # As if `penstock.model` exported them.
         vars(names["model"]).update({name: made for name, made in names.items() if isinstance(made, type)})
-    command, request, reply = names["COUNT_STREAMS"], names["CountStreams"]("shop", "order-"), names["StreamCount"](7)
-    monkeypatch.setitem(OURS, type(request), command)
+    command, asked, reply = names["COUNT_STREAMS"], names["CountStreams"]("shop", "order-"), names["StreamCount"](7)
+    monkeypatch.setitem(OURS, type(asked), command)
     monkeypatch.setitem(commands.TEXT_COMMANDS, command.code, command)
     monkeypatch.setitem(commands.OWN_COMMANDS, command.code, command)
-    exchange = decode([b"", b"PEN1", command.code, b"1", *fields_of(request)[1:]])
-    assert exchange.requests == (request,)
+    exchange = decode([b"", b"PEN1", command.code, b"1", *fields_of(asked)[1:]])
+    assert exchange.requests == (asked,)
     (answer,) = exchange.answers([reply])
     assert answer == [b"", b"PEN1", b"1", b"NS", b"7"]
-    assert reply_of(request, answer[3:]) == reply
-    assert isinstance(reply_of(request, [b"NS", b"seven"]), AnswerMalformed)
+    assert reply_of(asked, answer[3:]) == reply
+    assert isinstance(reply_of(asked, [b"NS", b"seven"]), AnswerMalformed)

@@ -11,11 +11,13 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from time import time_ns
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from penstock.errors import NotJson
-from penstock.model.times import datetime_of, now_ticks, stamp_of, ticks_of, ticks_of_datetime
+from penstock.model.times import UNIX_EPOCH_TICKS, datetime_of, stamp_of, ticks_of, ticks_of_datetime
 
 # --- names ----------------------------------------------------------------------------------------------------
 
@@ -129,14 +131,11 @@ def event(
     time: datetime | None = None,
 ) -> NewEvent:
     """An event to append. Bytes are its body as they are, text is encoded, anything else becomes JSON."""
-    text = headers if headers is None or isinstance(headers, str) else _json(headers, "headers").decode()
-    return new_event(type, _content(body), text, id=id, time=time)
-
-
-def _content(body: Any) -> bytes:
-    if isinstance(body, bytes):
-        return body
-    return body.encode() if isinstance(body, str) else _json(body, "body")
+    if not isinstance(body, bytes):
+        body = body.encode() if isinstance(body, str) else _json(body, "body")
+    if headers is not None and not isinstance(headers, str):
+        headers = _json(headers, "headers").decode()
+    return new_event(type, body, headers, id, time)
 
 
 def _json(value: Any, what: str) -> bytes:
@@ -150,20 +149,32 @@ def new_event(
     type: str,
     body: bytes = b"",
     headers: str | None = None,
-    *,
     id: UUID | None = None,
     time: datetime | None = None,
 ) -> NewEvent:
     """An event with a random id and the present time unless they are given."""
-    ticks = now_ticks() if time is None else ticks_of_datetime(time)
-    return NewEvent(random_id() if id is None else id.bytes, stamp_of(ticks), type, headers or None, body)
+    number = random_id() if id is None else id.bytes
+    stamp = _UTC | (UNIX_EPOCH_TICKS + time_ns() // 100 if time is None else ticks_of_datetime(time))
+    return _make((number, stamp, type, headers or None, body))
+
+
+_make = partial(tuple.__new__, NewEvent)
+_UTC: Final = stamp_of(0)
+
+RANDOM_IDS: Final = 256
+"""Ids that are made at once: a call of the system costs more than an event."""
+_unused_ids: list[bytes] = []
+# Two processes must not use the same ids: an event with the id of another would pass for a repeat of it.
+os.register_at_fork(after_in_child=_unused_ids.clear)
 
 
 def random_id() -> bytes:
-    raw = bytearray(os.urandom(16))
-    raw[6] = raw[6] & 0x0F | 0x40
-    raw[8] = raw[8] & 0x3F | 0x80
-    return bytes(raw)
+    try:
+        return _unused_ids.pop()
+    except IndexError:
+        made = random_ids(RANDOM_IDS)
+        _unused_ids.extend(made[at : at + 16] for at in range(16, len(made), 16))
+        return made[:16]
 
 
 def random_ids(count: int) -> bytes:

@@ -4,13 +4,15 @@ Times are ticks. A `filter` is a stream prefix; `*` and the empty string mean ev
 read that finds nothing wait that long for new events.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar, dataclass_transform
 
 from penstock.model.columns import Columns, columns_of
 from penstock.model.events import ANY, NewEvent
+
+R = TypeVar("R", bound="Request")
 
 
 class Right(Flag):
@@ -67,6 +69,18 @@ class Request:
         return self.repeat in (Repeat.READS, Repeat.HARMLESS) or (self.repeat is Repeat.MARKED and self.is_marked())
 
 
+@dataclass_transform(frozen_default=True)
+def request(right: Right, repeat: Repeat = Repeat.NEVER) -> Callable[[type[R]], type[R]]:
+    """Make a class a request that needs a right; `repeat` says whether a client may resend it."""
+
+    def make(kind: type[R]) -> type[R]:
+        made = dataclass(frozen=True, slots=True)(kind)
+        made.right, made.repeat = right, repeat
+        return made
+
+    return make
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerMark:
     """A producer's own number for a write. The same number again is answered, not written again."""
@@ -75,12 +89,10 @@ class ProducerMark:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND, Repeat.MARKED)
 class Append(Request):
     """One commit: all of these events or none. `expected` is the sequence the first one must get, or ANY."""
 
-    right = Right.APPEND
-    repeat = Repeat.MARKED
     context: str
     stream: str
     events: tuple[NewEvent, ...] | list[NewEvent] | Columns
@@ -115,12 +127,10 @@ class SubscriptionReceipt:
     last_ticks: int
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND, Repeat.MARKED)
 class Transact(Request):
     """Several commits together with what they were made from: all or nothing."""
 
-    right = Right.APPEND
-    repeat = Repeat.MARKED
     commits: tuple[Append, ...] = ()
     acknowledge: tuple[QueueReceipt, ...] = ()
     progress: tuple[SubscriptionReceipt, ...] = ()
@@ -134,11 +144,10 @@ class Transact(Request):
         return self.mark is not None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ReadStream(Request):
     """Events of one stream from a sequence on, or with `backward` from it down. Sequence 0 backward: the last."""
 
-    repeat = Repeat.READS
     context: str
     stream: str
     from_sequence: int = 1
@@ -147,19 +156,17 @@ class ReadStream(Request):
     backward: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ReadEvent(Request):
-    repeat = Repeat.READS
     context: str
     stream: str
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ReadAll(Request):
     """Events of the whole history from a position on."""
 
-    repeat = Repeat.READS
     position: int = 1
     context: str | None = None
     filter: str = ""
@@ -168,39 +175,35 @@ class ReadAll(Request):
     wait_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ReadRecords(Request):
     """Stored records, as they are, that hold events of a context and filter from a position on."""
 
-    repeat = Repeat.READS
     position: int = 1
     context: str | None = None
     filter: str = ""
     wait_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class FindPosition(Request):
     """The first position of a context and filter whose event time is at or after `ticks`."""
 
-    repeat = Repeat.READS
     context: str
     filter: str
     ticks: int
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ListContexts(Request):
-    repeat = Repeat.READS
     after: str = ""
     limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ListStreams(Request):
     """Streams of a context by name, after one."""
 
-    repeat = Repeat.READS
     context: str
     filter: str = ""
     after: str = ""
@@ -216,67 +219,56 @@ class SubscriptionStart:
     start_ticks: int
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.CONSUME, Repeat.HARMLESS)
 class RegisterSubscriptions(Request):
     """Make or find durable subscriptions of a subscriber."""
 
-    right = Right.CONSUME
-    repeat = Repeat.HARMLESS
     subscriber: str
     subscriptions: tuple[SubscriptionStart, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.CONSUME, Repeat.READS)
 class FetchSubscription(Request):
     """The subscription's next batch; the same one again until it is progressed or set.
 
     To fetch is to read: what the server remembers of it, it would give again.
     """
 
-    right = Right.CONSUME
-    repeat = Repeat.READS
     subscription: int
     count: int
     wait_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.CONSUME)
 class ProgressSubscription(Request):
     """Done with the fetched batch whose last event has this time. Anything else does nothing."""
 
-    right = Right.CONSUME
-    repeat = Repeat.NEVER
     subscription: int
     last_ticks: int
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.CONSUME)
 class SetSubscription(Request):
     """Move a subscription to a time. A repeat would move it back over what was progressed since."""
 
-    right = Right.CONSUME
-    repeat = Repeat.NEVER
     subscriber: str
     context: str
     filter: str
     ticks: int
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ListSubscriptions(Request):
     """Subscriptions by id, after one."""
 
-    repeat = Repeat.READS
     after: int = 0
     limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.CONSUME, Repeat.HARMLESS)
 class SubscribeQueue(Request):
     """Declare a queue if it is new, and allocate events of it. `ttl_ms` of −1 allocates nothing."""
 
-    right = Right.CONSUME
-    repeat = Repeat.HARMLESS
     context: str
     queue: str
     subscriber: str
@@ -287,7 +279,7 @@ class SubscribeQueue(Request):
     wait_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.CONSUME, Repeat.HARMLESS)
 class AcknowledgeQueue(Request):
     """Acknowledge an allocation (markers 0, 0: none) and allocate the next; `ttl_ms` of −1 allocates nothing.
 
@@ -295,8 +287,6 @@ class AcknowledgeQueue(Request):
     `last` is None.
     """
 
-    right = Right.CONSUME
-    repeat = Repeat.HARMLESS
     context: str | None
     queue: str
     subscriber: str
@@ -307,15 +297,13 @@ class AcknowledgeQueue(Request):
     wait_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.CONSUME, Repeat.HARMLESS)
 class ReleaseQueue(Request):
     """Give an allocation up: the queue's next consumer gets it at once. If it is lost already, this does nothing.
 
     `counts`: whether this is one of the holders that let it expire, after so many of which it is set aside.
     """
 
-    right = Right.CONSUME
-    repeat = Repeat.HARMLESS
     context: str | None
     queue: str
     subscriber: str
@@ -324,58 +312,51 @@ class ReleaseQueue(Request):
     counts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.CONSUME)
 class ResetQueue(Request):
     """Drop a queue's allocations and move its marker to a time, or to a position if there is one.
 
     A repeat would drop what consumers were given since.
     """
 
-    right = Right.CONSUME
-    repeat = Repeat.NEVER
     context: str | None
     queue: str
     ticks: int
     position: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.CONSUME, Repeat.HARMLESS)
 class SetDeadLetterRule(Request):
     """Set allocations of a queue aside once so many holders have let them expire; None: never."""
 
-    right = Right.CONSUME
-    repeat = Repeat.HARMLESS
     context: str | None
     queue: str
     dead_after: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ListDeadLetters(Request):
     """Allocations of a queue that were set aside, by first marker, after one."""
 
-    repeat = Repeat.READS
     context: str | None
     queue: str
     after: int = 0
     limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.CONSUME, Repeat.HARMLESS)
 class PutBack(Request):
     """Give a dead letter to the queue's next consumer, with its deliveries counted from 0.
 
     One that is back already, also in a consumer's hands, stays as it is.
     """
 
-    right = Right.CONSUME
-    repeat = Repeat.HARMLESS
     context: str | None
     queue: str
     first: int
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.CONSUME, Repeat.MARKED)
 class ReplayQueue(Request):
     """Deliver a queue's events between two positions, below its marker, again: all of them or none.
 
@@ -383,8 +364,6 @@ class ReplayQueue(Request):
     before, nothing is done.
     """
 
-    right = Right.CONSUME
-    repeat = Repeat.MARKED
     context: str | None
     queue: str
     first: int
@@ -395,18 +374,17 @@ class ReplayQueue(Request):
         return self.mark is not None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ListQueues(Request):
     """Queues with their state, by number, after one."""
 
-    repeat = Repeat.READS
     after: int = 0
     limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class GetStats(Request):
-    repeat = Repeat.READS
+    pass
 
 
 # --- logs and iterators --------------------------------------------------------------------------------------
@@ -424,16 +402,14 @@ class Over(StrEnum):
     STREAM = "stream"
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND, Repeat.HARMLESS)
 class CreateLog(Request):
     """Make a log unless it is there. Answered with Done."""
 
-    right = Right.APPEND
-    repeat = Repeat.HARMLESS
     log: str
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND, Repeat.MARKED)
 class DropLog(Request):
     """Delete a log, its contents and its iterators, if it is there. Answered with Done.
 
@@ -441,8 +417,6 @@ class DropLog(Request):
     the same name.
     """
 
-    right = Right.APPEND
-    repeat = Repeat.MARKED
     log: str
     created: int | None = None
 
@@ -450,37 +424,30 @@ class DropLog(Request):
         return self.created is not None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ShowLog(Request):
     """Describe a log: a LogSummary."""
 
-    repeat = Repeat.READS
     log: str
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ListLogs(Request):
     """The names of all logs, in order: Names."""
 
-    repeat = Repeat.READS
 
-
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND)
 class AddMessages(Request):
     """Append messages to a log, each one CBOR item: all of them or none. Answered with Done."""
 
-    right = Right.APPEND
-    repeat = Repeat.NEVER
     log: str
     messages: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND, Repeat.HARMLESS)
 class CreateIterator(Request):
     """Make an iterator unless the same is there. Answered with Done."""
 
-    right = Right.APPEND
-    repeat = Repeat.HARMLESS
     name: str
     log: str
     kind: IteratorKind
@@ -488,37 +455,32 @@ class CreateIterator(Request):
     indexed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND)
 class DropIterator(Request):
     """Delete an iterator of a log, with its output. Answered with Done."""
 
-    right = Right.APPEND
-    repeat = Repeat.NEVER
     log: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ListIterators(Request):
     """The names of the iterators of a log, or of all, in order: Names."""
 
-    repeat = Repeat.READS
     log: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ShowIterator(Request):
     """Describe an iterator: an IteratorSummary."""
 
-    repeat = Repeat.READS
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class NextItems(Request):
     """Up to `count` items of an iterator's output from an ordinal on; -1 is the last one. An ItemPage."""
 
-    repeat = Repeat.READS
     iterator: str
     ordinal: int
     count: int
@@ -551,15 +513,13 @@ class Winner:
     units: int
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND, Repeat.HARMLESS)
 class StageEvents(Request):
     """Stage units of one attempt, the first of which is its unit `number` (from 0). Answered with StagesTaken.
 
     A repeat does nothing. A request without units only asks for the limit. Readers see published units only.
     """
 
-    right = Right.APPEND
-    repeat = Repeat.HARMLESS
     job: str
     part: int
     attempt: str
@@ -567,7 +527,7 @@ class StageEvents(Request):
     units: tuple[StagedUnit, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND, Repeat.MARKED)
 class PublishStages(Request):
     """Make history of what the winners have staged, all or nothing, and drop the job. Answered with Published.
 
@@ -575,8 +535,6 @@ class PublishStages(Request):
     under the same mark the second is refused, because it is no repetition of the first.
     """
 
-    right = Right.APPEND
-    repeat = Repeat.MARKED
     job: str
     winners: tuple[Winner, ...]
     mark: ProducerMark
@@ -586,54 +544,49 @@ class PublishStages(Request):
         return True
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND, Repeat.HARMLESS)
 class DropStages(Request):
     """Drop what a job has staged. Answered with Done."""
 
-    right = Right.APPEND
-    repeat = Repeat.HARMLESS
     job: str
 
 
 # --- builds of indexed iterators elsewhere -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class BeginBuild(Request):
     """Where the build of an indexed iterator begins, and what it needs: a BuildStart."""
 
-    repeat = Repeat.READS
     iterator: str
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class ReadMessages(Request):
     """Up to `count` messages that an iterator reads, from an ordinal on: a MessagePage. Empty: there are no more now.
 
     Fails with IteratorNotFound if the iterator of that name has another id by now.
     """
 
-    repeat = Repeat.READS
     iterator: str
     id: int
     ordinal: int
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class FindMessage(Request):
     """Where in the history the event of a message is that an iterator reads: Found, None if it has none, or is erased.
 
     Fails as ReadMessages does.
     """
 
-    repeat = Repeat.READS
     iterator: str
     id: int
     ordinal: int
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND, Repeat.HARMLESS)
 class StageOutput(Request):
     """Stage chunks of output of one attempt, the first of which is its chunk `number` (from 0). Answered with Done.
 
@@ -641,8 +594,6 @@ class StageOutput(Request):
     with IteratorNotFound if no iterator has this id.
     """
 
-    right = Right.APPEND
-    repeat = Repeat.HARMLESS
     id: int
     part: int
     attempt: str
@@ -650,7 +601,7 @@ class StageOutput(Request):
     chunks: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND, Repeat.HARMLESS)
 class InstallOutput(Request):
     """Make what the winners have staged the output of an iterator, all or nothing, and drop the rest: Installed.
 
@@ -659,8 +610,6 @@ class InstallOutput(Request):
     `state` is the accumulator of a reduce at the end.
     """
 
-    right = Right.APPEND
-    repeat = Repeat.HARMLESS
     iterator: str
     id: int
     source: int
@@ -670,27 +619,23 @@ class InstallOutput(Request):
     state: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.APPEND, Repeat.HARMLESS)
 class DropOutput(Request):
     """Drop what is staged as the output of an iterator. Answered with Done."""
 
-    right = Right.APPEND
-    repeat = Repeat.HARMLESS
     id: int
 
 
 # --- erasing -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.ADMIN, Repeat.MARKED)
 class EraseStream(Request):
     """Erase all events that a stream has now: they keep id, sequence, position and time. Answered with Erased.
 
     With `last`, a sequence, what comes after it stays.
     """
 
-    right = Right.ADMIN
-    repeat = Repeat.MARKED
     context: str
     stream: str
     last: int | None = None
@@ -699,15 +644,13 @@ class EraseStream(Request):
         return self.last is not None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.ADMIN, Repeat.MARKED)
 class EraseSubject(Request):
     """Erase events whose headers name a subject, in one context or all, from a position on, as far as one step goes.
 
     Answered with Erased, which says where to go on. With `last`, a position, what comes after it stays.
     """
 
-    right = Right.ADMIN
-    repeat = Repeat.MARKED
     subject: str
     context: str | None = None
     position: int = 1
@@ -717,11 +660,9 @@ class EraseSubject(Request):
         return self.last is not None
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.ADMIN, Repeat.READS)
 class ListErasures(Request):
     """A page of the ledger of erasures, by id, after one: ErasurePage."""
 
-    right = Right.ADMIN
-    repeat = Repeat.READS
     after: int = 0
     limit: int | None = None

@@ -63,7 +63,7 @@ def datetime_of(ticks: int) -> datetime:
 
 
 def now_ticks() -> int:
-    return ticks_of_unix_ns(time.time_ns())
+    return UNIX_EPOCH_TICKS + time.time_ns() // 100
 
 
 def now_text() -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from penstock import __version__, model
 from penstock.model import ANY, NEW, AcknowledgeQueue, Allocation, Append, Appended, Delivery, Done, Reply, Request
-from penstock.model.requests import Repeat
+from penstock.model.requests import Repeat, Right, request
 from penstock.wire.codes import Res01Code
 from penstock.wire.res01.dialects import OWN, Frames, full_frames, item_frames, refusal_payload
 from penstock.wire.res01.fields import GUID_BYTES
@@ -54,11 +54,10 @@ VERSION: Final = 1
 """Of our own dialect. It grows with a change that the version before cannot ignore."""
 
 
-@dataclass(frozen=True, slots=True)
+@request(Right.READ, Repeat.READS)
 class Hello(Request):
     """A client's first request on a connection. `supports` are the features that it understands."""
 
-    repeat = Repeat.READS
     version: int
     software: str
     supports: tuple[str, ...] = ()
