@@ -53,7 +53,6 @@ class Restored(NamedTuple):
 def restore_backup(
     place: Place, url: str, stage: Stage, *, number: int | None = None, replace: bool = False
 ) -> Restored:
-    """Restore a backup, by default the newest, to the store at a URL."""
     target = open_replacement(url, replace=replace)
     with system_errors(target.shown):
         target.look()
@@ -133,13 +132,10 @@ class LedgerEntry(NamedTuple):
 
     @property
     def key(self) -> Row:
-        """Identifies the entry across ledgers."""
         return (self.context, self.stream, self.ranges, self.timeline, self.requested)
 
 
 class Ledger(NamedTuple):
-    """Entries, and the timelines of their store."""
-
     timelines: Sequence[Timeline]
     entries: Sequence[LedgerEntry]
 

@@ -117,7 +117,6 @@ def opened(url: str) -> Iterator["Store"]:
 
 
 def error_line(error: PenstockError | OSError) -> str:
-    """An error as one line: what happened, and what to do."""
     if isinstance(error, OSError):
         # Files that we open have names; without a name it is most likely standard output.
         line = f"{error.filename or 'standard output'}: {(error.strerror or str(error)).lower()}"

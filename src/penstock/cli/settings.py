@@ -15,16 +15,7 @@ import typer
 
 from penstock.cli.options import AsJson
 from penstock.cli.output import print_document, print_table
-from penstock.settings import (
-    DEFAULT,
-    TABLE,
-    ResolvedSettings,
-    Setting,
-    Settings,
-    explain,
-    format_value,
-    resolve,
-)
+from penstock.settings import DEFAULT, TABLE, ResolvedSettings, Setting, Settings, explain, format_value, resolve
 
 PANEL: Final = "Settings (also as PENSTOCK_… variables or in the --config file)"
 

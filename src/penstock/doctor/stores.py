@@ -22,12 +22,10 @@ from penstock.store.sqlite.directory import FILE_NAME, LOCK_NAME, RESTORING, exp
 
 ANSWER_S_MAX: Final = 5.0
 CHECKED_EVENTS: Final = 10_000
-"""How many events at each end of the history are checked."""
 CHECK_LIMITS: Final = ReadLimits(events_max=CHECKED_EVENTS, bytes_max=16 << 20, scan_ms_max=500)
 WAL_TIMES: Final = 4
 """A write-ahead log this many times as long as one that starts a checkpoint is a warning."""
 SKEW_S_MAX: Final = 5.0
-"""How far two clocks may differ without a warning."""
 RESTORE: Final = "if it is damaged, restore a backup into another directory: penstock restore; see docs/operations.md"
 DURABLE: Final = "set it to on in the database's configuration and reload that; see docs/postgresql.md, what it refuses"
 DATABASE: Final = "check the database, its address and its permissions: docs/postgresql.md"
@@ -50,7 +48,6 @@ def server(url: str) -> Iterator[Finding]:
 
 
 def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
-    """Check the store in a directory; a server may have it open."""
     if directory.exists() and not directory.is_dir():
         # The check of the disk reports that.
         return
@@ -75,7 +72,6 @@ def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
 
 
 def postgres_store(url: str) -> Iterator[Finding]:
-    """Check a store on PostgreSQL; servers may use it."""
     try:
         place = shown_place(url)
     except InvalidRequest as error:
@@ -164,7 +160,6 @@ def access(directory: Path, settings: Settings) -> Finding:
 
 
 def wal(directory: Path, settings: Settings) -> Finding:
-    """The length of the write-ahead log, which checkpoints keep short."""
     path = directory / f"{FILE_NAME}-wal"
     length = path.stat().st_size if path.exists() else 0
     seen = f"{length / MB:,.1f} MB"
@@ -201,7 +196,6 @@ def _check_records(store: Store, start: int, head: int) -> Record | None:
 
 
 def times(now: int, last: Record | None) -> Finding:
-    """Compare the store's clock with ours, and with the time of the last event."""
     skew = (now - now_ticks()) / TICKS_PER_SECOND
     if abs(skew) > SKEW_S_MAX:
         return warning("times", f"the store's clock is {skew:+.1f} s from this machine's", "let NTP keep both clocks")

@@ -12,16 +12,7 @@ from threading import Lock
 from typing import IO, Final
 
 from penstock.cloudevents import Incoming
-from penstock.event_json import (
-    ALIASES,
-    PLACES,
-    BadEvent,
-    Defaults,
-    compact_json,
-    decode_base64,
-    event_of,
-    text_of_id,
-)
+from penstock.event_json import ALIASES, PLACES, BadEvent, Defaults, compact_json, decode_base64, event_of, text_of_id
 from penstock.interchange.formats import Flaw
 from penstock.interchange.json_format import LINE_BYTES_MAX, decoded_lines
 from penstock.model import Event

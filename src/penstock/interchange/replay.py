@@ -375,13 +375,12 @@ class Replay:
 
     def _settle(self) -> None:
         """Wait for the batch in flight, and count it."""
-        passed = self._target.settle()
+        passed, left_out = self._target.settle()
         batch, self._sent = self._sent, None
         if batch is None:
             return
         note = self.note
-        note.done = max(note.done, batch.last, passed or 0)
-        left_out = self._target.take_left_out()
+        note.done = max(note.done, batch.last, passed)
         note.left_out += left_out
         note.events += len(batch.events) - left_out
         note.erased += batch.erased

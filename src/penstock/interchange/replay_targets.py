@@ -172,12 +172,6 @@ class ReplayTarget(ABC):
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
-        self._left_out = 0
-
-    def take_left_out(self) -> int:
-        """The number of events since the last call that the target left out because consumers get them anyway."""
-        left_out, self._left_out = self._left_out, 0
-        return left_out
 
     def identity(self) -> StoreIdentity:
         stats = self._sender.ask(GetStats(), StoreStats)
@@ -196,8 +190,15 @@ class ReplayTarget(ABC):
         """Send a batch. Settle the one before first. False, without sending, if `wait` says to stop."""
 
     @abstractmethod
-    def settle(self) -> int | None:
-        """Wait for the batch in flight. Returns a position if another process has replayed up to it."""
+    def settle(self) -> "Settled":
+        """Wait for the batch in flight."""
+
+
+class Settled(NamedTuple):
+    """The position up to which another process has replayed, or 0, and the events that consumers get anyway."""
+
+    passed: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +257,9 @@ class StreamsTarget(ReplayTarget):
         self._sender.start(tuple(commits), len(batch.events), ProducerMark(producer, batch.last))
         return True
 
-    def settle(self) -> int | None:
+    def settle(self) -> Settled:
         has_in_flight = self._sender.has_in_flight
-        if self._sender.settle() is None and has_in_flight:
-            return self._sender.passed
-        return None
+        return Settled(self._sender.passed) if self._sender.settle() is None and has_in_flight else Settled()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +280,7 @@ class QueueTarget(ReplayTarget):
         super().__init__(sender)
         self.queue = _find_queue(sender, through.queue, through.context)
         self.key = ("queue", self.queue.context, self.queue.name)
-        self._passed: int | None = None
+        self._settled = Settled()
 
     def passing(self, selection: Selection) -> EventFilter:  # noqa: ARG002 - unbroken: of all events of the queue
         return EventFilter(self.queue.context, self.queue.filter)
@@ -295,19 +294,19 @@ class QueueTarget(ReplayTarget):
             try:
                 done = self._sender.ask(ReplayQueue(*place, mark), Replayed)
             except MarkSuperseded as error:
-                self._passed = error.highest
+                self._settled = Settled(passed=error.highest)
                 return True
             self.waiting = done.waiting
             if not done.is_full:
-                self._left_out += done.left_out
+                self._settled = Settled(left_out=done.left_out)
                 return True
             if not wait(pause):
                 return False
             pause = min(2 * pause, FULL_S_MAX)
 
-    def settle(self) -> int | None:
-        passed, self._passed = self._passed, None
-        return passed
+    def settle(self) -> Settled:
+        settled, self._settled = self._settled, Settled()
+        return settled
 
 
 def _find_queue(sender: Sender, name: str, context: str | None) -> QueueInfo:

@@ -8,7 +8,7 @@ from penstock.lake.places import open_lake_place
 from penstock.lake.sources import check_source, look
 
 
-class Status(NamedTuple):
+class LakeStatus(NamedTuple):
     """A lake at one moment. `behind` counts events not archived yet; `is_erasure_pending`: some were erased since.
 
     Both are None if no store was named. `interrupted` is the kind of run that was killed. Times are ISO 8601, in UTC.
@@ -30,7 +30,7 @@ class Status(NamedTuple):
     is_erasure_pending: bool | None
 
 
-def status(lake: str, url: str | None = None) -> Status:
+def status(lake: str, url: str | None = None) -> LakeStatus:
     """The state of a lake, and its lag if a store is named."""
     place = open_lake_place(lake)
     manifest, pending, holder = read_manifest(place), pending_of(place), place.holder()
@@ -44,7 +44,7 @@ def status(lake: str, url: str | None = None) -> Status:
     times = [time for file in manifest.files for time in (file.recorded_min, file.recorded_max) if time is not None]
     first, last = (_iso(min(times)), _iso(max(times))) if times else (None, None)
     what = f"{pending.kind}{' (to be finished)' * isinstance(pending, Change)}" if pending and is_left else None
-    return Status(
+    return LakeStatus(
         *(place.shown, manifest.store, manifest.timeline, manifest.head, manifest.rows, len(manifest.files)),
         *(manifest.bytes, first, last, manifest.written),
         *(holder, what, behind, erased),

@@ -9,16 +9,8 @@ import pyarrow as pa
 from xxhash import xxh3_128_hexdigest
 
 from penstock.errors import LakeDamaged, LakeInUse, StoreError
-from penstock.lake.changes import (
-    LakeTask,
-    in_rounds,
-    pending_of,
-    read_manifest,
-    recover,
-    run_round,
-    strays,
-    task_of,
-)
+from penstock.lake import changes
+from penstock.lake.changes import LakeTask
 from penstock.lake.manifests import LakeFile, Manifest, named
 from penstock.lake.parquet import Erased, check_positions, decode, digest
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
@@ -58,7 +50,7 @@ def verify(spark: Session, url: str, lake: str, progressed: Progressed) -> Verif
     while True:
         looks += 1
         # The manifest first: events archived after that are in the store.
-        manifest = read_manifest(place)
+        manifest = changes.read_manifest(place)
         source = look(url)
         check_source(place.shown, manifest, source)
         found = list(_compared(spark, url, lake, manifest, good, progressed))
@@ -73,26 +65,26 @@ def verify(spark: Session, url: str, lake: str, progressed: Progressed) -> Verif
 
 def _finish(place: LakePlace) -> None:
     """Finish an interrupted run, unless another process has the lock or the lake is read-only."""
-    if pending_of(place) is None:
+    if changes.pending_of(place) is None:
         return
     with ExitStack() as held:
         try:
             held.enter_context(place.lock("verify"))
         except (LakeInUse, StoreError):
             return
-        recover(place)
+        changes.recover(place)
 
 
 def _is_unmoved(place: LakePlace, manifest: Manifest) -> bool:
     """Whether no process changes the lake, or has changed it since the manifest was read."""
     # In this order: a run removes the change only after it has written the manifest.
-    return pending_of(place) is None and read_manifest(place).number == manifest.number
+    return changes.pending_of(place) is None and changes.read_manifest(place).number == manifest.number
 
 
 def _listed(place: LakePlace) -> Iterator[Difference]:
     """Files that no manifest names, unless a process is changing the lake now."""
-    manifest = read_manifest(place)
-    paths = strays(place.files(), manifest)
+    manifest = changes.read_manifest(place)
+    paths = changes.strays(place.files(), manifest)
     if not _is_unmoved(place, manifest):
         return
     for path in paths:
@@ -105,10 +97,10 @@ def _compared(
     spark: Session, url: str, lake: str, manifest: Manifest, good: set[LakeFile], progressed: Progressed
 ) -> Iterator[Difference]:
     """Differences in files that are not in `good`; adds equal files to it."""
-    tasks = [task_of(file) for file in manifest.files if file not in good]
+    tasks = [changes.task_of(file) for file in manifest.files if file not in good]
     check = partial(_check, absolute(lake), absolute_url(url), manifest.identity)
-    for part in in_rounds(tasks):
-        results = run_round(spark, part, check, lambda position: progressed(position, manifest.head))
+    for part in changes.in_rounds(tasks):
+        results = changes.run_round(spark, part, check, lambda position: progressed(position, manifest.head))
         for task, found in zip(part, results, strict=True):
             (file,) = task.files
             yield from (Difference(file.first, file.last, file.path, what) for what in found)

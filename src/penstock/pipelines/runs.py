@@ -26,17 +26,8 @@ from typing import Any, Final, NamedTuple
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.files import is_shared, make_folder
 from penstock.model.times import now_text
-from penstock.pipelines.integrity import (
-    BRONZE,
-    JUDGED,
-    QUARANTINE,
-    after_run,
-    before_run,
-    check_changes,
-    check_integrity,
-    refreshed_with,
-    with_judged,
-)
+from penstock.pipelines import integrity
+from penstock.pipelines.integrity import BRONZE, JUDGED, QUARANTINE
 from penstock.pipelines.projects import Project, read_project
 from penstock.pipelines.state import lock_project, read_state, write_state
 from penstock.spark.sessions import OWNER_ALONE, UMASK, late_session, run_in_thread
@@ -51,16 +42,6 @@ _QUERY: Final = re.compile(r"\[STREAM_FAILED\] Query \[[^\]]*\] terminated with 
 _WRAPPERS: Final = ("STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "PYTHON_DATA_SOURCE_ERROR")
 _FLOW: Final = re.compile(r"^Flow '?(?P<flow>[^'\s]+)'? (?:is |has )?(?P<state>[A-Z]{4,})\b(?P<rest>.*)", re.DOTALL)
 _UNRESOLVED: Final = re.compile(r"^Failed to resolve flow: '(?P<flow>[^']+)'\.\s*(?P<rest>.*)", re.DOTALL)
-
-
-class Failure(NamedTuple):
-    """A reason, and the flow that failed if it is known."""
-
-    flow: str | None
-    reason: str
-
-    def __str__(self) -> str:
-        return f"flow {self.flow}: {self.reason}" if self.flow else self.reason
 
 
 class FlowEvent(NamedTuple):
@@ -255,19 +236,13 @@ def load_definitions(project: Project, spark: Any, conf: Mapping[str, str]) -> D
     settings = {name: conf.get(name, value) for name, value in spec.configuration.items()}
     graph = create_dataflow_graph(spark, spec.catalog, spec.database, settings)
     found = Definitions(spark, graph, spec.storage)
-    with _no_bytecode():
-        register_definitions(project.spec, _registry(found), spec, spark, graph)
-    return found
-
-
-@contextmanager
-def _no_bytecode() -> Iterator[None]:
-    """Write no bytecode: it has the time of a file in seconds, so Python might miss an edit between two rounds."""
+    # Bytecode has the time of a file in seconds, so Python might miss an edit between two rounds.
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        yield
+        register_definitions(project.spec, _registry(found), spec, spark, graph)
     finally:
         sys.dont_write_bytecode = kept
+    return found
 
 
 @contextmanager
@@ -327,13 +302,18 @@ FORMER: Final = (
 _NOT_RUN: Final = ("SKIPPED", "EXCLUDED")
 
 
-class Outcome(NamedTuple):
-    """The result of a round: flows and their targets, their last states, failures, and refreshed tables."""
+class RoundOutcome(NamedTuple):
+    """The result of a round: flows and their targets, their last states, why flows failed, and refreshed tables."""
 
     flows: Mapping[str, str]
     states: Mapping[str, str]
-    failures: tuple[Failure, ...]
+    reasons: Mapping[str | None, str]
     refreshed: tuple[str, ...]
+
+    @property
+    def failures(self) -> list[str]:
+        """The reasons in words. A reason whose flow is unknown is that of the whole round."""
+        return [f"flow {flow}: {reason}" if flow else reason for flow, reason in self.reasons.items()]
 
 
 class Runner:
@@ -346,24 +326,24 @@ class Runner:
 
     def round(
         self, full_refresh: Collection[str] = (), *, on_state: OnState | None = None, dry: bool = False
-    ) -> Outcome:
+    ) -> RoundOutcome:
         """Run all flows once, or only check whether they can run. Raises InvalidRequest if the project has an error."""
         self._project = project = read_project(self._project.folder)
-        refreshed = with_judged(project, refreshed_with(project, full_refresh))
-        check_changes(project, refreshed)
+        refreshed = integrity.with_judged(project, integrity.refreshed_with(project, full_refresh))
+        integrity.check_changes(project, refreshed)
         states: dict[str, str] = {}
         with self._connect() as spark:
             found = run_in_thread(lambda: self._define(spark, full_refresh))
             refreshed = [table for table in refreshed if table in found.outputs]
-            check_integrity(project, refreshed, found.outputs)
+            integrity.check_integrity(project, refreshed, found.outputs)
             if not dry:
                 # Before the run: if it is interrupted, tables have rows of it nevertheless.
-                write_state(project, {**read_state(project), "made": before_run(project)})
-            failures = run_in_thread(lambda: _run_flows(found, refreshed, states, on_state, dry=dry))
+                write_state(project, {**read_state(project), "made": integrity.before_run(project)})
+            reasons = run_in_thread(lambda: _run_flows(found, refreshed, states, on_state, dry=dry))
             if not dry:
                 # In this thread: after Ctrl-C there is no result to save.
-                _note(project, found, states, failures, refreshed)
-        return Outcome(found.flows, states, failures, tuple(refreshed))
+                _note(project, found, states, reasons, refreshed)
+        return RoundOutcome(found.flows, states, reasons, tuple(refreshed))
 
     def _define(self, spark: Any, full_refresh: Collection[str]) -> Definitions:
         try:
@@ -384,8 +364,9 @@ class Runner:
 
 def _run_flows(
     found: Definitions, refreshed: Collection[str], states: dict[str, str], on_state: OnState | None, *, dry: bool
-) -> tuple[Failure, ...]:
-    failures: dict[str, Failure] = {}
+) -> dict[str | None, str]:
+    """Run the flows, and keep their states; returns why flows failed."""
+    reasons: dict[str | None, str] = {}
     try:
         for message in found.run(refreshed, dry=dry):
             event = flow_event(message)
@@ -395,25 +376,24 @@ def _run_flows(
             if on_state is not None:
                 on_state(event.flow, event.state)
             if event.state == FAILED:
-                failures[event.flow] = Failure(event.flow, event.error or str(failures.get(event.flow, "failed")))
+                reasons[event.flow] = event.error or reasons.get(event.flow, "failed")
     except Exception as error:  # noqa: BLE001 - see below
         # Spark's exceptions do not name the flow; its events did.
-        if not failures:
-            return (Failure(None, reason(str(error))),)
-    return tuple(failures.values())
+        if not reasons:
+            return {None: reason(str(error))}
+    return reasons
 
 
 def _note(
     project: Project,
     found: Definitions,
     states: Mapping[str, str],
-    failures: Collection[Failure],
+    reasons: Mapping[str | None, str],
     refreshed: Collection[str],
 ) -> None:
     """Save the result for `status` and for the next run."""
     state, at = read_state(project), now_text()
     known = state.get("flows", {})
-    errors = {failure.flow: failure.reason for failure in failures}
     flows = {}
     for flow, target in found.flows.items():
         did_run = states.get(flow, _NOT_RUN[0]) not in _NOT_RUN
@@ -421,12 +401,12 @@ def _note(
         flows[flow] = {
             "target": target,
             "ran": at if did_run else kept.get("ran"),
-            "error": errors.get(flow) if did_run else kept.get("error"),
+            "error": reasons.get(flow) if did_run else kept.get("error"),
         }
     # Spark empties refreshed tables before it queues the first flow, unless it cannot resolve them.
     has_begun = any(state != FAILED for state in states.values())
-    made = after_run(project, refreshed if has_begun else ())
-    write_state(project, {"at": at, "error": errors.get(None), "flows": flows, "made": made})
+    made = integrity.after_run(project, refreshed if has_begun else ())
+    write_state(project, {"at": at, "error": reasons.get(None), "flows": flows, "made": made})
 
 
 @contextmanager

@@ -102,7 +102,6 @@ class Session:
         self._db.execute("SET enable_external_access = false; SET lock_configuration = true")
 
     def add(self, name: str, dataset: Any) -> None:
-        """Add a table that DuckDB scans as a dataset."""
         self._db.register(name, dataset)
 
     def add_table(self, name: str, read: Read) -> None:
@@ -163,7 +162,6 @@ class Session:
             raise explained(error, self._statement) from None
 
     def interrupt(self) -> None:
-        """End the current query, from another thread."""
         self.failures.stopped.set()
         self._db.interrupt()
 
@@ -181,7 +179,6 @@ class Session:
 
 
 def quoted(text: str) -> str:
-    """A text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -269,7 +266,6 @@ _PROPOSED: Final = re.compile("Possible solutions|Please try installing")
 
 
 def explained(error: Exception, statement: str) -> InvalidRequest:
-    """An error of DuckDB's or Arrow's as ours."""
     kind, _, rest = str(error).partition(": ")
     try:
         document = json.loads(rest)
