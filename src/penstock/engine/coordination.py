@@ -3,7 +3,7 @@
 The store itself prevents that anything happens twice; leases only save work. A lease expires, so that another server
 takes over when its holder dies. An embedded store has one server, and all of this costs nothing.
 
-A separate thread owns the store's `Listener`. When notices do not arrive, appends go on. When they arrive again, the
+A separate thread owns the store's listener. When notices do not arrive, appends go on. When they arrive again, the
 engine wakes everything that a missed notice would have woken.
 """
 
@@ -15,11 +15,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import Closed, PenstockError, StorageFailure, StoreError
 from penstock.store import Store
-from penstock.store.contract import EVERYTHING, Listener, Notice
+from penstock.store.contract import EVERYTHING, Notice
+
+if TYPE_CHECKING:
+    from penstock.store.postgres import PostgresListener
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +45,7 @@ END_S_MAX: Final = 2.0
 
 Heard = Callable[[Notice], None]
 """Called on the loop's thread with the changes of other servers."""
-_Request = tuple[Callable[[Listener], bool], "Future[bool]"]
+_Request = tuple[Callable[["PostgresListener"], bool], "Future[bool]"]
 """A question for the thread, and its answer."""
 
 
@@ -78,7 +81,7 @@ class SharedStore(OwnStore):
 
     is_shared = True
 
-    def __init__(self, store: Store, listener: Listener | None) -> None:
+    def __init__(self, store: Store, listener: "PostgresListener | None") -> None:
         self._store = store
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -127,7 +130,7 @@ class SharedStore(OwnStore):
         if lease is not None and lease.is_mine:
             self._requests.put((lambda listener: bool(listener.end_lease(name)), Future()))
 
-    async def _ask(self, ask: Callable[[Listener], bool]) -> bool:
+    async def _ask(self, ask: Callable[["PostgresListener"], bool]) -> bool:
         if self._closing:
             raise Closed
         answer: Future[bool] = Future()

@@ -243,22 +243,16 @@ class IteratorRequests:
         return page
 
     async def _plain(self, iterator: IteratorState, wanted: PageRequest, count: int) -> ItemPage:
-        """A page by running the function."""
+        """A page by running the function, step by step, each from where the last one ended."""
         above = await self.builder.bring_up(iterator.log) if iterator.over == Over.ITERATOR else None
         if above is not None and wanted.ordinal == LAST:
             raise passed_on(iterator.log, above)
         step = StepLimits(PAGE_STEP_S_MAX, count, self._settings.page_bytes_max, self.limits)
-        page = await self._run(iterator, wanted, step)
-        if above is not None and not _length(page):
-            raise passed_on(iterator.log, above)
-        return page
-
-    async def _run(self, iterator: IteratorState, wanted: PageRequest, step: StepLimits) -> ItemPage:
-        """Run step by step until there is a page, each from where the last one ended."""
         if iterator.kind == IteratorKind.MAP and wanted.ordinal == LAST:
             wanted = await self._context.pool.run(iterator_jobs.last_of_map, iterator.name, iterator.id, wanted)
         start: Point | None = None
-        while True:
+        page: ItemPage | None = None
+        while page is None:
             async with self._turns.turn(iterator.id):
                 if start is None and iterator.kind == IteratorKind.MAP:
                     start = Point(wanted.ordinal, wanted.ordinal)
@@ -267,9 +261,11 @@ class IteratorRequests:
                 paged = await self._step(iterator, start, wanted, step)
             if paged.error is not None:
                 raise paged.error
-            if paged.page is not None:
-                return paged.page
-            start, wanted = paged.points[-1], wanted._replace(target=paged.target)
+            if (page := paged.page) is None:
+                start, wanted = paged.points[-1], wanted._replace(target=paged.target)
+        if above is not None and not _length(page):
+            raise passed_on(iterator.log, above)
+        return page
 
     async def _step(self, iterator: IteratorState, start: Point, wanted: PageRequest, step: StepLimits) -> Paged:
         if self._closing:

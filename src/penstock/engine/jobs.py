@@ -42,6 +42,7 @@ VIEW_BYTES_MIN: Final = 4096
 
 EventEncoder = Callable[[list[Event]], Any]
 """A codec's function of a module that turns events into what its wire has."""
+AllocationRequest = model.SubscribeQueue | model.AcknowledgeQueue
 Listed = TypeVar("Listed", LogInfo, IteratorState)
 
 
@@ -338,16 +339,14 @@ def is_allocated(store: Store, queue: int, first: int) -> bool:
 
 def propose(
     store: Store,
-    name: str,
-    context: str | None,
-    subscriber: str,
+    request: AllocationRequest,
     acknowledged: int | None,
     count: int,
     limits: ReadLimits,
     present: EventEncoder | None,
 ) -> Proposed:
     """The next allocation for a subscriber, once the one that begins at `acknowledged` is gone."""
-    queue = lookup_queue(store, name, context)
+    queue, subscriber = lookup_queue(store, request.queue, request.context), request.subscriber
     wanted = EventFilter(queue.context, queue.filter)
     now = store.now()
     claim = store.claim(queue.id, subscriber, acknowledged)

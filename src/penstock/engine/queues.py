@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from penstock import model
 from penstock.engine import jobs
 from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
-from penstock.engine.jobs import EventEncoder, gather, lookup_queue
+from penstock.engine.jobs import AllocationRequest, EventEncoder, gather, lookup_queue
 from penstock.errors import (
     DeadLetterNotFound,
     InvalidRequest,
@@ -142,10 +142,7 @@ class QueueRequests:
         return model.Done()
 
     async def _allocate(
-        self,
-        request: model.SubscribeQueue | model.AcknowledgeQueue,
-        acknowledged: Markers | None,
-        present: EventEncoder | None,
+        self, request: AllocationRequest, acknowledged: Markers | None, present: EventEncoder | None
     ) -> model.Delivery:
         async def attempt() -> Attempt[model.Delivery]:
             nonlocal acknowledged
@@ -163,17 +160,13 @@ class QueueRequests:
         return await self._context.long_poll(request.wait_ms, attempt)
 
     async def _turn(
-        self,
-        request: model.SubscribeQueue | model.AcknowledgeQueue,
-        acknowledged: Markers | None,
-        present: EventEncoder | None,
+        self, request: AllocationRequest, acknowledged: Markers | None, present: EventEncoder | None
     ) -> tuple[model.Allocation | None, jobs.Proposed]:
         """Propose and carry out until a proposal succeeds. An acknowledgement holds even if no proposal does."""
         subscriber, is_shared = request.subscriber, self._context.others.is_shared
         stale, count = 0, min(request.count, self._context.limits.events_max)
         while stale < (SHARED_ATTEMPTS_MAX if is_shared else ATTEMPTS_MAX):
-            first = acknowledged[0] if acknowledged else None
-            asked = (request.queue, request.context, subscriber, first, count, self._context.limits, present)
+            asked = (request, acknowledged and acknowledged[0], count, self._context.limits, present)
             found: jobs.Proposed = await self._context.pool.run(jobs.propose, *asked)
             number, proposal = found.queue.id, found.proposal
             # A short scan that found nothing is not worth an fsync; the next one repeats it.
@@ -233,11 +226,9 @@ class EventsFound(NamedTuple):
     end: bool
 
 
-def find_events(
-    store: Store, name: str, context: str | None, first: int, last: int, count: int, limits: ReadLimits
-) -> EventsFound:
-    """Up to `count` events of a queue between two positions, or as many as one step finds."""
-    queue = lookup_queue(store, name, context)
+def find_events(store: Store, request: model.ReplayQueue, first: int, count: int, limits: ReadLimits) -> EventsFound:
+    """Up to `count` events from a position on, or as many as one step finds."""
+    queue, last = lookup_queue(store, request.queue, request.context), request.last
     page = gather(store, EventFilter(queue.context, queue.filter), first, count, limits, last)
     events = [(event.position, len(event.body) + len(event.headers or "")) for event in page.events]
     return EventsFound(queue, store.waiting(queue.id), events, page.next, page.end or page.next > last)
@@ -289,8 +280,8 @@ class ReplayRequests:
         events: list[tuple[int, int]] = []
         position = request.first
         while True:
-            asked = (request.queue, request.context, position, request.last, REPLAY_EVENTS_MAX + 1 - len(events))
-            found: EventsFound = await self._context.pool.run(find_events, *asked, self._context.limits)
+            asked = (request, position, REPLAY_EVENTS_MAX + 1 - len(events), self._context.limits)
+            found: EventsFound = await self._context.pool.run(find_events, *asked)
             if request.last >= found.queue.position:
                 reason = f"is {request.last}, and the queue is at {found.queue.position}: that is still to come"
                 raise InvalidRequest("last position", reason)

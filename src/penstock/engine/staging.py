@@ -18,7 +18,7 @@ from penstock.lua import LuaLimits
 from penstock.store import Store, contract
 from penstock.store.contract import ReadLimits, Transaction
 from penstock.store.outputs import make_output_unit, output_job, unpack_items
-from penstock.store.stages import UNIT_EVENTS_MAX, check_unit, largest_event, size_of
+from penstock.store.stages import UNIT_EVENTS_MAX, check_unit, size_of
 from penstock.wire.remits.cbor import NotAnItem, end_of, first_invalid
 
 REQUEST_UNITS_MAX: Final = 10_000
@@ -91,7 +91,7 @@ def check_units(_store: Store, units: Sequence[model.StagedUnit], event_bytes_ma
         columns = check_unit(unit)
         if columns.length > UNIT_EVENTS_MAX:
             raise LimitExceeded("unit_events_max", columns.length, UNIT_EVENTS_MAX)
-        if columns.size > event_bytes_max and (largest := largest_event(unit)) > event_bytes_max:
+        if columns.size > event_bytes_max and (largest := max(columns.sizes())) > event_bytes_max:
             raise LimitExceeded("event_bytes_max", largest, event_bytes_max)
 
 
