@@ -46,7 +46,7 @@ from penstock.terminal import print_error
 if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.model import IteratorSummary, LogSummary
-    from penstock.spark.builds import Outcome
+    from penstock.spark.builds import BuildOutcome
 
 LOG_CONTEXT: Final = "remits"
 COUNT: Final = 10
@@ -371,7 +371,7 @@ def build_iterator(
     _report_build(outcome, time.monotonic() - began, as_json)
 
 
-def _report_build(outcome: "Outcome", seconds: float, as_json: bool) -> None:
+def _report_build(outcome: "BuildOutcome", seconds: float, as_json: bool) -> None:
     start, installed = outcome.start, outcome.installed
     document = {
         "iterator": start.iterator,
@@ -401,7 +401,7 @@ def _report_build(outcome: "Outcome", seconds: float, as_json: bool) -> None:
         print_error(f"{failed}; the first is message {first.message}{at}: {first.reason}")
 
 
-def _failure(outcome: "Outcome", error: FunctionFailed | None) -> dict[str, Any] | None:
+def _failure(outcome: "BuildOutcome", error: FunctionFailed | None) -> dict[str, Any] | None:
     if error is None:
         return None
     return {"message": error.message, "position": outcome.position, "reason": error.reason}

@@ -26,7 +26,7 @@ from penstock.cli.signals import interruptible
 from penstock.history.source import open_history
 from penstock.pipelines.integrity import JUDGED, added_types, check_changes, refreshed_with, with_judged
 from penstock.pipelines.projects import Project, read_project
-from penstock.pipelines.runs import Outcome, Runner, open_runner
+from penstock.pipelines.runs import RoundOutcome, Runner, open_runner
 from penstock.pipelines.scaffold import make_example, make_project
 from penstock.pipelines.status import RowCounts, status
 from penstock.settings.sources import without_password
@@ -145,7 +145,7 @@ def _say(flow: str, state: str) -> None:
         remark(f"{flow}: {state.lower()}")
 
 
-def _conclude(outcome: Outcome) -> None:
+def _conclude(outcome: RoundOutcome) -> None:
     if outcome.failures:
         for failure in outcome.failures[:-1]:
             print_error(str(without_password(str(failure))))

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.engine import Engine
 from penstock.errors import CannotListen, NotLoopback
 from penstock.settings import Settings, host_and_port
-from penstock.tcp import CloseReason, SessionInfo, TcpLimits, TcpServer, TcpSession, shown_peer
+from penstock.tcp import CloseReason, TcpLimits, TcpServer, TcpSession, shown_peer
 
 TCP: Final = "tcp://"
 IPC: Final = "ipc://"
@@ -48,16 +48,6 @@ class Gate(Protocol):
 
     async def stop(self) -> None:
         """Accept nothing more, send the last answers, close."""
-
-
-class SessionKeeper(Protocol):
-    """A gate that lists its connections and can end them."""
-
-    def sessions(self) -> list[SessionInfo]:
-        """All connections, the oldest first. The gate's name begins their ids."""
-
-    def kick(self, session: str) -> bool:
-        """End a connection; whether there was one of this id."""
 
 
 class TcpGate(TcpServer[S]):
