@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run run-postgres test test-all coverage check lint types imports format bench soak-crash soak-power soak-postgres soak-spark docs site lock clean
+.PHONY: help run run-postgres test test-all coverage check lint types imports format bench bench-peers soak-crash soak-power soak-postgres soak-spark docs site lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ format: $(VENV)/.dev ## format the code and mend what can be mended by itself
 bench: $(VENV)/.dev ## the figures (ARGS="--help" for more)
 	$(BIN)/python -m bench $(ARGS)
 
+bench-peers: $(VENV)/.peers ## the same work against Penstock and what one would use instead (ARGS="--help" for more)
+	$(BIN)/python -m bench.peers $(ARGS)
+
 soak-crash: $(VENV)/.dev ## 1,000 servers killed under load
 	$(BIN)/python -m tests.soak.crash --cycles 1000 $(ARGS)
 
@@ -95,6 +98,7 @@ lock: $(VENV)/.dev ## the pinned dependencies anew (ARGS=--upgrade to move them)
 	$(LOCK) --output-file requirements/postgres.lock requirements/postgres.in
 	$(LOCK) --output-file requirements/site.lock requirements/site.in
 	$(LOCK) --extra dev --output-file requirements/dev.lock pyproject.toml requirements/dev.in
+	$(LOCK) --output-file requirements/peers.lock requirements/peers.in
 
 clean: ## everything that can be made again; ./penstock-data and ./penstock-postgres stay
 	rm -rf $(VENV) $(SITE_VENV) build dist .coverage .coverage.* htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
@@ -114,6 +118,11 @@ $(VENV)/.postgres: requirements/postgres.lock $(VENV)/.run
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.run scripts/spark-env
 	$(PIP_INSTALL) --require-hashes -r requirements/dev.lock
 	@scripts/spark-env $(VENV)
+	@touch $@
+
+$(VENV)/.peers: requirements/peers.lock $(VENV)/.dev
+	@scripts/debian redis-server redis-server
+	$(PIP_INSTALL) --require-hashes -r requirements/peers.lock
 	@touch $@
 
 $(SITE_VENV)/.site: requirements/site.lock scripts/venv

@@ -57,11 +57,9 @@ Attributes = dict[str, Any]
 class NotACloudEvent(PenstockError):
     """A value that is not a CloudEvent, or not one that can become an event."""
 
+    _sentence = "not a CloudEvent that can be taken: {attribute} {reason}"
     attribute: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"not a CloudEvent that can be taken: {self.attribute} {self.reason}"
 
 
 class Incoming(NamedTuple):
@@ -223,26 +221,20 @@ def _attributes(event: Event, base: str, *, are_text: bool = False) -> Attribute
     """The first choice of attributes that make the same event again. In HTTP headers all are text."""
     problem: NotACloudEvent | None = None
     for choice in _choices(event, base):
-        attributes = {name: _as_text(value) if are_text else value for name, value in choice.items()}
+        attributes = {name: value for name, value in choice.items() if value is not None}
+        if are_text:
+            attributes = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in attributes.items()}
         try:
-            if _makes(attributes, event, base):
-                where = {POSITION: str(event.position), SEQUENCE: str(event.sequence)}
-                return {**{name: value for name, value in attributes.items() if value is not None}, **where}
+            made = _taken(attributes, event.body, event.context, event.stream, base).event
         except NotACloudEvent as error:
             problem = error
+            continue
+        # An event without a time gets the present one.
+        when = stamp_of(event.ticks) if "time" in attributes else made.stamp
+        if made == (event.id, when, event.type, event.headers, event.body):
+            return {**attributes, POSITION: str(event.position), SEQUENCE: str(event.sequence)}
     assert problem is not None, "whole headers make the same event again"
     raise problem
-
-
-def _makes(attributes: Attributes, event: Event, base: str) -> bool:
-    made = _taken(attributes, event.body, event.context, event.stream, base).event
-    # An event without a time gets the present one.
-    when = made.stamp if attributes["time"] is None else stamp_of(event.ticks)
-    return made == (event.id, when, event.type, event.headers, event.body)
-
-
-def _as_text(value: Any) -> Any:
-    return value if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _choices(event: Event, base: str) -> Iterator[Attributes]:

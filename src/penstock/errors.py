@@ -35,7 +35,6 @@ class PenstockError(Exception):
 
     @property
     def retry(self) -> Retry:
-        """Whether the same request may be sent again."""
         return self._retry
 
     def __str__(self) -> str:
@@ -279,15 +278,11 @@ class Closed(PenstockError):
 
 
 class StoreError(PenstockError):
-    """The store failed or cannot be used."""
-
     _sentence = "{reason}"
     reason: str
 
 
 class StorageFailure(StoreError):
-    """The disk or database failed under a request."""
-
     _sentence = (
         "the store failed: {reason}. Whether this was written is not known; "
         "sending it again with the same ids or producer mark is safe"
@@ -423,7 +418,6 @@ class DeadlinePassed(PenstockError):
 
     @property
     def retry(self) -> Retry:
-        """It depends on whether it was sent."""
         return Retry.UNKNOWN if self.was_sent else Retry.SAFE
 
 
@@ -466,7 +460,6 @@ class Refused(PenstockError):
 
     @property
     def retry(self) -> Retry:
-        """As far as the code tells."""
         return self.may_retry
 
 
@@ -496,8 +489,5 @@ class CannotListen(PenstockError):
 
 
 def drop_traceback(error: PenstockError) -> None:
-    """Break the cycle between an error and the frames of its traceback, which refer to the error and to the request.
-
-    Otherwise the request stays in memory until the garbage collector finds the cycle.
-    """
+    """Break the cycle of an error and its traceback, which would keep the request in memory until it is collected."""
     error.__traceback__ = None

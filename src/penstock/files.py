@@ -100,10 +100,7 @@ def open_file(path: str | Path, flags: int) -> int:
 
 
 def private(path: str | Path, flags: int) -> int:
-    """Open a file that is created for its owner or the group of a shared folder: an opener for `open`.
-
-    One that is there and is ours is narrowed to that, too.
-    """
+    """An opener for `open`: files of ours, old and new, are for their owner or the group of a shared folder."""
     descriptor = open_file(path, flags)
     try:
         restrict_access(descriptor, Path(path))

@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from penstock.engine import Engine
 from penstock.errors import StoreError
-from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, TcpGate, ZeromqGate
+from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
 from penstock.settings import Settings, store_address
 from penstock.tcp import new_loop
 from penstock.terminal import LogLines, print_error
@@ -43,25 +43,37 @@ def run(settings: Settings, ready: Ready) -> None:
 
 async def serve(settings: Settings, ready: Ready) -> None:
     """Serve until SIGTERM or SIGINT. Raises the error if it cannot start."""
-    asked = _Signals(asyncio.get_running_loop())
+    stopping = _stop_event()
     engine = Engine(store_address(settings), settings)
     gates = _gates(engine)
-    await _start(engine, gates)
-    _tune_garbage_collector()
+    await start(engine, gates)
+    # The process has just made everything that it keeps.
+    gc.collect()
+    gc.freeze()
+    # Requests and events are many, short-lived and without cycles: reference counts free them. The default of a
+    # look for cycles at every 700 new objects would only interrupt the loop, longest when most is under way.
+    gc.set_threshold(50_000, 20, 50)
     try:
         ready(" ".join(["penstock ready", *(f"{gate.name}={gate.address}" for gate in gates)]))
-        await asked.to_stop()
+        await stopping.wait()
     finally:
-        await _stop_in_time(engine, gates)
+        allowed_ms = settings.shutdown_ms_max + CLOSING_MS_MAX
+        try:
+            async with asyncio.timeout(allowed_ms / 1000):
+                await stop(engine, gates)
+        except TimeoutError:
+            _end_now(f"could not finish within {allowed_ms} ms; ended with work unfinished", 1)
+        log.info("stopped")
 
 
 def _gates(engine: Engine) -> list[Gate]:
     """The gates of the settings, in the order of the ready line."""
     settings = engine.settings
-    gates: list[TcpGate[Any]] = []
-    for endpoint, is_legacy in ((settings.res, False), (settings.res_legacy, True)):
-        if endpoint is not None:
-            gates.append(ZeromqGate(engine, endpoint, legacy=is_legacy))
+    gates: list[ZeromqGate | MqGate | RemitsGate] = []
+    if settings.res is not None:
+        gates.append(ZeromqGate(engine, settings.res))
+    if settings.res_legacy is not None:
+        gates.append(ZeromqGate(engine, settings.res_legacy, legacy=True))
     if settings.mq is not None:
         gates.append(MqGate(engine, settings.mq))
     if settings.remits is not None:
@@ -69,10 +81,7 @@ def _gates(engine: Engine) -> list[Gate]:
     return [*gates, HttpGate(engine, gates)]
 
 
-# --- start and stop -------------------------------------------------------------------------------------------
-
-
-async def _start(engine: Engine, gates: Sequence[Gate]) -> None:
+async def start(engine: Engine, gates: Sequence[Gate]) -> None:
     try:
         await engine.start()
     except OSError as error:
@@ -85,11 +94,11 @@ async def _start(engine: Engine, gates: Sequence[Gate]) -> None:
             await gate.start()
             started.append(gate)
     except BaseException:
-        await _stop(engine, started)
+        await stop(engine, started)
         raise
 
 
-async def _stop(engine: Engine, gates: Sequence[Gate]) -> None:
+async def stop(engine: Engine, gates: Sequence[Gate]) -> None:
     """Refuse new requests, answer the accepted ones, close."""
     for gate in gates:
         gate.refuse()
@@ -97,41 +106,19 @@ async def _stop(engine: Engine, gates: Sequence[Gate]) -> None:
     await asyncio.gather(*(gate.stop() for gate in gates))
 
 
-async def _stop_in_time(engine: Engine, gates: Sequence[Gate]) -> None:
-    allowed_ms = engine.settings.shutdown_ms_max + CLOSING_MS_MAX
-    try:
-        async with asyncio.timeout(allowed_ms / 1000):
-            await _stop(engine, gates)
-    except TimeoutError:
-        _end_now(f"could not finish within {allowed_ms} ms; ended with work unfinished", 1)
-    log.info("stopped")
+def _stop_event() -> asyncio.Event:
+    """An event that the first SIGTERM or SIGINT sets. The second ends the process."""
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
 
-
-def _tune_garbage_collector() -> None:
-    # The process has just made everything that it keeps.
-    gc.collect()
-    gc.freeze()
-    # Requests and events are many, short-lived and without cycles: reference counts free them. The default of a
-    # look for cycles at every 700 new objects would only interrupt the loop, longest when most is under way.
-    gc.set_threshold(50_000, 20, 50)
-
-
-class _Signals:
-    """SIGTERM and SIGINT: the first asks for a stop, the second ends the process."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._request_stop, number)
-
-    def _request_stop(self, number: signal.Signals) -> None:
-        if self._stop.is_set():
+    def request_stop(number: signal.Signals) -> None:
+        if stopping.is_set():
             _end_now(f"{number.name} again: ended at once, with work unfinished", 128 + number)
         log.info("%s: finishing accepted requests; a second signal ends the server at once", number.name)
-        self._stop.set()
+        stopping.set()
 
-    async def to_stop(self) -> None:
-        await self._stop.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, request_stop, number)
+    return stopping
 
 
 def _end_now(message: str, code: int) -> NoReturn:

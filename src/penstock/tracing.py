@@ -21,23 +21,15 @@ FIELDS: Final = ("traceparent", "tracestate")
 
 
 def traced(events: Sequence[NewEvent]) -> tuple[NewEvent, ...]:
-    """Events with the current trace in their headers, if there is one.
-
-    Headers that are no JSON object stay as they are, and so do those that name a trace already.
-    """
+    """Events with the current trace, if there is one, unless their headers name a trace or are no JSON object."""
     # Who has not imported it is in no span.
     if "opentelemetry.trace" not in sys.modules:
         return tuple(events)
-    fields = _current()
-    return tuple(_with(event, fields) for event in events) if fields else tuple(events)
-
-
-def _current() -> dict[str, str]:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
     fields: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(fields)
-    return fields
+    return tuple(_with(event, fields) for event in events) if fields else tuple(events)
 
 
 def _with(event: NewEvent, fields: dict[str, str]) -> NewEvent:

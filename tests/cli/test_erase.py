@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import penstock
-from penstock.cli.erasure import erase_command
+from penstock.cli.maintenance import erase_command
 from penstock.testing import Server, server
 from tests.cli.support import called as run
 from tests.test_server import PATIENCE_S, PENSTOCK, environment

@@ -18,7 +18,7 @@ from penstock import NEW, Appended, Client
 from penstock.client import calls, local
 from penstock.client.sync import Portal
 from penstock.engine.appends import OnReply
-from penstock.engine.engine import Abandon, AnyPresenter
+from penstock.engine.engine import Abandon, AnyEncoder
 from penstock.errors import (
     ConnectionLost,
     DeadLetterNotFound,
@@ -95,7 +95,7 @@ class FaultyEngine(ThreadedEngine):
     fault: "Fault | None" = None
 
     def submit(
-        self, principal: Principal, request: Request, answer: OnReply, present: AnyPresenter | None = None
+        self, principal: Principal, request: Request, answer: OnReply, present: AnyEncoder | None = None
     ) -> Abandon:
         if self.fault is None or request.repeat is Repeat.READS:
             return super().submit(principal, request, answer, present)
@@ -126,7 +126,7 @@ class Fault:
         principal: Principal,
         request: Request,
         answer: OnReply,
-        present: AnyPresenter | None,
+        present: AnyEncoder | None,
     ) -> Abandon:
         self.attempts += 1
         if self.attempts == 1:
@@ -385,7 +385,7 @@ def refusal(
     yield begin
     if request.param == "fsync":
         request.getfixturevalue("postgres_server").set("fsync", "on")
-        until(lambda: engine.is_healthy and engine._store.refusal() is None)
+        until(lambda: engine.trouble is None and engine._store.refusal() is None)
 
 
 def until(condition: Callable[[], bool]) -> None:

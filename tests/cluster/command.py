@@ -2,9 +2,9 @@
 
 from penstock.cli import main
 from penstock.lake import archiver as lake_archiver
-from penstock.spark.builds import Build
+from penstock.spark.builds import SparkBuild
 
 if __name__ == "__main__":
     lake_archiver.RANGE_BYTES = 1  # type: ignore[misc]
-    Build.run.__defaults__ = (1000,)
+    SparkBuild.run.__defaults__ = (1000,)
     main()

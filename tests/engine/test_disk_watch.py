@@ -155,7 +155,7 @@ async def test_health_and_metrics_say_so(engine: Engine, free: Free) -> None:
             assert "penstock_disk_free_bytes 5.24288e+06\n" in metrics
             assert "penstock_disk_refusing 1.0\n" in metrics
             free.bytes = 100 * MIB
-            await until(lambda: engine.is_healthy)
+            await until(lambda: engine.trouble is None)
             assert (await client.get("/health")).status_code == 200
     finally:
         await gate.stop()
@@ -166,7 +166,7 @@ async def test_what_is_not_known_refuses_nothing(engine: Engine, free: Free, unk
     free.bytes = 5 * MIB
     await refuses(engine)
     free.bytes, free.fails = None, unknown == "error"
-    await until(lambda: engine.is_healthy)
+    await until(lambda: engine.trouble is None)
     assert engine.metrics.registry.get_sample_value("penstock_disk_free_bytes") is None
     await Caller(engine).append("s", events("a"))
 
@@ -180,7 +180,7 @@ class TestSwitchedOff:
         free.bytes = 0
         await until(lambda: engine.metrics.disk_free_bytes == 0)
         await Caller(engine).append("s", events("a"))
-        assert engine.is_healthy
+        assert engine.trouble is None
         assert "free space" not in caplog.text
 
 

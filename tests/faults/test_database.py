@@ -25,7 +25,7 @@ def test_health_names_the_reason_and_no_password() -> None:
                     "the store cannot be written to at present: the database has fsync = off, and it must be on"
                 )
                 server.set("fsync", "on")
-                await until(lambda: engine.is_healthy)
+                await until(lambda: engine.trouble is None)
 
                 server.kill()
                 assert isinstance(await append_or_error(engine), StorageFailure)
@@ -33,7 +33,7 @@ def test_health_names_the_reason_and_no_password() -> None:
                 assert str(engine.trouble).startswith("the store cannot be written to at present: ")
                 assert "top-secret" not in str(engine.trouble)
                 server.start()
-                await until(lambda: engine.is_healthy)
+                await until(lambda: engine.trouble is None)
                 last = await append(engine)
                 assert [event.position for event in await read_everything(engine)] == [*range(1, last.position + 1)]
             assert engine.trouble == "the server is stopping"
@@ -55,7 +55,7 @@ def test_a_server_that_connects_anew_where_commits_may_be_lost_writes_nothing(na
                 assert len(await read_everything(engine)) == 1
                 server.kill()
                 server.start()
-                await until(lambda: engine.is_healthy)
+                await until(lambda: engine.trouble is None)
                 assert (await append(engine)).position == 2
 
         run(scenario())

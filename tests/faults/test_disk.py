@@ -53,7 +53,7 @@ def _store_up(engine: Engine) -> float | None:
 
 
 async def _comes_back(engine: Engine) -> None:
-    await until(lambda: engine.is_healthy)
+    await until(lambda: engine.trouble is None)
     assert _store_up(engine) == 1
 
 
@@ -73,7 +73,7 @@ def test_while_the_disk_fails_everyone_is_told_and_when_it_works_again_appends_s
             before = [await append(engine, f"s{n}") for n in range(3)]
             disk.fails_with = fault
             failed = await asyncio.gather(*(append_or_error(engine, f"s{n % 7}") for n in range(50)))
-            await until(lambda: not engine.is_healthy)
+            await until(lambda: engine.trouble is not None)
             assert _store_up(engine) == 0
             reason = "no space left" if fault == FailingDisk.FULL else "the disk is broken"
             assert str(engine.trouble).startswith("the store cannot be written to at present: ")
@@ -116,7 +116,7 @@ def test_a_failed_sync_shows_nobody_events_that_are_not_durable(disk: FailingDis
             # No worker has opened the store yet: the writer's connection is the only one there is.
             disk.fails_with = FailingDisk.SYNC
             assert isinstance(await append_or_error(engine), StorageFailure)
-            await until(lambda: not engine.is_healthy)
+            await until(lambda: engine.trouble is not None)
             assert await read_everything(engine) == []
             disk.fails_with = None
             await _comes_back(engine)
@@ -190,7 +190,7 @@ def test_a_stop_while_the_disk_fails_ends_and_answers_everyone(disk: FailingDisk
         await append(engine)
         disk.fails_with = FailingDisk.WRITE
         waiting = [asyncio.ensure_future(append_or_error(engine)) for _ in range(20)]
-        await until(lambda: not engine.is_healthy)
+        await until(lambda: engine.trouble is not None)
         waiting += [asyncio.ensure_future(append_or_error(engine)) for _ in range(20)]
         await asyncio.sleep(0)
         await engine.stop()
@@ -230,7 +230,7 @@ def test_a_full_file_system_is_told_survived_and_left_again(small_disk: Path) ->
         ballast.write_bytes(bytes(2 << 20))
         async with engine_on(small_disk / "store", wal_bytes_max=64 * 4096, disk_refuse_bytes=0) as engine:
             assert isinstance(await _fill(engine), StorageFull)
-            await until(lambda: not engine.is_healthy)
+            await until(lambda: engine.trouble is not None)
             full = await read_everything(engine)
             assert full
             ballast.unlink()
@@ -259,10 +259,10 @@ async def scenario():
         limit(2 << 20)
         error = await _fill(engine)
         assert isinstance(error, StorageFailure | StorageFull), error
-        await until(lambda: not engine.is_healthy)
+        await until(lambda: engine.trouble is not None)
         full = await read_everything(engine)
         limit(resource.RLIM_INFINITY)
-        await until(lambda: engine.is_healthy)
+        await until(lambda: engine.trouble is None)
         await append(engine)
         assert [event.position for event in await read_everything(engine)] == list(range(1, len(full) + 2))
 

@@ -313,7 +313,7 @@ def test_a_stop_finishes_what_was_accepted_and_leaves_no_process_or_thread(
         polls = [asyncio.ensure_future(ask(engine, ReadAll(1000, wait_ms=60_000))) for _ in range(3)]
         await slow.taken()
         stopping = asyncio.ensure_future(engine.stop())
-        await until(lambda: not engine.is_healthy)
+        await until(lambda: engine.trouble is not None)
         assert isinstance(await append_or_error(engine), Closed)
         slow.gate.set()
         await stopping

@@ -103,7 +103,7 @@ def test_an_error_that_nobody_foresaw_in_a_batch_spares_its_neighbours(
             streams = ["s", "bad", "s", "s", "bad"]
             answers = await asyncio.gather(*(append_or_error(engine, stream) for stream in streams))
             assert [isinstance(answer, PenstockError) for answer in answers] == [stream == "bad" for stream in streams]
-            assert engine.is_healthy
+            assert engine.trouble is None
 
     run(scenario())
     assert findings(tmp_path) == []

@@ -96,7 +96,8 @@ def test_every_choice_of_versions_is_exact(another: Opener, first: int, desc: bo
 
 def test_only_what_is_wanted_of_a_long_stream_is_read(recorder: PenstockApplicationRecorder) -> None:
     recorder.insert_events(stored("a", *range(500)))
-    with patch.object(recorder.datastore, "stream", wraps=recorder.datastore.stream) as read:
+    client = recorder.datastore.client
+    with patch.object(client, "read_stream", wraps=client.read_stream) as read:
         assert versions(recorder.select_events("a", gt=497)) == [498, 499]
         assert versions(recorder.select_events("a", lte=400, desc=True, limit=1)) == [400]
     assert [(call.args[2:], call.kwargs) for call in read.mock_calls] == [
@@ -190,10 +191,10 @@ def test_the_highest_id_is_found_however_far_back_it_is(another: Opener, after: 
 
 def test_an_empty_page_is_not_taken_for_the_end(recorder: PenstockApplicationRecorder) -> None:
     recorder.insert_events(stored("a", 1))
-    found = [EventPage([], 1, False), recorder.datastore.page(1, "Shop")]
-    with patch.object(recorder.datastore, "page", side_effect=found):
-        assert recorder.datastore.exists_from(1, "Shop") == 1
-    with patch.object(recorder.datastore, "page", side_effect=found):
+    found = [EventPage([], 1, False), recorder.datastore.client.read_page(1, context="Shop")]
+    with patch.object(recorder.datastore.client, "read_page", side_effect=found):
+        assert PenstockApplicationRecorder(recorder.datastore, "Shop").max_notification_id() == 1
+    with patch.object(recorder.datastore.client, "read_page", side_effect=found):
         assert [each.id for each in recorder.select_notifications(None, 10)] == [1]
 
 

@@ -104,7 +104,7 @@ def test_of_several_processes_one_records_each_notification(place: Place) -> Non
     assert fresh.max_tracking_id("Shop") == NOTIFICATIONS
     # Each one that was tracked has its event, and none that was not.
     assert len(fresh.select_notifications(None, 1000)) == times.total()
-    records = fresh.datastore.stream(place.tracking_context, "Shop")
+    records = fresh.datastore.client.read_stream(place.tracking_context, "Shop")
     assert [record.json()["notification_id"] for record in records] == sorted(times)
 
 
@@ -213,7 +213,7 @@ def test_a_subscription_reads_ahead_only_so_far(place: Place) -> None:
 
     def pull(position: int, wait: float) -> EventPage:
         pulled.append(position)
-        return recorder.datastore.page(position, place.context, limit=1, wait=wait)
+        return recorder.datastore.client.read_page(position, context=place.context, limit=1, wait=wait)
 
     with recorders.PenstockSubscription(recorder, pull, None, ()) as notifications:
         until(lambda: len(pulled) == recorders.PAGES_AHEAD_MAX)

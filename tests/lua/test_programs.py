@@ -172,6 +172,6 @@ def test_a_lua_state_that_fails_outside_of_the_function_is_replaced(monkeypatch:
         raise LuaMemoryError
 
     program = Program(MAP, "return msg")
-    monkeypatch.setattr(program._sandbox, "step", step)
+    monkeypatch.setattr(program, "_step", step)
     assert "memory" in str(program.run([ONE]).error)
     assert program.run([ONE]) == RunResult([ONE], None, None)

@@ -32,7 +32,7 @@ def done(runner: Runner, order: dict[str, list[str]]) -> dict[str, object]:
         outcome = runner.round(order.get("full_refresh", []), dry="check" in order)
     except PenstockError as error:
         return {"refused": str(error)}
-    return {"states": outcome.states, "failures": [str(each) for each in outcome.failures]}
+    return {"states": outcome.states, "failures": outcome.failures}
 
 
 def main(folder: str) -> None:

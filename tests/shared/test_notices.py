@@ -10,8 +10,8 @@ from penstock.engine import Engine
 from penstock.engine.coordination import OWN_STORE, together
 from penstock.errors import StorageFailure
 from penstock.model import EventPage, ReadAll
-from penstock.store.contract import EVERYTHING, Listener, Notice
-from penstock.store.postgres import PostgresStore
+from penstock.store.contract import EVERYTHING, Notice
+from penstock.store.postgres import PostgresListener, PostgresStore
 from tests.engine.caller import Caller, bodies, events
 from tests.engine.logs import until
 from tests.postgres import Postgres
@@ -60,7 +60,7 @@ async def test_a_server_that_cannot_hear_others_serves_and_hears_them_later(
     listener, failed = PostgresStore.listener, asyncio.Event()
     loop, failures = asyncio.get_running_loop(), 0
 
-    def failing(store: PostgresStore) -> Listener:
+    def failing(store: PostgresStore) -> PostgresListener:
         nonlocal failures
         if failures < FAILURES:
             failures += 1

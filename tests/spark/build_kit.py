@@ -13,7 +13,7 @@ import penstock
 from penstock.engine.index_builder import Builder, IndexState
 from penstock.errors import FunctionFailed
 from penstock.lua import LuaLimits
-from penstock.spark.builds import TASK_MESSAGES_MAX, Outcome, begin_build
+from penstock.spark.builds import TASK_MESSAGES_MAX, BuildOutcome, begin_build
 from penstock.spark.parallel import parallel_map
 from penstock.store import open_reader
 from penstock.store.contract import IteratorState, ReadLimits
@@ -90,7 +90,7 @@ def place_of(path: Path) -> Place:
     return Place(Target("sqlite", f"sqlite:///{path}", path))
 
 
-def built(spark: SparkSession | None, place: Place, name: str, size: int = RANGE) -> Outcome:
+def built(spark: SparkSession | None, place: Place, name: str, size: int = RANGE) -> BuildOutcome:
     """Build an iterator in many parts."""
     return build(spark, place.url, name, size)
 
@@ -101,7 +101,7 @@ def build(
     name: str,
     task_messages: int = TASK_MESSAGES_MAX,
     lua: LuaLimits = LuaLimits(),  # noqa: B008 - it cannot be changed
-) -> Outcome:
+) -> BuildOutcome:
     """Build an iterator."""
     with begin_build(url, name, lua) as begun:
         return begun.run(spark, lambda _done, _total: None, task_messages)

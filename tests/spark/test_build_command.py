@@ -30,7 +30,7 @@ def place() -> Iterator[Place]:
 @pytest.fixture(autouse=True)
 def session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command starts a session of its own in `test_builds_killed`."""
-    monkeypatch.setattr("penstock.cli.iterators.session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr("penstock.cli.logs.session", lambda *_: nullcontext(spark))
 
 
 def run(*arguments: Any) -> tuple[int, str, str]:

@@ -16,7 +16,6 @@ from penstock.store.contract import (
     AddLog,
     Allocate,
     HideStream,
-    Listener,
     Notice,
     Progress,
     Proposal,
@@ -24,7 +23,7 @@ from penstock.store.contract import (
     Release,
     Transaction,
 )
-from penstock.store.postgres import PostgresStore
+from penstock.store.postgres import PostgresListener, PostgresStore
 from penstock.store.postgres.connection import Target
 from penstock.store.postgres.notifications import PAYLOAD_BYTES_MAX, notice_of, payload
 from penstock.store.sqlite import SqliteStore
@@ -42,7 +41,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def heard(listener: Listener, commits: int) -> list[Notice]:
+def heard(listener: PostgresListener, commits: int) -> list[Notice]:
     """What so many commits have told."""
     notices: list[Notice] = []
     until(lambda: len(notices.__iadd__(listener.wait(1.0))) >= commits)

@@ -40,8 +40,6 @@ _NULLABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file of a backup."""
-
     path: str
     bytes: int
     sha256: str
@@ -143,7 +141,6 @@ def encode_state(state: StoreState) -> bytes:
 
 
 def decode_state(place: str, path: str, data: bytes) -> StoreState:
-    """Raises BackupDamaged."""
     try:
         try:
             document = cbor2.loads(data)

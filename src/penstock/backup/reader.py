@@ -31,7 +31,6 @@ def numbers(place: Place) -> list[int]:
 
 
 def read_manifest(place: Place, number: int) -> tuple[Manifest, str]:
-    """A manifest and its checksum."""
     path = manifest_path(number)
     data = place.read(path)
     manifest = decode_manifest(str(place.path), path, data)
@@ -63,7 +62,6 @@ def _continues(before: Manifest, manifest: Manifest) -> bool:
 
 
 def choose(place: Place, number: int | None) -> Chosen:
-    """A backup by its number, or the newest. Raises PlaceRefused if there is no such backup."""
     if number is None:
         _refuse_doubt(place)
     chosen = newest = None

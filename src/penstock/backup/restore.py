@@ -23,7 +23,7 @@ from penstock.errors import StoreError
 from penstock.model import ticks_of_unix_ns
 from penstock.store import Store, open_replacement
 from penstock.store.contract import LOG_CONTEXT, Progressed, StoreIdentity, StoreState
-from penstock.store.erasure_filter import Hidden, visible
+from penstock.store.erasure_filter import Hidden, merged_ranges, visible
 from penstock.store.record import Record
 from penstock.store.replacement import Replaced
 from penstock.store.rewrites import cut
@@ -53,7 +53,6 @@ class Restored(NamedTuple):
 def restore_backup(
     place: Place, url: str, stage: Stage, *, number: int | None = None, replace: bool = False
 ) -> Restored:
-    """Restore a backup, by default the newest, to the store at a URL."""
     target = open_replacement(url, replace=replace)
     with system_errors(target.shown):
         target.look()
@@ -133,13 +132,10 @@ class LedgerEntry(NamedTuple):
 
     @property
     def key(self) -> Row:
-        """Identifies the entry across ledgers."""
         return (self.context, self.stream, self.ranges, self.timeline, self.requested)
 
 
 class Ledger(NamedTuple):
-    """Entries, and the timelines of their store."""
-
     timelines: Sequence[Timeline]
     entries: Sequence[LedgerEntry]
 
@@ -250,10 +246,4 @@ def _gone(entries: Iterable[LedgerEntry]) -> Hidden:
             key = entry.context, entry.stream
             streams[key] = max(entry.last, streams.get(key, 0))
         ranges += entry.ranges
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-        else:
-            merged.append((first, last))
-    return Hidden(streams, merged)
+    return Hidden(streams, merged_ranges(ranges))

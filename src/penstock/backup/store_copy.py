@@ -70,7 +70,6 @@ class _Note(NamedTuple):
 
 
 def _fill(source: Store, state: StoreState, target: str, stage: Stage) -> int:
-    """Copy the missing records, and return the number of their events."""
     if _is_filled(target, state):
         return 0
     with closing(open_import(target)) as filling, stage("copying") as progressed:

@@ -51,14 +51,11 @@ class Written(NamedTuple):
 
 
 def back_up(store: Store, place: Place, progressed: Progressed) -> Written:
-    """Write the next backup of a store to a place."""
     before, checksum = _last_backup(place)
     state = _take_state(store, place, before)
-    finished: set[str] = set()
-    if before is not None:
-        made = range(1, before.number + 1)
-        finished.update(member.path for member in before.history)
-        finished.update(map(manifest_path, made), map(state_path, made))
+    number = before.number + 1 if before else 1
+    finished = {path for made in range(1, number) for path in (manifest_path(made), state_path(made))}
+    finished.update(member.path for member in (before.history if before else ()))
     place.keep_only(finished)
     try:
         chunks = _Chunks(place, before.history if before else (), before.head if before else 0)
@@ -69,13 +66,32 @@ def back_up(store: Store, place: Place, progressed: Progressed) -> Written:
                 break
             state = now
         chunks.take(store, state.head, progressed)
-        return _conclude(place, before, checksum, state, chunks)
+        data = encode_state(state)
+        own = member_of(state_path(number), data)
+        manifest = Manifest(
+            number,
+            now_text(),
+            __version__,
+            *state.identity,
+            state.head,
+            state.sealed,
+            tuple(state.tables["timelines"]),
+            own,
+            tuple(chunks.members),
+            checksum,
+        )
+        place.add(own.path, data)
+        # All files that a manifest names must be on disk before the manifest is.
+        place.sync()
+        place.add(manifest.path, encode_manifest(manifest))
+        place.sync()
     except BaseException:
         # Leave no files that look like the remains of a killed backup.
         with suppress(PenstockError):
             place.keep_only(finished)
             place.sync()
         raise
+    return Written(manifest, state.head - (before.head if before else 0), chunks.new_bytes + own.bytes)
 
 
 def _last_backup(place: Place) -> tuple[Manifest | None, str | None]:
@@ -109,35 +125,7 @@ def _take_state(store: Store, place: Place, before: Manifest | None) -> StoreSta
     return state
 
 
-def _conclude(
-    place: Place, before: Manifest | None, checksum: str | None, state: StoreState, chunks: "_Chunks"
-) -> Written:
-    number = before.number + 1 if before else 1
-    data = encode_state(state)
-    own = member_of(state_path(number), data)
-    manifest = Manifest(
-        number,
-        now_text(),
-        __version__,
-        *state.identity,
-        state.head,
-        state.sealed,
-        tuple(state.tables["timelines"]),
-        own,
-        tuple(chunks.members),
-        checksum,
-    )
-    place.add(own.path, data)
-    # All files that a manifest names must be on disk before the manifest is.
-    place.sync()
-    place.add(manifest.path, encode_manifest(manifest))
-    place.sync()
-    return Written(manifest, state.head - (before.head if before else 0), chunks.new_bytes + own.bytes)
-
-
 class _Chunks:
-    """The files of history: those of earlier backups, and new ones."""
-
     def __init__(self, place: Place, members: tuple[Member, ...], head: int) -> None:
         self._place = place
         self.members = list(members)
@@ -145,7 +133,6 @@ class _Chunks:
         self.new_bytes = 0
 
     def take(self, store: Store, head: int, progressed: Progressed) -> None:
-        """Add the records after those in the files, up to a position."""
         records = records_between(store, self.head + 1, head)
         for chunk in chunked(records, lambda record: LENGTH.size + len(record.data), CHUNK_BYTES_MAX):
             data = b"".join(part for record in chunk for part in (LENGTH.pack(len(record.data)), record.data))

@@ -55,16 +55,16 @@ COMMANDS: Final[dict[str, Entry]] = {
     "streams": Entry("Events", "stats:streams_command", "List the streams of a context."),
     "queue": Entry("Consumers", "consumers:queue_app", "List, consume and repair queues."),
     "subscription": Entry("Consumers", "consumers:subscription_app", "List and move durable subscriptions."),
-    "log": Entry("Logs", "logs:app", "Create, fill and read logs of messages."),
-    "iterator": Entry("Logs", "iterators:app", "Create, try and read functions over logs."),
+    "log": Entry("Logs", "logs:log_app", "Create, fill and read logs of messages."),
+    "iterator": Entry("Logs", "logs:iterator_app", "Create, try and read functions over logs."),
     "import": Entry("Data", "interchange:import_command", "Import events from files."),
     "sql": Entry("Data", "sql:sql_command", "Query the history in SQL."),
     "export": Entry("Data", "interchange:export_command", "Export events to a file."),
     "replay": Entry(
         "Data", "interchange:replay_command", "Replay part of a history: through a queue, or into streams."
     ),
-    "erase": Entry("Data", "erasure:erase_command", "Erase events for good."),
-    "erasures": Entry("Data", "erasure:erasures_command", "List what was erased, oldest first."),
+    "erase": Entry("Data", "maintenance:erase_command", "Erase events for good."),
+    "erasures": Entry("Data", "maintenance:erasures_command", "List what was erased, oldest first."),
     "lake": Entry("Data", "lake:lake_app", "Keep a store's history as Parquet files that any engine reads."),
     "pipeline": Entry(
         "Data", "pipeline:pipeline_app", "Turn the history into tables with Spark Declarative Pipelines."

@@ -11,17 +11,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from penstock.cli.connection import address_of
 from penstock.cli.options import AsJson, Url, option
 from penstock.cli.output import console, counted, print_document, print_line, print_table, refuse, stop_command
 from penstock.cli.signals import INTERRUPTED
+from penstock.client import AsyncClient, aconnect
 from penstock.errors import PenstockError
-from penstock.model import check_context
-
-if TYPE_CHECKING:
-    from penstock.client import AsyncClient
+from penstock.model import check_context, new_event
+from penstock.tcp import new_loop
 
 SECONDS: Final = 10.0
 CLIENTS_MAX: Final = 1000
@@ -128,9 +127,6 @@ class Load:
         self._begun = 0.0
 
     def run(self, url: str, clients: int) -> bool:
-        """Run it; whether Ctrl-C ended it."""
-        from penstock.tcp import new_loop  # noqa: PLC0415
-
         try:
             with asyncio.Runner(loop_factory=new_loop) as runner:
                 runner.run(self._run(url, clients))
@@ -141,8 +137,6 @@ class Load:
         return False
 
     async def _run(self, url: str, clients: int) -> None:
-        from penstock.client import aconnect  # noqa: PLC0415
-
         async with AsyncExitStack() as opened:
             all_clients = [await opened.enter_async_context(aconnect(url)) for _ in range(clients)]
             self._begun = time.perf_counter()
@@ -160,9 +154,7 @@ class Load:
                     with suppress(asyncio.CancelledError):
                         await watching
 
-    async def _append(self, client: "AsyncClient", stream: str) -> None:
-        from penstock.model import new_event  # noqa: PLC0415
-
+    async def _append(self, client: AsyncClient, stream: str) -> None:
         body = b'"' + b"x" * (self.body_bytes - 2) + b'"' if self.body_bytes > 1 else b"1" * self.body_bytes
         task = asyncio.current_task()
         # If the answer of an append arrives together with Ctrl-C, the append returns without an error.
@@ -195,7 +187,6 @@ class Load:
 
 @contextmanager
 def _live() -> Iterator[Any]:
-    """A line on standard error that is updated, if standard error is a terminal."""
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

@@ -111,7 +111,6 @@ def consume_command(
 
 
 def _consume_batch(queue: "Queue", wait_s: float, left: int | None, as_json: bool) -> int:
-    """Print and acknowledge a batch; returns how many events it had."""
     try:
         batch = queue.take(wait_s)
     except (KeyboardInterrupt, SystemExit):

@@ -19,14 +19,14 @@ import typer
 from penstock.cli.options import directory, option
 from penstock.cli.output import console, counted, print_line
 from penstock.cli.signals import StopSignals, stop_signals
+from penstock.client import aconnect
+from penstock.demo import CONTEXT, ITERATOR, Shop, Snapshot, gate_addresses
 from penstock.errors import PenstockError
 from penstock.settings import TABLE, load
+from penstock.testing import Server, server
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from penstock.demo import Snapshot
-    from penstock.testing import Server
 
 REFRESH_S: Final = 1.0
 KILL_SIGNALS: Final = 3
@@ -62,10 +62,6 @@ def demo_command(
     """
     flags = {"mq": mq, "http": http, "res": res, "remits": remits}
     with stop_signals(interrupt_at=KILL_SIGNALS, hangup=True) as stop:
-        # A server takes long to import, and help does not need it.
-        from penstock.demo import gate_addresses  # noqa: PLC0415
-        from penstock.testing import server  # noqa: PLC0415
-
         addresses, taken = gate_addresses(load(flags, os.environ))
         with server(data, **addresses) as host:
             for gate, address in taken.items():
@@ -80,11 +76,7 @@ def demo_command(
     )
 
 
-async def _keep_open(host: "Server", stop: StopSignals, seconds: float | None) -> None:
-    """Run the shop and show its state until a signal or the end of the time."""
-    from penstock.client import aconnect  # noqa: PLC0415
-    from penstock.demo import Shop  # noqa: PLC0415
-
+async def _keep_open(host: Server, stop: StopSignals, seconds: float | None) -> None:
     loop, closed = asyncio.get_running_loop(), asyncio.Event()
     stop.on_signal = lambda: loop.call_soon_threadsafe(closed.set)
     if stop.is_set:
@@ -114,7 +106,7 @@ async def _keep_open(host: "Server", stop: StopSignals, seconds: float | None) -
 
 
 @contextmanager
-def shown_snapshots() -> Iterator[Callable[["Snapshot", float], None]]:
+def shown_snapshots() -> Iterator[Callable[[Snapshot, float], None]]:
     """A function that shows a snapshot: in place on a terminal, otherwise as a line."""
     screen = console()
     if not screen.is_terminal or screen.is_dumb_terminal:
@@ -126,7 +118,7 @@ def shown_snapshots() -> Iterator[Callable[["Snapshot", float], None]]:
         yield lambda snapshot, _age: live.update(snapshot_table(snapshot), refresh=True)
 
 
-def print_snapshot(snapshot: "Snapshot", age: float) -> None:
+def print_snapshot(snapshot: Snapshot, age: float) -> None:
     packed = ", ".join(f"{name} {count}" for name, count in snapshot.shipped.items())
     orders = f"{counted(snapshot.placed, 'order')} placed, {snapshot.paid} paid, {snapshot.declined} declined"
     shipped = f"{sum(snapshot.shipped.values())} shipped ({packed})"
@@ -135,7 +127,7 @@ def print_snapshot(snapshot: "Snapshot", age: float) -> None:
     sys.stdout.flush()
 
 
-def snapshot_table(snapshot: "Snapshot") -> "Table":
+def snapshot_table(snapshot: Snapshot) -> "Table":
     from rich.table import Table  # noqa: PLC0415
 
     declined = f"{counted(snapshot.declined, 'payment')} declined"
@@ -152,10 +144,8 @@ def snapshot_table(snapshot: "Snapshot") -> "Table":
     return made
 
 
-def _introduce(host: "Server", *, is_temporary: bool) -> None:
+def _introduce(host: Server, *, is_temporary: bool) -> None:
     """Print where the shop is, and commands that work as they stand in another terminal."""
-    from penstock.demo import CONTEXT, ITERATOR  # noqa: PLC0415
-
     called = Path(sys.argv[0])
     program = shlex.quote(str(called)) if called.name == "penstock" else f"{shlex.quote(sys.executable)} -m penstock"
     if shutil.which("penstock"):

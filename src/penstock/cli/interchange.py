@@ -42,10 +42,8 @@ if TYPE_CHECKING:
     from penstock.cli.screen import Bar
 
 STATE_ENVIRONMENT: Final = "XDG_STATE_HOME"
-"""The environment variable that names the directory where programs keep their state."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SHOWN_S: Final = 0.1
-"""The shortest time between two updates of the bar."""
 STALLED_S: Final = 10.0
 """How long a replay stands still before the command says that it waits for consumers."""
 COPY_BYTES: Final = 1 << 20
@@ -362,8 +360,6 @@ def _replay_error(error: PenstockError, request: ReplayRequest) -> str:
 
 
 class ReplayProgress:
-    """Shows how many events were replayed, how fast, and the position."""
-
     def __init__(self, bar: "Bar") -> None:
         self._bar = bar
         self._begun: tuple[float, int] | None = None

@@ -1,7 +1,7 @@
 """`penstock lake`: the history as Parquet files that any engine reads."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -35,14 +35,14 @@ from penstock.cli.sql import (
 )
 from penstock.errors import LakeInUse
 from penstock.files import is_replaceable
+from penstock.lake.archiver import Archived, Archiver
+from penstock.lake.compaction import compact
+from penstock.lake.restore import restore_lake
+from penstock.lake.verification import status, verify
 from penstock.settings.table import size as size_of
 from penstock.terminal import print_error
 
-if TYPE_CHECKING:
-    from penstock.lake.archiver import Archived
-
 APP_NAME: Final = "penstock lake"
-"""The name of the Spark application."""
 INTERVAL_S: Final = 10.0
 LOCK_WAIT_S: Final = 60.0
 """How long a compaction waits for the lock that an archive with --follow holds."""
@@ -67,8 +67,6 @@ def archive_command(
     as_json: AsJson = False,
 ) -> None:
     """Bring a lake up to its store's head; a lake that does not exist is created. If this is killed, run it again."""
-    from penstock.lake.archiver import Archiver  # noqa: PLC0415
-
     with interruptible(AGAIN, interrupt_at=2 if follow else 1) as stop, session(APP_NAME, master, conf) as spark:
         archiver = Archiver(spark, url, lake)
         is_blocked = False
@@ -92,7 +90,7 @@ def archive_command(
     print_error("stopped; the last round is complete")
 
 
-def _print_archived(archived: "Archived", as_json: bool, *, many: bool) -> None:
+def _print_archived(archived: Archived, as_json: bool, *, many: bool) -> None:
     if as_json and many:
         print_lines([archived._asdict()])
     else:
@@ -113,8 +111,6 @@ def compact_command(
     as_json: AsJson = False,
 ) -> None:
     """Merge many small files into few large ones. The lake can be read meanwhile."""
-    from penstock.lake.compaction import compact  # noqa: PLC0415
-
     try:
         target = int(size_of(1)(file_size))
     except ValueError as error:
@@ -128,8 +124,6 @@ def compact_command(
 @lake_app.command("verify")
 def verify_command(url: Url, lake: Lake, master: Master = None, conf: Conf = None, as_json: AsJson = False) -> None:
     """Compare a lake with its store: counts and checksums of every range. Exit code 1 if anything differs."""
-    from penstock.lake.verification import verify  # noqa: PLC0415
-
     with interruptible("interrupted"), session(APP_NAME, master, conf) as spark, progress_bar() as bar:
         found = verify(spark, url, lake, bar)
     differences = found.differences
@@ -152,8 +146,6 @@ def status_command(
     as_json: AsJson = False,
 ) -> None:
     """Show the lag, files, bytes, last run and lock of a lake. Needs no Spark."""
-    from penstock.lake.status import status  # noqa: PLC0415
-
     found = status(lake, url)
     if as_json:
         print_document(found._asdict())
@@ -180,8 +172,6 @@ def status_command(
 @lake_app.command("restore")
 def restore_command(lake: Lake, data: NewData = None, store: NewStore = None, as_json: AsJson = False) -> None:
     """Create a store from a lake alone, in an empty place. It is on a new timeline. Needs no Spark."""
-    from penstock.lake.restore import restore_lake  # noqa: PLC0415
-
     restored = restore_lake(lake, new_store_url(data, store), progress_bar)
     erased = f" ({restored.erased:,} more are erased)" if restored.erased else ""
     events = f"{counted(restored.events, 'event')}{erased} from {counted(restored.files, 'file')}"

@@ -22,7 +22,6 @@ UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGO: Final = re.compile(r"(\d{1,9})([smhd])")
 TIMES: Final = "a time like 2026-11-15T06:00:00Z (UTC unless it has an offset), or how long ago: 30s, 10m, 2h, 7d"
 URL_ENVIRONMENT: Final = "PENSTOCK_URL"
-"""The environment variable that names the server, as `--url` does."""
 COUNT_MAX: Final = sys.maxsize
 
 

@@ -102,7 +102,6 @@ def progress_bar(what: str = "events", *, hidden: bool = False, rated: bool = Tr
 
 
 def has_colours() -> bool:
-    """Whether standard output is a terminal with colours, and `NO_COLOR` is not set."""
     found = console()
     return found.is_terminal and not found.no_color and not found.is_dumb_terminal
 
@@ -148,7 +147,6 @@ def remark(line: str) -> None:
 
 
 def agreed(question: str) -> bool:
-    """Ask a yes-or-no question on standard error; whether the answer is yes."""
     sys.stderr.write(f"{escape(question)} [y/N]: ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

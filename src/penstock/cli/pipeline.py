@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -23,18 +23,20 @@ from penstock.cli.options import (
 )
 from penstock.cli.output import counted, fail, print_document, print_line, print_table, refuse, remark
 from penstock.cli.signals import interruptible
+from penstock.history.source import open_history
+from penstock.pipelines.integrity import JUDGED, added_types, check_changes, refreshed_with, with_judged
+from penstock.pipelines.projects import Project, read_project
+from penstock.pipelines.runs import RoundOutcome, Runner, open_runner
+from penstock.pipelines.scaffold import make_example, make_project
+from penstock.pipelines.status import RowCounts, status
 from penstock.settings.sources import without_password
+from penstock.spark.sessions import MASTER
+from penstock.store.urls import absolute_url
 from penstock.terminal import print_error
-
-if TYPE_CHECKING:
-    from penstock.pipelines.projects import Project
-    from penstock.pipelines.runs import Outcome, Runner
-    from penstock.pipelines.status import RowCounts
 
 INTERVAL_S: Final = 10.0
 RESTART: Final = "interrupted: run again without --full-refresh to continue, or with it to rebuild those tables"
 PRINTED_STATES: Final = ("RUNNING", "COMPLETED", "FAILED")
-"""States of a flow that are printed during a round."""
 
 pipeline_app = typer.Typer(no_args_is_help=True)
 
@@ -52,9 +54,6 @@ def init_command(
     example: Annotated[str | None, option("--example", "a worked example instead: shop", "NAME")] = None,
 ) -> None:
     """Write a project: bronze events, a table for each type, a quarantine, and sums. Needs no Spark."""
-    from penstock.pipelines.scaffold import make_example, make_project  # noqa: PLC0415
-    from penstock.store.urls import absolute_url  # noqa: PLC0415
-
     # A project can be run from any directory.
     source = absolute_url(url)
     if example is not None:
@@ -87,8 +86,6 @@ def run_command(
     """Run a project once, over the whole history. If this is killed, run it again: no row is written twice."""
     if interval is not None and not follow:
         refuse("--interval is the time between rounds of --follow: use both or none")
-    from penstock.pipelines.status import RowCounts  # noqa: PLC0415
-
     wanted = full_refresh or []
     project = _ready(folder, wanted)
     if not follow:
@@ -105,17 +102,8 @@ def run_command(
     print_error("stopped; the last round is complete")
 
 
-def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
+def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> Project:
     """Read a project; mistakes that can be found before Spark starts end the command."""
-    from penstock.pipelines.integrity import (  # noqa: PLC0415
-        JUDGED,
-        added_types,
-        check_changes,
-        refreshed_with,
-        with_judged,
-    )
-    from penstock.pipelines.projects import read_project  # noqa: PLC0415
-
     project = read_project(folder)
     refreshed = with_judged(project, refreshed_with(project, full_refresh))
     check_changes(project, refreshed)
@@ -124,26 +112,19 @@ def _ready(folder: Path, full_refresh: Sequence[str] = ()) -> "Project":
     return project
 
 
-def _running(
-    project: "Project", master: str | None, conf: list[str] | None, what: str
-) -> AbstractContextManager["Runner"]:
-    from penstock.pipelines.runs import open_runner  # noqa: PLC0415
-    from penstock.spark.sessions import MASTER  # noqa: PLC0415
-
+def _running(project: Project, master: str | None, conf: list[str] | None, what: str) -> AbstractContextManager[Runner]:
     hide_py4j_log()
     if sys.stderr.isatty():
         remark("starting Spark")
     return open_runner(project, MASTER, options_of(conf, master), what)
 
 
-def _head(project: "Project") -> int:
-    from penstock.history.source import open_history  # noqa: PLC0415
-
+def _head(project: Project) -> int:
     with closing(open_history(project.declared.source["url"])) as history:
         return history.now().head
 
 
-def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -> None:
+def _round(counts: RowCounts, runner: Runner, full_refresh: Sequence[str]) -> None:
     before = counts.all()
     outcome = runner.round(full_refresh, on_state=_say)
     for table in outcome.refreshed:
@@ -160,12 +141,11 @@ def _round(counts: "RowCounts", runner: "Runner", full_refresh: Sequence[str]) -
 
 
 def _say(flow: str, state: str) -> None:
-    """Print the state of a flow on a terminal: a round can take long."""
     if sys.stderr.isatty() and state in PRINTED_STATES:
         remark(f"{flow}: {state.lower()}")
 
 
-def _conclude(outcome: "Outcome") -> None:
+def _conclude(outcome: RoundOutcome) -> None:
     if outcome.failures:
         for failure in outcome.failures[:-1]:
             print_error(str(without_password(str(failure))))
@@ -185,9 +165,6 @@ def dry_run_command(folder: Folder, master: Master = None, conf: Conf = None) ->
 @pipeline_app.command("status")
 def status_command(folder: Folder, as_json: AsJson = False) -> None:
     """Show each flow's rows, position, lag, last run and error. Needs no Spark, and can be used during a run."""
-    from penstock.pipelines.projects import read_project  # noqa: PLC0415
-    from penstock.pipelines.status import status  # noqa: PLC0415
-
     found = status(read_project(folder))
     if as_json:
         print_document({**found._asdict(), "flows": [flow._asdict() for flow in found.flows]})

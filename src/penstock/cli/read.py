@@ -39,7 +39,6 @@ BODY_LETTERS_MAX: Final = 10_000
 """How much of a body a line for people shows; JSON has all of it."""
 TAIL_EVENTS: Final = 10
 RETRY_S: Final = 0.5
-"""The pause between two attempts to reach a server that is gone."""
 WINDOW: Final = 1000
 """Positions before the end that `tail` searches first; each further step back is four times as wide."""
 OUTAGES: Final = (CannotConnect, ConnectionLost, DeadlinePassed)
@@ -47,7 +46,6 @@ ONE_STREAM: Final = "--filter selects streams by name, but STREAM names one alre
 
 
 def print_events(events: Iterable[Event], *, as_json: bool, flush: bool = False) -> int:
-    """Print events as they arrive; returns how many."""
     # It takes a moment to import, and help does not need it.
     from penstock.event_json import event_document  # noqa: PLC0415
 
@@ -73,7 +71,6 @@ def print_events(events: Iterable[Event], *, as_json: bool, flush: bool = False)
 
 
 def body_text(body: bytes) -> str:
-    """A body for people: the beginning of a text, or the number of bytes."""
     size = f"«{len(body):,} bytes»"
     try:
         text = body.decode()
@@ -166,8 +163,6 @@ def tail_command(
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a history, of a context or of a stream."""
-
     context: str | None
     stream: str | None
     filter: str

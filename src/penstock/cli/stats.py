@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
-from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from penstock.cli.connection import LOCAL, connected, named_address, opened, store_errors
 from penstock.cli.options import AsJson, Config, Data, Filter, Limit, StoreData, StoreUrl, Url, argument
 from penstock.cli.output import print_document, print_fields, print_lines, print_rows, print_table, size
-from penstock.model import ContextInfo, QueueInfo, StoreStats
+from penstock.model import ContextInfo, QueueInfo
 
 PAGE_ROWS: Final = 1000
 TABLE_ROWS_MAX: Final = 50
@@ -46,14 +45,6 @@ def streams_command(
             print_table(("stream", "#events"), rows, empty=f"no streams{which} in context {context}")
 
 
-class Contents(NamedTuple):
-    """The contents of a store; contexts and queues may be the first ones only."""
-
-    stats: StoreStats
-    contexts: Sequence[ContextInfo]
-    queues: Sequence[QueueInfo]
-
-
 def stats_command(
     url: Url = None, data: StoreData = None, store: StoreUrl = None, config: Config = None, as_json: AsJson = False
 ) -> None:
@@ -62,12 +53,19 @@ def stats_command(
     The command asks a running server, unless --data or --store (or a setting of that name) names the store itself. A
     server may have the store open.
     """
-    found = _contents(url, data, store, config, None if as_json else TABLE_ROWS_MAX)
+    address = named_address(url, data, store, config)
+    if address is None or not address.startswith(LOCAL):
+        with connected(address) as client:
+            stats, contexts, queues = client.stats(), client.contexts(), client.queues()
+    else:
+        rows_max = None if as_json else TABLE_ROWS_MAX
+        with store_errors(), opened(address) as reader:
+            stats = reader.stats()
+            contexts = list(islice(all_pages(reader.contexts, "", lambda info: info.name), rows_max))
+            queues = list(islice(all_pages(reader.queues, 0, lambda info: info.id), rows_max))
     if as_json:
-        contexts, queues = list(map(asdict, found.contexts)), list(map(asdict, found.queues))
-        print_document({"store": asdict(found.stats), "contexts": contexts, "queues": queues})
+        print_document({"store": asdict(stats), "contexts": [*map(asdict, contexts)], "queues": [*map(asdict, queues)]})
         return
-    stats = found.stats
     print_fields(
         {
             "store": f"{stats.store_id}, timeline {stats.timeline}, schema {stats.schema}",
@@ -79,24 +77,12 @@ def stats_command(
             "size": f"{size(stats.file_bytes)} on disk for {size(stats.body_bytes)} of events",
         }
     )
-    if first_contexts := found.contexts[:TABLE_ROWS_MAX]:
+    if first_contexts := contexts[:TABLE_ROWS_MAX]:
         caption = _caption(first_contexts, stats.contexts)
         print_table(CONTEXT_COLUMNS, _context_rows(first_contexts), empty="", caption=caption)
-    if first_queues := found.queues[:TABLE_ROWS_MAX]:
+    if first_queues := queues[:TABLE_ROWS_MAX]:
         rows = (queue_row(info)[: len(QUEUE_COLUMNS)] for info in first_queues)
         print_table(QUEUE_COLUMNS, rows, empty="", caption=_caption(first_queues, stats.queues))
-
-
-def _contents(url: str | None, data: str | None, store: str | None, config: Path | None, rows: int | None) -> Contents:
-    address = named_address(url, data, store, config)
-    if address is None or not address.startswith(LOCAL):
-        with connected(address) as client:
-            return Contents(client.stats(), client.contexts(), client.queues())
-    with store_errors(), opened(address) as reader:
-        if rows is not None:
-            return Contents(reader.stats(), reader.contexts("", rows), reader.queues(0, rows))
-        contexts = list(all_pages(reader.contexts, "", lambda info: info.name))
-        return Contents(reader.stats(), contexts, list(all_pages(reader.queues, 0, lambda info: info.id)))
 
 
 def all_pages(read: Callable[[Any, int], list[Info]], after: Any, key: Callable[[Info], Any]) -> Iterator[Info]:

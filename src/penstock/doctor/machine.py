@@ -21,7 +21,6 @@ from penstock.doctor.checks import Finding, ok, problem, warning
 from penstock.settings import Settings, format_value
 from penstock.spark.java import GET_JAVA, JAVA_MIN, found_java, output_of
 
-PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 51, 3)
 """The first SQLite without the WAL reset race between processes."""
 DRIVER: Final = "psycopg"
@@ -50,17 +49,13 @@ _ABOUT: Final = (
 
 def installation(*, needs_postgres: bool) -> Iterator[Finding]:
     found = f"Penstock {__version__} on Python {platform.python_version()}, {sys.executable}"
-    if sys.version_info >= PYTHON_MIN:
-        yield ok("python", found)
-    else:
-        yield problem("python", found, "use Python {}.{} or newer".format(*PYTHON_MIN))
+    yield ok("python", found)
     yield libraries()
     yield sqlite()
     yield driver(is_needed=needs_postgres)
 
 
 def libraries() -> Finding:
-    """The libraries that the installed package requires, without extras."""
     found: list[str] = []
     bad: list[str] = []
     for text in metadata.requires("penstock") or ():
@@ -83,7 +78,6 @@ def version_of(name: str) -> str | None:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version for comparisons: its leading numbers."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
 
@@ -115,7 +109,6 @@ def driver(*, is_needed: bool) -> Finding:
 
 
 def spark(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """PySpark, Java, and the Python of Spark's workers. Without PySpark, none of them is needed."""
     version = version_of("pyspark")
     yield pyspark(version)
     yield java(environ, is_needed=version is not None)
@@ -309,7 +302,6 @@ def synced_writes(place: Path) -> list[float]:
 
 
 def speed(durations: list[float]) -> Finding:
-    """Judge synced writes by their median and 99th percentile; they are sorted."""
     median, p99 = (durations[max(0, ceil(share * len(durations)) - 1)] for share in (0.5, 0.99))
     seen = f"a synced write takes {milliseconds(median)}, p99 {milliseconds(p99)}"
     if median < FAST_S:

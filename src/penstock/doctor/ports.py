@@ -16,7 +16,6 @@ from penstock.settings import TABLE, Settings, host_and_port
 
 GATES: Final = ("http", "res", "mq", "remits")
 ANSWER_S_MAX: Final = 2.0
-"""How long a program may take to answer."""
 HTTP_BYTES_MAX: Final = 64 * 1024
 ZMQ: Final = "tcp://"
 EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where a server listens, not where we do
@@ -30,7 +29,6 @@ DATA: Final = 2
 
 
 def ports(settings: Settings) -> Iterator[Finding]:
-    """Every address that a server with these settings would listen on."""
     for gate in GATES:
         address = getattr(settings, gate)
         if address is not None and not address.startswith("ipc://"):

@@ -22,14 +22,17 @@ from penstock.store.sqlite.directory import FILE_NAME, LOCK_NAME, RESTORING, exp
 
 ANSWER_S_MAX: Final = 5.0
 CHECKED_EVENTS: Final = 10_000
-"""How many events at each end of the history are checked."""
 CHECK_LIMITS: Final = ReadLimits(events_max=CHECKED_EVENTS, bytes_max=16 << 20, scan_ms_max=500)
 WAL_TIMES: Final = 4
 """A write-ahead log this many times as long as one that starts a checkpoint is a warning."""
 SKEW_S_MAX: Final = 5.0
-"""How far two clocks may differ without a warning."""
 RESTORE: Final = "if it is damaged, restore a backup into another directory: penstock restore; see docs/operations.md"
 DURABLE: Final = "set it to on in the database's configuration and reload that; see docs/postgresql.md, what it refuses"
+ADVICE: Final[dict[type[Exception], str]] = {
+    StoreTooNew: "use the Penstock version that served it last, or a newer one",
+    StoreUnfinished: "run the interrupted restore or copy again: it continues where it was",
+    NotAStore: "name the place of a store instead, or an empty one",
+}
 DATABASE: Final = "check the database, its address and its permissions: docs/postgresql.md"
 
 
@@ -50,7 +53,6 @@ def server(url: str) -> Iterator[Finding]:
 
 
 def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
-    """Check the store in a directory; a server may have it open."""
     if directory.exists() and not directory.is_dir():
         # The check of the disk reports that.
         return
@@ -59,8 +61,7 @@ def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
         return
     if not (directory / FILE_NAME).exists():
         if (directory / RESTORING).exists():
-            error = StoreUnfinished(str(directory))
-            yield problem("store", str(error), _advice(error) or RESTORE)
+            yield problem("store", str(StoreUnfinished(str(directory))), ADVICE[StoreUnfinished])
         else:
             yield ok("store", f"there is none in {directory} yet", f"penstock serve --data {directory} creates one")
         return
@@ -75,7 +76,6 @@ def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
 
 
 def postgres_store(url: str) -> Iterator[Finding]:
-    """Check a store on PostgreSQL; servers may use it."""
     try:
         place = shown_place(url)
     except InvalidRequest as error:
@@ -120,18 +120,9 @@ def _reason(error: PenstockError | OSError) -> str:
 
 
 def _advice(error: PenstockError | OSError) -> str | None:
-    """Advice about a store that cannot be opened, if its error is specific."""
-    match error:
-        case StoreTooNew():
-            return "use the Penstock version that served it last, or a newer one"
-        case StoreUnfinished():
-            return "run the interrupted restore or copy again: it continues where it was"
-        case NotAStore():
-            return "name the place of a store instead, or an empty one"
-        case StorageFailure() if "older schema" in error.reason:
-            return "make a backup with the Penstock version that served it last, then start a server on it once"
-        case _:
-            return None
+    if isinstance(error, StorageFailure) and "older schema" in error.reason:
+        return "make a backup with the Penstock version that served it last, then start a server on it once"
+    return ADVICE.get(type(error))
 
 
 def _identity(stats: StoreStats) -> Finding:
@@ -164,7 +155,6 @@ def access(directory: Path, settings: Settings) -> Finding:
 
 
 def wal(directory: Path, settings: Settings) -> Finding:
-    """The length of the write-ahead log, which checkpoints keep short."""
     path = directory / f"{FILE_NAME}-wal"
     length = path.stat().st_size if path.exists() else 0
     seen = f"{length / MB:,.1f} MB"
@@ -201,7 +191,6 @@ def _check_records(store: Store, start: int, head: int) -> Record | None:
 
 
 def times(now: int, last: Record | None) -> Finding:
-    """Compare the store's clock with ours, and with the time of the last event."""
     skew = (now - now_ticks()) / TICKS_PER_SECOND
     if abs(skew) > SKEW_S_MAX:
         return warning("times", f"the store's clock is {skew:+.1f} s from this machine's", "let NTP keep both clocks")

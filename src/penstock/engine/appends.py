@@ -51,7 +51,6 @@ from penstock.store.contract import (
     Operation,
     Outcome,
     RequireLog,
-    Result,
     Transaction,
 )
 from penstock.wire.remits.cbor import first_invalid, plainly_valid
@@ -67,9 +66,6 @@ CHECKED_BYTES_MAX: Final = 256 * 1024
 DONE: Final = Done()
 
 OnReply = Callable[[Reply | PenstockError], None]
-
-
-# --- messages of logs -----------------------------------------------------------------------------------------
 
 
 class _Turn(NamedTuple):
@@ -96,10 +92,7 @@ class Checks:
         return [turn.checked for line in self._lines.values() for turn in line]
 
     def enter(self, name: str, messages: Sequence[bytes], write: Callable[[], None], answer: OnReply) -> None:
-        """Write messages to a log if they are CBOR, after those that came before: now, or when they are checked.
-
-        `answer` gets what `write` or the check raises later.
-        """
+        """Write messages that are CBOR after earlier ones, now or once checked; `answer` gets what is raised later."""
         plain = is_plain(messages)
         if plain and name not in self._lines:
             return write()
@@ -120,10 +113,7 @@ class Checks:
         return None
 
     async def check(self, commits: Sequence[Commit]) -> None:
-        """Raise NotCbor, or LogNotFound, if some of a transaction's commits cannot go into their logs.
-
-        They have no place in any line: nothing says when a transaction is written.
-        """
+        """Raise NotCbor or LogNotFound if a transaction's commits cannot go into their logs. It waits in no line."""
         parcels = [(commit.stream, bodies_of(commit.columns)) for commit in commits if commit.context == LOG_CONTEXT]
         if not is_plain([message for _, messages in parcels for message in messages]):
             for name, messages in parcels:
@@ -162,9 +152,6 @@ def bodies_of(columns: Columns) -> list[bytes]:
         if (kind := columns.types[code].decode()) != MESSAGE_TYPE:
             raise NotCbor(index, f"its type is '{kind}', and a log has events of type '{MESSAGE_TYPE}' only")
     return columns.split_bodies()
-
-
-# --- appends and transactions ---------------------------------------------------------------------------------
 
 
 class AppendRequests:
@@ -261,9 +248,6 @@ def _operations(commit: Commit) -> tuple[Operation, ...]:
     return (commit,) if commit.context != LOG_CONTEXT else (RequireLog(commit.stream), commit)
 
 
-# --- logs -----------------------------------------------------------------------------------------------------
-
-
 class LogRequests:
     def __init__(self, context: EngineContext, checks: Checks, iterators: IteratorRequests, eraser: Eraser) -> None:
         self._context = context
@@ -295,16 +279,16 @@ class LogRequests:
 
     async def create(self, request: CreateLog) -> Done:
         check_names(log=request.log)
-        await self._context.write(Transaction((AddLog(request.log),)))
+        await self._context.apply(AddLog(request.log))
         return DONE
 
     async def drop(self, request: DropLog) -> Done:
         """Delete a log and its iterators, if it exists."""
 
-        def gone(results: list[Result]) -> None:
-            if results == [True]:
+        def gone(is_gone: bool) -> None:
+            if is_gone:
                 self._iterators.remove_over(Over.LOG, request.log)
                 self._eraser.wake()
 
-        await self._context.write(Transaction((DeleteLog(request.log, request.created),)), written=gone)
+        await self._context.apply(DeleteLog(request.log, request.created), written=gone)
         return DONE

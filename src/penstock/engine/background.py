@@ -13,7 +13,7 @@ from typing import Final
 from penstock.engine.context import EngineContext
 from penstock.engine.workers import WorkerPool
 from penstock.errors import PenstockError
-from penstock.store.contract import Erase, GiveBack, Seal, Transaction
+from penstock.store.contract import Erase, GiveBack, Seal
 from penstock.store.seals import BLOCK_BITS, next_seal
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,8 @@ SEAL_RETRY_S_MAX: Final = 60.0
 class BackgroundTask(ABC):
     """Works whenever it is woken."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
         self._event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -49,7 +50,6 @@ class BackgroundTask(ABC):
             self._task.cancel()
 
     def wake(self) -> None:
-        """Tell the task that there is work."""
         self._event.set()
 
     async def _work(self) -> None:
@@ -63,29 +63,18 @@ class BackgroundTask(ABC):
 
 
 class SpaceKeeper(BackgroundTask):
-    """Gives free space back to the file system: after erasures, and from time to time.
-
-    The store decides what is worth giving back; the next appends use most of the free space again.
-    """
-
-    def __init__(self, context: EngineContext) -> None:
-        super().__init__()
-        self._context = context
+    """Gives free space back to the file system, after erasures and periodically, where the store finds it useful."""
 
     async def _turn(self) -> None:
-        try:
-            await self._give_back()
-        except PenstockError as error:
-            log.warning("free space was not given back; the server tries again later: %s", error)
-
-    async def _give_back(self) -> None:
         before: int | None = None
         while True:
-            (left,) = await self._context.write(Transaction((GiveBack(STEP_BYTES_MAX),)))
-            assert isinstance(left, int)
+            try:
+                left: int = await self._context.apply(GiveBack(STEP_BYTES_MAX))
+            except PenstockError as error:
+                return log.warning("free space was not given back; the server tries again later: %s", error)
             # Appends may use the space meanwhile, or readers keep the file from shrinking: then stop.
             if not left or (before is not None and left >= before):
-                return
+                return None
             before = left
             await asyncio.sleep(GIVE_BACK_PAUSE_S)
 
@@ -94,35 +83,28 @@ class Eraser(BackgroundTask):
     """Removes the bytes of deleted and erased events from the store's files. They are unreadable already."""
 
     def __init__(self, context: EngineContext, space: SpaceKeeper) -> None:
-        super().__init__()
-        self._context = context
+        super().__init__(context)
         self._space = space
 
     def start(self, open_erasures: int) -> None:
-        """Begin, with what is left from before."""
         if open_erasures:
             self.wake()
         self.begin()
 
     async def _turn(self) -> None:
-        pause = await self._step()
-        if pause:
-            self.wake()
-            await asyncio.sleep(pause)
-
-    async def _step(self) -> float:
-        """Erase some records; the seconds until the next step, 0 if nothing is left."""
-        if not await self._context.others.may("erase"):
-            return ELSEWHERE_S
-        try:
-            (still_open,) = await self._context.write(Transaction((Erase(ERASE_RECORDS_MAX),)))
-        except PenstockError as error:
-            log.warning("deleted events are not erased yet; trying again: %s", error)
-            return ERASE_RETRY_S
-        if still_open:
-            return ERASE_PAUSE_S
-        self._space.wake()
-        return 0
+        pause_s = ELSEWHERE_S
+        if await self._context.others.may("erase"):
+            try:
+                still_open = await self._context.apply(Erase(ERASE_RECORDS_MAX))
+            except PenstockError as error:
+                log.warning("deleted events are not erased yet; trying again: %s", error)
+                pause_s = ERASE_RETRY_S
+            else:
+                if not still_open:
+                    return self._space.wake()
+                pause_s = ERASE_PAUSE_S
+        self.wake()
+        return await asyncio.sleep(pause_s)
 
 
 class Sealer(BackgroundTask):
@@ -133,8 +115,7 @@ class Sealer(BackgroundTask):
     """
 
     def __init__(self, context: EngineContext, pool: WorkerPool) -> None:
-        super().__init__()
-        self._context = context
+        super().__init__(context)
         self._wakeups = context.wakeups
         self._pool = pool
         self._loop = asyncio.get_running_loop()
@@ -193,7 +174,7 @@ class Sealer(BackgroundTask):
         # The writer compares with NumPy: load it here, so that appends do not wait for that.
         await asyncio.to_thread(import_module, "penstock.store.concat")
         began = self._loop.time()
-        (done,) = await self._context.write(Transaction((seal,)), len(seal.data or b""))
+        done = await self._context.apply(seal, len(seal.data or b""))
         ended = self._loop.time()
         self._rest_until = ended + max(ended - began, SEAL_REST_S_MIN)
         if not done:
@@ -212,10 +193,8 @@ class Sealer(BackgroundTask):
 
 
 def block_start(position: int) -> int:
-    """The first position of the block of a position."""
     return position >> BLOCK_BITS << BLOCK_BITS
 
 
 def block_end(position: int) -> int:
-    """The last position of the block of a position."""
     return (((position >> BLOCK_BITS) + 1) << BLOCK_BITS) - 1

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from penstock.engine import jobs
 from penstock.engine.coordination import OwnStore
@@ -18,6 +19,7 @@ from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest, PenstockError, ReaderBusy, ReaderTimeout
 from penstock.model import EventFilter, ProducerMark, Reply, Request, check_context, check_job, check_name, check_stream
 from penstock.settings import Settings
+from penstock.store import Store
 from penstock.store.contract import Operation, Outcome, ReadLimits, Result, Search, Transaction
 
 SCANNED_POSITIONS_MAX: Final = 4096
@@ -28,7 +30,7 @@ CROWDED_S_MAX: Final = 0.05
 
 R = TypeVar("R")
 Handler = Callable[[Any, Any], Awaitable[Reply]]
-"""Carries out one kind of request, given the request and a presenter if there is one."""
+"""Carries out one kind of request, given the request and an encoder if there is one."""
 Handlers = dict[type[Request], Handler]
 
 
@@ -61,10 +63,7 @@ class EngineContext:
     async def write(
         self, transaction: Transaction, size: int = 0, written: Callable[[list[Result]], None] | None = None
     ) -> list[Result]:
-        """Write a transaction; its results once it is on disk.
-
-        `written` gets the results first, even if the caller has given up by then.
-        """
+        """Write a transaction; its results once on disk. `written` gets them first, even if the caller gave up."""
         answer: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
 
         def finish(outcome: Outcome) -> None:
@@ -74,6 +73,12 @@ class EngineContext:
 
         self.writer.submit(transaction, size, finish)
         return await answer
+
+    async def apply(self, operation: Operation, size: int = 0, written: Callable[[Any], None] | None = None) -> Any:
+        """Write one operation; its result. See `write`."""
+        first = None if written is None else lambda results: written(results[0])
+        (result,) = await self.write(Transaction((operation,)), size, first)
+        return result
 
     async def refuse(self, refusal: PenstockError, mark: ProducerMark | None, *operations: Operation) -> list[Result]:
         """Raise a refusal, unless the store has the mark of these operations: then return their first results.
@@ -114,7 +119,8 @@ class EngineContext:
         """The first event at or after a time, or where the history ends."""
         start = 1
         while True:
-            search: Search = await self.pool.run(jobs.find_position, wanted, ticks, start, self.limits)
+            asked = (wanted, ticks, self.limits, start)
+            search: Search = await self.pool.run(jobs.ask_store, Store.find_position, *asked)
             if search.position is not None or search.end:
                 return search
             start = search.next
@@ -149,34 +155,18 @@ class KeyedLocks:
 
     def __init__(self, wait_ms_max: int) -> None:
         self._wait_ms_max = wait_ms_max
-        self._locks: dict[Hashable, tuple[asyncio.Lock, int]] = {}
+        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def turn(self, *keys: Hashable) -> AsyncIterator[None]:
         """Hold the locks of these keys. Raises ReaderTimeout when one is not free in time."""
+        # Always in one order, so that two requests for the same two keys cannot deadlock.
+        locks = [self._locks.setdefault(key, asyncio.Lock()) for key in sorted(set(keys), key=repr)]
         async with AsyncExitStack() as held:
-            # Always in one order, so that two requests for the same two keys cannot deadlock.
-            for key in sorted(set(keys), key=repr):
-                await held.enter_async_context(self._one(key))
+            for lock in locks:
+                try:
+                    async with asyncio.timeout(self._wait_ms_max / 1000):
+                        await held.enter_async_context(lock)
+                except TimeoutError:
+                    raise ReaderTimeout(self._wait_ms_max) from None
             yield
-
-    @asynccontextmanager
-    async def _one(self, key: Hashable) -> AsyncIterator[None]:
-        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
-        self._locks[key] = (lock, users + 1)
-        try:
-            try:
-                async with asyncio.timeout(self._wait_ms_max / 1000):
-                    await lock.acquire()
-            except TimeoutError:
-                raise ReaderTimeout(self._wait_ms_max) from None
-            try:
-                yield
-            finally:
-                lock.release()
-        finally:
-            users = self._locks[key][1] - 1
-            if users:
-                self._locks[key] = (lock, users)
-            else:
-                del self._locks[key]

@@ -3,7 +3,7 @@
 The store itself prevents that anything happens twice; leases only save work. A lease expires, so that another server
 takes over when its holder dies. An embedded store has one server, and all of this costs nothing.
 
-A separate thread owns the store's `Listener`. When notices do not arrive, appends go on. When they arrive again, the
+A separate thread owns the store's listener. When notices do not arrive, appends go on. When they arrive again, the
 engine wakes everything that a missed notice would have woken.
 """
 
@@ -12,15 +12,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.engine.wakeups import resolve
 from penstock.errors import Closed, PenstockError, StorageFailure, StoreError
 from penstock.store import Store
-from penstock.store.contract import EVERYTHING, Listener, Notice
+from penstock.store.contract import EVERYTHING, Notice
+
+if TYPE_CHECKING:
+    from penstock.store.postgres import PostgresListener
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ END_S_MAX: Final = 2.0
 
 Heard = Callable[[Notice], None]
 """Called on the loop's thread with the changes of other servers."""
+_Request = tuple[Callable[["PostgresListener"], bool], "Future[bool]"]
+"""A question for the thread, and its answer."""
 
 
 class OwnStore:
@@ -72,19 +76,12 @@ class _Lease(NamedTuple):
     until: float
 
 
-class _Request(NamedTuple):
-    """A question for the thread; without `answer`, no caller waits for it."""
-
-    ask: Callable[[Listener], bool]
-    answer: "asyncio.Future[bool] | None"
-
-
 class SharedStore(OwnStore):
     """A store that other servers may write."""
 
     is_shared = True
 
-    def __init__(self, store: Store, listener: Listener | None) -> None:
+    def __init__(self, store: Store, listener: "PostgresListener | None") -> None:
         self._store = store
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -131,14 +128,14 @@ class SharedStore(OwnStore):
     def give_up(self, name: str) -> None:
         lease = self._leases.pop(name, None)
         if lease is not None and lease.is_mine:
-            self._requests.put(_Request(lambda listener: bool(listener.end_lease(name)), None))
+            self._requests.put((lambda listener: bool(listener.end_lease(name)), Future()))
 
-    async def _ask(self, ask: Callable[[Listener], bool]) -> bool:
+    async def _ask(self, ask: Callable[["PostgresListener"], bool]) -> bool:
         if self._closing:
             raise Closed
-        answer: asyncio.Future[bool] = self._loop.create_future()
-        self._requests.put(_Request(ask, answer))
-        return await answer
+        answer: Future[bool] = Future()
+        self._requests.put((ask, answer))
+        return await asyncio.wrap_future(answer)
 
     # -- on the thread
 
@@ -161,7 +158,14 @@ class SharedStore(OwnStore):
         if self._listener is None:
             self._listener = self._store.listener()
         assert self._listener is not None
-        self._answer_all(self._listener)
+        while not self._requests.empty():
+            ask, answer = self._requests.get_nowait()
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(ask(self._listener))
+                except StoreError as error:
+                    answer.set_exception(error)
+                    raise
         if time.monotonic() >= self._probe_at:
             # Asking something finds out a connection that is silent because it is dead.
             self._listener.end_lease(PROBE)
@@ -172,18 +176,9 @@ class SharedStore(OwnStore):
             notices = [EVERYTHING]
         notices += self._listener.wait(LISTEN_S)
         if others := [notice for notice in notices if not notice.is_own]:
-            self._on_loop(partial(self._tell, together(others)))
-
-    def _answer_all(self, listener: Listener) -> None:
-        while not self._requests.empty():
-            request = self._requests.get_nowait()
-            try:
-                said = request.ask(listener)
-            except StoreError as error:
-                self._refuse(request, error)
-                raise
-            if request.answer is not None:
-                self._on_loop(partial(resolve, request.answer, said))
+            # A loop that was closed while this thread was still waiting for a database needs nothing any more.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._tell, together(others))
 
     def _failed(self, error: StoreError) -> None:
         """The log has the first failure only."""
@@ -197,16 +192,9 @@ class SharedStore(OwnStore):
     def _refuse_all(self, error: PenstockError) -> None:
         with suppress(Empty):
             while True:
-                self._refuse(self._requests.get_nowait(), error)
-
-    def _refuse(self, request: _Request, error: PenstockError) -> None:
-        if request.answer is not None:
-            self._on_loop(partial(resolve, request.answer, error))
-
-    def _on_loop(self, call: Callable[[], None]) -> None:
-        # A loop that was closed while this thread was still waiting for a database needs nothing any more.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(call)
+                _, answer = self._requests.get_nowait()
+                if answer.set_running_or_notify_cancel():
+                    answer.set_exception(error)
 
     # -- on the loop again
 

@@ -20,8 +20,6 @@ MARGIN_PART: Final = 8
 
 
 class Space(StrEnum):
-    """How much room there is."""
-
     ENOUGH = "enough"
     LOW = "low"
     NONE = "none"

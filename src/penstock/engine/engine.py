@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock import model
@@ -47,7 +46,7 @@ from penstock.model.requests import Repeat
 from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
-from penstock.store.contract import ExpireProducers, ExpireStages, Notice, ReadLimits, Transaction
+from penstock.store.contract import ExpireProducers, ExpireStages, Notice, ReadLimits
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ HOUSEKEEPING_MS: Final = 500_000
 
 Abandon = Callable[[], bool]
 """Abandons a request; True if it did, and there will be no answer. Writes cannot be abandoned."""
-AnyPresenter = Callable[[list[Any]], Any]
+AnyEncoder = Callable[[list[Any]], Any]
 """A codec's function (of a module, so it can be pickled) that turns events or items into what its wire sends."""
 
 
@@ -91,9 +90,7 @@ class Engine:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -184,10 +181,6 @@ class Engine:
         await asyncio.to_thread(self._store.close)
 
     @property
-    def is_healthy(self) -> bool:
-        return self.trouble is None
-
-    @property
     def trouble(self) -> str | None:
         """Why appends cannot succeed now, as a sentence for operators; None if they can."""
         if self._closing:
@@ -197,7 +190,7 @@ class Engine:
         refusal = self._disk.refusal()
         return None if refusal is None else f"appends are refused: {refusal.reason}"
 
-    async def execute(self, principal: Principal, request: Request, present: AnyPresenter | None = None) -> Reply:
+    async def execute(self, principal: Principal, request: Request, present: AnyEncoder | None = None) -> Reply:
         """Carry out a request; its reply, or an exception. See `submit`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         abandon = self.submit(principal, request, partial(resolve, answer), present)
@@ -208,7 +201,7 @@ class Engine:
             raise
 
     def submit(
-        self, principal: Principal, request: Request, answer: OnReply, present: AnyPresenter | None = None
+        self, principal: Principal, request: Request, answer: OnReply, present: AnyEncoder | None = None
     ) -> Abandon:
         """Carry out a request; `answer` is called exactly once, perhaps before this returns.
 
@@ -264,7 +257,7 @@ class Engine:
         producers = now - self.settings.producer_idle_ms_max * TICKS_PER_MS
         stages = now - self.settings.stage_idle_ms_max * TICKS_PER_MS
         for expire in (ExpireProducers(producers, EXPIRED_PRODUCERS_MAX), ExpireStages(stages, EXPIRED_STAGES_MAX)):
-            while await self._context.write(Transaction((expire,))) == [expire.limit]:
+            while await self._context.apply(expire) == expire.limit:
                 pass
 
     def _begin(self, work: Awaitable[Reply], answer: OnReply) -> Abandon:
@@ -307,7 +300,7 @@ class Engine:
             model.ListQueues: self._listing(jobs.list_queues),
             model.ListDeadLetters: self._listing(jobs.list_dead_letters),
             model.ListErasures: self._listing(jobs.list_erasures),
-            model.GetStats: plain(lambda _request: run(jobs.get_stats)),
+            model.GetStats: plain(lambda _request: run(jobs.ask_store, Store.stats)),
             model.RegisterSubscriptions: plain(subscriptions.register),
             model.FetchSubscription: subscriptions.fetch,
             model.ProgressSubscription: plain(subscriptions.progress),
@@ -387,9 +380,6 @@ class Engine:
 def _nothing_to_abandon() -> bool:
     """An accepted append is written."""
     return False
-
-
-# --- the limit on requests in flight --------------------------------------------------------------------------
 
 
 class Budget:

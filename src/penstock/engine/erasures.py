@@ -12,7 +12,6 @@ events: unless headers contain a backslash, those that name the subject contain 
 import json
 import re
 import time
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.engine.background import Eraser
@@ -21,7 +20,7 @@ from penstock.engine.iterators import IteratorRequests
 from penstock.errors import InvalidRequest
 from penstock.model import Erased, EraseStream, EraseSubject, Event, EventFilter, check_stream
 from penstock.store import Store
-from penstock.store.contract import Hid, HideEvents, HideStream, ReadLimits, Result, Transaction
+from penstock.store.contract import Hid, HideEvents, HideStream, ReadLimits
 
 MEMBERS: Final = ("subject", "ce-subject")
 RANGES_MAX: Final = 4096
@@ -48,17 +47,16 @@ class Matches(NamedTuple):
 def find_subject(store: Store, subject: str, context: str | None, position: int, last: int | None = None) -> Matches:
     """Search a range of positions, for a second or until the matches fill one transaction."""
     wanted = EventFilter(context)
-    names, might_name = naming(subject), mentioning(subject)
     found = _Found()
     deadline = time.monotonic() + STEP_S_MAX
     while True:
         span = store.read_records(position, wanted, SEARCH_LIMITS)
         for record in span.records:
             headers = record.data[record.at.headers : record.at.bodies]
-            for event in record.events(wanted) if might_name(headers) else ():
+            for event in record.events(wanted) if might_name(headers, subject) else ():
                 if last is not None and event.position > last:
                     return found.until(last + 1, end=True)
-                if event.position >= position and names(event.headers) and not found.add(event):
+                if event.position >= position and names_subject(event.headers, subject) and not found.add(event):
                     return found.until(event.position, end=False)
         position = span.next
         is_end = span.end or (last is not None and position > last)
@@ -66,24 +64,18 @@ def find_subject(store: Store, subject: str, context: str | None, position: int,
             return found.until(position, end=is_end)
 
 
-def naming(subject: str) -> Callable[[str | None], bool]:
+def names_subject(headers: str | None, subject: str) -> bool:
     """Whether an event's headers name the subject."""
-    might_name = mentioning(subject)
-
-    def names(headers: str | None) -> bool:
-        if headers is None or not might_name(headers.encode()):
-            return False
-        # If a member occurs twice, both count, whichever of them a reader would take.
-        members = _members(headers)
-        return isinstance(members, tuple) and any(name in MEMBERS and value == subject for name, value in members)
-
-    return names
+    if headers is None or not might_name(headers.encode(), subject):
+        return False
+    # If a member occurs twice, both count, whichever of them a reader would take.
+    members = _members(headers)
+    return isinstance(members, tuple) and any(name in MEMBERS and value == subject for name, value in members)
 
 
-def mentioning(subject: str) -> Callable[[bytes], bool]:
+def might_name(headers: bytes, subject: str) -> bool:
     """Whether headers might name the subject, however they are spelled."""
-    plain = subject.encode()
-    return lambda headers: b"\\" in headers or (b"subject" in headers and plain in headers)
+    return b"\\" in headers or (b"subject" in headers and subject.encode() in headers)
 
 
 def _members(headers: str) -> object:
@@ -140,8 +132,6 @@ RANGE_BYTES: Final = 16
 
 
 class ErasureRequests:
-    """Requests to erase events."""
-
     def __init__(self, context: EngineContext, iterators: IteratorRequests, eraser: Eraser) -> None:
         self._context = context
         self._iterators = iterators
@@ -175,16 +165,13 @@ class ErasureRequests:
 
     async def _hide(self, operation: HideStream | HideEvents) -> int:
         ranges = len(operation.ranges) if isinstance(operation, HideEvents) else 0
-        (hid,) = await self._context.write(Transaction((operation,)), RANGE_BYTES * ranges, self._hidden)
-        assert isinstance(hid, Hid)
-        return hid.events
 
-    def _hidden(self, results: list[Result]) -> None:
-        """Also called if the client has given up."""
-        (hid,) = results
-        assert isinstance(hid, Hid)
-        self._iterators.rebuilt(hid.rebuilt)
-        self._eraser.wake()
+        def written(hid: Hid) -> None:
+            self._iterators.rebuilt(hid.rebuilt)
+            self._eraser.wake()
+
+        hid: Hid = await self._context.apply(operation, RANGE_BYTES * ranges, written)
+        return hid.events
 
 
 def _check_last(last: int | None) -> None:

@@ -30,7 +30,7 @@ from penstock.errors import (
     ReaderTimeout,
     WorkerDied,
 )
-from penstock.store.contract import IteratorState, Transaction
+from penstock.store.contract import IteratorState
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,6 @@ class IndexState:
 
     @property
     def lease(self) -> str:
-        """The name of the lease that its builder holds."""
         return f"iterator:{self.id}"
 
     @property
@@ -289,7 +288,6 @@ class Builder:
             self._pause(index)
 
     async def _advance(self, index: IndexState) -> None:
-        """Run one step over the new messages, and write its output."""
         growth = index.growth
         new_demands = index.new_demands()
         built: Built = await self._lua.run(iterator_jobs.build_index, index.name, index.id, self._step)
@@ -301,7 +299,7 @@ class Builder:
         self._metrics.lua_errors += built.errors
         if built.has_moved:
             size = sum(map(len, built.output.items)) + len(built.output.state or b"")
-            await self._context.write(Transaction((built.output,)), size)
+            await self._context.apply(built.output, size)
             self._wake(("", index.name))
         if built.error is not None:
             index.not_before = self._loop.time() + RETRY_S

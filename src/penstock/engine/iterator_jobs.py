@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import takewhile
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import cbor2
 
@@ -27,7 +27,7 @@ from penstock.engine.jobs import list_iterators
 from penstock.engine.worker_protocol import answer_and_leave
 from penstock.errors import FunctionFailed, FunctionTimedOut, IteratorNotFound, LogNotFound
 from penstock.lua import LuaLimits, Program, RunResult
-from penstock.model import Encoded, Event, ItemPage, IteratorKind, IteratorSummary, LogSummary, Over
+from penstock.model import BuildStart, Encoded, Event, ItemPage, IteratorKind, IteratorSummary, LogSummary, Over
 from penstock.model.times import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
 from penstock.store import Store
 from penstock.store.contract import LOG_CONTEXT, IteratorState, ReadLimits, WriteOutput
@@ -154,19 +154,6 @@ Leave = Callable[[Any], object]
 """Sends the answer of a step that hangs, and ends the process."""
 
 
-class Function(Protocol):
-    """A function in Lua and what it reads."""
-
-    @property
-    def log(self) -> str: ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def function(self) -> str: ...
-
-
 class Point(NamedTuple):
     """A place in an iterator's work: `source` messages have given `output` items.
 
@@ -195,7 +182,6 @@ def check_function(_store: Store, kind: IteratorKind, function: str, lua: LuaLim
 
 @lru_cache(maxsize=PROGRAMS_MAX)
 def program_of(kind: IteratorKind, function: str, lua: LuaLimits) -> Program:
-    """A compiled function, cached."""
     return Program(kind, function, lua)
 
 
@@ -211,7 +197,12 @@ class FunctionRun(ABC):
     """A step in progress. A subclass says what it does with the output."""
 
     def __init__(
-        self, iterator: Function, start: Point, step: StepLimits, read: Read, leave: Leave = answer_and_leave
+        self,
+        iterator: IteratorState | BuildStart,
+        start: Point,
+        step: StepLimits,
+        read: Read,
+        leave: Leave = answer_and_leave,
     ) -> None:
         self._function = iterator
         self._read = read
@@ -228,7 +219,6 @@ class FunctionRun(ABC):
 
     @property
     def is_late(self) -> bool:
-        """Whether the step's time is up."""
         return time.monotonic() > self._deadline
 
     def run_some(self, count: int) -> bool:
@@ -307,7 +297,6 @@ class Built(NamedTuple):
 
     @property
     def has_moved(self) -> bool:
-        """Whether there is anything to write."""
         return self.output.next_source != self.output.source
 
 
@@ -324,7 +313,6 @@ def look_at_index(store: Store, name: str, number: int) -> IndexProgress:
 
 
 def build_index(store: Store, name: str, number: int, step: StepLimits) -> Built:
-    """The output of an indexed iterator's next messages."""
     return _BuildRun(store, find_iterator(store, name, number), step).go()
 
 
@@ -378,19 +366,16 @@ class _BuildRun(OutputRun):
 
 # --- pages ----------------------------------------------------------------------------------------------------
 
-ItemPresenter = Callable[[list[bytes]], bytes | list[bytes]]
+ItemEncoder = Callable[[list[bytes]], bytes | list[bytes]]
 """A codec's function that turns items into what its wire sends: one payload, or frames."""
 
 
 class PageRequest(NamedTuple):
-    """A page to read: items from an ordinal on, or the last item.
-
-    Messages from `target` on are left for another request; None is as many as there are.
-    """
+    """Items from an ordinal on, or the last one, of the messages before `target`; None is as many as there are."""
 
     ordinal: int
     target: int | None
-    present: ItemPresenter | None
+    present: ItemEncoder | None
 
 
 class Paged(NamedTuple):
@@ -404,10 +389,7 @@ class Paged(NamedTuple):
 
 
 class KeptPage(NamedTuple):
-    """A page of stored output, and whether it is short because the index goes no further yet.
-
-    It is None if it would begin with a message at which a map failed.
-    """
+    """A stored page, None if it begins where a map failed; and whether it is short because the index ends there."""
 
     page: ItemPage | None
     end: bool
@@ -454,7 +436,7 @@ def _count_kept(store: Store, name: str, number: int) -> int:
     return count
 
 
-def _presented(items: list[bytes], present: ItemPresenter | None) -> ItemPage:
+def _presented(items: list[bytes], present: ItemEncoder | None) -> ItemPage:
     return ItemPage(items) if present is None else ItemPage([], Encoded(len(items), present(items)))
 
 
@@ -474,19 +456,16 @@ class _PageRun(FunctionRun):
     def go(self) -> Paged:
         """Run until there is a page, an error, or no time left."""
         while not self._full and self.error is None and self.point.source < self._target and not self._late:
-            if not self.run_some(min(self._run_length(), self._target - self.point.source)):
+            # As many messages as the page lacks items; a few more for a filter.
+            count = self._wanted.ordinal + self.step.items_max - self.point.output
+            if self.kind == IteratorKind.FILTER:
+                count = max(count, MESSAGES_PER_RUN_MIN)
+            if self._wanted.ordinal == LAST or count > MESSAGES_PER_RUN:
+                count = MESSAGES_PER_RUN
+            if not self.run_some(min(count, self._target - self.point.source)):
                 break
             self._late = self.is_late
         return self.answer()
-
-    def _run_length(self) -> int:
-        """How many messages to run for the items that the page lacks; a few more for a filter."""
-        if self._wanted.ordinal == LAST:
-            return MESSAGES_PER_RUN
-        items = self._wanted.ordinal + self.step.items_max - self.point.output
-        if self.kind == IteratorKind.FILTER:
-            items = max(items, MESSAGES_PER_RUN_MIN)
-        return min(items, MESSAGES_PER_RUN)
 
     def take(self, ran: RunResult) -> None:
         self.messages += len(ran.outputs) + (ran.error is not None)

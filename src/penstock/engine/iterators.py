@@ -17,11 +17,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, get_origin
 
+from penstock import model
 from penstock.engine import iterator_jobs, jobs
 from penstock.engine.background import Eraser
 from penstock.engine.context import EngineContext, KeyedLocks, check_names
 from penstock.engine.index_builder import RETRY_S, Builder, passed_on
-from penstock.engine.iterator_jobs import LAST, ItemPresenter, KeptPage, Paged, PageRequest, Point, StepLimits
+from penstock.engine.iterator_jobs import LAST, ItemEncoder, KeptPage, Paged, PageRequest, Point, StepLimits
 from penstock.engine.worker_protocol import returned_by
 from penstock.engine.workers import WorkerPool
 from penstock.errors import (
@@ -34,25 +35,9 @@ from penstock.errors import (
     WorkerDied,
 )
 from penstock.lua import LuaLimits
-from penstock.model import (
-    CreateIterator,
-    Done,
-    DropIterator,
-    Encoded,
-    ItemPage,
-    IteratorKind,
-    NextItems,
-    Over,
-)
+from penstock.model import ItemPage, IteratorKind, Over
 from penstock.settings import Settings
-from penstock.store.contract import (
-    AddIterator,
-    DeleteIterator,
-    IteratorState,
-    ReadLimits,
-    Result,
-    Transaction,
-)
+from penstock.store.contract import AddIterator, DeleteIterator, IteratorState, ReadLimits, Transaction
 
 PAGE_STEP_S_MAX: Final = 1.0
 """How long a Lua worker works on one page before other jobs get their turn."""
@@ -143,19 +128,13 @@ class IteratorRequests:
 
     # -- which there are
 
-    async def create(self, request: CreateIterator) -> Done:
+    async def create(self, request: model.CreateIterator) -> model.Done:
         check_names(iterator=request.name)
         await self._lua.run(iterator_jobs.check_function, request.kind, request.function, self.limits)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
         operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
-
-        def made(results: list[Result]) -> None:
-            (iterator,) = results
-            assert isinstance(iterator, IteratorState)
-            self._add(iterator)
-
-        await self._context.write(Transaction((operation,)), len(request.function), made)
-        return Done()
+        await self._context.apply(operation, len(request.function), self._add)
+        return model.Done()
 
     def _add(self, iterator: IteratorState) -> None:
         known = self._known.get(iterator.name)
@@ -170,14 +149,14 @@ class IteratorRequests:
         if iterator.indexed:
             self.builder.add(iterator)
 
-    async def drop(self, request: DropIterator) -> Done:
+    async def drop(self, request: model.DropIterator) -> model.Done:
 
-        def gone(_results: list[Result]) -> None:
+        def gone(_result: object) -> None:
             self._remove(request.name)
             self._eraser.wake()
 
-        await self._context.write(Transaction((DeleteIterator(request.log, request.name),)), written=gone)
-        return Done()
+        await self._context.apply(DeleteIterator(request.log, request.name), written=gone)
+        return model.Done()
 
     def rebuilt(self, iterators: Iterable[IteratorState]) -> None:
         """These restart, under new ids, because an event that they had read was erased."""
@@ -208,7 +187,7 @@ class IteratorRequests:
 
     # -- their items
 
-    async def next(self, request: NextItems, present: ItemPresenter | None) -> ItemPage:
+    async def next(self, request: model.NextItems, present: ItemEncoder | None) -> ItemPage:
         if not LAST <= request.ordinal <= ORDINAL_MAX:
             raise InvalidRequest("message id", f"is {request.ordinal}; it must be -1 or an ordinal")
         if request.count < 0:
@@ -217,7 +196,7 @@ class IteratorRequests:
             await self._look(request.iterator)
         iterator = self._find(request.iterator)
         if not request.count:
-            return ItemPage([], None if present is None else Encoded(0, present([])))
+            return ItemPage([], None if present is None else model.Encoded(0, present([])))
         wanted = PageRequest(request.ordinal, None, present)
         count = min(request.count, self._settings.page_events_max)
         while True:
@@ -264,22 +243,16 @@ class IteratorRequests:
         return page
 
     async def _plain(self, iterator: IteratorState, wanted: PageRequest, count: int) -> ItemPage:
-        """A page by running the function."""
+        """A page by running the function, step by step, each from where the last one ended."""
         above = await self.builder.bring_up(iterator.log) if iterator.over == Over.ITERATOR else None
         if above is not None and wanted.ordinal == LAST:
             raise passed_on(iterator.log, above)
         step = StepLimits(PAGE_STEP_S_MAX, count, self._settings.page_bytes_max, self.limits)
-        page = await self._run(iterator, wanted, step)
-        if above is not None and not _length(page):
-            raise passed_on(iterator.log, above)
-        return page
-
-    async def _run(self, iterator: IteratorState, wanted: PageRequest, step: StepLimits) -> ItemPage:
-        """Run step by step until there is a page, each from where the last one ended."""
         if iterator.kind == IteratorKind.MAP and wanted.ordinal == LAST:
             wanted = await self._context.pool.run(iterator_jobs.last_of_map, iterator.name, iterator.id, wanted)
         start: Point | None = None
-        while True:
+        page: ItemPage | None = None
+        while page is None:
             async with self._turns.turn(iterator.id):
                 if start is None and iterator.kind == IteratorKind.MAP:
                     start = Point(wanted.ordinal, wanted.ordinal)
@@ -288,9 +261,11 @@ class IteratorRequests:
                 paged = await self._step(iterator, start, wanted, step)
             if paged.error is not None:
                 raise paged.error
-            if paged.page is not None:
-                return paged.page
-            start, wanted = paged.points[-1], wanted._replace(target=paged.target)
+            if (page := paged.page) is None:
+                start, wanted = paged.points[-1], wanted._replace(target=paged.target)
+        if above is not None and not _length(page):
+            raise passed_on(iterator.log, above)
+        return page
 
     async def _step(self, iterator: IteratorState, start: Point, wanted: PageRequest, step: StepLimits) -> Paged:
         if self._closing:
@@ -324,7 +299,7 @@ def lua_limits(settings: Settings) -> LuaLimits:
     )
 
 
-def _is_presented(page: ItemPage, present: ItemPresenter | None) -> bool:
+def _is_presented(page: ItemPage, present: ItemEncoder | None) -> bool:
     """Whether a page has the form of the request's wire. A process that runs Lua may answer anything."""
     if present is None or page.encoded is None:
         return present is None and page.encoded is None
@@ -343,8 +318,6 @@ START: Final = Point()
 
 
 class Points:
-    """The points of all iterators, by the iterator's number."""
-
     def __init__(self, points_max: int, bytes_max: int) -> None:
         self._points_max = points_max
         self._bytes_max = bytes_max

@@ -6,37 +6,13 @@ A scan that does not come to an end in time answers what it has and where to go 
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import dropwhile, takewhile
 from pickle import PickleBuffer
 from typing import Any, Final, NamedTuple, TypeVar
 
+from penstock import model
 from penstock.errors import EventNotFound, LogNotFound, NotCbor, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
-from penstock.model import (
-    Allocation,
-    ContextInfo,
-    Encoded,
-    ErasureInfo,
-    Event,
-    EventFilter,
-    EventPage,
-    ListContexts,
-    ListDeadLetters,
-    ListErasures,
-    ListPage,
-    ListQueues,
-    ListStreams,
-    ListSubscriptions,
-    Names,
-    Over,
-    QueueInfo,
-    ReadAll,
-    ReadEvent,
-    ReadRecords,
-    ReadStream,
-    RecordPage,
-    StoreStats,
-    StreamInfo,
-    SubscriptionInfo,
-)
+from penstock.model import Encoded, Event, EventFilter, EventPage
 from penstock.store import Store
 from penstock.store.contract import (
     ITERATOR_CHAIN_MAX,
@@ -44,10 +20,10 @@ from penstock.store.contract import (
     IteratorState,
     LogInfo,
     Page,
+    Progress,
     Proposal,
     QueueState,
     ReadLimits,
-    Search,
 )
 from penstock.wire.remits.cbor import first_invalid
 
@@ -66,22 +42,16 @@ VIEW_BYTES_MIN: Final = 4096
 
 EventEncoder = Callable[[list[Event]], Any]
 """A codec's function of a module that turns events into what its wire has."""
+AllocationRequest = model.SubscribeQueue | model.AcknowledgeQueue
 Listed = TypeVar("Listed", LogInfo, IteratorState)
 
 
 # --- plain reads ----------------------------------------------------------------------------------------------
 
 
-def read_stream(store: Store, request: ReadStream, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
-    page = store.read_stream(
-        request.context,
-        request.stream,
-        request.from_sequence,
-        request.to_sequence,
-        limits,
-        request.backward,
-    )
-    return _page(page, present)
+def read_stream(store: Store, request: model.ReadStream, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
+    where = (request.context, request.stream, request.from_sequence, request.to_sequence)
+    return _page(store.read_stream(*where, limits, request.backward), present)
 
 
 def _page(page: Page, present: EventEncoder | None) -> EventPage:
@@ -90,11 +60,11 @@ def _page(page: Page, present: EventEncoder | None) -> EventPage:
 
 
 def presented(events: list[Event], present: EventEncoder | None) -> tuple[list[Event], Encoded | None]:
-    """The events, or what a presenter makes of them for a wire."""
+    """The events, or what an encoder makes of them for a wire."""
     return (events, None) if present is None else ([], Encoded(len(events), present(events)))
 
 
-def read_event(store: Store, request: ReadEvent, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
+def read_event(store: Store, request: model.ReadEvent, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
     """One event, or EventNotFound."""
     context, stream, sequence = request.context, request.stream, request.sequence
     page = store.read_stream(context, stream, sequence, sequence, limits)
@@ -103,71 +73,62 @@ def read_event(store: Store, request: ReadEvent, limits: ReadLimits, present: Ev
     return _page(Page(page.events, sequence + 1, True), present)
 
 
-def read_all(store: Store, request: ReadAll, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
+def read_all(store: Store, request: model.ReadAll, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
     wanted = EventFilter(request.context, request.filter, request.types)
     return _page(store.read_all(request.position, wanted, limits), present)
 
 
-def read_records(store: Store, request: ReadRecords, limits: ReadLimits) -> RecordPage:
+def read_records(store: Store, request: model.ReadRecords, limits: ReadLimits) -> model.RecordPage:
     """Records as they are stored. The reader checks them; long ones reach the server as views, without a copy."""
     page = store.read_records(request.position, EventFilter(request.context, request.filter), limits, checked=False)
     identity = store.identity()
     records: list[Any] = [
         PickleBuffer(one.data) if len(one.data) >= VIEW_BYTES_MIN else one.data for one in page.records
     ]
-    return RecordPage(identity.id, identity.timeline, records, page.next, page.end)
+    return model.RecordPage(identity.id, identity.timeline, records, page.next, page.end)
 
 
-def find_position(store: Store, wanted: EventFilter, ticks: int, start: int, limits: ReadLimits) -> Search:
-    return store.find_position(wanted, ticks, limits, start)
+def ask_store(store: Store, method: Callable[..., Any], *arguments: Any) -> Any:
+    """What one method of the store, such as `Store.stats`, answers."""
+    return getattr(store, method.__name__)(*arguments)
 
 
-def list_contexts(store: Store, request: ListContexts, limit: int) -> ListPage[ContextInfo]:
+def list_contexts(store: Store, request: model.ListContexts, limit: int) -> model.ListPage[model.ContextInfo]:
     found = store.contexts(request.after, limit + 1)
-    return ListPage(found[:limit], len(found) <= limit)
+    return model.ListPage(found[:limit], len(found) <= limit)
 
 
-def list_streams(store: Store, request: ListStreams, limit: int) -> ListPage[StreamInfo]:
+def list_streams(store: Store, request: model.ListStreams, limit: int) -> model.ListPage[model.StreamInfo]:
     prefix = EventFilter(request.context, request.filter).prefix
     found = store.streams(request.context, prefix, request.after, limit + 1)
-    return ListPage(found[:limit], len(found) <= limit)
+    return model.ListPage(found[:limit], len(found) <= limit)
 
 
-def list_subscriptions(store: Store, request: ListSubscriptions, limit: int) -> ListPage[SubscriptionInfo]:
+def list_subscriptions(
+    store: Store, request: model.ListSubscriptions, limit: int
+) -> model.ListPage[model.SubscriptionInfo]:
     found = store.subscriptions(request.after, limit + 1)
-    return ListPage(found[:limit], len(found) <= limit)
+    return model.ListPage(found[:limit], len(found) <= limit)
 
 
-def list_queues(store: Store, request: ListQueues, limit: int) -> ListPage[QueueInfo]:
+def list_queues(store: Store, request: model.ListQueues, limit: int) -> model.ListPage[model.QueueInfo]:
     found = store.queues(request.after, limit + 1)
-    return ListPage(found[:limit], len(found) <= limit)
+    return model.ListPage(found[:limit], len(found) <= limit)
 
 
-def list_dead_letters(store: Store, request: ListDeadLetters, limit: int) -> ListPage[Allocation]:
+def list_dead_letters(store: Store, request: model.ListDeadLetters, limit: int) -> model.ListPage[model.Allocation]:
     queue = lookup_queue(store, request.queue, request.context)
     found = store.dead_letters(queue.id, request.after, limit + 1)
-    return ListPage(found[:limit], len(found) <= limit)
+    return model.ListPage(found[:limit], len(found) <= limit)
 
 
-def list_erasures(store: Store, request: ListErasures, limit: int) -> ListPage[ErasureInfo]:
+def list_erasures(store: Store, request: model.ListErasures, limit: int) -> model.ListPage[model.ErasureInfo]:
     found = store.erasures(request.after, limit + 1)
-    return ListPage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
+    return model.ListPage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
 
 
-def erasure_info(erasure: Erasure) -> ErasureInfo:
-    return ErasureInfo(
-        erasure.id,
-        erasure.context,
-        erasure.stream,
-        erasure.events,
-        erasure.requested,
-        erasure.finished,
-        erasure.damaged,
-    )
-
-
-def get_stats(store: Store) -> StoreStats:
-    return store.stats()
+def erasure_info(one: Erasure) -> model.ErasureInfo:
+    return model.ErasureInfo(one.id, one.context, one.stream, one.events, one.requested, one.finished, one.damaged)
 
 
 # --- logs -----------------------------------------------------------------------------------------------------
@@ -181,12 +142,12 @@ def check_messages(store: Store, log: str, messages: Sequence[bytes]) -> None:
         raise NotCbor(*found)
 
 
-def list_logs(store: Store) -> Names:
-    return Names([log.name for log in _whole_list(store.logs)])
+def list_logs(store: Store) -> model.Names:
+    return model.Names([log.name for log in _whole_list(store.logs)])
 
 
-def list_iterators(store: Store, log: str | None) -> Names:
-    return Names([iterator.name for iterator in _whole_list(partial(store.iterators, log))])
+def list_iterators(store: Store, log: str | None) -> model.Names:
+    return model.Names([iterator.name for iterator in _whole_list(partial(store.iterators, log))])
 
 
 def all_iterators(store: Store) -> list[IteratorState]:
@@ -225,19 +186,6 @@ def _size(events: list[Event]) -> int:
     return sum(len(event.body) + len(event.headers or "") for event in events)
 
 
-class Pending(NamedTuple):
-    """A batch that was fetched before, without events that were erased since; and the time of its last event."""
-
-    events: list[Event]
-    encoded: Encoded | None
-    last_ticks: int | None
-
-
-def read_pending(store: Store, wanted: EventFilter, first: int, last: int, present: EventEncoder | None) -> Pending:
-    events = _range(store, wanted, first, last)
-    return Pending(*presented(events, present), events[-1].ticks if events else None)
-
-
 def _range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Event]:
     events: list[Event] = []
     while first <= last:
@@ -252,19 +200,43 @@ def _range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Eve
 # --- subscriptions --------------------------------------------------------------------------------------------
 
 
-class BatchRange(NamedTuple):
-    """The first and last position of a batch and the time of its last event."""
+class PendingBatch(NamedTuple):
+    """A batch that was handed out and not progressed yet: what it was read with, from where, and where it lies.
 
+    `shown` is the time it ended on when it was last handed out, which is another one once its end was erased. If
+    another server has handed it out, its end may be uncertain.
+    """
+
+    wanted: EventFilter
+    start: int
     first: int
     last: int
     last_ticks: int
+    shown: int
+    is_certain: bool = True
+
+    def progress(self, number: int, last_ticks: int, *, strict: bool) -> Progress:
+        return Progress(number, self.start, self.last + 1, last_ticks, strict)
+
+
+class PendingEvents(NamedTuple):
+    """The events of a pending batch, without those that were erased since, and the time of the last one."""
+
+    events: list[Event]
+    encoded: Encoded | None
+    last_ticks: int | None
+
+
+def read_pending(store: Store, batch: PendingBatch, present: EventEncoder | None) -> PendingEvents:
+    events = _range(store, batch.wanted, batch.first, batch.last)
+    return PendingEvents(*presented(events, present), events[-1].ticks if events else None)
 
 
 class Fetched(NamedTuple):
     """A subscription and its next batch, if there is one; `next` is its position after that batch."""
 
-    subscription: SubscriptionInfo
-    bounds: BatchRange | None
+    subscription: model.SubscriptionInfo
+    batch: PendingBatch | None
     next: int
     end: bool
     events: list[Event]
@@ -279,9 +251,10 @@ def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: Ev
     found = gather(store, wanted, subscription.position, count + 1, limits)
     if not found.events:
         return Fetched(subscription, None, found.next, found.end, *presented([], present))
-    batch = _batch(store, wanted, found, count, subscription.last_ticks, limits)
-    bounds = BatchRange(batch[0].position, batch[-1].position, batch[-1].ticks)
-    return Fetched(subscription, bounds, bounds.last + 1, False, *presented(batch, present))
+    events = _batch(store, wanted, found, count, subscription.last_ticks, limits)
+    first, last = events[0], events[-1]
+    batch = PendingBatch(wanted, subscription.position, first.position, last.position, last.ticks, last.ticks)
+    return Fetched(subscription, batch, batch.last + 1, False, *presented(events, present))
 
 
 def _batch(
@@ -329,7 +302,7 @@ def split_length(ticks: list[int], count: int, previous: int | None) -> int:
     return next(shorter, min(count + TIES_MAX, len(ticks)))
 
 
-def find_subscription(store: Store, number: int) -> SubscriptionInfo:
+def find_subscription(store: Store, number: int) -> model.SubscriptionInfo:
     """A subscription by its id, or SubscriptionNotFound."""
     found = store.subscription(number)
     if found is None:
@@ -337,18 +310,11 @@ def find_subscription(store: Store, number: int) -> SubscriptionInfo:
     return found
 
 
-def lookup_subscription(store: Store, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
-    return store.find_subscription(subscriber, context, filter)
-
-
 # --- queues ---------------------------------------------------------------------------------------------------
 
 
 class Proposed(NamedTuple):
-    """A queue's next allocation, with its events.
-
-    When there is nothing: whether the end of the history was reached, and in how many ticks an allocation expires.
-    """
+    """A queue's next allocation with its events; or whether the history ended, and in how many ticks one expires."""
 
     queue: QueueState
     proposal: Proposal
@@ -375,16 +341,14 @@ def is_allocated(store: Store, queue: int, first: int) -> bool:
 
 def propose(
     store: Store,
-    name: str,
-    context: str | None,
-    subscriber: str,
+    request: AllocationRequest,
     acknowledged: int | None,
     count: int,
     limits: ReadLimits,
     present: EventEncoder | None,
 ) -> Proposed:
     """The next allocation for a subscriber, once the one that begins at `acknowledged` is gone."""
-    queue = lookup_queue(store, name, context)
+    queue, subscriber = lookup_queue(store, request.queue, request.context), request.subscriber
     wanted = EventFilter(queue.context, queue.filter)
     now = store.now()
     claim = store.claim(queue.id, subscriber, acknowledged)
@@ -407,23 +371,13 @@ def chain_of(store: Store, name: str) -> list[IteratorState]:
     chain: list[IteratorState] = []
     while len(chain) <= ITERATOR_CHAIN_MAX and (found := store.iterator(name)) is not None:
         chain.append(found)
-        if found.over != Over.ITERATOR:
+        if found.over != model.Over.ITERATOR:
             break
         name = found.log
     return chain
 
 
-class FetchedBatch(NamedTuple):
-    """A batch that another server has handed out, and whether its end is certain."""
-
-    wanted: EventFilter
-    start: int
-    first: int
-    last: int
-    is_certain: bool
-
-
-def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> FetchedBatch | None:
+def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> PendingBatch | None:
     """The batch of a subscription that ends on a time, as far as the store knows, or None.
 
     It begins where the subscription is, and ends on that time; the store does not know how many events were requested.
@@ -438,17 +392,11 @@ def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> Fe
     # As much as a batch can have, and the event behind it.
     limits = limits._replace(bytes_max=limits.bytes_max + TIES_BYTES_MAX)
     events = gather(store, wanted, found.position, limits.events_max + TIES_MAX + 1, limits).events
-    ending = _commit_run(events, ticks)
+    rest = list(dropwhile(lambda event: event.ticks != ticks, events))
+    # The first event of that time, and the following ones of its commit.
+    ending = list(takewhile(lambda event: (event.ticks, event.commit) == (ticks, rest[0].commit), rest))
     if not ending:
         return None
     is_certain = sum(event.ticks == ticks for event in events) == len(ending)
-    return FetchedBatch(wanted, found.position, events[0].position, ending[-1].position, is_certain)
-
-
-def _commit_run(events: list[Event], ticks: int) -> list[Event]:
-    """The first event of a time, and the following ones of its commit with the same time."""
-    start = next((index for index, event in enumerate(events) if event.ticks == ticks), len(events))
-    end = start
-    while end < len(events) and (events[end].ticks, events[end].commit) == (ticks, events[start].commit):
-        end += 1
-    return events[start:end]
+    last = ending[-1].position
+    return PendingBatch(wanted, found.position, events[0].position, last, ticks, ticks, is_certain)

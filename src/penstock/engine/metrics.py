@@ -121,28 +121,26 @@ class Metrics(Collector):
             ),
         }
         pools = Counter({"reader_busy": self.readers.refused, "lua_busy": self.lua.refused})
-        labelled: dict[str, tuple[str, tuple[str, ...], Counter[Any]]] = {
+        counter, gauge = CounterMetricFamily, GaugeMetricFamily
+        labelled: dict[str, tuple[type[Any], str, tuple[str, ...], Counter[Any]]] = {
             # A sum of counters leaves out what is 0.
-            "refused": ("Requests refused, by reason", ("reason",), self.refused + pools),
-            "gate_received": ("Messages received, by gate", ("gate",), self.gate_received),
-            "gate_sent": ("Messages sent, by gate", ("gate",), self.gate_sent),
-            "commands": ("Res01 messages received, by command", ("command",), self.commands),
-            "gate_dropped": ("Messages dropped", ("gate", "reason"), self.gate_dropped),
-            "gate_closed": ("Sessions that have ended", ("gate", "reason"), self.gate_closed),
+            "refused": (counter, "Requests refused, by reason", ("reason",), self.refused + pools),
+            "gate_received": (counter, "Messages received, by gate", ("gate",), self.gate_received),
+            "gate_sent": (counter, "Messages sent, by gate", ("gate",), self.gate_sent),
+            "commands": (counter, "Res01 messages received, by command", ("command",), self.commands),
+            "gate_dropped": (counter, "Messages dropped", ("gate", "reason"), self.gate_dropped),
+            "gate_closed": (counter, "Sessions that have ended", ("gate", "reason"), self.gate_closed),
+            "gate_sessions": (gauge, "Open sessions, by gate", ("gate",), self.gate_sessions),
         }
         for name, (help, value) in counters.items():
             yield CounterMetricFamily(f"penstock_{name}", help, value)
         for name, (help, number) in gauges.items():
             if number is not None:
                 yield GaugeMetricFamily(f"penstock_{name}", help, number)
-        for name, (help, labels, counts) in labelled.items():
-            family = CounterMetricFamily(f"penstock_{name}", help, labels=labels)
+        for name, (kind, help, labels, counts) in labelled.items():
+            family = kind(f"penstock_{name}", help, labels=labels)
             for values, times in list(counts.items()):
                 family.add_metric([values] if isinstance(values, str) else values, times)
             yield family
-        sessions = GaugeMetricFamily("penstock_gate_sessions", "Open sessions, by gate", labels=["gate"])
-        for gate, number in list(self.gate_sessions.items()):
-            sessions.add_metric([gate], number)
-        yield sessions
         yield self.batch_seconds.family()
         yield self.batch_requests.family()

@@ -15,9 +15,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from penstock import model
 from penstock.engine import jobs
 from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
-from penstock.engine.jobs import EventEncoder, gather, lookup_queue
+from penstock.engine.jobs import AllocationRequest, EventEncoder, gather, lookup_queue
 from penstock.errors import (
     DeadLetterNotFound,
     InvalidRequest,
@@ -26,41 +27,10 @@ from penstock.errors import (
     QueueFilterMismatch,
     QueueNotFound,
 )
-from penstock.model import (
-    AcknowledgeQueue,
-    Allocation,
-    Delivery,
-    Done,
-    EventFilter,
-    PutBack,
-    QueueReceipt,
-    ReleaseQueue,
-    Replayed,
-    ReplayQueue,
-    ResetQueue,
-    SetDeadLetterRule,
-    SubscribeQueue,
-    now_ticks,
-)
+from penstock.model import EventFilter
 from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND
-from penstock.store import Store
-from penstock.store.contract import (
-    STALE,
-    Acknowledge,
-    Allocate,
-    DeclareQueue,
-    MoveQueue,
-    Operation,
-    Proposal,
-    QueueState,
-    ReadLimits,
-    Release,
-    Reoffer,
-    Requeue,
-    Result,
-    SetDeadRule,
-    Transaction,
-)
+from penstock.store import Store, contract
+from penstock.store.contract import Proposal, QueueState, ReadLimits, Transaction
 from penstock.store.tables.consumers import QUEUE_ALLOCATIONS_MAX
 
 ATTEMPTS_MAX: Final = 16
@@ -78,8 +48,6 @@ Markers = tuple[int, int | None]
 
 
 class QueueRequests:
-    """Requests about queues."""
-
     def __init__(self, context: EngineContext) -> None:
         self._context = context
         self._locks = KeyedLocks(context.settings.reader_wait_ms_max)
@@ -91,7 +59,7 @@ class QueueRequests:
         for context in {self._contexts[queue] for queue in queues if queue in self._contexts}:
             self._context.wakeups.wake_all(context)
 
-    async def subscribe(self, request: SubscribeQueue, present: EventEncoder | None) -> Delivery:
+    async def subscribe(self, request: model.SubscribeQueue, present: EventEncoder | None) -> model.Delivery:
         check_names(queue=request.queue, subscriber=request.subscriber)
         check_names(context=request.context, filter=request.filter)
         _check_allocation(request.count, request.ttl_ms)
@@ -100,15 +68,14 @@ class QueueRequests:
             return _empty(queue, request.subscriber)
         return await self._allocate(request, None, present)
 
-    async def _declare(self, request: SubscribeQueue) -> QueueState:
+    async def _declare(self, request: model.SubscribeQueue) -> QueueState:
         wanted = EventFilter(request.context, request.filter)
         try:
             queue = await self._lookup(request.queue, request.context)
         except QueueNotFound:
             position = await self._context.position_for(wanted, request.start_ticks)
-            declare = DeclareQueue(request.context, request.queue, wanted.prefix, position)
-            (made,) = await self._context.write(Transaction((declare,)))
-            assert isinstance(made, QueueState)
+            declare = contract.DeclareQueue(request.context, request.queue, wanted.prefix, position)
+            made: QueueState = await self._context.apply(declare)
             return made
         if queue.filter != wanted.prefix:
             raise QueueFilterMismatch(queue.name, queue.filter, wanted.prefix)
@@ -119,7 +86,7 @@ class QueueRequests:
         queue: QueueState = await self._context.pool.run(jobs.lookup_queue, name, context)
         return queue
 
-    async def acknowledge(self, request: AcknowledgeQueue, present: EventEncoder | None) -> Delivery:
+    async def acknowledge(self, request: model.AcknowledgeQueue, present: EventEncoder | None) -> model.Delivery:
         check_names(queue=request.queue, subscriber=request.subscriber)
         _check_allocation(request.count, request.ttl_ms)
         done = None if (request.first, request.last) == (0, 0) else (request.first, request.last)
@@ -127,63 +94,57 @@ class QueueRequests:
             return await self._allocate(request, done, present)
         queue = await self._lookup(request.queue, request.context)
         if done is not None:
-            await self._context.write(Transaction((Acknowledge(queue.id, request.subscriber, *done),)))
+            await self._context.apply(contract.Acknowledge(queue.id, request.subscriber, *done))
         return _empty(queue, request.subscriber)
 
-    async def receipt(self, receipt: QueueReceipt) -> Acknowledge:
+    async def receipt(self, receipt: model.QueueReceipt) -> contract.Acknowledge:
         """The operation that acknowledges inside a transaction."""
         queue = await self._lookup(receipt.queue, receipt.context)
-        return Acknowledge(queue.id, receipt.subscriber, receipt.first, receipt.last, strict=True)
+        return contract.Acknowledge(queue.id, receipt.subscriber, receipt.first, receipt.last, strict=True)
 
-    async def release(self, request: ReleaseQueue) -> Done:
-        """Release an allocation, and wake the consumers that wait."""
+    async def release(self, request: model.ReleaseQueue) -> model.Done:
         check_names(queue=request.queue, subscriber=request.subscriber)
         queue = await self._lookup(request.queue, request.context)
-        given = Release(queue.id, request.subscriber, request.first, request.last, request.counts)
-        await self._context.write(Transaction((given,)))
+        given = contract.Release(queue.id, request.subscriber, request.first, request.last, request.counts)
+        await self._context.apply(given)
         self._context.wakeups.wake_all(queue.context)
-        return Done()
+        return model.Done()
 
-    async def reset(self, request: ResetQueue) -> Done:
+    async def reset(self, request: model.ResetQueue) -> model.Done:
         queue = await self._lookup(request.queue, request.context)
         async with self._locks.turn(queue.name):
-            position = await self._place(EventFilter(queue.context, queue.filter), request)
-            await self._context.write(Transaction((MoveQueue(queue.id, position),)))
+            position, wanted = request.position, EventFilter(queue.context, queue.filter)
+            if position is None:
+                position = await self._context.position_for(wanted, request.ticks)
+            else:
+                end = await self._context.position_for(wanted, TICKS_MAX)
+                if not 1 <= position <= end:
+                    raise InvalidRequest("position", f"is {position}; it must be from 1 to {end}, the next one")
+            await self._context.apply(contract.MoveQueue(queue.id, position))
         self._context.wakeups.wake_all(queue.context)
-        return Done()
+        return model.Done()
 
-    async def _place(self, wanted: EventFilter, request: ResetQueue) -> int:
-        if request.position is None:
-            return await self._context.position_for(wanted, request.ticks)
-        end = await self._context.position_for(wanted, TICKS_MAX)
-        if not 1 <= request.position <= end:
-            raise InvalidRequest("position", f"is {request.position}; it must be from 1 to {end}, the next one")
-        return request.position
-
-    async def set_dead_rule(self, request: SetDeadLetterRule) -> Done:
+    async def set_dead_rule(self, request: model.SetDeadLetterRule) -> model.Done:
         if request.dead_after is not None and request.dead_after < 1:
             raise InvalidRequest("deliveries", f"are {request.dead_after}; there must be at least 1")
         queue = await self._lookup(request.queue, request.context)
-        await self._context.write(Transaction((SetDeadRule(queue.id, request.dead_after),)))
+        await self._context.apply(contract.SetDeadRule(queue.id, request.dead_after))
         self._context.wakeups.wake_all(queue.context)
-        return Done()
+        return model.Done()
 
-    async def put_back(self, request: PutBack) -> Done:
+    async def put_back(self, request: model.PutBack) -> model.Done:
         """Give a dead letter to the next consumer. If it is back already, do nothing."""
         queue = await self._lookup(request.queue, request.context)
-        (done,) = await self._context.write(Transaction((Requeue(queue.id, request.first),)))
+        done = await self._context.apply(contract.Requeue(queue.id, request.first))
         if not done and not await self._context.pool.run(jobs.is_allocated, queue.id, request.first):
             raise DeadLetterNotFound(queue.name, request.first)
         self._context.wakeups.wake_all(queue.context)
-        return Done()
+        return model.Done()
 
     async def _allocate(
-        self,
-        request: SubscribeQueue | AcknowledgeQueue,
-        acknowledged: Markers | None,
-        present: EventEncoder | None,
-    ) -> Delivery:
-        async def attempt() -> Attempt[Delivery]:
+        self, request: AllocationRequest, acknowledged: Markers | None, present: EventEncoder | None
+    ) -> model.Delivery:
+        async def attempt() -> Attempt[model.Delivery]:
             nonlocal acknowledged
             async with self._locks.turn(request.queue):
                 given, found = await self._turn(request, acknowledged, present)
@@ -199,61 +160,42 @@ class QueueRequests:
         return await self._context.long_poll(request.wait_ms, attempt)
 
     async def _turn(
-        self,
-        request: SubscribeQueue | AcknowledgeQueue,
-        acknowledged: Markers | None,
-        present: EventEncoder | None,
-    ) -> tuple[Allocation | None, jobs.Proposed]:
+        self, request: AllocationRequest, acknowledged: Markers | None, present: EventEncoder | None
+    ) -> tuple[model.Allocation | None, jobs.Proposed]:
         """Propose and carry out until a proposal succeeds. An acknowledgement holds even if no proposal does."""
+        subscriber, is_shared = request.subscriber, self._context.others.is_shared
         stale, count = 0, min(request.count, self._context.limits.events_max)
-        while stale < (SHARED_ATTEMPTS_MAX if self._context.others.is_shared else ATTEMPTS_MAX):
-            first = acknowledged[0] if acknowledged else None
-            asked = (request.queue, request.context, request.subscriber, first, count, self._context.limits, present)
+        while stale < (SHARED_ATTEMPTS_MAX if is_shared else ATTEMPTS_MAX):
+            asked = (request, acknowledged and acknowledged[0], count, self._context.limits, present)
             found: jobs.Proposed = await self._context.pool.run(jobs.propose, *asked)
-            if acknowledged is None and found.end and not _is_worth_writing(found.proposal):
+            number, proposal = found.queue.id, found.proposal
+            # A short scan that found nothing is not worth an fsync; the next one repeats it.
+            is_short = proposal.kind == Proposal.NOTHING and proposal.next - proposal.marker < SCANNED_POSITIONS_MAX
+            if acknowledged is None and found.end and is_short:
                 return None, found
-            given = await self._carry_out(request, acknowledged, found)
+            operations: list[contract.Operation] = []
+            if acknowledged is not None:
+                operations.append(contract.Acknowledge(number, subscriber, *acknowledged))
+            operations.append(contract.Allocate(number, subscriber, request.ttl_ms, proposal))
+            is_erased = bool(proposal.first) and not (found.encoded.count if found.encoded else found.events)
+            if is_erased:
+                # All its events were erased: allocate and acknowledge it at once.
+                operations.append(contract.Acknowledge(number, subscriber, proposal.first, proposal.last))
+            results = await self._context.write(Transaction(tuple(operations)))
+            given = results[0 if acknowledged is None else 1]
             acknowledged = None
-            if given == STALE:
+            if given == contract.STALE:
                 stale += 1
-                if self._context.others.is_shared:
+                if is_shared:
                     await asyncio.sleep(random.uniform(0, min(stale * STALE_S, STALE_S_MAX)))  # noqa: S311
-            elif _is_erased(found):
-                # It was allocated and acknowledged in one transaction: it has no events to deliver.
-                continue
-            elif given is not None or found.end:
-                assert given is None or isinstance(given, Allocation)
+            elif not is_erased and (given is not None or found.end):
+                assert given is None or isinstance(given, model.Allocation)
                 return given, found
         raise QueueContended(request.queue)
 
-    async def _carry_out(
-        self,
-        request: SubscribeQueue | AcknowledgeQueue,
-        acknowledged: Markers | None,
-        found: jobs.Proposed,
-    ) -> Result:
-        number, proposal = found.queue.id, found.proposal
-        receipts: list[Operation] = []
-        if acknowledged is not None:
-            receipts.append(Acknowledge(number, request.subscriber, *acknowledged))
-        operations = [*receipts, Allocate(number, request.subscriber, request.ttl_ms, proposal)]
-        if _is_erased(found):
-            operations.append(Acknowledge(number, request.subscriber, proposal.first, proposal.last))
-        return (await self._context.write(Transaction(tuple(operations))))[len(receipts)]
 
-
-def _empty(queue: QueueState, subscriber: str) -> Delivery:
-    return Delivery(queue.context, queue.name, subscriber, now_ticks(), None, [])
-
-
-def _is_worth_writing(proposal: Proposal) -> bool:
-    """A short scan that found nothing is not worth an fsync; the next one repeats it."""
-    return proposal.kind != Proposal.NOTHING or proposal.next - proposal.marker >= SCANNED_POSITIONS_MAX
-
-
-def _is_erased(found: jobs.Proposed) -> bool:
-    """Whether all events of an allocation were erased."""
-    return bool(found.proposal.first) and not (found.encoded.count if found.encoded else found.events)
+def _empty(queue: QueueState, subscriber: str) -> model.Delivery:
+    return model.Delivery(queue.context, queue.name, subscriber, model.now_ticks(), None, [])
 
 
 def _check_allocation(count: int, ttl_ms: int) -> None:
@@ -284,28 +226,19 @@ class EventsFound(NamedTuple):
     end: bool
 
 
-def find_events(
-    store: Store, name: str, context: str | None, first: int, last: int, count: int, limits: ReadLimits
-) -> EventsFound:
-    """Up to `count` events of a queue between two positions, or as many as one step finds."""
-    queue = lookup_queue(store, name, context)
+def find_events(store: Store, request: model.ReplayQueue, first: int, count: int, limits: ReadLimits) -> EventsFound:
+    """Up to `count` events from a position on, or as many as one step finds."""
+    queue, last = lookup_queue(store, request.queue, request.context), request.last
     page = gather(store, EventFilter(queue.context, queue.filter), first, count, limits, last)
     events = [(event.position, len(event.body) + len(event.headers or "")) for event in page.events]
     return EventsFound(queue, store.waiting(queue.id), events, page.next, page.end or page.next > last)
 
 
-def find_shared(store: Store, queue: int, first: int, last: int) -> list[Allocation]:
-    """The allocations of a queue between two positions: held, released, expired or dead."""
-    return store.shared_allocations(queue, first, last, QUEUE_ALLOCATIONS_MAX)
-
-
 class ReplayRequests:
-    """Requests to deliver events of a queue again."""
-
     def __init__(self, context: EngineContext) -> None:
         self._context = context
 
-    async def replay(self, request: ReplayQueue) -> Replayed:
+    async def replay(self, request: model.ReplayQueue) -> model.Replayed:
         """Put a range back, without what is allocated, or nothing if too much waits already."""
         check_names(queue=request.queue)
         if not 1 <= request.first <= request.last:
@@ -318,28 +251,39 @@ class ReplayRequests:
                 continue
         raise QueueContended(request.queue)
 
-    async def _attempt(self, request: ReplayQueue) -> Replayed:
+    async def _attempt(self, request: model.ReplayQueue) -> model.Replayed:
         found = await self._find(request)
-        allocations, waiting = found.waiting
+        number, (allocations, waiting) = found.queue.id, found.waiting
+        # The store knows that a mark was used, and nothing else.
+        repeated = model.Replayed(len(found.events), 0, waiting, repeated=True)
         if allocations >= WAITING_ALLOCATIONS_MAX:
-            return await self._full(request, found)
-        shared = await self._context.pool.run(find_shared, found.queue.id, request.first, request.last)
+            # Too much waits: refuse, unless the first attempt of this request put it there.
+            try:
+                await self._context.refuse(QueueContended(request.queue), request.mark, contract.Reoffer(number, ()))
+            except QueueContended:
+                return model.Replayed(0, 0, waiting, is_full=True)
+            return repeated
+        asked = (number, request.first, request.last, QUEUE_ALLOCATIONS_MAX)
+        shared = await self._context.pool.run(jobs.ask_store, Store.shared_allocations, *asked)
         runs = runs_of(found.events, shared, self._context.limits.bytes_max)
         if not runs and request.mark is None:
-            return Replayed(0, len(found.events), waiting)
-        return await self._put_back(request, found, runs)
+            return model.Replayed(0, len(found.events), waiting)
+        (done,) = await self._context.write(Transaction((contract.Reoffer(number, runs),), request.mark))
+        if done is None:
+            return repeated
+        self._context.wakeups.wake_all(found.queue.context)
+        events = sum(count for _, _, count in runs)
+        return model.Replayed(events, len(found.events) - events, waiting + events)
 
-    async def _find(self, request: ReplayQueue) -> EventsFound:
+    async def _find(self, request: model.ReplayQueue) -> EventsFound:
         """All events of the range; LimitExceeded if there are too many."""
         events: list[tuple[int, int]] = []
         position = request.first
         while True:
-            asked = (request.queue, request.context, position, request.last, REPLAY_EVENTS_MAX + 1 - len(events))
-            found: EventsFound = await self._context.pool.run(find_events, *asked, self._context.limits)
+            asked = (request, position, REPLAY_EVENTS_MAX + 1 - len(events), self._context.limits)
+            found: EventsFound = await self._context.pool.run(find_events, *asked)
             if request.last >= found.queue.position:
-                reason = (
-                    f"is {request.last}, and the queue is at {found.queue.position}: what is there is still to come"
-                )
+                reason = f"is {request.last}, and the queue is at {found.queue.position}: that is still to come"
                 raise InvalidRequest("last position", reason)
             events += found.events
             if len(events) > REPLAY_EVENTS_MAX:
@@ -348,30 +292,8 @@ class ReplayRequests:
                 return found._replace(events=events)
             position = found.next
 
-    async def _full(self, request: ReplayQueue, found: EventsFound) -> Replayed:
-        """Too much waits: refuse, unless the first attempt of this request put it there."""
-        waiting = found.waiting[1]
-        try:
-            await self._context.refuse(QueueContended(request.queue), request.mark, Reoffer(found.queue.id, ()))
-        except QueueContended:
-            return Replayed(0, 0, waiting, is_full=True)
-        return _repeated(found)
 
-    async def _put_back(self, request: ReplayQueue, found: EventsFound, runs: tuple[Run, ...]) -> Replayed:
-        (done,) = await self._context.write(Transaction((Reoffer(found.queue.id, runs),), request.mark))
-        events, waiting = sum(count for _, _, count in runs), found.waiting[1]
-        if done is None:
-            return _repeated(found)
-        self._context.wakeups.wake_all(found.queue.context)
-        return Replayed(events, len(found.events) - events, waiting + events)
-
-
-def _repeated(found: EventsFound) -> Replayed:
-    """The store knows that this mark was used, and nothing else."""
-    return Replayed(len(found.events), 0, found.waiting[1], repeated=True)
-
-
-def runs_of(events: list[tuple[int, int]], shared: list[Allocation], bytes_max: int) -> tuple[Run, ...]:
+def runs_of(events: list[tuple[int, int]], shared: list[model.Allocation], bytes_max: int) -> tuple[Run, ...]:
     """The events that are in no allocation, in runs for one allocation each."""
     runs: list[Run] = []
     # Between two allocations, before the first and behind the last; no two of them share a position.

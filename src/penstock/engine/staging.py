@@ -9,48 +9,16 @@ one transaction. The server goes on building meanwhile: if the output moved, its
 from collections.abc import Sequence
 from typing import Final
 
+from penstock import model
 from penstock.engine import iterator_jobs
 from penstock.engine.context import EngineContext, check_names
 from penstock.engine.iterators import IteratorRequests
 from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor
 from penstock.lua import LuaLimits
-from penstock.model import (
-    ANY,
-    BuildStart,
-    Done,
-    DropOutput,
-    DropStages,
-    FindMessage,
-    Found,
-    Installed,
-    InstallOutput,
-    IteratorKind,
-    MessagePage,
-    Over,
-    Published,
-    PublishStages,
-    ReadMessages,
-    StagedUnit,
-    StageEvents,
-    StageOutput,
-    StagesTaken,
-    Winner,
-    check_stream,
-)
-from penstock.store import Store
-from penstock.store.contract import (
-    LOG_CONTEXT,
-    Install,
-    Placed,
-    Publish,
-    ReadLimits,
-    Result,
-    Stage,
-    Transaction,
-    Unstage,
-)
+from penstock.store import Store, contract
+from penstock.store.contract import ReadLimits, Transaction
 from penstock.store.outputs import make_output_unit, output_job, unpack_items
-from penstock.store.stages import UNIT_EVENTS_MAX, check_unit, largest_event, size_of
+from penstock.store.stages import UNIT_EVENTS_MAX, check_unit, size_of
 from penstock.wire.remits.cbor import NotAnItem, end_of, first_invalid
 
 REQUEST_UNITS_MAX: Final = 10_000
@@ -62,128 +30,118 @@ WINNERS_MAX: Final = 50_000
 
 
 class StagingRequests:
-    """Requests of jobs that stage events and publish them."""
-
     def __init__(self, context: EngineContext) -> None:
         self._context = context
 
-    async def stage(self, request: StageEvents) -> StagesTaken:
-        self._context.disk.check()
+    async def stage(self, request: model.StageEvents) -> model.StagesTaken:
         check_names(job=request.job)
-        check_attempt(request.part, request.attempt, request.number)
-        if len(request.units) > REQUEST_UNITS_MAX:
-            raise LimitExceeded("request_units_max", len(request.units), REQUEST_UNITS_MAX)
+        check_stage(self._context, request, len(request.units))
         size, settings = sum(map(size_of, request.units)), self._context.settings
         if request.units:
             if size > (largest := REQUEST_BYTES_MAX + settings.event_bytes_max):
                 raise LimitExceeded("request_bytes_max", size, largest)
             await self._context.pool.run(check_units, request.units, settings.event_bytes_max)
             who = (request.job, request.part, request.attempt, request.number)
-            stage = Stage(*who, request.units, settings.stage_bytes_max, settings.stage_units_max)
-            await self._context.write(Transaction((stage,)), size)
-        return StagesTaken(settings.event_bytes_max)
+            stage = contract.Stage(*who, request.units, settings.stage_bytes_max, settings.stage_units_max)
+            await self._context.apply(stage, size)
+        return model.StagesTaken(settings.event_bytes_max)
 
-    async def publish(self, request: PublishStages) -> Published:
+    async def publish(self, request: model.PublishStages) -> model.Published:
         """Append what the winners have staged to the history."""
         check_names(job=request.job)
         check_winners(request.winners)
         if request.origin:
             check_names(origin=request.origin)
-        publish = Publish(request.job, request.winners, request.origin)
+        publish = contract.Publish(request.job, request.winners, request.origin)
         (placed,) = await self._context.write(Transaction((publish,), request.mark, self._context.disk.refusal()))
-        assert isinstance(placed, Placed)
+        assert isinstance(placed, contract.Placed)
         return placed.published
 
-    async def drop(self, request: DropStages) -> Done:
+    async def drop(self, request: model.DropStages) -> model.Done:
         check_names(job=request.job)
-        await self._context.write(Transaction((Unstage(request.job),)))
-        return Done()
+        await self._context.apply(contract.Unstage(request.job))
+        return model.Done()
 
 
-def check_attempt(part: int, attempt: str, number: int) -> None:
-    """Raise InvalidRequest for an invalid part, attempt or number."""
-    check_names(attempt=attempt)
-    if part < 0 or number < 0:
+def check_stage(context: EngineContext, request: model.StageEvents | model.StageOutput, units: int) -> None:
+    """Raise an error if the disk is full, or for an invalid part, attempt or number, or too many units."""
+    context.disk.check()
+    check_names(attempt=request.attempt)
+    if request.part < 0 or request.number < 0:
         raise InvalidRequest("part and number", "are never below 0")
+    if units > REQUEST_UNITS_MAX:
+        raise LimitExceeded("request_units_max", units, REQUEST_UNITS_MAX)
 
 
-def check_winners(winners: Sequence[Winner]) -> None:
+def check_winners(winners: Sequence[model.Winner]) -> None:
     if len(winners) > WINNERS_MAX:
         raise LimitExceeded("winners_max", len(winners), WINNERS_MAX)
 
 
-def check_units(_store: Store, units: Sequence[StagedUnit], event_bytes_max: int) -> None:
+def check_units(_store: Store, units: Sequence[model.StagedUnit], event_bytes_max: int) -> None:
     """Raise InvalidRequest or LimitExceeded if units cannot become history."""
     for unit in units:
         check_names(context=unit.context)
-        if reason := check_stream(unit.stream):
+        if reason := model.check_stream(unit.stream):
             raise InvalidRequest("stream", reason)
-        if unit.context == LOG_CONTEXT:
-            raise InvalidRequest("context", f"{LOG_CONTEXT} is that of logs, which take messages and no staged events")
-        if unit.expected != ANY and unit.expected < 1:
+        if unit.context == contract.LOG_CONTEXT:
+            raise InvalidRequest("context", f"{unit.context} is that of logs, which take messages and no staged events")
+        if unit.expected != model.ANY and unit.expected < 1:
             raise InvalidRequest("expected version", f"is {unit.expected}; it must be -1 or at least 1")
         columns = check_unit(unit)
         if columns.length > UNIT_EVENTS_MAX:
             raise LimitExceeded("unit_events_max", columns.length, UNIT_EVENTS_MAX)
-        if columns.size > event_bytes_max and (largest := largest_event(unit)) > event_bytes_max:
+        if columns.size > event_bytes_max and (largest := max(columns.sizes())) > event_bytes_max:
             raise LimitExceeded("event_bytes_max", largest, event_bytes_max)
 
 
 class BuildRequests:
-    """Requests of builds."""
-
     def __init__(self, context: EngineContext, iterators: IteratorRequests) -> None:
         self._context = context
         self._iterators = iterators
 
-    async def messages(self, request: ReadMessages) -> MessagePage:
+    async def messages(self, request: model.ReadMessages) -> model.MessagePage:
         if request.ordinal < 0 or request.count < 1:
             raise InvalidRequest("ordinal and count", "must be at least 0 and 1")
         limits = self._context.limits
         limits = limits._replace(events_max=min(request.count, limits.events_max))
         place = (request.iterator, request.id, request.ordinal)
-        return MessagePage(await self._context.pool.run(read_messages, *place, limits))
+        return model.MessagePage(await self._context.pool.run(read_messages, *place, limits))
 
-    async def position(self, request: FindMessage) -> Found:
+    async def position(self, request: model.FindMessage) -> model.Found:
         if request.ordinal < 0:
             raise InvalidRequest("ordinal", "must be at least 0")
-        return Found(await self._context.pool.run(find_message, request.iterator, request.id, request.ordinal))
+        return model.Found(await self._context.pool.run(find_message, request.iterator, request.id, request.ordinal))
 
-    async def stage(self, request: StageOutput) -> Done:
-        self._context.disk.check()
+    async def stage(self, request: model.StageOutput) -> model.Done:
         job, settings = _job(request.id), self._context.settings
-        check_attempt(request.part, request.attempt, request.number)
-        if len(request.chunks) > REQUEST_UNITS_MAX:
-            raise LimitExceeded("request_units_max", len(request.chunks), REQUEST_UNITS_MAX)
+        check_stage(self._context, request, len(request.chunks))
         if (size := sum(map(len, request.chunks))) > settings.commit_bytes_max:
             raise LimitExceeded("commit_bytes_max", size, settings.commit_bytes_max)
-        units: tuple[StagedUnit, ...] = await self._context.pool.run(units_of, request.chunks)
+        units: tuple[model.StagedUnit, ...] = await self._context.pool.run(units_of, request.chunks)
         who = (job, request.part, request.attempt, request.number)
-        stage = Stage(*who, units, settings.stage_bytes_max, settings.stage_units_max)
-        await self._context.write(Transaction((stage,)), sum(map(size_of, units)))
-        return Done()
+        stage = contract.Stage(*who, units, settings.stage_bytes_max, settings.stage_units_max)
+        await self._context.apply(stage, sum(map(size_of, units)))
+        return model.Done()
 
-    async def install(self, request: InstallOutput) -> Installed:
+    async def install(self, request: model.InstallOutput) -> model.Installed:
         self._context.disk.check()
         check_names(iterator=request.iterator)
         check_winners(request.winners)
         await self._context.pool.run(check_install, request, self._iterators.limits.result_bytes_max)
         place = (request.source, request.items, request.messages)
-        install = Install(request.id, *place, request.winners, request.state)
+        install = contract.Install(request.id, *place, request.winners, request.state)
 
-        def written(results: list[Result]) -> None:
-            (installed,) = results
-            assert isinstance(installed, Installed)
+        def written(installed: model.Installed) -> None:
             self._context.metrics.installed_items += installed.added
             self._iterators.builder.installed(request.iterator, request.id)
 
-        (installed,) = await self._context.write(Transaction((install,)), len(request.state or b""), written)
-        assert isinstance(installed, Installed)
+        installed: model.Installed = await self._context.apply(install, len(request.state or b""), written)
         return installed
 
-    async def drop(self, request: DropOutput) -> Done:
-        await self._context.write(Transaction((Unstage(_job(request.id)),)))
-        return Done()
+    async def drop(self, request: model.DropOutput) -> model.Done:
+        await self._context.apply(contract.Unstage(_job(request.id)))
+        return model.Done()
 
 
 def _job(number: int) -> str:
@@ -193,22 +151,19 @@ def _job(number: int) -> str:
     return output_job(number)
 
 
-# --- what workers do ------------------------------------------------------------------------------------------
-
-
-def start_of(store: Store, name: str, lua: LuaLimits) -> BuildStart:
+def start_of(store: Store, name: str, lua: LuaLimits) -> model.BuildStart:
     """Where the build of an iterator begins, or IteratorNotFound."""
     found = store.iterator(name)
     if found is None:
         raise IteratorNotFound(name)
     if not found.indexed:
         raise InvalidRequest("iterator", f"{name} is not indexed, so it has no index to build; make it with --indexed")
-    return BuildStart(
+    return model.BuildStart(
         iterator=name,
         id=found.id,
         log=found.log,
-        over=Over(found.over),
-        kind=IteratorKind(found.kind),
+        over=model.Over(found.over),
+        kind=model.IteratorKind(found.kind),
         function=found.function,
         source=found.source - found.base,
         items=found.outputs,
@@ -221,26 +176,19 @@ def start_of(store: Store, name: str, lua: LuaLimits) -> BuildStart:
 
 
 def read_messages(store: Store, name: str, number: int, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-    """The messages that an iterator reads, from an ordinal on."""
     found = iterator_jobs.find_iterator(store, name, number)
-    return (
-        iterator_jobs.read_source(store, found, ordinal, limits)
-        if ordinal < iterator_jobs.count_messages(store, found)
-        else []
-    )
+    is_there = ordinal < iterator_jobs.count_messages(store, found)
+    return iterator_jobs.read_source(store, found, ordinal, limits) if is_there else []
 
 
 def find_message(store: Store, name: str, number: int, ordinal: int) -> int | None:
     """Where in the history the event of a message is, if it has one."""
     found = iterator_jobs.find_iterator(store, name, number)
-    return (
-        iterator_jobs.message_position(store, found, ordinal)
-        if ordinal < iterator_jobs.count_messages(store, found)
-        else None
-    )
+    is_there = ordinal < iterator_jobs.count_messages(store, found)
+    return iterator_jobs.message_position(store, found, ordinal) if is_there else None
 
 
-def units_of(_store: Store, chunks: Sequence[bytes]) -> tuple[StagedUnit, ...]:
+def units_of(_store: Store, chunks: Sequence[bytes]) -> tuple[model.StagedUnit, ...]:
     """The units that chunks are staged as; InvalidRequest or NotCbor if they are no output."""
     for chunk in chunks:
         check_items(unpack_items(chunk))
@@ -261,7 +209,7 @@ def check_items(items: Sequence[bytes]) -> None:
             raise NotCbor(index, f"{len(item) - end} bytes follow the item")
 
 
-def check_install(store: Store, request: InstallOutput, state_bytes_max: int) -> None:
+def check_install(store: Store, request: model.InstallOutput, state_bytes_max: int) -> None:
     """Raise an error if this cannot be installed, as far as a read shows it."""
     found = iterator_jobs.find_iterator(store, request.iterator, request.id)
     if request.messages > (head := iterator_jobs.count_messages(store, found)):
@@ -270,7 +218,7 @@ def check_install(store: Store, request: InstallOutput, state_bytes_max: int) ->
         raise InvalidRequest("messages", f"are {request.messages}, fewer than the {request.source} it began with")
     if request.state is None:
         return
-    if found.kind != IteratorKind.REDUCE:
+    if found.kind != model.IteratorKind.REDUCE:
         raise InvalidRequest("state", f"is given, and a {found.kind} has none")
     if len(request.state) > state_bytes_max:
         raise LimitExceeded("iterator_result_bytes_max", len(request.state), state_bytes_max)

@@ -7,25 +7,15 @@ of that batch by its time.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
+from penstock import model
 from penstock.engine import jobs
 from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
-from penstock.engine.jobs import EventEncoder
+from penstock.engine.jobs import EventEncoder, PendingBatch
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
-from penstock.model import (
-    Done,
-    EventFilter,
-    FetchedBatch,
-    FetchSubscription,
-    ProgressSubscription,
-    Registered,
-    RegisterSubscriptions,
-    SetSubscription,
-    SubscriptionInfo,
-    SubscriptionReceipt,
-    SubscriptionStart,
-)
+from penstock.model import EventFilter, SubscriptionInfo
+from penstock.store import Store
 from penstock.store.contract import Progress, Register, SetBookmark, Transaction
 
 PENDING_MAX: Final = 100_000
@@ -35,77 +25,56 @@ NOWHERE: Final = 0
 """A position that no subscription is ever at."""
 
 
-class _Pending(NamedTuple):
-    """A fetched batch that was not progressed yet.
-
-    `shown` is the time it ended on when it was last handed out, which is another one once its end was erased.
-    """
-
-    wanted: EventFilter
-    start: int
-    next: int
-    bounds: jobs.BatchRange
-    shown: int
-
-    def ends_on(self, ticks: int) -> bool:
-        """Whether a client that has the batch, before or after an erasure, identifies it by this time."""
-        return ticks in (self.bounds.last_ticks, self.shown)
-
-
 class SubscriptionRequests:
-    """Requests about subscriptions."""
-
     def __init__(self, context: EngineContext) -> None:
         self._context = context
         self._locks = KeyedLocks(context.settings.reader_wait_ms_max)
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, PendingBatch] = {}
 
-    async def register(self, request: RegisterSubscriptions) -> Registered:
+    async def register(self, request: model.RegisterSubscriptions) -> model.Registered:
         """Create or find subscriptions: all of a request or none."""
         check_names(subscriber=request.subscriber)
         if len(request.subscriptions) > REGISTER_MAX:
             raise LimitExceeded("register_max", len(request.subscriptions), REGISTER_MAX)
-        operations = [await self._registration(request.subscriber, start) for start in request.subscriptions]
+        operations: list[Register] = []
+        for start in request.subscriptions:
+            check_names(context=start.context, filter=start.filter)
+            wanted = EventFilter(start.context, start.filter)
+            found = await self._lookup(request.subscriber, wanted)
+            position = found.position if found else await self._context.position_for(wanted, start.start_ticks)
+            operations.append(Register(request.subscriber, start.context, wanted.prefix, position))
         if not operations:
-            return Registered(())
+            return model.Registered(())
         results = await self._context.write(Transaction(tuple(operations)))
-        return Registered(tuple(result.id for result in results if isinstance(result, SubscriptionInfo)))
-
-    async def _registration(self, subscriber: str, start: SubscriptionStart) -> Register:
-        check_names(context=start.context, filter=start.filter)
-        wanted = EventFilter(start.context, start.filter)
-        found = await self._lookup(subscriber, wanted)
-        if found is not None:
-            return Register(subscriber, start.context, wanted.prefix, found.position)
-        position = await self._context.position_for(wanted, start.start_ticks)
-        return Register(subscriber, start.context, wanted.prefix, position)
+        return model.Registered(tuple(result.id for result in results if isinstance(result, SubscriptionInfo)))
 
     async def _lookup(self, subscriber: str, wanted: EventFilter) -> SubscriptionInfo | None:
         found: SubscriptionInfo | None = await self._context.pool.run(
-            jobs.lookup_subscription, subscriber, wanted.context, wanted.prefix
+            jobs.ask_store, Store.find_subscription, subscriber, wanted.context, wanted.prefix
         )
         return found
 
-    async def fetch(self, request: FetchSubscription, present: EventEncoder | None) -> FetchedBatch:
+    async def fetch(self, request: model.FetchSubscription, present: EventEncoder | None) -> model.FetchedBatch:
         """The pending batch again, or the next one."""
         if request.count < 1:
             raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
         return await self._context.long_poll(request.wait_ms, lambda: self._fetch(request, present))
 
-    async def _fetch(self, request: FetchSubscription, present: EventEncoder | None) -> Attempt[FetchedBatch]:
+    async def _fetch(
+        self, request: model.FetchSubscription, present: EventEncoder | None
+    ) -> Attempt[model.FetchedBatch]:
         number = request.subscription
         async with self._locks.turn(number):
             if (pending := await self._still_pending(number)) is not None:
-                wanted, first, last = pending.wanted, pending.bounds.first, pending.bounds.last
-                found: jobs.Pending = await self._context.pool.run(jobs.read_pending, wanted, first, last, present)
+                found: jobs.PendingEvents = await self._context.pool.run(jobs.read_pending, pending, present)
                 if found.last_ticks is not None:
                     self._pending[number] = pending._replace(shown=found.last_ticks)
-                    return Attempt(FetchedBatch(number, found.events, found.encoded), True, wanted)
+                    return Attempt(model.FetchedBatch(number, found.events, found.encoded), True, pending.wanted)
                 # All of it was erased meanwhile: there is nothing left to acknowledge.
-                await self._move(number, pending, pending.bounds.last_ticks)
+                await self._move(number, pending, pending.last_ticks)
             return await self._next(number, min(request.count, self._context.limits.events_max), present)
 
-    async def _still_pending(self, number: int) -> _Pending | None:
+    async def _still_pending(self, number: int) -> PendingBatch | None:
         """The fetched batch, unless another server has moved the subscription since."""
         pending = self._pending.get(number)
         if pending is None or not self._context.others.is_shared:
@@ -116,42 +85,41 @@ class SubscriptionRequests:
         self._forget(number, pending)
         return None
 
-    async def _next(self, number: int, count: int, present: EventEncoder | None) -> Attempt[FetchedBatch]:
+    async def _next(self, number: int, count: int, present: EventEncoder | None) -> Attempt[model.FetchedBatch]:
         """Scan until there is a batch or the history ends; a long scan saves its position on the way."""
         while True:
             found: jobs.Fetched = await self._context.pool.run(jobs.fetch, number, count, self._context.limits, present)
             info = found.subscription
             wanted = EventFilter(info.context, info.filter)
-            if found.bounds:
-                last_ticks = found.bounds.last_ticks
-                self._pending[info.id] = _Pending(wanted, info.position, found.next, found.bounds, last_ticks)
+            if found.batch:
+                self._pending[info.id] = found.batch
                 while len(self._pending) > PENDING_MAX:
                     del self._pending[next(iter(self._pending))]
             elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
-                await self._context.write(Transaction((Progress(number, info.position, found.next),)))
-            if found.bounds or found.end:
-                return Attempt(FetchedBatch(number, found.events, found.encoded), bool(found.bounds), wanted)
+                await self._context.apply(Progress(number, info.position, found.next))
+            if found.batch or found.end:
+                return Attempt(model.FetchedBatch(number, found.events, found.encoded), bool(found.batch), wanted)
 
-    async def progress(self, request: ProgressSubscription) -> Done:
+    async def progress(self, request: model.ProgressSubscription) -> model.Done:
         """Move past the pending batch if this is its time; otherwise do nothing."""
         number = request.subscription
         async with self._locks.turn(number):
             pending = await self._fetched(number, request.last_ticks, strict=False)
             if pending is not None:
                 await self._move(number, pending, request.last_ticks)
-        return Done()
+        return model.Done()
 
-    async def _move(self, number: int, pending: _Pending, last_ticks: int) -> None:
-        await self._context.write(Transaction((_past(number, pending, last_ticks, strict=False),)))
+    async def _move(self, number: int, pending: PendingBatch, last_ticks: int) -> None:
+        await self._context.apply(pending.progress(number, last_ticks, strict=False))
         self._forget(number, pending)
 
-    def _forget(self, number: int, pending: _Pending | None) -> None:
+    def _forget(self, number: int, pending: PendingBatch | None) -> None:
         """Forget this batch, but not a later one that is pending now."""
         if self._pending.get(number) is pending:
             self._pending.pop(number, None)
 
     @asynccontextmanager
-    async def progressing(self, receipts: Sequence[SubscriptionReceipt]) -> AsyncIterator[list[Progress]]:
+    async def progressing(self, receipts: Sequence[model.SubscriptionReceipt]) -> AsyncIterator[list[Progress]]:
         """The operations that progress past pending batches inside a transaction, which is written within.
 
         For a batch that is not pending it yields an operation that fails, after the store has looked for a repeat.
@@ -159,7 +127,7 @@ class SubscriptionRequests:
         async with self._locks.turn(*(receipt.subscription for receipt in receipts)):
             pending = [await self._fetched(r.subscription, r.last_ticks, strict=True) for r in receipts]
             yield [
-                _past(receipt.subscription, batch, receipt.last_ticks, strict=True)
+                batch.progress(receipt.subscription, receipt.last_ticks, strict=True)
                 if batch
                 else Progress(receipt.subscription, NOWHERE, NOWHERE, strict=True)
                 for receipt, batch in zip(receipts, pending, strict=True)
@@ -167,19 +135,18 @@ class SubscriptionRequests:
             for receipt, batch in zip(receipts, pending, strict=True):
                 self._forget(receipt.subscription, batch)
 
-    async def _fetched(self, number: int, last_ticks: int, *, strict: bool) -> _Pending | None:
+    async def _fetched(self, number: int, last_ticks: int, *, strict: bool) -> PendingBatch | None:
         """The fetched batch that ends on a time, if there is one; strict: only if that is certain."""
         pending = await self._still_pending(number)
         if pending is not None or not self._context.others.is_shared:
-            return pending if pending is not None and pending.ends_on(last_ticks) else None
+            # A client that has the batch from before or after an erasure identifies it by either time.
+            is_it = pending is not None and last_ticks in (pending.last_ticks, pending.shown)
+            return pending if is_it else None
         asked = (number, last_ticks, self._context.limits)
-        found: jobs.FetchedBatch | None = await self._context.pool.run(jobs.batch_until, *asked)
-        if found is None or (strict and not found.is_certain):
-            return None
-        bounds = jobs.BatchRange(found.first, found.last, last_ticks)
-        return _Pending(found.wanted, found.start, found.last + 1, bounds, last_ticks)
+        found: PendingBatch | None = await self._context.pool.run(jobs.batch_until, *asked)
+        return None if found is None or (strict and not found.is_certain) else found
 
-    async def set(self, request: SetSubscription) -> Done:
+    async def set(self, request: model.SetSubscription) -> model.Done:
         """Move a subscription to a time and forget its pending batch."""
         check_names(subscriber=request.subscriber, context=request.context, filter=request.filter)
         wanted = EventFilter(request.context, request.filter)
@@ -189,11 +156,7 @@ class SubscriptionRequests:
         async with self._locks.turn(found.id):
             position = await self._context.position_for(wanted, request.ticks)
             bookmark = SetBookmark(request.subscriber, request.context, wanted.prefix, position)
-            await self._context.write(Transaction((bookmark,)))
+            await self._context.apply(bookmark)
             self._pending.pop(found.id, None)
         self._context.wakeups.wake_all(request.context)
-        return Done()
-
-
-def _past(number: int, pending: _Pending, last_ticks: int, *, strict: bool) -> Progress:
-    return Progress(number, pending.start, pending.next, last_ticks, strict)
+        return model.Done()

@@ -34,10 +34,10 @@ class Wakeups:
         """The last position that this server knows of."""
         self.seal_due = 1 << 63
         """The position at which the next block of the history is complete and can be sealed."""
-        self.wake_sealer: Callable[[], None] = _nobody
+        self.wake_sealer: Callable[[], None] = lambda: None
         self.followed: set[Source] = set()
         """The streams that indexed iterators follow."""
-        self.wake_index: Callable[[Source], None] = _nobody
+        self.wake_index: Callable[[Source], None] = lambda _: None
 
     def committed(self, streams: Iterable[Source], head: int) -> None:
         """Wake the followers of these streams (context, stream), which have new events up to a position."""
@@ -55,7 +55,6 @@ class Wakeups:
             self.wake_sealer()
 
     def wake_all(self, context: str | None = None) -> None:
-        """Wake all long polls, or those of one context."""
         for name, group in self._by_context.items():
             if context in (None, name):
                 for waiting in group.by_prefix.values():
@@ -123,7 +122,3 @@ def resolve(answer: asyncio.Future[R], outcome: R | PenstockError) -> None:
         answer.set_exception(outcome)
     else:
         answer.set_result(outcome)
-
-
-def _nobody(*_arguments: object) -> None:
-    """Before the builder and the sealer start."""

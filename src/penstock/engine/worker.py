@@ -60,21 +60,18 @@ class Worker:
         self._missing: list[str] | None = None
 
     def answer(self, message: Any) -> Sequence[bytes | memoryview]:
-        """Carry out one message: the store to begin with, then (function, arguments).
-
-        The answer says whether it succeeded, what came of it, and whether this worker stays.
-        """
-        answer = self._opened(message) if isinstance(message, Opening) else self._done(*message)
+        """Carry out one message: the store to begin with, then (function, arguments)."""
+        if isinstance(message, Opening):
+            self._opening = message
+            if message.runs_lua:
+                # The first job opens the store again, and reports the error if there still is one.
+                with suppress(PenstockError):
+                    self._open()
+            answer = JobAnswer(True, self._missing or [], True)
+        else:
+            answer = self._done(*message)
         self.stays = answer.stays
         return [frame_answer(answer)] if self._opening.runs_lua else frame(tuple(answer))
-
-    def _opened(self, opening: Opening) -> JobAnswer:
-        self._opening = opening
-        if opening.runs_lua:
-            # The first job opens the store again, and reports the error if there still is one.
-            with suppress(PenstockError):
-                self._open()
-        return JobAnswer(True, self._missing or [], True)
 
     def _done(self, function: Callable[..., Any], arguments: Sequence[Any]) -> JobAnswer:
         try:

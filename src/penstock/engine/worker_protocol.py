@@ -165,7 +165,7 @@ def _loaded(data: memoryview, expected: Any) -> JobAnswer:
 
 @cache
 def returned_by(function: Callable[..., Any]) -> Any:
-    """The return type of a job or of a presenter."""
+    """The return type of a job or of an encoder."""
     return get_type_hints(function)["return"]
 
 

@@ -12,13 +12,13 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, cast
 
 from penstock.engine.metrics import PoolCounts
+from penstock.engine.wakeups import resolve
 from penstock.engine.worker_protocol import (
     BYTES_MAX,
     Opening,
@@ -29,7 +29,7 @@ from penstock.engine.worker_protocol import (
     load_answer,
     returned_by,
 )
-from penstock.errors import Closed, PenstockError, ReaderBusy, ReaderTimeout, StorageFailure, Unexpected, WorkerDied
+from penstock.errors import Closed, ReaderBusy, ReaderTimeout, StorageFailure, Unexpected, WorkerDied
 from penstock.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -56,17 +56,15 @@ Job = Callable[..., Any]
 """A function of a module, called in the worker with its store and the arguments."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A job that waits for a worker. The pool pickles it when a worker is idle: a copy that waits would double the
     memory of a large request."""
 
-    __slots__ = ("answer", "arguments", "job", "since")
-
-    def __init__(self, job: Job, arguments: tuple[Any, ...], answer: asyncio.Future[Any]) -> None:
-        self.job = job
-        self.arguments = arguments
-        self.since = time.monotonic()
-        self.answer = answer
+    job: Job
+    arguments: tuple[Any, ...]
+    answer: asyncio.Future[Any]
+    since: float = field(default_factory=time.monotonic)
 
     def forget(self, _answer: asyncio.Future[Any]) -> None:
         """Drop the arguments of a job that the caller has given up: it may stay in the queue for long."""
@@ -89,8 +87,6 @@ def start_process(descriptor: int, niceness: int) -> Process:
 
 
 class WorkerPool:
-    """Runs jobs in worker processes."""
-
     runs_lua: ClassVar = False
 
     def __init__(self, url: str, settings: Settings, size: int, counts: PoolCounts, niceness: int = NICENESS) -> None:
@@ -106,19 +102,15 @@ class WorkerPool:
         self._alarm: asyncio.TimerHandle | None = None
         self._closing = False
         self._all_gone = asyncio.Event()
+        self.missing: list[str] = []
+        """Means of confinement that this system lacks, if the workers run Lua."""
 
     async def start(self) -> None:
         """Start all workers; they are ready when this returns."""
         await asyncio.gather(*(self._spawn() for _ in range(self._size)))
 
-    def start_soon(self) -> None:
-        """Start all workers; new jobs wait for them."""
-        for _ in range(self._size):
-            self._replace()
-
     @property
     def pids(self) -> list[int]:
-        """The worker processes, for monitoring."""
         return [worker.process.pid for worker in self._workers]
 
     def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
@@ -143,7 +135,7 @@ class WorkerPool:
         if self._alarm is not None:
             self._alarm.cancel()
         while self._waiting:
-            _fail(self._waiting.popleft().answer, Closed())
+            resolve(self._waiting.popleft().answer, Closed())
         for worker in list(self._workers):
             worker.close()
         if self._workers:
@@ -156,7 +148,7 @@ class WorkerPool:
             if item.answer.done():
                 continue  # The caller has given up.
             if item.since < now - wait_s:
-                _fail(item.answer, ReaderTimeout(self._settings.reader_wait_ms_max))
+                resolve(item.answer, ReaderTimeout(self._settings.reader_wait_ms_max))
             else:
                 self._give(item)
         if self._waiting and self._alarm is None:
@@ -168,7 +160,7 @@ class WorkerPool:
             message = b"".join(frame((item.job, item.arguments)))
         except Exception as error:
             log.exception("a job cannot be sent to a worker")
-            _fail(item.answer, Unexpected(repr(error)))
+            resolve(item.answer, Unexpected(repr(error)))
         else:
             self._idle.pop().begin(message, item.answer, self._settings.worker_job_ms_max / 1000, item.job)
 
@@ -180,12 +172,16 @@ class WorkerPool:
         if self._closing:
             return
         ours, theirs = socket.socketpair()
+        # The process begins with these signals blocked, and unblocks them itself.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
         try:
-            with theirs, _signals_held():
+            with theirs:
                 process = start_process(theirs.fileno(), self._niceness)
         except BaseException:
             ours.close()
             raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         worker = _Worker(self, process)
         # From here on it must end before the pool does.
         self._workers.add(worker)
@@ -196,18 +192,17 @@ class WorkerPool:
             process.kill()
             self._reap(worker)
             raise
-        await self._open(worker)
-
-    async def _open(self, worker: "_Worker") -> None:
-        if self._closing:
-            return
-        ready: asyncio.Future[Any] = self._loop.create_future()
-        opening = b"".join(frame(Opening(self._url, self.runs_lua)))
-        worker.begin(opening, ready, self._settings.worker_job_ms_max / 1000, _opening)
-        self._opened(await ready)
+        if not self._closing:
+            ready: asyncio.Future[Any] = self._loop.create_future()
+            opening = b"".join(frame(Opening(self._url, self.runs_lua)))
+            worker.begin(opening, ready, self._settings.worker_job_ms_max / 1000, _opening)
+            self._opened(await ready)
 
     def _opened(self, missing: list[str]) -> None:
         """Called with the means of confinement that a new worker lacks."""
+        if missing and not self.missing:
+            self.missing = missing
+            log.warning("Lua workers keep more rights than they need; this system lacks %s", ", ".join(missing))
 
     # -- what workers answer
 
@@ -260,11 +255,11 @@ class LatePool(WorkerPool):
     _has_started = False
 
     def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
-        """Run a job in a worker; the first job starts the workers."""
         answer = super().run(job, *arguments)
         if not self._has_started:
             self._has_started = True
-            self.start_soon()
+            for _ in range(self._size):
+                self._replace()
         return answer
 
 
@@ -278,8 +273,6 @@ class LuaPool(LatePool):
         # worker is for what that cannot stop, and must not come first.
         job_ms_max = settings.worker_job_ms_max + JOB_CALLS * settings.iterator_call_ms_max
         super().__init__(url, replace(settings, worker_job_ms_max=job_ms_max), settings.lua_workers, counts)
-        self.missing: list[str] = []
-        """Means of confinement that this system lacks."""
         # The items of a page or a step with one that is too many, and the accumulators of its points.
         largest = max(settings.event_bytes_max, settings.iterator_result_bytes_max)
         self.answer_bytes_max = settings.page_bytes_max + STATES_MAX * largest + ANSWER_BYTES
@@ -297,21 +290,6 @@ class LuaPool(LatePool):
     def load(self, data: memoryview, job: Job) -> Any:
         """The answer to a job; an attacker inside the worker may have made it."""
         return load_answer(data, returned_by(job))
-
-    def _opened(self, missing: list[str]) -> None:
-        if missing and not self.missing:
-            self.missing = missing
-            log.warning("Lua workers keep more rights than they need; this system lacks %s", ", ".join(missing))
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """A process that starts here begins with these signals blocked, and unblocks them itself."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Worker(asyncio.BufferedProtocol):
@@ -354,23 +332,17 @@ class _Worker(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            for succeeded, result, stays in self._unframer.received(nbytes):
-                self._answered(succeeded, result, stays)
+            for _succeeded, result, stays in self._unframer.received(nbytes):
+                if (answer := self._clear()) is not None:
+                    # The result of a job that failed is its error.
+                    resolve(answer, result)
+                if stays:
+                    self._pool.finished(self)
+                else:
+                    self._stop()
         except Unreadable as error:
             log.warning("worker process %d sent what cannot be read: %s", self.process.pid, error)
             self._reason = "sent what cannot be read and was stopped"
-            self._stop()
-
-    def _answered(self, succeeded: bool, result: Any, stays: bool) -> None:
-        answer = self._clear()
-        if answer is not None and not answer.done():
-            if succeeded:
-                answer.set_result(result)
-            else:
-                answer.set_exception(result)
-        if stays:
-            self._pool.finished(self)
-        else:
             self._stop()
 
     def _stop(self) -> None:
@@ -381,7 +353,7 @@ class _Worker(asyncio.BufferedProtocol):
         self.process.kill()
         answer = self._clear()
         if answer is not None:
-            _fail(answer, WorkerDied(self._reason))
+            resolve(answer, WorkerDied(self._reason))
         self._pool.lost(self)
 
     def _clear(self) -> asyncio.Future[Any] | None:
@@ -400,8 +372,3 @@ class _Worker(asyncio.BufferedProtocol):
 def _opening() -> list[str]:
     """The type of a worker's first answer."""
     return []
-
-
-def _fail(answer: asyncio.Future[Any], error: PenstockError) -> None:
-    if not answer.done():
-        answer.set_exception(error)

@@ -52,12 +52,7 @@ class _Item(NamedTuple):
 
 class Writer:
     def __init__(
-        self,
-        store: Store,
-        loop: asyncio.AbstractEventLoop,
-        settings: Settings,
-        metrics: Metrics,
-        wakeups: Wakeups,
+        self, store: Store, loop: asyncio.AbstractEventLoop, settings: Settings, metrics: Metrics, wakeups: Wakeups
     ) -> None:
         self._store = store
         self._loop = loop
@@ -66,7 +61,8 @@ class Writer:
         self._wakeups = wakeups
         self._clock = ClockWatch(metrics)
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
-        self._waiting = 0
+        self.waiting = 0
+        """Requests in the queue and in the current batch."""
         self._waiting_bytes = 0
         self._closing = False
         self._failure: PenstockError | None = None
@@ -78,11 +74,6 @@ class Writer:
         self._thread.start()
 
     @property
-    def waiting(self) -> int:
-        """Requests in the queue and in the current batch."""
-        return self._waiting
-
-    @property
     def trouble(self) -> str | None:
         """Why the store takes no writes; None if the last write succeeded, or the store recovered since."""
         failure = self._failure
@@ -91,22 +82,19 @@ class Writer:
         return None if self._thread.is_alive() else "the thread that writes has ended"
 
     def submit(self, transaction: Transaction, size: int, answer: OnOutcome) -> None:
-        """Queue a transaction whose events have a size in bytes; `answer` is called on the loop's thread.
-
-        Raises if there is no room for it.
-        """
+        """Queue a transaction of some bytes; `answer` is called on the loop's thread. Raises if there is no room."""
         if self._closing:
             raise Closed
         size += OPERATION_BYTES * len(transaction.operations)
         if size > self._settings.writer_queue_bytes_max:
             raise LimitExceeded("writer_queue_bytes_max", size, self._settings.writer_queue_bytes_max)
         if (
-            self._waiting >= self._settings.writer_queue_max
+            self.waiting >= self._settings.writer_queue_max
             or self._waiting_bytes + size > self._settings.writer_queue_bytes_max
         ):
             self._metrics.refused["writer_busy"] += 1
-            raise WriterBusy(self._waiting)
-        self._waiting += 1
+            raise WriterBusy(self.waiting)
+        self.waiting += 1
         self._waiting_bytes += size
         self._queue.put(_Item(transaction, size, time.monotonic(), answer))
 
@@ -241,7 +229,7 @@ class Writer:
         touched: set[tuple[str, str]] = set()
         commits = events = head = 0
         for item, outcome in zip(batch, outcomes, strict=True):
-            self._waiting -= 1
+            self.waiting -= 1
             self._waiting_bytes -= item.size
             if isinstance(outcome, list):
                 for op, result in zip(item.transaction.operations, outcome, strict=True):

@@ -1,9 +1,9 @@
 """Gates: sockets, sessions, back-pressure and time-outs. The engine knows what a request means."""
 
-from penstock.gates.contract import Gate, TcpGate
+from penstock.gates.contract import Gate
 from penstock.gates.http import HttpGate
 from penstock.gates.mq import MqGate
 from penstock.gates.remits import RemitsGate
 from penstock.gates.zeromq import ZeromqGate
 
-__all__ = ["Gate", "HttpGate", "MqGate", "RemitsGate", "TcpGate", "ZeromqGate"]
+__all__ = ["Gate", "HttpGate", "MqGate", "RemitsGate", "ZeromqGate"]

@@ -40,9 +40,9 @@ from uvicorn.server import ServerState
 from penstock import __version__
 from penstock.engine import Engine
 from penstock.errors import CannotListen
-from penstock.gates.contract import TcpGate, bound_socket, shown_address
+from penstock.gates.contract import bound_socket, shown_address
 from penstock.settings import Settings, host_and_port
-from penstock.tcp import PeerLog, network_of, shown_peer
+from penstock.tcp import PeerLog, TcpServer, network_of, shown_peer
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +82,9 @@ PORTS: Final = {"http": "80", "https": "443"}
 class HttpGate:
     name = "http"
 
-    def __init__(self, engine: Engine, gates: Sequence[TcpGate[Any]] = ()) -> None:
+    def __init__(self, engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> None:
         self._engine = engine
-        self._config = BoundedConfig(application(engine, gates), engine.settings)
+        self._config = BoundedConfig(application(engine, servers), engine.settings)
         self._server = Server(self._config)
 
     async def start(self) -> None:
@@ -149,7 +149,7 @@ class BoundedConfig(Config):
 # --- what is served -------------------------------------------------------------------------------------------
 
 
-def application(engine: Engine, gates: Sequence[TcpGate[Any]] = ()) -> ASGIApp:
+def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIApp:
     """Health, metrics, sessions and an index, behind the guard."""
     process = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -168,11 +168,11 @@ def application(engine: Engine, gates: Sequence[TcpGate[Any]] = ()) -> ASGIApp:
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def sessions(_request: Request) -> Response:
-        return JSONResponse({"sessions": [asdict(info) for gate in gates for info in gate.sessions()]})
+        return JSONResponse({"sessions": [asdict(info) for server in servers for info in server.sessions()]})
 
     async def kick(request: Request) -> Response:
         session = request.path_params["session"]
-        if any(gate.kick(session) for gate in gates):
+        if any(server.kick(session) for server in servers):
             return JSONResponse({"kicked": session})
         return JSONResponse({"error": f"there is no session {session[:SHOWN_CHARACTERS_MAX]}"}, 404)
 

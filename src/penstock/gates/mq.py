@@ -12,6 +12,7 @@ from penstock.gates.contract import TcpGate
 from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqSession
 from penstock.mq.session import Handlers
+from penstock.settings import Settings
 from penstock.tcp import CloseReason
 from penstock.wire.res01.dialects import Frames
 from penstock.wire.res01.messages import Framed, decode_framed
@@ -19,17 +20,7 @@ from penstock.wire.res01.messages import Framed, decode_framed
 
 class MqGate(TcpGate[MqSession]):
     def __init__(self, engine: Engine, address: str) -> None:
-        settings = engine.settings
-        self._mq_limits = MqLimits(
-            connections_max=settings.mq_connections_max,
-            connections_per_address_max=settings.mq_connections_per_address_max,
-            idle_ms_max=settings.mq_idle_ms_max,
-            message_ms_max=settings.mq_idle_ms_max,
-            stall_ms_max=settings.mq_idle_ms_max,
-            message_bytes_max=settings.mq_message_bytes_max,
-            unsent_bytes_max=settings.mq_unsent_bytes_max,
-            unread_ms_max=UNREAD_MS_MAX,
-        )
+        self._mq_limits = limits_of(engine.settings)
         super().__init__("mq", self._mq_limits, engine, address)
         self._handlers = Handlers(
             self._received,
@@ -68,3 +59,16 @@ class MqGate(TcpGate[MqSession]):
     def reason_of(self, session: MqSession) -> str:
         ending = session.ending
         return CloseReason.LOST if ending is None else ending.reason.words
+
+
+def limits_of(settings: Settings) -> MqLimits:
+    return MqLimits(
+        connections_max=settings.mq_connections_max,
+        connections_per_address_max=settings.mq_connections_per_address_max,
+        idle_ms_max=settings.mq_idle_ms_max,
+        message_ms_max=settings.mq_idle_ms_max,
+        stall_ms_max=settings.mq_idle_ms_max,
+        message_bytes_max=settings.mq_message_bytes_max,
+        unsent_bytes_max=settings.mq_unsent_bytes_max,
+        unread_ms_max=UNREAD_MS_MAX,
+    )

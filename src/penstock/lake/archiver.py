@@ -10,25 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from penstock.lake.changes import (
-    ARCHIVE,
-    REWRITE,
-    LakeTask,
-    LakeWriter,
-    StagedFile,
-    check_files,
-    check_new,
-    find_manifest,
-    finish,
-    lake_writer,
-    pending_of,
-    task_of,
-)
+from penstock.lake import changes
+from penstock.lake.changes import ARCHIVE, REWRITE, LakeTask, LakeWriter, StagedFile
 from penstock.lake.manifests import MANIFEST, Manifest, encode
 from penstock.lake.parquet import FileContents, encode_file
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
 from penstock.lake.slices import read_rows, read_slices
-from penstock.lake.sources import ErasedEvents, Source, check_source, erased_since, look, timelines
+from penstock.lake.sources import ErasedEvents, LakeSource, check_source, erased_since, look, timelines
 from penstock.model import PositionRange
 from penstock.model.times import now_text
 from penstock.spark.parallel import Session
@@ -68,9 +56,9 @@ class Archiver:
         self._place, self._iceberg = open_lake_place(lake), iceberg
         self.manifest: Manifest | None = None
         """The manifest after the last `catch_up`."""
-        manifest, source = find_manifest(self._place), look(self._url)
+        manifest, source = changes.find_manifest(self._place), look(self._url)
         if manifest is None:
-            check_new(self._place)
+            changes.check_new(self._place)
         else:
             check_source(self._place.shown, manifest, source)
 
@@ -83,16 +71,16 @@ class Archiver:
             return Archived(0, 0, 0, self.manifest.head)
         place = self._place
         with place.lock("archive"):
-            if find_manifest(place) is None:
+            if changes.find_manifest(place) is None:
                 source = look(self._url)
                 known = timelines(self._url, source.identity)
                 new = Manifest(*source.identity, known, 1, now_text(), erasures=source.erasures)
                 place.replace(MANIFEST, encode(new))
-            with lake_writer(place, iceberg=self._iceberg) as lake:
+            with changes.lake_writer(place, iceberg=self._iceberg) as lake:
                 before = lake.manifest
                 # Other processes may have changed the lake.
                 if before != self.manifest:
-                    check_files(place, before)
+                    changes.check_files(place, before)
                 source = look(self._url)
                 check_source(place.shown, before, source)
                 rewritten = self._follow(lake, source, progressed, is_ending)
@@ -101,13 +89,15 @@ class Archiver:
 
     def _is_current(self, known: Manifest) -> bool:
         """Whether there is nothing to do. This needs no lock."""
-        if find_manifest(self._place) != known or pending_of(self._place) is not None:
+        if changes.find_manifest(self._place) != known or changes.pending_of(self._place) is not None:
             return False
         source = look(self._url)
         is_same = (source.identity, source.head) == (known.identity, known.head)
         return is_same and source.erasures <= known.erasures
 
-    def _follow(self, lake: LakeWriter, source: Source, progressed: Progressed, is_ending: Callable[[], bool]) -> int:
+    def _follow(
+        self, lake: LakeWriter, source: LakeSource, progressed: Progressed, is_ending: Callable[[], bool]
+    ) -> int:
         """Rewrite files whose events were erased, and archive new events; returns how many files were rewritten."""
         known = lake.manifest
         is_behind = source.erasures > known.erasures
@@ -121,7 +111,7 @@ class Archiver:
         if is_behind:
             erased = erased_since(self._url, known.erasures)
             rewrite = partial(_rewrite, self._lake, self._url, source.identity, erased)
-            tasks = [task_of(file) for file in known.files]
+            tasks = [changes.task_of(file) for file in known.files]
             for part, results in lake.rounds(self._spark, REWRITE, tasks, rewrite, reached, is_ending):
                 staged = [each for each in results if each is not None]
                 if staged:
@@ -129,7 +119,7 @@ class Archiver:
                 done, rewritten = done + len(part), rewritten + len(staged)
             if done == len(tasks):
                 lake.commit(REWRITE, [], erasures=source.erasures)
-                finish(self._place)
+                changes.finish(self._place)
         archive = partial(_archive, self._lake, self._url, source.identity)
         ranges = plan_ranges(known.head + 1, source.head, source.bytes / max(source.head, 1))
         tasks = [LakeTask(each) for each in ranges]

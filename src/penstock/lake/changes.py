@@ -13,24 +13,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from penstock.errors import LakeDamaged, PenstockError, PlaceRefused
 from penstock.files import flaw_of, made_of
+from penstock.lake import manifests
 from penstock.lake.iceberg import update_iceberg
-from penstock.lake.manifests import (
-    FORMAT_VERSION,
-    MANIFEST,
-    PENDING,
-    LakeFile,
-    Manifest,
-    check,
-    check_entries,
-    day_in,
-    decode,
-    encode,
-    event_path,
-    is_aside,
-    is_passed_over,
-    opened,
-    sealed,
-)
+from penstock.lake.manifests import FORMAT_VERSION, MANIFEST, PENDING, LakeFile, Manifest
 from penstock.lake.places import LakePlace
 from penstock.model import PositionRange
 from penstock.spark.parallel import Session, parallel_map
@@ -134,16 +119,10 @@ class LakeWriter:
     ) -> None:
         """Replace files, and write the next manifest. Its head and its last erasure never go back."""
         known = self.manifest
-        change = Change(
-            kind,
-            known.number + 1,
-            max(head, known.head),
-            max(erasures, known.erasures),
-            tuple(each.file for each in staged),
-            {each.file.path: each.aside for each in staged},
-            tuple(removed),
-        )
-        self._place.replace(PENDING, sealed({"format": FORMAT_VERSION, "change": asdict(change)}))
+        added, asides = tuple(each.file for each in staged), {each.file.path: each.aside for each in staged}
+        reached = max(head, known.head), max(erasures, known.erasures)
+        change = Change(kind, known.number + 1, *reached, added, asides, tuple(removed))
+        self._place.replace(PENDING, manifests.sealed({"format": FORMAT_VERSION, "change": asdict(change)}))
         self.manifest = _carry_out(self._place, known, change, iceberg=self._iceberg)
 
 
@@ -164,7 +143,7 @@ def lake_writer(place: LakePlace, *, iceberg: bool) -> Iterator[LakeWriter]:
 
 
 def record(place: LakePlace, plan: Plan) -> None:
-    place.replace(PENDING, sealed({"format": FORMAT_VERSION, "plan": asdict(plan)}))
+    place.replace(PENDING, manifests.sealed({"format": FORMAT_VERSION, "plan": asdict(plan)}))
 
 
 def finish(place: LakePlace) -> None:
@@ -176,13 +155,13 @@ def finish(place: LakePlace) -> None:
 def _carry_out(place: LakePlace, manifest: Manifest, change: Change, *, iceberg: bool) -> Manifest:
     if manifest.number < change.number:
         if change.kind == COMPACT:
-            for day in sorted({day_in(path) for path in (*change.removed, *change.staged)}):
-                staged = {path: aside for path, aside in change.staged.items() if day_in(path) == day}
-                place.swap(day, {path for path in change.removed if day_in(path) == day}, staged)
+            for day in sorted({manifests.day_in(path) for path in (*change.removed, *change.staged)}):
+                staged = {path: aside for path, aside in change.staged.items() if manifests.day_in(path) == day}
+                place.swap(day, {path for path in change.removed if manifests.day_in(path) == day}, staged)
         else:
             place.publish(change.staged)
         manifest = _changed(manifest, change)
-        place.replace(MANIFEST, encode(manifest))
+        place.replace(MANIFEST, manifests.encode(manifest))
     if iceberg:
         # Before files go that the table still names.
         update_iceberg(place, manifest)
@@ -201,7 +180,7 @@ def _changed(manifest: Manifest, change: Change) -> Manifest:
 
 def find_manifest(place: LakePlace) -> Manifest | None:
     data = place.find(MANIFEST)
-    return None if data is None else decode(place.shown, data)
+    return None if data is None else manifests.decode(place.shown, data)
 
 
 def read_manifest(place: LakePlace) -> Manifest:
@@ -251,7 +230,7 @@ def pending_of(place: LakePlace) -> Plan | Change | None:
     data = place.find(PENDING)
     if data is None:
         return None
-    document = opened(place.shown, PENDING, data)
+    document = manifests.opened(place.shown, PENDING, data)
     try:
         found: Plan | Change
         if "plan" in document:
@@ -268,11 +247,11 @@ def pending_of(place: LakePlace) -> Plan | Change | None:
 
 def _check_paths(place: LakePlace, change: Change) -> None:
     """A change may place temporary files as files of events, and remove files of events: nothing else."""
-    check_entries(place.shown, PENDING, change.added)
+    manifests.check_entries(place.shown, PENDING, change.added)
     for path in (*change.removed, *change.staged):
-        event_path(place.shown, PENDING, path)
+        manifests.event_path(place.shown, PENDING, path)
     for aside in change.staged.values():
-        if not is_aside(aside):
+        if not manifests.is_aside(aside):
             reason = flaw_of(aside) or "is not a file that was written aside"
             raise LakeDamaged(place.shown, PENDING, f"names {aside!r}, which {reason}")
     if {file.path for file in change.added} != set(change.staged):
@@ -286,7 +265,7 @@ def _check_change(place: LakePlace, manifest: Manifest, change: Change) -> None:
             reason = f"is not sound: it is for manifest {change.number}, and the last one is {manifest.number}"
             raise LakeDamaged(place.shown, PENDING, reason)
         manifest = _changed(manifest, change)
-        check(place.shown, PENDING, manifest)
+        manifests.check(place.shown, PENDING, manifest)
     for path in sorted({file.path for file in manifest.files}.intersection(change.removed)):
         raise LakeDamaged(place.shown, PENDING, f"is not sound: it removes {path}, which the manifest names")
     place.check_inside((*change.removed, *change.staged, *change.staged.values()))
@@ -318,7 +297,7 @@ def check_files(place: LakePlace, manifest: Manifest) -> None:
 def strays(paths: Collection[str], manifest: Manifest) -> list[str]:
     """Files that readers of the folder would see, and that are not in the manifest."""
     known = {file.path for file in manifest.files}
-    return sorted(path for path in paths if path not in known and not is_passed_over(path))
+    return sorted(path for path in paths if path not in known and not manifests.is_passed_over(path))
 
 
 def _listing(paths: list[str]) -> str:

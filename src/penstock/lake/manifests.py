@@ -8,6 +8,7 @@ checked before it is used.
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from typing import Any, Final, NamedTuple
@@ -50,22 +51,17 @@ def path_of(day: str, first: int, last: int) -> str:
 
 def named(path: str) -> Named | None:
     """The parts of a path; None if it is not that of a file of events."""
-    found = _PATH.fullmatch(path)
-    return Named(found[1], int(found[2]), int(found[3])) if found and _is_day(found[1]) else None
+    if found := _PATH.fullmatch(path):
+        with suppress(ValueError):
+            date.fromisoformat(found[1])
+            return Named(found[1], int(found[2]), int(found[3]))
+    return None
 
 
 def day_in(path: str) -> str:
     found = named(path)
     assert found is not None
     return found.day
-
-
-def _is_day(text: str) -> bool:
-    try:
-        date.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
 
 
 def is_aside(path: str) -> bool:

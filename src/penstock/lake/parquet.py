@@ -218,20 +218,14 @@ def _add(found: Any, array: Any) -> None:
     if array.null_count:
         found.update(np.packbits(np.asarray(pc.is_valid(array))))
         array = pc.fill_null(array, _EMPTY[array.type])
-    if array.type in _EMPTY:
-        _add_texts(found, array)
-    else:
+    if array.type not in _EMPTY:
         found.update(_slice(array.buffers()[1], np.int64, array.offset, len(array)))
-
-
-def _add_texts(found: Any, array: Any) -> None:
-    _, offsets, data = array.buffers()
-    if not len(array):
-        return
-    places = _slice(offsets, np.int32, array.offset, len(array) + 1)
-    found.update(np.ascontiguousarray(np.diff(places)))
-    if data is not None:
-        found.update(memoryview(data)[int(places[0]) : int(places[-1])])
+    elif len(array):
+        _, offsets, data = array.buffers()
+        places = _slice(offsets, np.int32, array.offset, len(array) + 1)
+        found.update(np.ascontiguousarray(np.diff(places)))
+        if data is not None:
+            found.update(memoryview(data)[int(places[0]) : int(places[-1])])
 
 
 def _slice(buffer: Any, kind: Any, start: int, count: int) -> Any:

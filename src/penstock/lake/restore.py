@@ -32,6 +32,7 @@ from penstock.lake.places import LakePlace, open_lake_place
 from penstock.lake.slices import rows_of
 from penstock.lake.verification import read_whole
 from penstock.model import PositionRange, ticks_of_unix_ns
+from penstock.model.chunks import chunked
 from penstock.model.events import random_ids
 from penstock.model.times import KIND_UTC, TICKS_PER_US, UNIX_EPOCH_TICKS, stamp_of
 from penstock.store import Store, open_replacement
@@ -173,7 +174,14 @@ def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
     target.advice = "restore a lake to a new place: name another"
     with system_errors(target.shown), ExitStack() as held:
         target.look()
-        manifest = _held(place, held)
+        manifest = read_manifest(place)
+        try:
+            held.enter_context(place.lock("restore"))
+        except StoreError:
+            # A lake that is read-only does not change.
+            pass
+        else:
+            manifest = recover(place)
         place.check_inside(file.path for file in manifest.files)
         with target:
             with closing(target.filling()) as store, stage("restoring") as progressed:
@@ -186,17 +194,6 @@ def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
     return RestoredLake(manifest.rows, erased, len(manifest.files), manifest.timeline + 1, manifest.store)
 
 
-def _held(place: LakePlace, held: ExitStack) -> Manifest:
-    """Lock a lake; its manifest."""
-    manifest = read_manifest(place)
-    try:
-        held.enter_context(place.lock("restore"))
-    except StoreError:
-        # A lake that is read-only does not change.
-        return manifest
-    return recover(place)
-
-
 # -- filling
 
 
@@ -207,10 +204,16 @@ def _fill(store: StoreImport, place: LakePlace, manifest: Manifest, progressed: 
         with _sound(place, file):
             found = FileColumns(file, rows, erased)
             counts.add(found)
-            for chunk in _chunks(found.records()):
+            for chunk in chunked(found.records(), lambda record: len(record.data), CHUNK_BYTES_MAX):
                 store.add(chunk)
         progressed(file.last, manifest.head)
-    store.finish(_state(manifest, counts))
+    began = (manifest.timeline + 1, manifest.head, ticks_of_unix_ns(time.time_ns()))
+    tables: dict[str, list[tuple[Any, ...]]] = {name: [] for name in STATE_TABLES}
+    tables["timelines"] = [*manifest.timelines, began]
+    tables["contexts"] = [(name.decode(), *counted) for name, counted in sorted(counts.contexts.items())]
+    tables["logs"] = [(name.decode(), *log) for name, log in sorted(counts.logs.items())]
+    # Its server finds out what to seal.
+    store.finish(StoreState(StoreIdentity(manifest.store, manifest.timeline + 1), manifest.head, 1, tables))
 
 
 @contextmanager
@@ -220,19 +223,6 @@ def _sound(place: LakePlace, file: LakeFile) -> Iterator[None]:
         yield
     except (ValueError, OverflowError, IndexError, struct.error, MemoryError) as error:
         raise LakeDamaged(place.shown, file.path, f"has rows that cannot be events: {error}") from error
-
-
-def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
-    chunk: list[Record] = []
-    size = 0
-    for record in records:
-        chunk.append(record)
-        size += len(record.data)
-        if size > CHUNK_BYTES_MAX:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
 
 
 class _Counts:
@@ -276,16 +266,6 @@ class _Counts:
             started = int(file.recorded[begin]), int(file.sequences[begin]) - 1, 0
             created, base, known = self.logs.get(file.names[stream], started)
             self.logs[file.names[stream]] = created, base, known + int(size[stream])
-
-
-def _state(manifest: Manifest, counts: _Counts) -> StoreState:
-    began = (manifest.timeline + 1, manifest.head, ticks_of_unix_ns(time.time_ns()))
-    tables: dict[str, list[tuple[Any, ...]]] = {name: [] for name in STATE_TABLES}
-    tables["timelines"] = [*manifest.timelines, began]
-    tables["contexts"] = [(name.decode(), *counted) for name, counted in sorted(counts.contexts.items())]
-    tables["logs"] = [(name.decode(), *log) for name, log in sorted(counts.logs.items())]
-    # Its server finds out what to seal.
-    return StoreState(StoreIdentity(manifest.store, manifest.timeline + 1), manifest.head, 1, tables)
 
 
 # -- checking

@@ -20,7 +20,7 @@ from penstock.store import open_reader
 from penstock.store.contract import Erasure, StoreIdentity
 
 
-class Source(NamedTuple):
+class LakeSource(NamedTuple):
     """A store at one moment. `erasures` is the last erasure of events in its ledger; `bytes` are of all events."""
 
     identity: StoreIdentity
@@ -29,7 +29,7 @@ class Source(NamedTuple):
     erasures: int
 
 
-def look(url: str) -> Source:
+def look(url: str) -> LakeSource:
     """The present state of a store. It reads the ledger first, so later erasures count for the next look."""
     try:
         check_url(url)
@@ -39,7 +39,7 @@ def look(url: str) -> Source:
     with closing(open_history(url)) as history:
         now = history.now()
         size = history.all_bytes()
-    return Source(now.identity, now.head, size, erasures)
+    return LakeSource(now.identity, now.head, size, erasures)
 
 
 def timelines(url: str, identity: StoreIdentity) -> tuple[tuple[int, int, int], ...]:
@@ -50,7 +50,7 @@ def timelines(url: str, identity: StoreIdentity) -> tuple[tuple[int, int, int], 
         return tuple((row[0], row[1], row[2]) for row in store.state().tables["timelines"])
 
 
-def check_source(lake: str, manifest: Manifest, source: Source) -> None:
+def check_source(lake: str, manifest: Manifest, source: LakeSource) -> None:
     """Raise PlaceRefused, which names both, if a lake is not of this history."""
     ours, theirs = manifest.identity, source.identity
     what = None
@@ -80,9 +80,7 @@ class ErasedEvents(NamedTuple):
         if not self.streams:
             return False
         with place.opened(file.path) as data:
-            return self._may_name(pq.read_metadata(data))
-
-    def _may_name(self, metadata: Any) -> bool:
+            metadata = pq.read_metadata(data)
         groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
         bounds = [[_bounds(group.column(number)) for number in _COLUMNS] for group in groups]
         return any(

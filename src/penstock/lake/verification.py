@@ -1,7 +1,8 @@
-"""Compares a lake with its store: file by file, rows and digests, and every byte of each file."""
+"""The state of a lake, and its comparison with its store: file by file, rows, digests and every byte."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -9,16 +10,8 @@ import pyarrow as pa
 from xxhash import xxh3_128_hexdigest
 
 from penstock.errors import LakeDamaged, LakeInUse, StoreError
-from penstock.lake.changes import (
-    LakeTask,
-    in_rounds,
-    pending_of,
-    read_manifest,
-    recover,
-    run_round,
-    strays,
-    task_of,
-)
+from penstock.lake import changes
+from penstock.lake.changes import LakeTask
 from penstock.lake.manifests import LakeFile, Manifest, named
 from penstock.lake.parquet import Erased, check_positions, decode, digest
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
@@ -30,6 +23,56 @@ from penstock.store.urls import absolute_url
 
 LOOKS_MAX: Final = 3
 """How often to compare again because another process changes the lake."""
+
+
+class LakeStatus(NamedTuple):
+    """A lake at one moment. `behind` counts events not archived yet; `is_erasure_pending`: some were erased since.
+
+    Both are None if no store was named. `interrupted` is the kind of run that was killed. Times are ISO 8601, in UTC.
+    """
+
+    lake: str
+    store_id: str
+    timeline: int
+    head: int
+    rows: int
+    files: int
+    bytes: int
+    first_recorded: str | None
+    last_recorded: str | None
+    last_run: str
+    in_use_by: str | None
+    interrupted: str | None
+    behind: int | None
+    is_erasure_pending: bool | None
+
+
+def status(lake: str, url: str | None = None) -> LakeStatus:
+    """The state of a lake, and its lag if a store is named. This needs no Spark and reads no file of events."""
+    place = open_lake_place(lake)
+    manifest, pending, holder = changes.read_manifest(place), changes.pending_of(place), place.holder()
+    # A run that has just ended was not interrupted.
+    is_left = holder is None and pending is not None and changes.pending_of(place) == pending
+    behind, erased = None, None
+    if url is not None:
+        source = look(url)
+        check_source(place.shown, manifest, source)
+        behind, erased = source.head - manifest.head, source.erasures > manifest.erasures
+    times = [time for file in manifest.files for time in (file.recorded_min, file.recorded_max) if time is not None]
+    first, last = (_iso(min(times)), _iso(max(times))) if times else (None, None)
+    what = f"{pending.kind}{' (to be finished)' * isinstance(pending, changes.Change)}" if pending and is_left else None
+    return LakeStatus(
+        *(place.shown, manifest.store, manifest.timeline, manifest.head, manifest.rows, len(manifest.files)),
+        *(manifest.bytes, first, last, manifest.written),
+        *(holder, what, behind, erased),
+    )
+
+
+def _iso(micros: int) -> str:
+    return datetime.fromtimestamp(micros / 1_000_000, UTC).isoformat(timespec="seconds")
+
+
+# -- comparison
 
 
 class Difference(NamedTuple):
@@ -58,7 +101,7 @@ def verify(spark: Session, url: str, lake: str, progressed: Progressed) -> Verif
     while True:
         looks += 1
         # The manifest first: events archived after that are in the store.
-        manifest = read_manifest(place)
+        manifest = changes.read_manifest(place)
         source = look(url)
         check_source(place.shown, manifest, source)
         found = list(_compared(spark, url, lake, manifest, good, progressed))
@@ -73,26 +116,26 @@ def verify(spark: Session, url: str, lake: str, progressed: Progressed) -> Verif
 
 def _finish(place: LakePlace) -> None:
     """Finish an interrupted run, unless another process has the lock or the lake is read-only."""
-    if pending_of(place) is None:
+    if changes.pending_of(place) is None:
         return
     with ExitStack() as held:
         try:
             held.enter_context(place.lock("verify"))
         except (LakeInUse, StoreError):
             return
-        recover(place)
+        changes.recover(place)
 
 
 def _is_unmoved(place: LakePlace, manifest: Manifest) -> bool:
     """Whether no process changes the lake, or has changed it since the manifest was read."""
     # In this order: a run removes the change only after it has written the manifest.
-    return pending_of(place) is None and read_manifest(place).number == manifest.number
+    return changes.pending_of(place) is None and changes.read_manifest(place).number == manifest.number
 
 
 def _listed(place: LakePlace) -> Iterator[Difference]:
     """Files that no manifest names, unless a process is changing the lake now."""
-    manifest = read_manifest(place)
-    paths = strays(place.files(), manifest)
+    manifest = changes.read_manifest(place)
+    paths = changes.strays(place.files(), manifest)
     if not _is_unmoved(place, manifest):
         return
     for path in paths:
@@ -105,10 +148,10 @@ def _compared(
     spark: Session, url: str, lake: str, manifest: Manifest, good: set[LakeFile], progressed: Progressed
 ) -> Iterator[Difference]:
     """Differences in files that are not in `good`; adds equal files to it."""
-    tasks = [task_of(file) for file in manifest.files if file not in good]
+    tasks = [changes.task_of(file) for file in manifest.files if file not in good]
     check = partial(_check, absolute(lake), absolute_url(url), manifest.identity)
-    for part in in_rounds(tasks):
-        results = run_round(spark, part, check, lambda position: progressed(position, manifest.head))
+    for part in changes.in_rounds(tasks):
+        results = changes.run_round(spark, part, check, lambda position: progressed(position, manifest.head))
         for task, found in zip(part, results, strict=True):
             (file,) = task.files
             yield from (Difference(file.first, file.last, file.path, what) for what in found)

@@ -129,66 +129,6 @@ _TIMED_OUT: Final = 3
 _NO_MEMORY: Final = 4
 
 
-class Sandbox:
-    """One function in its own Lua state. Raises FunctionFailed if it does not compile."""
-
-    def __init__(self, kind: IteratorKind, source: bytes, limits: LuaLimits) -> None:
-        self._limits = limits
-        #: Whether the state can run another message.
-        self.usable = True
-        self._lua = LuaRuntime(
-            encoding=None,
-            source_encoding="utf-8",
-            register_eval=False,
-            register_builtins=False,
-            attribute_filter=_no_attributes,
-            max_memory=limits.memory_bytes_max,
-        )
-        driver = self._load()
-        self._last_reason = driver[b"last_reason"]
-        #: Runs the function on one message and an accumulator.
-        self.step = self._compile(driver, kind, source)
-
-    def _compile(self, driver: Any, kind: IteratorKind, source: bytes) -> Step:
-        try:
-            step: Step | None = driver[b"compile"](kind.value.encode(), source)
-        except LuaError:
-            raise self.exhausted() from None
-        if step is None:
-            raise FunctionFailed(self._reason())
-        return step
-
-    def failure(self, code: object) -> FunctionFailed:
-        """The error for a step's answer, without the message's number."""
-        if code == _TIMED_OUT:
-            return timed_out(self._limits)
-        if code == _NO_MEMORY:
-            return self.exhausted()
-        return (ResultUnreadable if code == _UNREADABLE else FunctionFailed)(self._reason())
-
-    def exhausted(self) -> FunctionFailed:
-        """Give the state up: it has no memory left."""
-        self.usable = False
-        return FunctionFailed(f"needs more than {self._limits.memory_bytes_max} bytes of memory")
-
-    def _reason(self) -> str:
-        return bytes(self._last_reason()).decode(errors="replace")
-
-    def _load(self) -> Any:
-        limits, depth = self._limits, self._limits.depth_max
-        values = self._run("values")
-        decoder = self._run("decoder", values, depth)
-        decode, skip = decoder[b"decode"], decoder[b"skip"]
-        encode = self._run("encoder", values, skip, depth, limits.encoded_bytes_max, limits.result_items_max)
-        deadline = self._run("deadline", limits.call_ms_max / 1000)
-        library = self._run("library", values, deadline)
-        idle_kib_max = limits.input_bytes_max // 1024
-        return self._run("driver", values, decode, encode, deadline, library, depth, idle_kib_max)
-
-    def _run(self, name: str, *arguments: Any) -> Any:
-        return self._lua.execute(_text(name), *arguments, name="=penstock", mode="t")
-
-
 def timed_out(limits: LuaLimits) -> FunctionTimedOut:
     return FunctionTimedOut(f"ran for more than {limits.call_ms_max} ms")
 
@@ -196,10 +136,6 @@ def timed_out(limits: LuaLimits) -> FunctionTimedOut:
 @cache
 def _text(name: str) -> str:
     return files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
-
-
-def _no_attributes(_value: object, name: object, _setting: object) -> NoReturn:
-    raise AttributeError(name)
 
 
 #: How often the thread looks, in parts of the time that a message may take.
@@ -223,25 +159,20 @@ class Watch:
         """See whether another message is done; call `stuck` if none is for too long."""
         with self._lock:
             now = time.process_time()
+            # The accumulator is set after the output is added: while no output has come, it belongs to the others.
+            state = self._work.state
             if len(self._work.outputs) != self._done:
                 self._done, self._since = len(self._work.outputs), now
-            elif now - self._since > self.seconds_max:
-                self._report()
+            elif now - self._since > self.seconds_max and self._stuck is not None:
+                stuck, self._stuck = self._stuck, None
+                error = timed_out(self._limits)
+                error.message = self._done
+                stuck(RunResult(self._work.outputs[: self._done], state, error))
 
     def end(self) -> None:
         """Stop looking. Waits while `stuck` runs: the caller would answer twice otherwise."""
         with self._lock:
             self._stuck = None
-
-    def _report(self) -> None:
-        # The accumulator is set after the output is added: while no output has come, it belongs to the others.
-        state = self._work.state
-        if self._stuck is None or len(self._work.outputs) != self._done:
-            return
-        stuck, self._stuck = self._stuck, None
-        error = timed_out(self._limits)
-        error.message = self._done
-        stuck(RunResult(self._work.outputs[: self._done], state, error))
 
 
 class Watchdog:
@@ -300,14 +231,51 @@ class Program:
     def __init__(self, kind: IteratorKind, function: str, limits: LuaLimits = DEFAULT_LIMITS) -> None:
         self._kind = kind
         self._limits = limits
-        self._source = _source(function, limits)
-        self._sandbox = Sandbox(kind, self._source, limits)
+        try:
+            self._source = function.encode()
+        except UnicodeEncodeError as error:
+            raise FunctionFailed("the function is not text") from error
+        size_max = min(limits.function_bytes_max, limits.input_bytes_max)
+        if len(self._source) > size_max:
+            raise FunctionFailed(f"the function is longer than {size_max} bytes")
+        self._compile()
+
+    def _compile(self) -> None:
+        """Compile the function in a new Lua state."""
+        self._is_usable = True
+        limits, depth = self._limits, self._limits.depth_max
+        lua = LuaRuntime(
+            encoding=None,
+            source_encoding="utf-8",
+            register_eval=False,
+            register_builtins=False,
+            attribute_filter=_no_attributes,
+            max_memory=limits.memory_bytes_max,
+        )
+
+        def load(name: str, *arguments: Any) -> Any:
+            return lua.execute(_text(name), *arguments, name="=penstock", mode="t")
+
+        values = load("values")
+        decoder = load("decoder", values, depth)
+        decode, skip = decoder[b"decode"], decoder[b"skip"]
+        encode = load("encoder", values, skip, depth, limits.encoded_bytes_max, limits.result_items_max)
+        deadline = load("deadline", limits.call_ms_max / 1000)
+        library = load("library", values, deadline)
+        idle_kib_max = limits.input_bytes_max // 1024
+        driver = load("driver", values, decode, encode, deadline, library, depth, idle_kib_max)
+        self._last_reason = driver[b"last_reason"]
+        try:
+            step: Step | None = driver[b"compile"](self._kind.value.encode(), self._source)
+        except LuaError:
+            raise self._exhausted() from None
+        if step is None:
+            raise FunctionFailed(self._reason())
+        #: Runs the function on one message and an accumulator.
+        self._step = step
 
     def run(
-        self,
-        messages: Iterable[bytes],
-        state: bytes | None = None,
-        stuck: Callable[[RunResult], object] | None = None,
+        self, messages: Iterable[bytes], state: bytes | None = None, stuck: Callable[[RunResult], object] | None = None
     ) -> RunResult:
         """Run the function on messages, each one CBOR item, up to the first that fails.
 
@@ -321,32 +289,38 @@ class Program:
             return self._run(messages, work)
 
     def _run(self, messages: Iterable[bytes], work: Work) -> RunResult:
-        if not self._sandbox.usable:
-            self._sandbox = Sandbox(self._kind, self._source, self._limits)
+        if not self._is_usable:
+            self._compile()
         try:
             with plain_locale():
-                failure = _LOOPS[self._kind](self._sandbox.step, messages, work, self._limits)
+                failure = _LOOPS[self._kind](self._step, messages, work, self._limits)
         except LuaError:
             # Steps catch everything but a lack of memory for the catching itself.
-            error: FunctionFailed | None = self._sandbox.exhausted()
-        else:
-            error = failure if isinstance(failure, FunctionFailed) else None
-            if failure is not None and error is None:
-                error = self._sandbox.failure(failure)
+            failure = _NO_MEMORY
+        error = failure if failure is None or isinstance(failure, FunctionFailed) else self._error(failure)
         if error is not None:
             error.message = len(work.outputs)
         return RunResult(work.outputs, work.state, error)
 
+    def _error(self, code: object) -> FunctionFailed:
+        """The error for a step's answer, without the message's number."""
+        if code == _TIMED_OUT:
+            return timed_out(self._limits)
+        if code == _NO_MEMORY:
+            return self._exhausted()
+        return (ResultUnreadable if code == _UNREADABLE else FunctionFailed)(self._reason())
 
-def _source(function: str, limits: LuaLimits) -> bytes:
-    try:
-        source = function.encode()
-    except UnicodeEncodeError as error:
-        raise FunctionFailed("the function is not text") from error
-    size_max = min(limits.function_bytes_max, limits.input_bytes_max)
-    if len(source) > size_max:
-        raise FunctionFailed(f"the function is longer than {size_max} bytes")
-    return source
+    def _exhausted(self) -> FunctionFailed:
+        """Give the state up: it has no memory left."""
+        self._is_usable = False
+        return FunctionFailed(f"needs more than {self._limits.memory_bytes_max} bytes of memory")
+
+    def _reason(self) -> str:
+        return bytes(self._last_reason()).decode(errors="replace")
+
+
+def _no_attributes(_value: object, name: object, _setting: object) -> NoReturn:
+    raise AttributeError(name)
 
 
 def _too_large(what: str, limits: LuaLimits) -> FunctionFailed:
@@ -405,8 +379,4 @@ def _run_reduce(step: Step, messages: Iterable[bytes], work: Work, limits: LuaLi
     return None
 
 
-_LOOPS: Final = {
-    IteratorKind.MAP: _run_map,
-    IteratorKind.FILTER: _run_filter,
-    IteratorKind.REDUCE: _run_reduce,
-}
+_LOOPS: Final = {IteratorKind.MAP: _run_map, IteratorKind.FILTER: _run_filter, IteratorKind.REDUCE: _run_reduce}

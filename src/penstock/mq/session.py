@@ -10,7 +10,6 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from penstock.tcp import CloseReason, ReadHold, TcpLimits, TcpServer, TcpSession, shown_peer
@@ -269,7 +268,6 @@ class MqClient(MqSession):
         return message
 
     def close(self, reason: Reason = Reason.CLIENT_CLOSING) -> None:
-        """Send the reason and close. Messages that were sent before still arrive, if the peer reads them."""
         super().close(reason)
 
     async def closed(self) -> Ending:
@@ -281,9 +279,7 @@ class MqClient(MqSession):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
         await self.gone()
 
@@ -357,7 +353,5 @@ class MqServer(TcpServer[MqSession]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()

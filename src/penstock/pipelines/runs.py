@@ -16,9 +16,8 @@ import sys
 import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,17 +25,8 @@ from typing import Any, Final, NamedTuple
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.files import is_shared, make_folder
 from penstock.model.times import now_text
-from penstock.pipelines.integrity import (
-    BRONZE,
-    JUDGED,
-    QUARANTINE,
-    after_run,
-    before_run,
-    check_changes,
-    check_integrity,
-    refreshed_with,
-    with_judged,
-)
+from penstock.pipelines import integrity
+from penstock.pipelines.integrity import BRONZE, JUDGED, QUARANTINE
 from penstock.pipelines.projects import Project, read_project
 from penstock.pipelines.state import lock_project, read_state, write_state
 from penstock.spark.sessions import OWNER_ALONE, UMASK, late_session, run_in_thread
@@ -51,16 +41,6 @@ _QUERY: Final = re.compile(r"\[STREAM_FAILED\] Query \[[^\]]*\] terminated with 
 _WRAPPERS: Final = ("STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "PYTHON_DATA_SOURCE_ERROR")
 _FLOW: Final = re.compile(r"^Flow '?(?P<flow>[^'\s]+)'? (?:is |has )?(?P<state>[A-Z]{4,})\b(?P<rest>.*)", re.DOTALL)
 _UNRESOLVED: Final = re.compile(r"^Failed to resolve flow: '(?P<flow>[^']+)'\.\s*(?P<rest>.*)", re.DOTALL)
-
-
-class Failure(NamedTuple):
-    """A reason, and the flow that failed if it is known."""
-
-    flow: str | None
-    reason: str
-
-    def __str__(self) -> str:
-        return f"flow {self.flow}: {self.reason}" if self.flow else self.reason
 
 
 class FlowEvent(NamedTuple):
@@ -132,27 +112,6 @@ SERVER: Final = {
 }
 JAVA: Final = "spark.driver.extraJavaOptions"
 GROUP_TOO: Final = "007"
-
-Connect = Callable[[], AbstractContextManager[Any]]
-
-
-@contextmanager
-def connect_server(project: Project, master: str, conf: Mapping[str, str]) -> Iterator[Connect]:
-    """Start a Connect server for a project; yields how to open a session. Raises InvalidRequest if it fails."""
-    # In a group's project, the group may use the files of runs.
-    umask = GROUP_TOO if is_shared(project.folder) else OWNER_ALONE
-    settings = {**SERVER, UMASK: umask, **project.conf, **conf}
-    # By default Derby, the metastore, writes its log into the working directory.
-    derby = f"-Dderby.stream.error.file={project.own / 'derby.log'}"
-    settings[JAVA] = f"{derby} {settings.get(JAVA, '')}".strip()
-    if project.tables is not None and settings[UMASK] in (OWNER_ALONE, GROUP_TOO):
-        # Hive creates the folders of tables with permissions for everyone, whatever the umask.
-        make_folder(project.tables, shared=is_shared(project.folder))
-    with late_session(f"penstock pipeline {project.name}", master, settings) as start, _variables():
-        gateway = start()._jvm
-        service = getattr(getattr(gateway, SERVICE), "MODULE$")
-        os.environ[IS_CONNECTED] = "1"
-        yield partial(_session, f"sc://localhost:{service.localPort()}")
 
 
 @contextmanager
@@ -255,19 +214,13 @@ def load_definitions(project: Project, spark: Any, conf: Mapping[str, str]) -> D
     settings = {name: conf.get(name, value) for name, value in spec.configuration.items()}
     graph = create_dataflow_graph(spark, spec.catalog, spec.database, settings)
     found = Definitions(spark, graph, spec.storage)
-    with _no_bytecode():
-        register_definitions(project.spec, _registry(found), spec, spark, graph)
-    return found
-
-
-@contextmanager
-def _no_bytecode() -> Iterator[None]:
-    """Write no bytecode: it has the time of a file in seconds, so Python might miss an edit between two rounds."""
+    # Bytecode has the time of a file in seconds, so Python might miss an edit between two rounds.
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        yield
+        register_definitions(project.spec, _registry(found), spec, spark, graph)
     finally:
         sys.dont_write_bytecode = kept
+    return found
 
 
 @contextmanager
@@ -327,43 +280,48 @@ FORMER: Final = (
 _NOT_RUN: Final = ("SKIPPED", "EXCLUDED")
 
 
-class Outcome(NamedTuple):
-    """The result of a round: flows and their targets, their last states, failures, and refreshed tables."""
+class RoundOutcome(NamedTuple):
+    """The result of a round: flows and their targets, their last states, why flows failed, and refreshed tables."""
 
     flows: Mapping[str, str]
     states: Mapping[str, str]
-    failures: tuple[Failure, ...]
+    reasons: Mapping[str | None, str]
     refreshed: tuple[str, ...]
+
+    @property
+    def failures(self) -> list[str]:
+        """The reasons in words. A reason whose flow is unknown is that of the whole round."""
+        return [f"flow {flow}: {reason}" if flow else reason for flow, reason in self.reasons.items()]
 
 
 class Runner:
     """Runs rounds of a project in one Spark, each in a new session."""
 
-    def __init__(self, project: Project, connect: Connect, conf: Mapping[str, str]) -> None:
+    def __init__(self, project: Project, address: str, conf: Mapping[str, str]) -> None:
         self._project = project
-        self._connect = connect
+        self._address = address
         self._conf = conf
 
     def round(
         self, full_refresh: Collection[str] = (), *, on_state: OnState | None = None, dry: bool = False
-    ) -> Outcome:
+    ) -> RoundOutcome:
         """Run all flows once, or only check whether they can run. Raises InvalidRequest if the project has an error."""
         self._project = project = read_project(self._project.folder)
-        refreshed = with_judged(project, refreshed_with(project, full_refresh))
-        check_changes(project, refreshed)
+        refreshed = integrity.with_judged(project, integrity.refreshed_with(project, full_refresh))
+        integrity.check_changes(project, refreshed)
         states: dict[str, str] = {}
-        with self._connect() as spark:
+        with _session(self._address) as spark:
             found = run_in_thread(lambda: self._define(spark, full_refresh))
             refreshed = [table for table in refreshed if table in found.outputs]
-            check_integrity(project, refreshed, found.outputs)
+            integrity.check_integrity(project, refreshed, found.outputs)
             if not dry:
                 # Before the run: if it is interrupted, tables have rows of it nevertheless.
-                write_state(project, {**read_state(project), "made": before_run(project)})
-            failures = run_in_thread(lambda: _run_flows(found, refreshed, states, on_state, dry=dry))
+                write_state(project, {**read_state(project), "made": integrity.before_run(project)})
+            reasons = run_in_thread(lambda: _run_flows(found, refreshed, states, on_state, dry=dry))
             if not dry:
                 # In this thread: after Ctrl-C there is no result to save.
-                _note(project, found, states, failures, refreshed)
-        return Outcome(found.flows, states, failures, tuple(refreshed))
+                _note(project, found, states, reasons, refreshed)
+        return RoundOutcome(found.flows, states, reasons, tuple(refreshed))
 
     def _define(self, spark: Any, full_refresh: Collection[str]) -> Definitions:
         try:
@@ -384,8 +342,9 @@ class Runner:
 
 def _run_flows(
     found: Definitions, refreshed: Collection[str], states: dict[str, str], on_state: OnState | None, *, dry: bool
-) -> tuple[Failure, ...]:
-    failures: dict[str, Failure] = {}
+) -> dict[str | None, str]:
+    """Run the flows, and keep their states; returns why flows failed."""
+    reasons: dict[str | None, str] = {}
     try:
         for message in found.run(refreshed, dry=dry):
             event = flow_event(message)
@@ -395,25 +354,24 @@ def _run_flows(
             if on_state is not None:
                 on_state(event.flow, event.state)
             if event.state == FAILED:
-                failures[event.flow] = Failure(event.flow, event.error or str(failures.get(event.flow, "failed")))
+                reasons[event.flow] = event.error or reasons.get(event.flow, "failed")
     except Exception as error:  # noqa: BLE001 - see below
         # Spark's exceptions do not name the flow; its events did.
-        if not failures:
-            return (Failure(None, reason(str(error))),)
-    return tuple(failures.values())
+        if not reasons:
+            return {None: reason(str(error))}
+    return reasons
 
 
 def _note(
     project: Project,
     found: Definitions,
     states: Mapping[str, str],
-    failures: Collection[Failure],
+    reasons: Mapping[str | None, str],
     refreshed: Collection[str],
 ) -> None:
     """Save the result for `status` and for the next run."""
     state, at = read_state(project), now_text()
     known = state.get("flows", {})
-    errors = {failure.flow: failure.reason for failure in failures}
     flows = {}
     for flow, target in found.flows.items():
         did_run = states.get(flow, _NOT_RUN[0]) not in _NOT_RUN
@@ -421,15 +379,29 @@ def _note(
         flows[flow] = {
             "target": target,
             "ran": at if did_run else kept.get("ran"),
-            "error": errors.get(flow) if did_run else kept.get("error"),
+            "error": reasons.get(flow) if did_run else kept.get("error"),
         }
     # Spark empties refreshed tables before it queues the first flow, unless it cannot resolve them.
     has_begun = any(state != FAILED for state in states.values())
-    made = after_run(project, refreshed if has_begun else ())
-    write_state(project, {"at": at, "error": errors.get(None), "flows": flows, "made": made})
+    made = integrity.after_run(project, refreshed if has_begun else ())
+    write_state(project, {"at": at, "error": reasons.get(None), "flows": flows, "made": made})
 
 
 @contextmanager
 def open_runner(project: Project, master: str, conf: Mapping[str, str], what: str) -> Iterator[Runner]:
-    with lock_project(project, what), connect_server(project, master, conf) as connect:
-        yield Runner(project, connect, conf)
+    """Lock a project, and start a Connect server for it. Raises InvalidRequest if that fails."""
+    # In a group's project, the group may use the files of runs.
+    umask = GROUP_TOO if is_shared(project.folder) else OWNER_ALONE
+    settings = {**SERVER, UMASK: umask, **project.conf, **conf}
+    # By default Derby, the metastore, writes its log into the working directory.
+    derby = f"-Dderby.stream.error.file={project.own / 'derby.log'}"
+    settings[JAVA] = f"{derby} {settings.get(JAVA, '')}".strip()
+    with lock_project(project, what):
+        if project.tables is not None and settings[UMASK] in (OWNER_ALONE, GROUP_TOO):
+            # Hive creates the folders of tables with permissions for everyone, whatever the umask.
+            make_folder(project.tables, shared=is_shared(project.folder))
+        with late_session(f"penstock pipeline {project.name}", master, settings) as start, _variables():
+            gateway = start()._jvm
+            service = getattr(getattr(gateway, SERVICE), "MODULE$")
+            os.environ[IS_CONNECTED] = "1"
+            yield Runner(project, f"sc://localhost:{service.localPort()}", conf)

@@ -39,7 +39,7 @@ class FlowStatus(NamedTuple):
     error: str | None
 
 
-class Status(NamedTuple):
+class PipelineStatus(NamedTuple):
     """A pipeline at one moment. `head` is the store's last position, and `unreachable` why it is unknown."""
 
     project: str
@@ -50,7 +50,7 @@ class Status(NamedTuple):
     flows: list[FlowStatus]
 
 
-def status(project: Project) -> Status:
+def status(project: Project) -> PipelineStatus:
     """The state of every flow that ever ran."""
     head, why = None, None
     try:
@@ -72,7 +72,7 @@ def status(project: Project) -> Status:
         flows.append(FlowStatus(name, target, source, counts.of(target), position, lag, last_run, noted.get("error")))
     # Flows that read the store, then those that read tables, then all others.
     flows.sort(key=lambda flow: (flow.source is None, flow.source != STORE, flow.source or "", flow.flow))
-    return Status(project.name, str(project.folder), head, why, holder(project), flows)
+    return PipelineStatus(project.name, str(project.folder), head, why, holder(project), flows)
 
 
 def _time(checkpoint: Checkpoint) -> str | None:

@@ -12,16 +12,11 @@ from penstock.settings.table import TABLE, Settings
 
 DEFAULT = "default"
 """The source of a value that is not set."""
-
 CONFIG_ENVIRONMENT = "PENSTOCK_CONFIG"
 """The environment variable that names the TOML file, as `--config` does."""
-
 Raw = dict[str, tuple[object, str]]
 """Raw values by setting name, each with its source."""
-
-
 CONFIG_BYTES_MAX: Final = 1 << 20
-"""Of a file of settings."""
 
 
 class BadSetting(ValueError):
@@ -68,8 +63,22 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], toml_path: 
     `flags` is keyed by setting name; a flag that was not given is absent or None. An empty environment
     variable counts as not set. Without `toml_path` the file is the one `PENSTOCK_CONFIG` names, if any.
     """
-    raw = {**read_file(toml_path, environ), **read_environment(environ), **read_flags(flags)}
-    values = {name: parse_one(name, value, source) for name, (value, source) in raw.items()}
+    raw = read_file(toml_path, environ)
+    # Unknown variables are no error: container platforms invent some with our prefix.
+    for row in TABLE.values():
+        if given := environ.get(row.environment):
+            raw[row.name] = (given, row.environment)
+    for name, value in flags.items():
+        if value is not None:
+            flag = "--" + name.replace("_", "-")
+            refuse_unknown(name, value, flag)
+            raw[name] = (value, flag)
+    values: dict[str, Any] = {}
+    for name, (value, source) in raw.items():
+        try:
+            values[name] = TABLE[name].parse(value)
+        except ValueError as error:
+            raise BadSetting(name, value, source, str(error)) from None
     sources = {name: raw[name][1] if name in raw else DEFAULT for name in TABLE}
     return ResolvedSettings(Settings(**values), sources)
 
@@ -82,44 +91,20 @@ def explain(resolved: ResolvedSettings) -> Iterator[ExplainedSetting]:
         yield ExplainedSetting(row.name, value, source, row.default, row.flag, row.environment, row.help)
 
 
-def read_flags(flags: Mapping[str, object]) -> Raw:
-    given = {name: value for name, value in flags.items() if value is not None}
-    for name, value in given.items():
-        refuse_unknown(name, value, "--" + name.replace("_", "-"))
-    return {name: (value, TABLE[name].flag) for name, value in given.items()}
-
-
-def read_environment(environ: Mapping[str, str]) -> Raw:
-    """The environment variables that are set and ours.
-
-    Unknown variables are no error: container platforms invent some with our prefix.
-    """
-    return {
-        row.name: (environ[row.environment], row.environment) for row in TABLE.values() if environ.get(row.environment)
-    }
-
-
-def read_file(toml_path: Path | None, environ: Mapping[str, str]) -> Raw:
+def read_file(path: Path | None, environ: Mapping[str, str]) -> Raw:
     """The values in the TOML file, if there is one; an unknown key is an error."""
     source = "--config"
-    if toml_path is None and (named := environ.get(CONFIG_ENVIRONMENT)):
-        toml_path, source = Path(named), CONFIG_ENVIRONMENT
-    if toml_path is None:
+    if path is None and (named := environ.get(CONFIG_ENVIRONMENT)):
+        path, source = Path(named), CONFIG_ENVIRONMENT
+    if path is None:
         return {}
-    document = read_toml(toml_path, source)
-    for key, value in document.items():
-        refuse_unknown(key, value, str(toml_path))
-    return {key: (value, str(toml_path)) for key, value in document.items()}
-
-
-def read_toml(path: Path, source: str) -> dict[str, object]:
     try:
         # Not only files: a shell may hand over a pipe.
         with path.open("rb") as file:
             data = file.read(CONFIG_BYTES_MAX + 1)
         if len(data) > CONFIG_BYTES_MAX:
             raise BadSetting("config", str(path), source, f"is longer than {CONFIG_BYTES_MAX} bytes")
-        return tomllib.loads(data.decode())
+        document = tomllib.loads(data.decode())
     except BadSetting:
         raise
     except OSError as error:
@@ -127,22 +112,16 @@ def read_toml(path: Path, source: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         # Numbers of very many digits, and very deep brackets, are TOML that Python does not read.
         raise BadSetting("config", str(path), source, f"is not TOML: {error}") from error
+    for key, value in document.items():
+        refuse_unknown(key, value, str(path))
+    return {key: (value, str(path)) for key, value in document.items()}
 
 
 def refuse_unknown(key: str, value: object, source: str) -> None:
-    """Raise for a key that is no setting, with a suggestion."""
     if key not in TABLE:
         near = difflib.get_close_matches(key.replace("-", "_").lower(), TABLE, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise BadSetting(key, value, source, f"is not a setting{hint}")
-
-
-def parse_one(name: str, value: object, source: str) -> Any:
-    """Parse one raw value. Raises BadSetting."""
-    try:
-        return TABLE[name].parse(value)
-    except ValueError as error:
-        raise BadSetting(name, value, source, str(error)) from None
 
 
 def without_password(value: object) -> object:

@@ -55,8 +55,12 @@ def size(minimum: int) -> Callable[[object], int]:
     """A number of bytes not below `minimum`, plain or with a suffix: `64MiB`."""
 
     def parse(raw: object) -> int:
-        number, unit = split_unit(raw)
-        return at_least(minimum, whole_number(number, "a number of bytes such as 1048576 or 64MiB") * unit)
+        unit = 1
+        for suffix, factor in UNITS.items():
+            if isinstance(raw, str) and raw.endswith(suffix):
+                raw, unit = raw.removesuffix(suffix).rstrip(), factor
+                break
+        return at_least(minimum, whole_number(raw, "a number of bytes such as 1048576 or 64MiB") * unit)
 
     return parse
 
@@ -143,15 +147,6 @@ def at_least(minimum: int, value: int) -> int:
     if value < minimum:
         raise ValueError(f"must be at least {minimum}")
     return value
-
-
-def split_unit(raw: object) -> tuple[object, int]:
-    """Split `64MiB` into `64` and 1048576; anything else is in bytes."""
-    if isinstance(raw, str):
-        for suffix, unit in UNITS.items():
-            if raw.endswith(suffix):
-                return raw.removesuffix(suffix).rstrip(), unit
-    return raw, 1
 
 
 T = TypeVar("T")
@@ -334,13 +329,7 @@ def format_value(name: str, value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
     if "_bytes" in name and isinstance(value, int):
-        return format_bytes(value)
-    return str(value)
-
-
-def format_bytes(value: int) -> str:
-    """Bytes in the largest unit that divides them."""
-    for suffix, unit in reversed(UNITS.items()):
-        if value and value % unit == 0:
-            return f"{value // unit}{suffix}"
+        for suffix, unit in reversed(UNITS.items()):
+            if value and value % unit == 0:
+                return f"{value // unit}{suffix}"
     return str(value)

@@ -32,7 +32,7 @@ from penstock.lua import LuaLimits
 from penstock.model import BuildStart, Installed, IteratorKind, Winner
 from penstock.spark.build_tasks import STAGE_LIMITS, BuildTask, TaskResult, messages_that_fit, run_task
 from penstock.spark.parallel import Session, cores, parallel_map
-from penstock.spark.stages import FileStages, StoreStages
+from penstock.spark.stages import FileStages, StoreStages, open_direct_stages
 from penstock.store import Store, open_reader
 from penstock.store.contract import Install, Progressed, ReadLimits
 from penstock.store.outputs import make_output_unit, output_job
@@ -111,8 +111,7 @@ class DirectBuildStore:
     def _staging(self, id: int) -> StoreStages | FileStages:
         """The stages of this iterator; a new iterator of the same name has others."""
         if id not in self._stages:
-            kind = FileStages if self._url.startswith(SQLITE) else StoreStages
-            self._stages[id] = kind(self._url, output_job(id))
+            self._stages[id] = open_direct_stages(self._url, output_job(id))
         return self._stages[id]
 
 
@@ -140,7 +139,7 @@ def open_build_store(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> It
 # -- the build
 
 
-class Outcome(NamedTuple):
+class BuildOutcome(NamedTuple):
     """The result of a build: it read the messages from `start` to before `end` and installed their items.
 
     In a map, `failed` messages failed, the first of them with `failure`. In a filter or a reduce, `error` stopped the
@@ -161,7 +160,7 @@ class Outcome(NamedTuple):
     def messages(self) -> int:
         return self.end - self.start.source
 
-    def then(self, following: "Outcome") -> "Outcome":
+    def then(self, following: "BuildOutcome") -> "BuildOutcome":
         """Both rounds as one."""
         added = self.installed.added + following.installed.added
         first = following if self.failure is None or following.error is not None else self
@@ -176,7 +175,7 @@ class Outcome(NamedTuple):
 
 
 @contextmanager
-def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterator["Build"]:
+def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterator["SparkBuild"]:
     """A build of the messages that there are now. If the block raises, what was staged is dropped.
 
     Raises IteratorNotFound, and installs nothing, if the iterator does not exist or was deleted or recreated meanwhile.
@@ -186,7 +185,7 @@ def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterato
     with open_build_store(url, name, lua) as store:
         start = store.begin()
         try:
-            yield Build(store, url, start)
+            yield SparkBuild(store, url, start)
         except BaseException:
             # What cannot be dropped now expires later.
             with suppress(PenstockError):
@@ -194,37 +193,7 @@ def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterato
             raise
 
 
-class RoundSize:
-    """How many messages one round builds: all of them, until a round meets the limit of a job."""
-
-    def __init__(self, messages: int) -> None:
-        self.messages = messages
-        self._limit: LimitExceeded | None = None
-
-    @property
-    def task_messages_min(self) -> int:
-        return TASK_MESSAGES_MIN if self._limit is None else 1
-
-    def shrink(self, start: BuildStart, results: Sequence[TaskResult], limit: LimitExceeded) -> None:
-        """A round met a limit: the next one is at most half as large."""
-        half, last = (start.head - start.source) // 2, results[-1].progress
-        fit = last.fit if last.full is not None else _messages_that_fit(limit, results)
-        self._limit, self.messages = limit, max(1, min(half, int(fit * ROOM_SHARE) or half))
-
-    def grow(self, start: BuildStart, results: Sequence[TaskResult]) -> None:
-        """All of a round was staged: the next one may be larger, if there was room left."""
-        if self._limit is not None and results:
-            fit = int(_messages_that_fit(self._limit, results) * ROOM_SHARE)
-            self.messages = max(1, min(2 * (start.head - start.source), fit))
-
-
-def _messages_that_fit(limit: LimitExceeded, results: Sequence[TaskResult]) -> int:
-    messages = sum(one.progress.source - one.first for one in results)
-    units, size = sum(one.progress.units for one in results), sum(one.progress.size for one in results)
-    return messages_that_fit(limit, messages, units, size)
-
-
-class Build:
+class SparkBuild:
     """A build that has begun. `failed` counts the messages that failed so far."""
 
     def __init__(self, store: BuildStore, url: str, start: BuildStart) -> None:
@@ -232,12 +201,14 @@ class Build:
         self._url = url
         self._start = start
         self._read = 0
+        self._round_messages = start.head - start.source
+        self._limit: LimitExceeded | None = None
+        """The limit of a job, once a round has met it."""
         self.failed = 0
 
-    def run(self, spark: Session, progressed: Progressed, task_messages: int = TASK_MESSAGES_MAX) -> Outcome:
+    def run(self, spark: Session, progressed: Progressed, task_messages: int = TASK_MESSAGES_MAX) -> BuildOutcome:
         """Run the function over all messages, and install the items."""
         head, start, done = self._start.head, self._start, None
-        size = RoundSize(head - start.source)
 
         def on_result(result: TaskResult) -> None:
             self._read += result.progress.source - result.first
@@ -246,9 +217,10 @@ class Build:
 
         while done is None or (done.error is None and done.end < head):
             self._read, self.failed = start.source - self._start.source, done.failed if done else 0
-            part = replace(start, head=min(head, start.source + size.messages))
-            plan = partial(plan_tasks, self._url, part, task_messages, messages_min=size.task_messages_min)
-            outcome = self._install_round(part, _run_round(spark, part, plan, on_result), size)
+            part = replace(start, head=min(head, start.source + self._round_messages))
+            least = TASK_MESSAGES_MIN if self._limit is None else 1
+            plan = partial(plan_tasks, self._url, part, task_messages, messages_min=least)
+            outcome = self._install_round(part, _run_round(spark, part, plan, on_result))
             if outcome is not None:
                 done = outcome if done is None else done.then(outcome)
                 if done.end < head:
@@ -257,7 +229,7 @@ class Build:
                         raise IteratorNotFound(start.iterator)
         return done
 
-    def _install_round(self, start: BuildStart, results: Sequence[TaskResult], size: RoundSize) -> Outcome | None:
+    def _install_round(self, start: BuildStart, results: Sequence[TaskResult]) -> BuildOutcome | None:
         """Install a round. Returns None, and installs nothing, if the round was too large."""
         full = results[-1].progress.full if results else None
         try:
@@ -268,13 +240,24 @@ class Build:
             if error.limit not in STAGE_LIMITS or start.head - start.source <= 1:
                 raise
             self._store.drop(start.id)
-            size.shrink(start, results, error)
+            self._size_next_round(start, results, error)
             return None
-        if full is not None:
-            size.shrink(start, results, full)
-        else:
-            size.grow(start, results)
+        self._size_next_round(start, results, full)
         return outcome
+
+    def _size_next_round(self, start: BuildStart, results: Sequence[TaskResult], met: LimitExceeded | None) -> None:
+        """The next round is at most half as large if this one met a limit. Otherwise it grows if there was room."""
+        self._limit = met or self._limit
+        if self._limit is None or not results:
+            return
+        size, last = start.head - start.source, results[-1].progress
+        fit = last.fit
+        if last.full is None:
+            messages = sum(one.progress.source - one.first for one in results)
+            units, staged = sum(one.progress.units for one in results), sum(one.progress.size for one in results)
+            fit = messages_that_fit(self._limit, messages, units, staged)
+        room = int(fit * ROOM_SHARE)
+        self._round_messages = max(1, min(2 * size, room) if met is None else min(size // 2, room or size // 2))
 
 
 def plan_tasks(
@@ -320,14 +303,14 @@ def _run_round(
     return results
 
 
-def _install(store: BuildStore, start: BuildStart, results: Sequence[TaskResult]) -> Outcome:
+def _install(store: BuildStore, start: BuildStart, results: Sequence[TaskResult]) -> BuildOutcome:
     if not results:
-        return Outcome(start, start.source, 0, Installed(start.items, 0, start.source))
+        return BuildOutcome(start, start.source, 0, Installed(start.items, 0, start.source))
     last = results[-1].progress
     winners = [Winner(one.number, one.attempt, one.progress.units) for one in results if one.progress.units]
     is_reduce = start.kind == IteratorKind.REDUCE
     installed = store.install(start, last.source, winners, last.state if is_reduce else None)
-    outcome = Outcome(start, last.source, sum(one.progress.items for one in results), installed)
+    outcome = BuildOutcome(start, last.source, sum(one.progress.items for one in results), installed)
     failure = next((one.progress.failure for one in results if one.progress.failure is not None), None)
     first = last.error or failure
     if first is None or first.message is None:

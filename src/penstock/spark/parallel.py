@@ -71,10 +71,15 @@ def parallel_map(
         reported = 0
 
         def run(number: int) -> bytes:
-            outcome = pickle.dumps(_outcome(function, tasks[number]))
+            outcome: Result | PenstockError
+            try:
+                outcome = function(tasks[number])
+            except PenstockError as error:
+                outcome = error
+            packed = pickle.dumps(outcome)
             if done is not None:
-                done.add([outcome])
-            return outcome
+                done.add([packed])
+            return packed
 
         def report() -> None:
             nonlocal reported
@@ -99,13 +104,6 @@ def parallel_map(
         if isinstance(outcome, PenstockError):
             raise outcome
     return outcomes
-
-
-def _outcome(function: Callable[[Any], Any], task: Any) -> Any:
-    try:
-        return function(task)
-    except PenstockError as error:
-        return error
 
 
 def _list_accumulator() -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import cbor2
 
@@ -22,6 +22,7 @@ from penstock.errors import PenstockError, StageLost, StorageFailure, StoreInUse
 from penstock.files import created, is_shared, make_folder, sync_directory
 from penstock.history.source import SERVED
 from penstock.model import Installed, ProducerMark, Published, StagedUnit, Winner
+from penstock.model.chunks import chunked
 from penstock.store import Store, open_store
 from penstock.store.contract import Install, Operation, Placed, Publish, Result, Stage, Transaction, Unstage
 from penstock.store.sqlite.directory import STAGING
@@ -74,21 +75,16 @@ def open_stages(url: str, job: str) -> Stages:
     """The stages of a job in the store that a URL names."""
     if url.startswith(SERVED):
         return ServedStages(url, job)
+    return open_direct_stages(url, job)
+
+
+def open_direct_stages(url: str, job: str) -> "StoreStages | FileStages":
     return FileStages(url, job) if url.startswith(SQLITE) else StoreStages(url, job)
 
 
 def requests_of(units: Iterable[Unit], size_of: Callable[[Unit], int]) -> Iterator[list[Unit]]:
     """Units in lists of the size of one request."""
-    request: list[Unit] = []
-    size = 0
-    for unit in units:
-        request.append(unit)
-        size += size_of(unit)
-        if size >= REQUEST_BYTES or len(request) >= REQUEST_UNITS:
-            yield request
-            request, size = [], 0
-    if request:
-        yield request
+    return chunked(units, size_of, REQUEST_BYTES, REQUEST_UNITS)
 
 
 class ServedStages(Stages):
@@ -238,8 +234,8 @@ class FileStages(Stages):
             # Its executor may have another file system than the driver.
             raise StageLost(self._job, winner.part, winner.units, 0)
         with path.open("rb") as file:
-            while data := _unit_data(file):
-                yield StagedUnit(*cbor2.loads(data))
+            while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+                yield StagedUnit(*cbor2.loads(file.read(*_LENGTH.unpack(head))))
 
     def drop(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -248,8 +244,3 @@ class FileStages(Stages):
 
     def close(self) -> None:
         pass
-
-
-def _unit_data(file: IO[bytes]) -> bytes:
-    head = file.read(_LENGTH.size)
-    return file.read(*_LENGTH.unpack(head)) if len(head) == _LENGTH.size else b""

@@ -3,7 +3,6 @@
 `penstock.store.tables.store.Store` takes the operations.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
@@ -604,36 +603,6 @@ class Notice:
 
 EVERYTHING: Final = Notice(False, 0, None, True, None)
 """Notices may have been lost: check everything again. Its head means nothing."""
-
-
-class Listener(ABC):
-    """Notices from the other servers of a store, and leases that the servers share.
-
-    It has its own connection and belongs to one thread, which need not be the store's.
-    """
-
-    @abstractmethod
-    def wait(self, seconds: float) -> list[Notice]:
-        """Wait for notices, at most so long; they come in the order of their commits.
-
-        After a lost connection it reconnects and answers EVERYTHING. While that fails, it answers early, with nothing.
-        """
-
-    @abstractmethod
-    def lease(self, name: str, ms: int) -> bool:
-        """Take or renew a lease by the store's clock; False while another server has it.
-
-        The holder renews it before it ends. A lease only saves work that need not be done twice; where it must not be
-        done twice, the store compares (see WriteOutput, Seal). Raises StorageFailure.
-        """
-
-    @abstractmethod
-    def end_lease(self, name: str) -> None:
-        """End a lease, if this server has it. Raises StorageFailure."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End all leases, and release everything; never raises."""
 
 
 Progressed = Callable[[int, int], None]

@@ -81,20 +81,14 @@ class Offsets(NamedTuple):
     headers: int
     bodies: int
 
-    @classmethod
-    def of(cls, runs: int, events: int, texts: int, text_bytes: int, header_bytes: int) -> "Offsets":
-        ids = HEADER.size + RUN.size * runs
-        stamps = ids + 16 * events
-        types = stamps + 8 * events
-        header_lengths = types + 2 * events
-        body_lengths = header_lengths + 4 * events
-        lengths = body_lengths + 4 * events
-        text = lengths + 2 * texts
-        headers = text + text_bytes
-        return cls(
-            *(HEADER.size, ids, stamps, types, header_lengths, body_lengths, lengths, text, headers),
-            headers + header_bytes,
-        )
+    @staticmethod
+    def of(runs: int, n: int, texts: int, text_bytes: int, header_bytes: int) -> "Offsets":
+        """Of a record with so many runs, `n` events, and texts: names and types."""
+        sizes = (HEADER.size, RUN.size * runs, 16 * n, 8 * n, 2 * n, 4 * n, 4 * n, 2 * texts, text_bytes, header_bytes)
+        return _make_offsets(accumulate(sizes))
+
+
+_make_offsets = partial(tuple.__new__, Offsets)
 
 
 def _picker(record: "Record") -> "Picker":

@@ -54,27 +54,16 @@ def new_loop() -> asyncio.AbstractEventLoop:
     uvloop aborts the process when it closes a file that has the number of a standard one. So a process whose standard
     input or output is closed gets Python's loop.
     """
-    if not has_standard_files():
-        return asyncio.new_event_loop()
     try:
+        for number in range(3):
+            os.fstat(number)
         from uvloop import new_event_loop  # noqa: PLC0415
-    except ImportError:
+    except (OSError, ImportError):
         return asyncio.new_event_loop()
     return new_event_loop()
 
 
-def has_standard_files() -> bool:
-    """Whether standard input, output and error are open."""
-    try:
-        for number in range(3):
-            os.fstat(number)
-    except OSError:
-        return False
-    return True
-
-
 def open_files_max() -> int:
-    """How many files this process may have open."""
     if sys.platform == "win32":
         return sys.maxsize
     import resource  # noqa: PLC0415
@@ -84,10 +73,7 @@ def open_files_max() -> int:
 
 
 class PeerLog:
-    """Logs lines about peers, up to a limit a minute: a peer must not be able to fill the log.
-
-    It counts the lines beyond the limits, and logs their number when the minute is over.
-    """
+    """Logs lines about peers up to a limit a minute, then their number: a peer must not be able to fill the log."""
 
     def __init__(self, log: logging.Logger, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -149,7 +135,6 @@ class TcpServer(ABC, Generic[S]):
         self._server: asyncio.Server | None = None
         self.is_accepting = True
         """Whether the server still accepts connections and messages."""
-        self._clock: Callable[[], float] = time.monotonic
 
     @abstractmethod
     def new_session(self) -> S:
@@ -160,7 +145,6 @@ class TcpServer(ABC, Generic[S]):
     async def listen(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Accept connections from a bound socket. `stop` closes it."""
         loop = asyncio.get_running_loop()
-        self._clock = loop.time
         if bound.family == socket.AF_UNIX:
             self._server = await loop.create_unix_server(self.new_session, sock=bound, backlog=BACKLOG_MAX)
         else:
@@ -175,6 +159,12 @@ class TcpServer(ABC, Generic[S]):
         self.is_accepting = False
         if self._server is not None:
             self._server.close()
+
+    def cut(self) -> None:
+        """Accept no more connections, and cut the open ones, as when a process is killed."""
+        self.refuse()
+        for session in list(self._sessions.values()):
+            session.cut(CloseReason.SHUTDOWN)
 
     async def stop(self) -> None:
         """Accept no more connections, end the open ones, and wait until they are gone."""
@@ -193,8 +183,7 @@ class TcpServer(ABC, Generic[S]):
 
     def sessions(self) -> list[SessionInfo]:
         """All sessions, the oldest first."""
-        now = self._clock()
-        return [session.info(now) for session in self._sessions.values()]
+        return [session.info() for session in self._sessions.values()]
 
     def session(self, number: str) -> S | None:
         return self._sessions.get(number)
@@ -210,7 +199,6 @@ class TcpServer(ABC, Generic[S]):
     # -- called by sessions
 
     def opened(self, session: S) -> None:
-        """Accept or refuse a session."""
         refusal = self._refusal(session)
         if refusal is None:
             session.id = f"{self.name}-{next(self._numbers)}"
@@ -233,7 +221,7 @@ class TcpServer(ABC, Generic[S]):
         # The system gives out the lowest free number, so the number of a new file tells how many are open.
         return CloseReason.FILES if session.file_number >= open_files_max() - SPARE_FILES_MIN else None
 
-    def grew(self, _session: S, pending_bytes: int) -> None:
+    def grew(self, pending_bytes: int) -> None:
         """Cut off the session with the most unfinished bytes when all together have too many."""
         self._pending_bytes += pending_bytes
         if self._pending_bytes > self.limits.pending_bytes_total_max:
@@ -258,10 +246,8 @@ class TcpServer(ABC, Generic[S]):
             if not self._addresses[session.network]:
                 # A counter keeps its zeros, and there are many addresses.
                 del self._addresses[session.network]
-        if why not in QUIET and not session.is_closed_by_user:
-            self._log(session, why)
-
-    def _log(self, session: S, why: str) -> None:
+        if why in QUIET or session.is_closed_by_user:
+            return
         limit = LIMITS.get(why)
         about = f"{why} ({limit} is {getattr(self.limits, limit)})" if limit else why
         who = f"{session.id} of {session.peer} was ended" if session.id else f"{self.name} refused {session.peer}"

@@ -64,8 +64,6 @@ class ReadHold:
 
 
 class CloseReason(StrEnum):
-    """Why a connection ended."""
-
     PEER = "the peer closed the connection"
     LOST = "the connection was lost"
     IDLE = "no byte came for too long"
@@ -103,7 +101,7 @@ class SessionRegistry(Protocol):
     def opened(self, session: Any) -> None:
         """A session has begun; the registry may refuse it."""
 
-    def grew(self, session: Any, pending_bytes: int) -> None:
+    def grew(self, pending_bytes: int) -> None:
         """The unfinished message of a session has so many more bytes, or fewer."""
 
     def filled(self) -> None:
@@ -217,14 +215,12 @@ class TcpSession(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """How much waits for the peer."""
         return self._transport.get_write_buffer_size()
 
     # -- reading
 
     @property
     def holds(self) -> int:
-        """Why it does not read."""
         return self._holds
 
     def hold(self, why: int) -> None:
@@ -318,8 +314,8 @@ class TcpSession(asyncio.Protocol):
         elif still_ms >= self._limits.unread_ms_max and unsent > self._limits.unsent_bytes_max:
             self.end(CloseReason.UNREAD)
 
-    def info(self, now: float | None = None) -> SessionInfo:
-        now, unsent = self._loop.time() if now is None else now, self.unsent_bytes
+    def info(self) -> SessionInfo:
+        now, unsent = self._loop.time(), self.unsent_bytes
         return SessionInfo(
             id=self.id,
             peer=self.peer,
@@ -363,7 +359,7 @@ class TcpSession(asyncio.Protocol):
     def _pend(self, pending: int) -> None:
         change, self.pending_bytes = pending - self.pending_bytes, pending
         if self._registry is not None:
-            self._registry.grew(self, change)
+            self._registry.grew(change)
 
     def eof_received(self) -> bool:
         """The peer sends nothing more. It gets the answers that are due, and then the connection closes."""
@@ -405,10 +401,7 @@ class TcpSession(asyncio.Protocol):
 
 
 def peer_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
-    """How the log shows a connection's peer, and the key by which a server counts its connections.
-
-    A peer on a local socket is a process, and counts by its user.
-    """
+    """How the log shows a peer, and the key by which a server counts its connections: its user if it is local."""
     ours, address = transport.get_extra_info("socket"), transport.get_extra_info("peername")
     if ours is None or ours.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return shown_peer(address), network_of(address)

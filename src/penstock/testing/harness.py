@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,15 +21,15 @@ from penstock.client.sync import Portal
 from penstock.engine import Engine
 from penstock.engine.appends import OnReply
 from penstock.engine.context import Handlers
-from penstock.engine.engine import Abandon, AnyPresenter
+from penstock.engine.engine import Abandon, AnyEncoder
 from penstock.engine.metrics import PoolCounts
 from penstock.engine.workers import Job, WorkerPool
 from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
 from penstock.model import Principal, Reply, Request
+from penstock.server import start, stop
 from penstock.settings import Settings, load
 from penstock.store import Store, open_reader, store_url
-from penstock.tcp import CloseReason, TcpServer
 
 ANY_PORT: Final = "127.0.0.1:0"
 
@@ -62,7 +62,10 @@ class ThreadPool(WorkerPool):
         self._counts.jobs += 1
 
     def _do(self, job: Job, arguments: tuple[Any, ...]) -> Any:
-        reader = self._reader()
+        try:
+            reader = self._readers.get_nowait()
+        except Empty:
+            reader = open_reader(self._url)
         try:
             result = job(reader, *arguments)
         except BaseException as error:
@@ -75,12 +78,6 @@ class ThreadPool(WorkerPool):
         self._readers.put(reader)
         # Long records are PickleBuffers, as a worker sends them: a pickle makes bytes of them.
         return pickle.loads(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - our own
-
-    def _reader(self) -> Store:
-        try:
-            return self._readers.get_nowait()
-        except Empty:
-            return open_reader(self._url)
 
     async def close(self) -> None:
         self._closing = True
@@ -95,7 +92,8 @@ class ThreadedEngine(Engine):
 
     def __init__(self, url: str, settings: Settings) -> None:
         super().__init__(url, settings)
-        self._is_silent = False
+        self.is_silent = False
+        """Whether it answers no request any more; those in flight finish, or not."""
 
     def _table(self) -> Handlers:
         # The engine has created its components and started none of them.
@@ -104,18 +102,14 @@ class ThreadedEngine(Engine):
         return super()._table()
 
     def submit(
-        self, principal: Principal, request: Request, answer: OnReply, present: AnyPresenter | None = None
+        self, principal: Principal, request: Request, answer: OnReply, present: AnyEncoder | None = None
     ) -> Abandon:
         """Run a request, and answer it unless the engine was killed."""
         return super().submit(principal, request, partial(self._answer, answer), present)
 
     def _answer(self, answer: Callable[[Reply | PenstockError], None], outcome: Reply | PenstockError) -> None:
-        if not self._is_silent:
+        if not self.is_silent:
             answer(outcome)
-
-    def fall_silent(self) -> None:
-        """Answer no request any more; those in flight finish, or not."""
-        self._is_silent = True
 
 
 class Running:
@@ -128,13 +122,6 @@ class Running:
         self.res = ZeromqGate(self.engine, settings.res or f"tcp://{ANY_PORT}")
         self.http: HttpGate | None = None
 
-    async def start(self) -> None:
-        async with AsyncExitStack() as undo:
-            for part in (self.engine, self.mq, self.remits, self.res):
-                await part.start()
-                undo.push_async_callback(part.stop)
-            undo.pop_all()
-
     async def serve_http(self) -> str:
         """Start serving health and metrics, only when needed: this gate takes longest to stop. Returns its address."""
         if self.http is None:
@@ -143,35 +130,16 @@ class Running:
             self.http = gate
         return self.http.address
 
-    async def stop(self) -> None:
-        """Accept no more requests, answer those in flight, close."""
-        for gate in self._gates():
-            gate.refuse()
-        await self.engine.stop()
-        await self._stop_gates()
-
     async def die(self) -> None:
         """Close without an answer to any request in flight."""
-        self.engine.fall_silent()
+        self.engine.is_silent = True
         for server in (self.mq, self.remits, self.res):
-            _cut(server)
-        await self._stop_gates()
+            server.cut()
+        await asyncio.gather(*(gate.stop() for gate in self.gates()))
         await self.engine.stop()
 
-    def _gates(self) -> list[Gate]:
+    def gates(self) -> list[Gate]:
         return [self.mq, self.remits, self.res, *([] if self.http is None else [self.http])]
-
-    async def _stop_gates(self) -> None:
-        await asyncio.gather(*(gate.stop() for gate in self._gates()))
-
-
-def _cut(server: TcpServer[Any]) -> None:
-    """Accept no more connections, and cut those that exist, as when a process is killed."""
-    server.refuse()
-    for info in server.sessions():
-        session = server.session(info.id)
-        if session is not None:
-            session.cut(CloseReason.SHUTDOWN)
 
 
 class Server:
@@ -264,7 +232,7 @@ class Server:
 
     async def _started(self) -> Running:
         running = Running(self.data, self._settings)
-        await running.start()
+        await start(running.engine, running.gates())
         # It keeps these addresses when it is started again.
         self._settings = replace(
             self._settings, mq=running.mq.address, remits=running.remits.address, res=running.res.address
@@ -276,7 +244,7 @@ class Server:
     def _stop(self) -> None:
         running, self._running = self._running, None
         if running is not None:
-            self._portal.run(running.stop())
+            self._portal.run(stop(running.engine, running.gates()))
 
 
 server = Server

@@ -12,7 +12,7 @@ datastores of a process that name the same `sqlite:///` share one client, which 
 """
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock, Thread
 from typing import Final, cast
@@ -31,7 +31,7 @@ from eventsourcing.persistence import (
 
 from penstock import errors
 from penstock.client import Client, connect
-from penstock.model import Append, Appended, Event, EventPage, NewEvent
+from penstock.model import Append, Appended, Event, NewEvent
 
 TIMEOUT_S: Final = 30.0
 CLOSE_S_MAX: Final = 15.0
@@ -89,82 +89,35 @@ class PenstockDatastore:
         if client is not None and self._finalizer.detach():
             _let_go(client).join(CLOSE_S_MAX)
 
-    # -- writing
+    @contextmanager
+    def connected(self) -> Iterator[Client]:
+        """The client, whose errors become the library's."""
+        with library_errors():
+            yield self.client
 
     def write(self, appends: Sequence[Append]) -> list[Appended]:
         """Append to one or more streams, all or nothing. Raises IntegrityError if a stream has another version."""
-        with library_errors():
+        with self.connected() as client:
             if len(appends) == 1:
                 (only,) = appends
                 events = cast("Sequence[NewEvent]", only.events)
-                return [self.client.append(only.context, only.stream, events, expected=only.expected)]
-            transaction = self.client.transaction()
+                return [client.append(only.context, only.stream, events, expected=only.expected)]
+            transaction = client.transaction()
             for each in appends:
                 events = cast("Sequence[NewEvent]", each.events)
                 transaction.append(each.context, each.stream, events, expected=each.expected)
             return transaction.commit()
 
-    # -- reading
-
     def first(self, context: str, stream: str) -> Event | None:
-        with library_errors():
+        with self.connected() as client:
             try:
-                return self.client.read_event(context, stream, 1)
+                return client.read_event(context, stream, 1)
             except errors.EventNotFound:
                 return None
 
     def last(self, context: str, stream: str) -> Event | None:
-        events = self.stream(context, stream, backward=True, limit=1)
-        return events[0] if events else None
-
-    def stream(
-        self,
-        context: str,
-        stream: str,
-        start: int | None = None,
-        end: int | None = None,
-        *,
-        backward: bool = False,
-        limit: int | None = None,
-    ) -> list[Event]:
-        """Events of a stream from sequence `start` to `end`, or down to it; at most `limit`."""
-        with library_errors():
-            return list(self.client.read_stream(context, stream, start, end, backward=backward, limit=limit))
-
-    def streams(self, context: str, prefix: str) -> list[str]:
-        """Names with a prefix, in order."""
-        with library_errors():
-            return [found.name for found in self.client.streams(context, prefix)]
-
-    def page(
-        self,
-        position: int,
-        context: str,
-        *,
-        filter: str = "",
-        topics: Collection[str] = (),
-        limit: int | None = None,
-        wait: float = 0.0,
-    ) -> EventPage:
-        """A page of a context from a position on. It may be empty before the end."""
-        types = topics or None
-        with library_errors():
-            return self.client.read_page(position, context=context, filter=filter, types=types, limit=limit, wait=wait)
-
-    def exists_from(self, position: int, context: str) -> int | None:
-        """The position of a context's first event from a position on, if there is one."""
-        while True:
-            page = self.page(position, context, limit=1)
-            if page.events:
-                return page.events[0].position
-            if page.end:
-                return None
-            position = page.next
-
-    def head(self) -> int:
-        """The last position of the whole store."""
-        with library_errors():
-            return self.client.stats().head
+        with self.connected() as client:
+            return next(iter(client.read_stream(context, stream, backward=True, limit=1)), None)
 
 
 # --- clients that datastores share ----------------------------------------------------------------------------
@@ -192,12 +145,6 @@ def _give_back(client: Client) -> None:
         if known is client:
             del _shared[client.url]
         client.close()
-
-
-def shared_urls() -> list[str]:
-    """The local stores that this process has open."""
-    with _lock:
-        return list(_shared)
 
 
 def _let_go(client: Client) -> Thread:

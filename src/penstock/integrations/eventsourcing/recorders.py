@@ -274,7 +274,8 @@ class PenstockAggregateRecorder(AggregateRecorder):
         if limit == 0 or (high is not None and high < low):
             return []
         start, end = (high, low) if desc else (low, high)
-        found = self.datastore.stream(self.context, stream, start, end, backward=desc, limit=limit)
+        with self.datastore.connected() as client:
+            found = list(client.read_stream(self.context, stream, start, end, backward=desc, limit=limit))
         events = [stored_event_of(event) for event in found]
         if found:
             self._firsts.learn(stream, events[0].originator_version - found[0].sequence + 1)
@@ -381,7 +382,16 @@ class PenstockApplicationRecorder(PenstockAggregateRecorder, ApplicationRecorder
 
     def _page(self, topics: Sequence[str], position: int, wait: float = 0.0, limit: int | None = None) -> EventPage:
         """A page of events from a position on. If there are none, the server waits up to `wait` seconds for some."""
-        return self.datastore.page(position, self.context, topics=topics, limit=limit, wait=wait)
+        with self.datastore.connected() as client:
+            return client.read_page(position, context=self.context, types=topics or None, limit=limit, wait=wait)
+
+    def _first_from(self, position: int) -> int | None:
+        """The position of the context's first event from a position on, if there is one."""
+        while True:
+            page = self._page((), position, limit=1)
+            if page.events or page.end:
+                return page.events[0].position if page.events else None
+            position = page.next
 
     def max_notification_id(self) -> int | None:
         """The position of the context's last event, if there is one.
@@ -389,13 +399,14 @@ class PenstockApplicationRecorder(PenstockAggregateRecorder, ApplicationRecorder
         The store has no index for it. So this asks whether there is an event at or after a position, in steps that
         double from the store's head on, and then by binary search.
         """
-        end = self.datastore.head() + 1
+        with self.datastore.connected() as client:
+            end = client.stats().head + 1
         lowest = self._highest if self._highest < end else 0
         step = 1
         # Invariant: no event is at `end` or after it; there is one at `lowest`, or `lowest` is 0.
         while end - lowest > 1:
             looked = max(lowest + 1, end - step) if step else (lowest + end) // 2
-            found = self.datastore.exists_from(looked, self.context)
+            found = self._first_from(looked)
             if found is None:
                 end, step = looked, 2 * step
             else:
@@ -438,7 +449,8 @@ class PenstockSnapshotRecorder(AggregateRecorder):
         limit: int | None = None,
     ) -> Sequence[StoredEvent]:
         prefix = f"{originator_id}/"
-        names = self.datastore.streams(self.context, prefix)
+        with self.datastore.connected() as client:
+            names = [found.name for found in client.streams(self.context, prefix)]
         # The id of another originator may begin with this one and a slash.
         versions = [int(name[len(prefix) :]) for name in names if name[len(prefix) :].isdecimal()]
         found = [version for version in versions if (gt is None or version > gt) and (lte is None or version <= lte)]

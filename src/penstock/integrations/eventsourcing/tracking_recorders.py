@@ -110,9 +110,10 @@ class PenstockTrackingRecorder(TrackingRecorder):
                 raise TimeoutError(
                     f"notification {notification_id} of {application_name} was not processed within {timeout:g} s"
                 )
-            page = self.datastore.page(
-                position, self.tracking_context, filter=application_name, wait=min(left, WAIT_S_MAX)
-            )
+            with self.datastore.connected() as client:
+                page = client.read_page(
+                    position, context=self.tracking_context, filter=application_name, wait=min(left, WAIT_S_MAX)
+                )
             records, position = page.events, page.next
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import psycopg
 
 from penstock.errors import StoreError
-from penstock.store.contract import EVERYTHING, Listener, Notice
+from penstock.store.contract import EVERYTHING, Notice
 from penstock.store.postgres.connection import Target, translate
 from penstock.store.postgres.database import PostgresDatabase
 
@@ -54,7 +54,12 @@ def notice_of(text: str, listener: UUID) -> Notice:
         return EVERYTHING
 
 
-class PostgresListener(Listener):
+class PostgresListener:
+    """Notices from the other servers of a store, and leases that the servers share.
+
+    It has its own connection and belongs to one thread, which need not be the store's.
+    """
+
     def __init__(self, target: Target, listener: UUID) -> None:
         self._target = target
         self._id = listener
@@ -70,6 +75,10 @@ class PostgresListener(Listener):
         self._listens_on = self._db.connection
 
     def wait(self, seconds: float) -> list[Notice]:
+        """Wait for notices, at most so long; they come in the order of their commits.
+
+        After a lost connection it reconnects and answers EVERYTHING. While that fails, it answers early, with nothing.
+        """
         deadline = time.monotonic() + seconds
         # A lease may have reconnected, and that connection does not listen yet.
         if self._db is None or self._db.connection is not self._listens_on:
@@ -102,10 +111,16 @@ class PostgresListener(Listener):
         return [EVERYTHING]
 
     def lease(self, name: str, ms: int) -> bool:
+        """Take or renew a lease by the store's clock; False while another server has it.
+
+        The holder renews it before it ends. A lease only saves work that need not be done twice; where it must not be
+        done twice, the store compares (see WriteOutput, Seal). Raises StorageFailure.
+        """
         return bool(self._rows("take_lease", {"name": name, "holder": self._id, "ms": ms}))
 
-    def end_lease(self, name: str) -> None:
-        self._rows("end_lease", {"name": name, "holder": self._id})
+    def end_lease(self, name: str) -> bool:
+        """End a lease; whether this server had it. Raises StorageFailure."""
+        return bool(self._rows("end_lease", {"name": name, "holder": self._id}))
 
     def _rows(self, name: str, values: dict[str, Any]) -> list[Any]:
         try:
@@ -116,6 +131,7 @@ class PostgresListener(Listener):
             raise translate(error) from error
 
     def close(self) -> None:
+        """End all leases, and release everything; never raises."""
         if self._db is not None and not self._db.is_lost:
             with suppress(StoreError):
                 # Otherwise they expire.

@@ -17,8 +17,7 @@ from penstock.store.postgres.connection import Target
 from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.record import SEQUENCE_MAX, Record
 from penstock.store.seals import BLOCK_BITS
-from penstock.store.tables.database import retried
-from penstock.store.tables.history import COMMITS_PER_QUERY, Located, StreamRange, after_prefix, stream_page
+from penstock.store.tables.history import COMMITS_PER_QUERY, Located, StreamRange, after_prefix, retried, stream_page
 from penstock.store.tables.store import Store
 
 OUTPUTS_PER_QUERY: Final = 256
@@ -84,8 +83,9 @@ class PostgresReader(Store):
         page = stream_page(wanted, first, limits, _first_records(rows, end), Hidden())
         return None if page.end and len(rows) == limit and rows[-1][2] < end else page
 
-    def _records_holding(self, positions: Sequence[int], step: int) -> list[Record]:
-        values = {"positions": Numbers(positions), "sign": step, "bytes_max": STREAM_BYTES_MAX}
+    def _records_holding(self, commits: Sequence[tuple[int, int]], index: int, step: int) -> list[Record]:
+        positions = Numbers(position for _, position in commits[index:])
+        values = {"positions": positions, "sign": step, "bytes_max": STREAM_BYTES_MAX}
         return [Record(data, position) for position, data in self.db.rows("records_holding", values)]
 
     def _quick_record_page(

@@ -11,7 +11,7 @@ setting is off that could lose commits, the store refuses every transaction that
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import uuid4
 
 from penstock.errors import StorageFailure
@@ -30,22 +30,6 @@ from penstock.store.tables.logs import KnownLogs
 log = logging.getLogger(__name__)
 
 STREAM_CACHE_MAX: Final = 100_000
-
-
-class _Needs(NamedTuple):
-    """Everything that a batch needs to know of the database."""
-
-    streams: list[StreamKey]
-    logs: set[str]
-    producers: set[str]
-
-    @classmethod
-    def of(cls, transactions: Sequence[Transaction]) -> "_Needs":
-        ops = [op for transaction in transactions for op in transaction.operations]
-        streams = dict.fromkeys((op.context, op.stream) for op in ops if isinstance(op, Commit))
-        logs = {op.name for op in ops if isinstance(op, RequireLog) and check_name(op.name) is None}
-        marks = (transaction.mark for transaction in transactions if transaction.mark is not None)
-        return cls(list(streams), logs, {mark.producer for mark in marks if check_name(mark.producer) is None})
 
 
 class PostgresStore(PostgresReader):
@@ -126,14 +110,18 @@ class PostgresStore(PostgresReader):
 
     def _begin(self, transactions: Sequence[Transaction]) -> tuple[Start, PostgresBatch]:
         """Take the lock and load what the batch needs, in one round trip if no other store object writes."""
-        needs = _Needs.of(transactions)
+        ops = [op for transaction in transactions for op in transaction.operations]
+        streams = list(dict.fromkeys((op.context, op.stream) for op in ops if isinstance(op, Commit)))
+        logs = {op.name for op in ops if isinstance(op, RequireLog) and check_name(op.name) is None}
+        marks = (transaction.mark for transaction in transactions if transaction.mark is not None)
+        names = {mark.producer for mark in marks if check_name(mark.producer) is None}
         if not self._is_alone:
             self._forget()
         self.db.begin(WRITE)
         self.db.ask("lock", self.target.lock)
         started = self.db.ask("batch_start")
-        answers = self._ask(needs)
-        producers = self.db.ask("batch_producers", {"names": Texts(needs.producers)})
+        answers = self._ask(streams, logs)
+        producers = self.db.ask("batch_producers", {"names": Texts(names)})
         self.db.sync()
         start = Start(*started()[0])
         now = start.now if self._clock is None else ticks_of_unix_ns(self._clock())
@@ -146,18 +134,18 @@ class PostgresStore(PostgresReader):
             # Another store object has written, so ask again for what this one did not ask because it knew it.
             self._forget()
             answers()
-            answers = self._ask(needs)
+            answers = self._ask(streams, logs)
         answers()
         batch = PostgresBatch(self.db, self._appender, self._known_logs, self.batch_times)
         batch.emptied = self._vacuum.take()
         batch.refusal = connection.refusal_of(start.switched_off)
-        batch.load_marks(producers(), needs.producers)
+        batch.load_marks(producers(), names)
         return start, batch
 
-    def _ask(self, needs: _Needs) -> Callable[[], None]:
+    def _ask(self, needed: Sequence[StreamKey], needed_logs: set[str]) -> Callable[[], None]:
         """Ask for the streams, contexts and logs that are not in memory; the answer is a function that loads them."""
-        streams, contexts = self._appender.unknown(needs.streams)
-        logs = self._known_logs.unknown(needs.logs)
+        streams, contexts = self._appender.unknown(needed)
+        logs = self._known_logs.unknown(needed_logs)
         names = {"contexts": Texts(c for c, _ in streams), "streams": Texts(s for _, s in streams)}
         found: list[Callable[[], list[Any]]] = [
             self.db.ask("batch_streams", names) if streams else list,

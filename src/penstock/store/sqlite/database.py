@@ -134,8 +134,10 @@ class SqliteDatabase(Database):
         return lambda: rows
 
     def run_many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
-        with self._translated():
+        try:
             self.connection.executemany(QUERIES[name], rows)
+        except FOREIGN as error:
+            raise translate(error, write=self._is_for_writing) from error
 
     def each(self, name: str, values: Values = NO_VALUES) -> Iterator[Any]:
         cursor = self.connection.cursor()
@@ -170,9 +172,11 @@ class SqliteDatabase(Database):
             self.command("COMMIT")
 
     def command(self, text: str) -> None:
-        with self._translated():
+        try:
             for _ in self.connection.execute(text):
                 pass
+        except apsw.Error as error:
+            raise translate(error, write=self._is_for_writing) from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

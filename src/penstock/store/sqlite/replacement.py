@@ -25,7 +25,7 @@ from penstock.model import ticks_of_unix_ns
 from penstock.store.contract import StoreIdentity, StoreState
 from penstock.store.replacement import Replaced, StoreHold, StoreReplacement
 from penstock.store.sqlite import schema
-from penstock.store.sqlite.database import SqliteDatabase, translate
+from penstock.store.sqlite.database import SqliteDatabase
 from penstock.store.sqlite.directory import (
     BESIDE,
     FILE_NAME,
@@ -95,11 +95,8 @@ class SqliteImport(StoreImport):
     def finish(self, state: StoreState) -> None:
         super().finish(state)
         # Leave one file, in the mode that readers expect.
-        try:
-            self._db.connection.pragma("journal_mode", "delete")
-            self._db.connection.pragma("journal_mode", "wal")
-        except apsw.Error as error:
-            raise translate(error) from error
+        self._db.command("PRAGMA journal_mode = delete")
+        self._db.command("PRAGMA journal_mode = wal")
 
     def close(self) -> None:
         try:

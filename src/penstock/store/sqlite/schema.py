@@ -63,22 +63,11 @@ def migrate(database: SqliteDatabase, directory: Path, now: int) -> None:
         # All of it went through the WAL.
         database.restart_wal()
     for number, text in enumerate(migrations()[version:], start=version + 1):
-        _step(database, number, text, now)
-
-
-def _step(database: SqliteDatabase, number: int, text: str, now: int) -> None:
-    connection = database.connection
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        for _ in connection.execute(text):
-            pass
-        connection.pragma("user_version", number)
-        if number == 1:
-            connection.pragma("application_id", APPLICATION_ID)
-            database.later("set_meta", {"key": "store_id", "value": str(uuid4())})
-            database.later("set_meta", {"key": LAST_LOG, "value": "0"})
-            database.later("add_timeline", {"timeline": 1, "after_position": 0, "started": now})
-        connection.execute("COMMIT")
-    except apsw.Error as error:
-        database.abandon()
-        raise translate(error) from error
+        with database.transaction():
+            database.command(text)
+            database.command(f"PRAGMA user_version = {number}")
+            if number == 1:
+                database.command(f"PRAGMA application_id = {APPLICATION_ID}")
+                database.later("set_meta", {"key": "store_id", "value": str(uuid4())})
+                database.later("set_meta", {"key": LAST_LOG, "value": "0"})
+                database.later("add_timeline", {"timeline": 1, "after_position": 0, "started": now})

@@ -90,8 +90,8 @@ class SqliteReader(Store):
             return None
         return found.f_bavail * found.f_frsize
 
-    def _records_holding(self, positions: Sequence[int], _step: int) -> list[Record]:
-        row = self.db.row("record_at", {"position": positions[0]})
+    def _records_holding(self, commits: Sequence[tuple[int, int]], index: int, _step: int) -> list[Record]:
+        row = self.db.row("record_at", {"position": commits[index][1]})
         return [Record(row[1], row[0])] if row else []
 
     def _outputs(self, iterator: int, ordinal: int, _limits: contract.ReadLimits) -> Iterator[tuple[int, int, bytes]]:

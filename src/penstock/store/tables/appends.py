@@ -51,10 +51,6 @@ class NewRows(NamedTuple):
     streams: list[tuple[int, int, str]]
     blocks: list[tuple[int, int, int]]
 
-    @classmethod
-    def none(cls) -> "NewRows":
-        return cls([], [], [], [])
-
 
 class Appender(ABC):
     """The state behind appends. One batch at a time: begin, place commits, flush, settle."""
@@ -72,7 +68,7 @@ class Appender(ABC):
         self._recorded = recorded
         self._staged_streams: dict[StreamKey, StreamState] = {}
         self._staged_contexts: dict[str, ContextState] = {}
-        self._rows = NewRows.none()
+        self._rows = NewRows([], [], [], [])
         self._changed: set[str] = set()
         self._log_bytes: dict[str, int] = {}
         self._undo: list[Callable[[], object]] | None = None
@@ -100,7 +96,8 @@ class Appender(ABC):
         self._undo = None
 
     def _clear_rows(self) -> None:
-        self._rows = NewRows.none()
+        for rows in self._rows:
+            rows.clear()
         self._changed.clear()
         self._log_bytes.clear()
 

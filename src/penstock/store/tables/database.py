@@ -8,11 +8,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import wraps
 from importlib.resources import files
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
-
-from penstock.errors import StorageFailure
+from typing import Any, Final
 
 _MARK: Final = "-- name: "
 _MIGRATION: Final = re.compile(r"(\d{4})_\w+\.sql")
@@ -87,28 +84,3 @@ class Database(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
-
-
-class _HasDatabase(Protocol):
-    @property
-    def db(self) -> Database: ...
-
-
-_Self = TypeVar("_Self", bound=_HasDatabase)
-_Params = ParamSpec("_Params")
-_Answer = TypeVar("_Answer")
-
-
-def retried(method: Callable[Concatenate[_Self, _Params], _Answer]) -> Callable[Concatenate[_Self, _Params], _Answer]:
-    """Retry a read of several statements once, on a new connection, if it lost its connection."""
-
-    @wraps(method)
-    def read(self: _Self, /, *given: _Params.args, **named: _Params.kwargs) -> _Answer:
-        try:
-            return method(self, *given, **named)
-        except StorageFailure:
-            if not self.db.can_retry():
-                raise
-        return method(self, *given, **named)
-
-    return read

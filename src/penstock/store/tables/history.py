@@ -2,17 +2,18 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
 from itertools import pairwise
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
-from penstock.errors import DamagedRecord
+from penstock.errors import DamagedRecord, StorageFailure
 from penstock.model import ContextInfo, Event, EventFilter, StreamInfo
 from penstock.store.contract import Page, ReadLimits, RecordPage, Search
 from penstock.store.erasure_filter import Hidden, hidden_in, hidden_in_stream, visible
 from penstock.store.record import SEQUENCE_MAX, Record
 from penstock.store.seals import BLOCK_BITS
-from penstock.store.tables.database import Database, retried
+from penstock.store.tables.database import Database
 
 BLOCKS_PER_QUERY: Final = 64
 COMMITS_PER_QUERY: Final = 256
@@ -28,6 +29,26 @@ class StreamRange(NamedTuple):
     stream: str
     end: int
     backward: bool
+
+
+_Self = TypeVar("_Self", bound="HistoryReader")
+_Params = ParamSpec("_Params")
+_Answer = TypeVar("_Answer")
+
+
+def retried(method: Callable[Concatenate[_Self, _Params], _Answer]) -> Callable[Concatenate[_Self, _Params], _Answer]:
+    """Retry a read of several statements once, on a new connection, if it lost its connection."""
+
+    @wraps(method)
+    def read(self: _Self, /, *given: _Params.args, **named: _Params.kwargs) -> _Answer:
+        try:
+            return method(self, *given, **named)
+        except StorageFailure:
+            if not self.db.can_retry():
+                raise
+        return method(self, *given, **named)
+
+    return read
 
 
 class HistoryReader(ABC):
@@ -102,7 +123,7 @@ class HistoryReader(ABC):
                 if wanted.backward and last < wanted.end:
                     return
                 if record is None or not record.position <= position <= record.last:
-                    held = held or self._records_holding([place for _, place in commits[index:]], step)
+                    held = held or self._records_holding(commits, index, step)
                     record = held.pop(0) if held else None
                     if record is None or not record.position <= position <= record.last:
                         raise DamagedRecord(position, "it is missing")
@@ -112,8 +133,8 @@ class HistoryReader(ABC):
                 values["sequence"] = last + step
 
     @abstractmethod
-    def _records_holding(self, positions: Sequence[int], step: int) -> list[Record]:
-        """The records that hold these positions of a stream, in their order; perhaps only the first of them."""
+    def _records_holding(self, commits: Sequence[tuple[int, int]], index: int, step: int) -> list[Record]:
+        """The records that hold these commits (last sequence, position) from one on; perhaps only the first record."""
 
     def stored_ids(
         self, context: str, stream: str, first: int, last: int, staged: Sequence[Located] = ()

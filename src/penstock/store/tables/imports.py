@@ -138,7 +138,7 @@ class Index:
         self._begin()
 
     def _begin(self) -> None:
-        self._rows = NewRows.none()
+        self._rows = NewRows([], [], [], [])
         self._many: list[tuple[Ints, Ints, Ints]] = []
         self._changed: dict[int, _Context] = {}
 

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from struct import unpack_from
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import NotDurable, StorageFailure
 from penstock.model import Allocation, EventFilter, QueueInfo, StoreStats, SubscriptionInfo
@@ -21,10 +21,13 @@ from penstock.store import contract
 from penstock.store.contract import STATE_TABLES, ReadLimits
 from penstock.store.erasure_filter import unpack_ranges
 from penstock.store.seals import BLOCK_BITS, checked, group
-from penstock.store.tables.database import Database, retried
-from penstock.store.tables.history import HistoryReader
+from penstock.store.tables.database import Database
+from penstock.store.tables.history import HistoryReader, retried
 from penstock.store.tables.logs import iterator_of
 from penstock.store.tables.verification import verify
+
+if TYPE_CHECKING:
+    from penstock.store.postgres import PostgresListener
 
 FIRST_EVENT: Final = ReadLimits(events_max=1, scan_ms_max=20)
 """How far a listing searches for the next event of a queue."""
@@ -59,7 +62,7 @@ class Store(HistoryReader):
         """Why the store refuses writes, if it could lose acknowledged commits."""
         return None
 
-    def listener(self) -> contract.Listener | None:
+    def listener(self) -> "PostgresListener | None":
         """A listener for other servers of this store; None if only one can write it. Any thread may call this."""
         return None
 

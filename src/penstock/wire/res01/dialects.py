@@ -1,7 +1,7 @@
 """The dialects of Res01: how numbers, times, events and errors are written in each.
 
-Workers call the encoders of events: an answer's events leave the worker ready to send. All are hot loops, a column at a
-time; `bench/` has their figures with those of the gate.
+Workers call the encoders: an answer's events leave the worker ready to send. All are hot loops, a column at a time;
+`bench/` has their figures with those of the gate.
 """
 
 import json
