@@ -28,7 +28,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -185,7 +184,6 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
             Route("/sessions/{session}", kick, methods=["DELETE"]),
         ],
         exception_handlers={HTTPException: _refusal},
-        middleware=[Middleware(WithoutBodies)],
     )
     settings = engine.settings
     # A server that listens on a name answers to it.
@@ -208,20 +206,6 @@ async def _refusal(request: Request, error: Exception) -> Response:
     sentence = f"there is no {path} here" if error.status_code == 404 else f"{path} answers {allowed} only"
     body = json.dumps({"error": sentence, "paths": PATHS}, indent=2) + "\n"
     return Response(body, error.status_code, dict(error.headers or {}), "application/json")
-
-
-class WithoutBodies:
-    """Refuses requests that carry a body, before it reads any of it: no path here needs one."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app: ASGIApp = self._app
-        headers = dict(scope["headers"]) if scope["type"] == "http" else {}
-        if headers.get(b"content-length", b"0").strip(b"0") != b"" or b"transfer-encoding" in headers:
-            app = _refused(413, "requests here have no body")
-        await app(scope, receive, send)
 
 
 # --- connections ----------------------------------------------------------------------------------------------
@@ -326,7 +310,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class Guard:
-    """Answers requests for other hosts with 421 and those of other origins' pages with 403; others go to the app.
+    """Answers requests for other hosts with 421, those of other origins' pages with 403 and those with a body with 413.
 
     It accepts a request without `Host`, which only HTTP/1.0 allows: load balancers send such checks, and browsers
     always send a host.
@@ -352,6 +336,9 @@ class Guard:
         # A WebSocket has no method, and is not safe.
         if refusal is None and scope.get("method") not in SAFE_METHODS:
             refusal = self._origin_refusal(headers, authorities[-1] if authorities else "")
+        # No path here needs a body, so none of it is read.
+        if refusal is None and (headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers):
+            refusal = _refused(413, "requests here have no body")
         await protected(refusal or self._app)(scope, receive, send)
 
     def _name_refusal(self, authorities: list[str]) -> Response | None:
