@@ -62,7 +62,7 @@ class Page(NamedTuple):
     end: bool
 
 
-class RecordPage(NamedTuple):
+class RecordSpan(NamedTuple):
     """Checked records in order, where the next page begins, and whether this was the last."""
 
     records: list[Record]
