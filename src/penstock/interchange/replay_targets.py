@@ -1,8 +1,6 @@
 """Batches of a replay, and where they go: streams of a store, or a queue.
 
-Both targets take batches under producer marks whose numbers are positions of the source. So the store that takes them
-knows exactly how far the replay is, even if the sender is killed. Where a batch ends depends on the events alone, so
-that a second run makes the same batches.
+Where a batch ends depends on the events alone, so that a second run makes the same batches.
 """
 
 from collections.abc import Callable, Iterable, Iterator
