@@ -7,7 +7,7 @@ from typing import ClassVar
 from unittest import TestCase
 from uuid import uuid4
 
-from penstock.integrations.eventsourcing import PenstockDatastore
+from penstock.integrations.eventsourcing import PenstockDatastore, datastore
 from penstock.testing import server
 
 
@@ -16,6 +16,11 @@ def served() -> Iterator[str]:
     """A server with an empty store; its URL."""
     with server() as own:
         yield own.url
+
+
+def shared_urls() -> list[str]:
+    """The local stores that this process has open."""
+    return list(datastore._shared)
 
 
 class InProcess(TestCase):

@@ -25,8 +25,7 @@ from eventsourcing.tests import application
 from eventsourcing.utils import get_topic
 
 from penstock.integrations.eventsourcing import PenstockFactory
-from penstock.integrations.eventsourcing.datastore import shared_urls
-from tests.integrations.support import InProcess, served
+from tests.integrations.support import InProcess, served, shared_urls
 from tests.test_server import PATIENCE_S, environment, until
 
 MODULE = "penstock.integrations.eventsourcing"

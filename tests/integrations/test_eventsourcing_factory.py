@@ -18,8 +18,7 @@ from penstock.integrations.eventsourcing import (
     PenstockSnapshotRecorder,
     PenstockTrackingRecorder,
 )
-from penstock.integrations.eventsourcing.datastore import shared_urls
-from tests.integrations.support import InProcess
+from tests.integrations.support import InProcess, shared_urls
 from tests.test_server import until
 
 MODULE = "penstock.integrations.eventsourcing"

@@ -14,7 +14,7 @@ from penstock.lake import archiver as lake_archiver
 from penstock.lake import changes, slices
 from penstock.lake.archiver import plan_ranges
 from penstock.lake.places import open_lake_place
-from penstock.lake.status import status
+from penstock.lake.verification import status
 from penstock.model import PositionRange
 from penstock.store.contract import (
     AddIterator,

@@ -20,8 +20,7 @@ from penstock.lake.local import LocalPlace
 from penstock.lake.manifests import Manifest, encode, sealed
 from penstock.lake.places import open_lake_place
 from penstock.lake.sources import look
-from penstock.lake.status import status
-from penstock.lake.verification import verify
+from penstock.lake.verification import status, verify
 from penstock.store.contract import HideStream
 from tests.lake.support import archive, compact, erase, fill, is_same, lake_rows, manifest_of, numbers, quiet, verified
 

@@ -17,7 +17,7 @@ from penstock.lake.manifests import MANIFEST, PENDING, Manifest, path_of, sealed
 from penstock.lake.places import open_lake_place
 from penstock.lake.query import query_lake
 from penstock.lake.restore import restore_lake
-from penstock.lake.status import status
+from penstock.lake.verification import status
 from penstock.store import store_url
 from tests.lake.support import archive, compact, fill, manifest_of, numbers, stage, verified
 

@@ -15,6 +15,7 @@ from penstock.lake.changes import LakeWriter
 from penstock.lake.compaction import compact
 from penstock.lake.iceberg import HINT, METADATA, TABLE_FOLDER, location, update
 from penstock.lake.local import LocalPlace
+from penstock.lake.places import open_lake_place
 from penstock.store import store_url
 from penstock.store.contract import HideStream
 from tests.lake.support import archive, awkward, erase, fill, manifest_of, numbers, quiet, rows_of, store_rows
@@ -38,7 +39,7 @@ def iceberg_rows(lake: Path, **scan: Any) -> list[tuple[Any, ...]]:
 
 
 def follow(lake: Path) -> bool:
-    return update(str(lake), manifest_of(lake))
+    return update(open_lake_place(str(lake)), manifest_of(lake))
 
 
 def metadata_files(lake: Path) -> set[str]:
@@ -130,7 +131,7 @@ def test_elsewhere_files_are_removed_after_the_table_has_forgotten_them(
     place = "memory://lakes/forgotten"
     for day in (0, 0, 1, 1):
         archive(fill(tmp_path / "data", numbers(2), days=day), place)
-    update(place, manifest_of(place))
+    update(open_lake_place(place), manifest_of(place))
     remove, removed = remote.RemotePlace.remove, []
 
     def check(self: remote.RemotePlace, path: str) -> None:
@@ -250,7 +251,7 @@ def test_a_table_in_an_object_store_is_read_from_there(tmp_path: Path, request: 
     for _ in range(2):
         url = fill(tmp_path / "data", numbers(3))
         archive(url, place)
-        update(place, manifest_of(place))
+        update(open_lake_place(place), manifest_of(place))
     address = options.partition("endpoint_override=")[2].partition("&")[0]
     properties = {"s3.endpoint": f"http://{address}", "s3.region": "us-east-1"}
     found = StaticTable.from_metadata(f"s3://lakes/iceberg/{TABLE_FOLDER}", properties).scan().to_arrow()

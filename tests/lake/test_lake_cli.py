@@ -12,7 +12,7 @@ from penstock.cli.lake import _print_archived
 from penstock.lake.archiver import Archived
 from penstock.lake.manifests import PENDING
 from penstock.lake.places import open_lake_place
-from penstock.spark.java import asked_java
+from penstock.spark.java import found_java
 from tests.lake.killing import until
 from tests.lake.support import archive, fill, numbers
 from tests.test_cli import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself
@@ -150,10 +150,11 @@ def test_without_a_java_the_way_to_get_one_is_told(
 
 
 def test_the_version_of_a_java_is_read(tmp_path: Path) -> None:
-    java = tmp_path / "java"
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
     java.chmod(0o755)
-    assert asked_java(str(java), {}) == (str(java), "11.0.2", 11)
+    assert found_java({"JAVA_HOME": str(tmp_path)}) == (str(java), "11.0.2", 11)
     java.write_text("#!/bin/sh\necho nothing\n")
-    assert asked_java(str(java), {}) is None
-    assert asked_java(str(tmp_path / "none"), {}) is None
+    assert found_java({"JAVA_HOME": str(tmp_path)}) is None
+    assert found_java({"JAVA_HOME": str(tmp_path / "none")}) is None

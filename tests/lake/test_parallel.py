@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import LakeDamaged, StoreError
 from penstock.lake import changes, remote
-from penstock.lake.status import status
+from penstock.lake.verification import status
 from penstock.model import PositionRange
 from penstock.spark.parallel import parallel_map
 from tests.lake.support import archive, awkward, fill, verified

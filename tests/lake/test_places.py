@@ -16,7 +16,7 @@ from penstock.lake import places, remote
 from penstock.lake.manifests import LOCK, MANIFEST, PENDING
 from penstock.lake.places import open_lake_place
 from penstock.lake.restore import restore_lake
-from penstock.lake.status import status
+from penstock.lake.verification import status
 from penstock.store.contract import HideStream
 from tests.lake.conftest import s3 as s3  # noqa: PLC0414 - others look for it here
 from tests.lake.killing import until as wait_until

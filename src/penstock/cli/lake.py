@@ -38,8 +38,7 @@ from penstock.files import is_replaceable
 from penstock.lake.archiver import Archived, Archiver
 from penstock.lake.compaction import compact
 from penstock.lake.restore import restore_lake
-from penstock.lake.status import status
-from penstock.lake.verification import verify
+from penstock.lake.verification import status, verify
 from penstock.settings.table import size as size_of
 from penstock.terminal import print_error
 

@@ -119,15 +119,9 @@ class LakeWriter:
     ) -> None:
         """Replace files, and write the next manifest. Its head and its last erasure never go back."""
         known = self.manifest
-        change = Change(
-            kind,
-            known.number + 1,
-            max(head, known.head),
-            max(erasures, known.erasures),
-            tuple(each.file for each in staged),
-            {each.file.path: each.aside for each in staged},
-            tuple(removed),
-        )
+        added, asides = tuple(each.file for each in staged), {each.file.path: each.aside for each in staged}
+        reached = max(head, known.head), max(erasures, known.erasures)
+        change = Change(kind, known.number + 1, *reached, added, asides, tuple(removed))
         self._place.replace(PENDING, manifests.sealed({"format": FORMAT_VERSION, "change": asdict(change)}))
         self.manifest = _carry_out(self._place, known, change, iceberg=self._iceberg)
 

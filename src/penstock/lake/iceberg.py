@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock.files import parsed
 from penstock.lake.local import LocalPlace
 from penstock.lake.manifests import OWN, LakeFile, Manifest
-from penstock.lake.places import LakePlace, open_lake_place
+from penstock.lake.places import LakePlace
 
 if TYPE_CHECKING:
     from penstock.lake.iceberg_tables import IcebergTable
@@ -32,9 +32,8 @@ HEAD: Final = "penstock.head"
 """Properties of a snapshot: the manifest's number, and its last position."""
 
 
-def update(lake: LakePlace | str, manifest: Manifest) -> bool:
+def update(place: LakePlace, manifest: Manifest) -> bool:
     """Bring the table to the files of a manifest; returns whether it changed."""
-    place = open_lake_place(lake) if isinstance(lake, str) else lake
     version = _version(place)
     if _follows(place, version, manifest):
         return False

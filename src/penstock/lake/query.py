@@ -9,7 +9,6 @@ reads those, through the lake's place.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import InvalidRequest, LakeDamaged
 from penstock.history.columns import COLUMNS, TABLE
-from penstock.history.source import Now, open_history
+from penstock.history.source import Now
 from penstock.lake.changes import read_manifest
 from penstock.lake.local import LocalPlace
 from penstock.lake.manifests import LakeFile, Manifest
@@ -47,36 +46,20 @@ class Asked(NamedTuple):
         return self.manifest.head if self.now is None else self.now.head
 
 
-def look_at(place: LakePlace, url: str | None) -> Asked:
-    """The present state of a lake, and of its store. Raises PlaceRefused if the store is another one."""
-    # The manifest first: events archived after that are still in the store.
-    manifest = read_manifest(place)
-    if url is None:
-        return Asked(manifest, None)
-    check_source(place.shown, manifest, look(url))
-    with closing(open_history(url)) as history:
-        return Asked(manifest, history.now())
-
-
-@contextmanager
-def lake_session(place: LakePlace, url: str | None, asked: Asked, limits: Limits) -> Iterator[Session]:
-    """A session in which `events` is a lake and the newer events of its store."""
-    # DuckDB may read the lake's directory, plain and escaped.
-    own = (str(place.path), _escaped(str(place.path))) if isinstance(place, LocalPlace) else ()
-    with Session(replace(limits, directories=(*limits.directories, *own))) as session:
+def _add_events(session: Session, place: LakePlace, url: str | None, asked: Asked) -> None:
+    """Add the table `events`: the files of a lake, and the newer events of its store."""
+    tables = []
+    if asked.manifest.files:
         _add_files(session, place, asked.manifest)
-        if asked.now is None or url is None:
-            session.add(_TAIL, TABLE.empty_table())
-        else:
-            session.add_history(_TAIL, url, asked.now, asked.manifest.head + 1)
-        tables = [_FILES, _TAIL] if asked.manifest.files else [_TAIL]
-        session.add_view(EVENTS, " UNION ALL ".join(f"FROM {table}" for table in tables))
-        yield session
+        tables.append(_FILES)
+    if asked.now is None or url is None:
+        session.add(_TAIL, TABLE.empty_table())
+    else:
+        session.add_history(_TAIL, url, asked.now, asked.manifest.head + 1)
+    session.add_view(EVENTS, " UNION ALL ".join(f"FROM {table}" for table in (*tables, _TAIL)))
 
 
 def _add_files(session: Session, place: LakePlace, manifest: Manifest) -> None:
-    if not manifest.files:
-        return
     # DuckDB would open a link out of the lake, or a pipe.
     place.check_inside(file.path for file in manifest.files)
     if isinstance(place, LocalPlace):
@@ -110,10 +93,19 @@ def query_lake(
     If files are removed meanwhile, the query runs again, if `write` has written nothing yet or is repeatable.
     """
     place = open_lake_place(lake)
+    # DuckDB may read the lake's directory, plain and escaped.
+    own = (str(place.path), _escaped(str(place.path))) if isinstance(place, LocalPlace) else ()
+    limits = replace(limits, directories=(*limits.directories, *own))
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        asked, answer = look_at(place, url), None
+        # The manifest first: events archived after that are still in the store.
+        asked, answer = Asked(read_manifest(place), None), None
+        if url is not None:
+            source = look(url)
+            check_source(place.shown, asked.manifest, source)
+            asked = Asked(asked.manifest, Now(source.identity, source.head))
         try:
-            with lake_session(place, url, asked, limits) as session:
+            with Session(limits) as session:
+                _add_events(session, place, url, asked)
                 answer = session.query(statement)
                 write(answer)
         except (InvalidRequest, LakeDamaged):

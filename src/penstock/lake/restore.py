@@ -207,7 +207,13 @@ def _fill(store: StoreImport, place: LakePlace, manifest: Manifest, progressed: 
             for chunk in chunked(found.records(), lambda record: len(record.data), CHUNK_BYTES_MAX):
                 store.add(chunk)
         progressed(file.last, manifest.head)
-    store.finish(_state(manifest, counts))
+    began = (manifest.timeline + 1, manifest.head, ticks_of_unix_ns(time.time_ns()))
+    tables: dict[str, list[tuple[Any, ...]]] = {name: [] for name in STATE_TABLES}
+    tables["timelines"] = [*manifest.timelines, began]
+    tables["contexts"] = [(name.decode(), *counted) for name, counted in sorted(counts.contexts.items())]
+    tables["logs"] = [(name.decode(), *log) for name, log in sorted(counts.logs.items())]
+    # Its server finds out what to seal.
+    store.finish(StoreState(StoreIdentity(manifest.store, manifest.timeline + 1), manifest.head, 1, tables))
 
 
 @contextmanager
@@ -260,16 +266,6 @@ class _Counts:
             started = int(file.recorded[begin]), int(file.sequences[begin]) - 1, 0
             created, base, known = self.logs.get(file.names[stream], started)
             self.logs[file.names[stream]] = created, base, known + int(size[stream])
-
-
-def _state(manifest: Manifest, counts: _Counts) -> StoreState:
-    began = (manifest.timeline + 1, manifest.head, ticks_of_unix_ns(time.time_ns()))
-    tables: dict[str, list[tuple[Any, ...]]] = {name: [] for name in STATE_TABLES}
-    tables["timelines"] = [*manifest.timelines, began]
-    tables["contexts"] = [(name.decode(), *counted) for name, counted in sorted(counts.contexts.items())]
-    tables["logs"] = [(name.decode(), *log) for name, log in sorted(counts.logs.items())]
-    # Its server finds out what to seal.
-    return StoreState(StoreIdentity(manifest.store, manifest.timeline + 1), manifest.head, 1, tables)
 
 
 # -- checking

@@ -1,7 +1,8 @@
-"""Compares a lake with its store: file by file, rows and digests, and every byte of each file."""
+"""The state of a lake, and its comparison with its store: file by file, rows, digests and every byte."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -22,6 +23,56 @@ from penstock.store.urls import absolute_url
 
 LOOKS_MAX: Final = 3
 """How often to compare again because another process changes the lake."""
+
+
+class LakeStatus(NamedTuple):
+    """A lake at one moment. `behind` counts events not archived yet; `is_erasure_pending`: some were erased since.
+
+    Both are None if no store was named. `interrupted` is the kind of run that was killed. Times are ISO 8601, in UTC.
+    """
+
+    lake: str
+    store_id: str
+    timeline: int
+    head: int
+    rows: int
+    files: int
+    bytes: int
+    first_recorded: str | None
+    last_recorded: str | None
+    last_run: str
+    in_use_by: str | None
+    interrupted: str | None
+    behind: int | None
+    is_erasure_pending: bool | None
+
+
+def status(lake: str, url: str | None = None) -> LakeStatus:
+    """The state of a lake, and its lag if a store is named. This needs no Spark and reads no file of events."""
+    place = open_lake_place(lake)
+    manifest, pending, holder = changes.read_manifest(place), changes.pending_of(place), place.holder()
+    # A run that has just ended was not interrupted.
+    is_left = holder is None and pending is not None and changes.pending_of(place) == pending
+    behind, erased = None, None
+    if url is not None:
+        source = look(url)
+        check_source(place.shown, manifest, source)
+        behind, erased = source.head - manifest.head, source.erasures > manifest.erasures
+    times = [time for file in manifest.files for time in (file.recorded_min, file.recorded_max) if time is not None]
+    first, last = (_iso(min(times)), _iso(max(times))) if times else (None, None)
+    what = f"{pending.kind}{' (to be finished)' * isinstance(pending, changes.Change)}" if pending and is_left else None
+    return LakeStatus(
+        *(place.shown, manifest.store, manifest.timeline, manifest.head, manifest.rows, len(manifest.files)),
+        *(manifest.bytes, first, last, manifest.written),
+        *(holder, what, behind, erased),
+    )
+
+
+def _iso(micros: int) -> str:
+    return datetime.fromtimestamp(micros / 1_000_000, UTC).isoformat(timespec="seconds")
+
+
+# -- comparison
 
 
 class Difference(NamedTuple):

@@ -16,9 +16,8 @@ import sys
 import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -113,27 +112,6 @@ SERVER: Final = {
 }
 JAVA: Final = "spark.driver.extraJavaOptions"
 GROUP_TOO: Final = "007"
-
-Connect = Callable[[], AbstractContextManager[Any]]
-
-
-@contextmanager
-def connect_server(project: Project, master: str, conf: Mapping[str, str]) -> Iterator[Connect]:
-    """Start a Connect server for a project; yields how to open a session. Raises InvalidRequest if it fails."""
-    # In a group's project, the group may use the files of runs.
-    umask = GROUP_TOO if is_shared(project.folder) else OWNER_ALONE
-    settings = {**SERVER, UMASK: umask, **project.conf, **conf}
-    # By default Derby, the metastore, writes its log into the working directory.
-    derby = f"-Dderby.stream.error.file={project.own / 'derby.log'}"
-    settings[JAVA] = f"{derby} {settings.get(JAVA, '')}".strip()
-    if project.tables is not None and settings[UMASK] in (OWNER_ALONE, GROUP_TOO):
-        # Hive creates the folders of tables with permissions for everyone, whatever the umask.
-        make_folder(project.tables, shared=is_shared(project.folder))
-    with late_session(f"penstock pipeline {project.name}", master, settings) as start, _variables():
-        gateway = start()._jvm
-        service = getattr(getattr(gateway, SERVICE), "MODULE$")
-        os.environ[IS_CONNECTED] = "1"
-        yield partial(_session, f"sc://localhost:{service.localPort()}")
 
 
 @contextmanager
@@ -319,9 +297,9 @@ class RoundOutcome(NamedTuple):
 class Runner:
     """Runs rounds of a project in one Spark, each in a new session."""
 
-    def __init__(self, project: Project, connect: Connect, conf: Mapping[str, str]) -> None:
+    def __init__(self, project: Project, address: str, conf: Mapping[str, str]) -> None:
         self._project = project
-        self._connect = connect
+        self._address = address
         self._conf = conf
 
     def round(
@@ -332,7 +310,7 @@ class Runner:
         refreshed = integrity.with_judged(project, integrity.refreshed_with(project, full_refresh))
         integrity.check_changes(project, refreshed)
         states: dict[str, str] = {}
-        with self._connect() as spark:
+        with _session(self._address) as spark:
             found = run_in_thread(lambda: self._define(spark, full_refresh))
             refreshed = [table for table in refreshed if table in found.outputs]
             integrity.check_integrity(project, refreshed, found.outputs)
@@ -411,5 +389,19 @@ def _note(
 
 @contextmanager
 def open_runner(project: Project, master: str, conf: Mapping[str, str], what: str) -> Iterator[Runner]:
-    with lock_project(project, what), connect_server(project, master, conf) as connect:
-        yield Runner(project, connect, conf)
+    """Lock a project, and start a Connect server for it. Raises InvalidRequest if that fails."""
+    # In a group's project, the group may use the files of runs.
+    umask = GROUP_TOO if is_shared(project.folder) else OWNER_ALONE
+    settings = {**SERVER, UMASK: umask, **project.conf, **conf}
+    # By default Derby, the metastore, writes its log into the working directory.
+    derby = f"-Dderby.stream.error.file={project.own / 'derby.log'}"
+    settings[JAVA] = f"{derby} {settings.get(JAVA, '')}".strip()
+    with lock_project(project, what):
+        if project.tables is not None and settings[UMASK] in (OWNER_ALONE, GROUP_TOO):
+            # Hive creates the folders of tables with permissions for everyone, whatever the umask.
+            make_folder(project.tables, shared=is_shared(project.folder))
+        with late_session(f"penstock pipeline {project.name}", master, settings) as start, _variables():
+            gateway = start()._jvm
+            service = getattr(getattr(gateway, SERVICE), "MODULE$")
+            os.environ[IS_CONNECTED] = "1"
+            yield Runner(project, f"sc://localhost:{service.localPort()}", conf)

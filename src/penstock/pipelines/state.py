@@ -50,17 +50,12 @@ def _check(state: Any) -> None:
         if "/" in flow.get("target", "") or not flow.get("target", "x"):
             raise ValueError("a flow has a target that is no table")
     made = state.get("made", {})
-    if not all(isinstance(each, dict) for each in _list(made.get("source", []))):
-        raise TypeError("what bronze was read by is no source")
-    for table in made.get("tables", {}).values():
-        for types in (table["type"], *table["columns"].values()):
-            _list(types)
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
+    sources, tables = made.get("source", []), made.get("tables", {}).values()
+    types = [each for table in tables for each in (table["type"], *table["columns"].values())]
+    if not all(isinstance(each, list) for each in (sources, *types)):
         raise TypeError("something is no list")
-    return value
+    if not all(isinstance(each, dict) for each in sources):
+        raise TypeError("what bronze was read by is no source")
 
 
 def write_state(project: Project, state: dict[str, Any]) -> None:

@@ -23,12 +23,7 @@ class Java(NamedTuple):
 def found_java(environ: Mapping[str, str]) -> Java | None:
     """The Java in JAVA_HOME, or else on the path."""
     home = environ.get("JAVA_HOME")
-    return asked_java(str(Path(home) / "bin" / "java") if home else "java", environ)
-
-
-def asked_java(command: str, environ: Mapping[str, str]) -> Java | None:
-    """The Java that a command starts, or None."""
-    path = shutil.which(command, path=environ.get("PATH", ""))
+    path = shutil.which(str(Path(home) / "bin" / "java") if home else "java", path=environ.get("PATH", ""))
     if path is None or (output := output_of([path, "-version"])) is None:
         return None
     found = _VERSION.search(output)

@@ -147,12 +147,6 @@ def _give_back(client: Client) -> None:
         client.close()
 
 
-def shared_urls() -> list[str]:
-    """The local stores that this process has open."""
-    with _lock:
-        return list(_shared)
-
-
 def _let_go(client: Client) -> Thread:
     thread = Thread(target=_give_back, args=(client,), name="penstock-let-go", daemon=True)
     thread.start()
