@@ -1,11 +1,9 @@
 """`penstock sql`: SQL over the history. `penstock lake query` prints its results in the same way."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from penstock.cli.connection import default_url, named_address
 from penstock.cli.options import Config, StoreData, StoreUrl, Url, argument, directory, option
@@ -15,7 +13,7 @@ from penstock.settings.table import size
 from penstock.terminal import escape, print_error
 
 if TYPE_CHECKING:
-    from penstock.sql import Answer, Limits
+    from penstock.sql import Limits, QueryResult
 
 STATEMENT_BYTES_MAX: Final = 1 << 20
 TABLE_ROWS_MAX: Final = 50
@@ -140,42 +138,24 @@ def format_of(output: Format | None, file: Path | None) -> Format:
     return kind
 
 
-def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
+def write_answer(answer: "QueryResult", kind: Format, file: Path | None) -> None:
     if kind is Format.TABLE:
         _print_table(answer)
         return
     from penstock.sql import results  # noqa: PLC0415
 
-    with _output(file) as target:
+    with results.opened(file) as target:
         if kind is Format.CSV:
-            rows = results.write_csv(answer, target, escape if target.isatty() else None)
+            results.write_csv(answer, target, escape if target.isatty() else None)
+        elif kind is Format.JSON:
+            results.write_json(answer, target)
         else:
-            write = results.write_json if kind is Format.JSON else results.write_parquet
-            rows = write(answer, target)
+            results.write_parquet(answer, target)
     if file is not None:
-        print_error(f"{counted(rows, 'row')} in {file}")
+        print_error(f"{counted(answer.rows_read, 'row')} in {file}")
 
 
-@contextmanager
-def _output(file: Path | None) -> Iterator[IO[bytes]]:
-    from penstock.sql.results import opened  # noqa: PLC0415
-
-    if file is None:
-        sys.stdout.flush()
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    try:
-        with opened(file) as target:
-            yield target
-    except OSError as error:
-        # It may name a temporary file, which the user does not know.
-        if error.errno is not None:
-            error.filename = str(file)
-        raise
-
-
-def _print_table(answer: "Answer") -> None:
+def _print_table(answer: "QueryResult") -> None:
     import pyarrow as pa  # noqa: PLC0415
 
     from penstock.sql.results import plain  # noqa: PLC0415

@@ -21,7 +21,6 @@ from penstock.doctor.checks import Finding, ok, problem, warning
 from penstock.settings import Settings, format_value
 from penstock.spark.java import GET_JAVA, JAVA_MIN, found_java, output_of
 
-PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 51, 3)
 """The first SQLite without the WAL reset race between processes."""
 DRIVER: Final = "psycopg"
@@ -50,10 +49,7 @@ _ABOUT: Final = (
 
 def installation(*, needs_postgres: bool) -> Iterator[Finding]:
     found = f"Penstock {__version__} on Python {platform.python_version()}, {sys.executable}"
-    if sys.version_info >= PYTHON_MIN:
-        yield ok("python", found)
-    else:
-        yield problem("python", found, "use Python {}.{} or newer".format(*PYTHON_MIN))
+    yield ok("python", found)
     yield libraries()
     yield sqlite()
     yield driver(is_needed=needs_postgres)

@@ -28,6 +28,11 @@ WAL_TIMES: Final = 4
 SKEW_S_MAX: Final = 5.0
 RESTORE: Final = "if it is damaged, restore a backup into another directory: penstock restore; see docs/operations.md"
 DURABLE: Final = "set it to on in the database's configuration and reload that; see docs/postgresql.md, what it refuses"
+ADVICE: Final[dict[type[Exception], str]] = {
+    StoreTooNew: "use the Penstock version that served it last, or a newer one",
+    StoreUnfinished: "run the interrupted restore or copy again: it continues where it was",
+    NotAStore: "name the place of a store instead, or an empty one",
+}
 DATABASE: Final = "check the database, its address and its permissions: docs/postgresql.md"
 
 
@@ -56,8 +61,7 @@ def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
         return
     if not (directory / FILE_NAME).exists():
         if (directory / RESTORING).exists():
-            error = StoreUnfinished(str(directory))
-            yield problem("store", str(error), _advice(error) or RESTORE)
+            yield problem("store", str(StoreUnfinished(str(directory))), ADVICE[StoreUnfinished])
         else:
             yield ok("store", f"there is none in {directory} yet", f"penstock serve --data {directory} creates one")
         return
@@ -116,18 +120,9 @@ def _reason(error: PenstockError | OSError) -> str:
 
 
 def _advice(error: PenstockError | OSError) -> str | None:
-    """Advice about a store that cannot be opened, if its error is specific."""
-    match error:
-        case StoreTooNew():
-            return "use the Penstock version that served it last, or a newer one"
-        case StoreUnfinished():
-            return "run the interrupted restore or copy again: it continues where it was"
-        case NotAStore():
-            return "name the place of a store instead, or an empty one"
-        case StorageFailure() if "older schema" in error.reason:
-            return "make a backup with the Penstock version that served it last, then start a server on it once"
-        case _:
-            return None
+    if isinstance(error, StorageFailure) and "older schema" in error.reason:
+        return "make a backup with the Penstock version that served it last, then start a server on it once"
+    return ADVICE.get(type(error))
 
 
 def _identity(stats: StoreStats) -> Finding:

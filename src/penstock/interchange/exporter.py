@@ -30,9 +30,18 @@ from penstock.files import (
     unsealed,
 )
 from penstock.history.source import History, open_history
-from penstock.interchange.csv_format import csv_header, to_csv
-from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format, named_errors, refusing
-from penstock.interchange.json_format import to_cloud_lines, to_json_lines
+from penstock.interchange.formats import (
+    STANDARD,
+    FileRefused,
+    Flaw,
+    Format,
+    csv_header,
+    named_errors,
+    refusing,
+    to_cloud_lines,
+    to_csv,
+    to_json_lines,
+)
 from penstock.model import Event, EventFilter
 from penstock.model.times import ticks_of
 from penstock.terminal import escape_document

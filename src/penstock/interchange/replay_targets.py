@@ -6,7 +6,7 @@ that a second run makes the same batches.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar, Final, NamedTuple
@@ -66,7 +66,7 @@ class HistoryPage(NamedTuple):
     next: int
 
 
-class Batch(NamedTuple):
+class ReplayBatch(NamedTuple):
     """Events to send together, perhaps none. After it, the replay is done up to `last`."""
 
     events: list[Event]
@@ -103,55 +103,49 @@ def size_of(event: Event) -> int:
     return len(event.body) + len(event.headers or "") + len(event.type) + len(event.stream)
 
 
-class Batcher:
-    """Makes batches of at most so many events and bytes; a larger event goes alone.
+class BatchLimits(NamedTuple):
+    events_max: int
+    bytes_max: int
+    first_end: int = 0
+    unbroken: bool = False
+
+
+def cut_into_batches(
+    pages: Iterable[HistoryPage], is_selected: Callable[[Event], bool], last: int, limits: BatchLimits
+) -> Iterator[ReplayBatch]:
+    """Batches of the selected events, perhaps empty, the last one up to `last`. A larger event than that goes alone.
 
     A batch that was in flight when a replay ended goes out again as it was, up to `first_end`. If batches must be
     `unbroken`, a batch ends before an event that is not selected.
     """
+    events_max, bytes_max, first_end, unbroken = limits
+    events: list[Event] = []
+    size = erased = 0
 
-    def __init__(self, events_max: int, bytes_max: int, first_end: int = 0, *, unbroken: bool = False) -> None:
-        self._events_max = events_max
-        self._bytes_max = bytes_max
-        self._first_end = first_end
-        self._unbroken = unbroken
-        self._events: list[Event] = []
-        self._bytes = 0
-        self._erased = 0
+    def ends_before(event: Event, selected: bool) -> bool:
+        if first_end:
+            return event.position > first_end
+        if not selected:
+            return unbroken
+        return len(events) >= events_max or size + size_of(event) > bytes_max
 
-    def batches(self, found: Iterator[HistoryPage], is_selected: Callable[[Event], bool], last: int) -> Iterator[Batch]:
-        """Batches of the selected events; the last one ends at `last`. Batches may be empty."""
-        for page in found:
-            for event in page.events:
-                selected = is_selected(event)
-                if self._events and self._ends_before(event, selected):
-                    yield self._batch()
-                if selected:
-                    self._events.append(event)
-                    self._bytes += size_of(event)
-            self._erased += page.erased
-            if not self._events:
-                yield Batch([], page.next - 1, self._take_erased())
-        if self._events:
-            yield self._batch()
-        yield Batch([], last, self._take_erased())
-
-    def _ends_before(self, event: Event, selected: bool) -> bool:
-        if event.position <= self._first_end:
-            return False
-        if self._first_end or not selected:
-            return bool(self._first_end) or self._unbroken
-        return len(self._events) >= self._events_max or self._bytes + size_of(event) > self._bytes_max
-
-    def _batch(self) -> Batch:
-        last = max(self._first_end, self._events[-1].position)
-        batch = Batch(self._events, last, self._take_erased())
-        self._events, self._bytes, self._first_end = [], 0, 0
-        return batch
-
-    def _take_erased(self) -> int:
-        erased, self._erased = self._erased, 0
-        return erased
+    for page in pages:
+        for event in page.events:
+            selected = is_selected(event)
+            if events and ends_before(event, selected):
+                yield ReplayBatch(events, max(first_end, events[-1].position), erased)
+                events, size, erased, first_end = [], 0, 0, 0
+            if selected:
+                events.append(event)
+                size += size_of(event)
+        erased += page.erased
+        if not events:
+            yield ReplayBatch([], page.next - 1, erased)
+            erased = 0
+    if events:
+        yield ReplayBatch(events, max(first_end, events[-1].position), erased)
+        erased = 0
+    yield ReplayBatch([], last, erased)
 
 
 # --- targets --------------------------------------------------------------------------------------------------
@@ -186,7 +180,7 @@ class ReplayTarget(ABC):
         return EventFilter(selection.context, selection.filter, selection.types)
 
     @abstractmethod
-    def start(self, batch: Batch, producer: str, wait: Wait) -> bool:
+    def start(self, batch: ReplayBatch, producer: str, wait: Wait) -> bool:
         """Send a batch. Settle the one before first. False, without sending, if `wait` says to stop."""
 
     @abstractmethod
@@ -245,7 +239,7 @@ class StreamsTarget(ReplayTarget):
                 where = f"stream {found.name} of context {context} is there already"
                 raise ReplayRefused(f"{where}, and streams must be new: nothing was sent")
 
-    def start(self, batch: Batch, producer: str, wait: Wait) -> bool:  # noqa: ARG002 - a store has room
+    def start(self, batch: ReplayBatch, producer: str, wait: Wait) -> bool:  # noqa: ARG002 - a store has room
         commits, logs = [], set()
         for (context, stream), events in groupby(batch.events, key=self._into.place_of):
             new = tuple(NewEvent(event.id, event.stamp, event.type, event.headers, event.body) for event in events)
@@ -285,7 +279,7 @@ class QueueTarget(ReplayTarget):
     def passing(self, selection: Selection) -> EventFilter:  # noqa: ARG002 - unbroken: of all events of the queue
         return EventFilter(self.queue.context, self.queue.filter)
 
-    def start(self, batch: Batch, producer: str, wait: Wait) -> bool:
+    def start(self, batch: ReplayBatch, producer: str, wait: Wait) -> bool:
         """Replay a batch before this returns. If the queue is full, wait for its consumers."""
         mark = ProducerMark(producer, batch.last)
         place = self.queue.context, self.queue.name, batch.events[0].position, batch.last

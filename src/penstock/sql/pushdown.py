@@ -70,19 +70,13 @@ def _up_to(value: Any) -> Any:
     return value if isinstance(value, int) else (value, True)
 
 
-def _below(value: Any) -> Any:
-    return value - 1 if isinstance(value, int) else (value, False)
-
-
-def _above(value: Any) -> Any:
-    return value + 1 if isinstance(value, int) else value
-
-
 _COMPARISONS: Final[dict[str, Callable[[str, Any], Constraints]]] = {
     "equal": lambda name, value: _among(name, frozenset([value])),
-    "gt": lambda name, value: Constraints({name: ValueRange(low=_above(value))}),
+    "gt": lambda name, value: Constraints({name: ValueRange(low=value + 1 if isinstance(value, int) else value)}),
     "gte": lambda name, value: Constraints({name: ValueRange(low=value)}),
-    "lt": lambda name, value: Constraints({name: ValueRange(high=_below(value))}),
+    "lt": lambda name, value: Constraints(
+        {name: ValueRange(high=value - 1 if isinstance(value, int) else (value, False))}
+    ),
     "lte": lambda name, value: Constraints({name: ValueRange(high=_up_to(value))}),
 }
 
