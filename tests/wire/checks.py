@@ -222,3 +222,10 @@ def _head(frames: list[bytes], border: int) -> tuple[bytes, bytes]:
     """The tag that an answer must carry, and the RequestId."""
     head = frames[border + 1 : border + 4]
     return (head[0] if head else b"Res01"), (head[2] if len(head) == 3 else b"")
+
+
+def in_columns(request: Request) -> Request:
+    """A request as a server gets it: the events of its commits are columns."""
+    if isinstance(request, Transact):
+        return replace(request, commits=tuple(replace(each, events=each.columns()) for each in request.commits))
+    return replace(request, events=request.columns()) if isinstance(request, Append) else request
