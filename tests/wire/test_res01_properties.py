@@ -22,7 +22,7 @@ new_events = st.builds(
     NewEvent,
     st.binary(min_size=16, max_size=16),
     st.builds(stamp_of, st.integers(0, TICKS_MAX), st.integers(0, 3)),
-    names,
+    names.filter(lambda name: name and "\0" not in name),
     st.none() | names.filter(bool),
     st.binary(max_size=50),
 )
