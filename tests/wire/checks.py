@@ -223,3 +223,10 @@ def message_of(request: Request, request_id: bytes) -> Frames:
     """A request as a message, without routing frames and the empty frame."""
     command, *payload = fields_of(request)
     return [OWN_TAG, command, request_id, *payload]
+
+
+def in_columns(request: Request) -> Request:
+    """A request as a server gets it: the events of its commits are columns."""
+    if isinstance(request, Transact):
+        return replace(request, commits=tuple(replace(each, events=each.columns()) for each in request.commits))
+    return replace(request, events=request.columns()) if isinstance(request, Append) else request

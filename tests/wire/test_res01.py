@@ -334,7 +334,7 @@ def test_a_transaction_has_its_commits_in_order() -> None:
     commits = [b"shop", b"a", b"1", b"2", *NEW_FRAMES, *NEW_FRAMES, b"shop", b"b", b"-1", b"1", *NEW_FRAMES]
     (request,) = asked("TX", b"p", b"0", b"2", *commits, b"0", b"0").requests
     assert isinstance(request, Transact)
-    assert [(commit.stream, commit.expected, len(commit.events)) for commit in request.commits] == [
+    assert [(commit.stream, commit.expected, commit.columns().length) for commit in request.commits] == [
         ("a", 1, 2),
         ("b", ANY, 1),
     ]

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitExceeded, PenstockError, Refused, Retry
 from penstock.model import TICKS_MAX, Append, Event, ProducerMark, Reply, Request
-from penstock.model.columns import received_columns
+from penstock.model.columns import columns_of_one, received_columns
 from penstock.model.times import TICKS_MASK
 from penstock.wire.codes import RETRIES, Res01Code
 from penstock.wire.mqframe import split_frames
@@ -43,7 +43,6 @@ from penstock.wire.res01.fields import (
     LONG_DIGITS,
     TEXT_SCALARS,
     Fields,
-    new_event_of,
     quoted,
     swap_guid,
 )
@@ -186,8 +185,10 @@ def _one_event(command: Command, frames: Frames, at: int) -> Append | None:
     value = int(stamp)
     if value & TICKS_MASK > TICKS_MAX or value > INT64_MAX:
         return None
-    row = swap_guid(number), value, kind.decode(), headers.decode() or None, body
-    return Append(context.decode(), stream.decode(), (new_event_of(row),), int(version), mark)
+    if not headers.isascii():
+        headers.decode()
+    columns = columns_of_one(swap_guid(number), value, kind, headers, body)
+    return Append(context.decode(), stream.decode(), columns, int(version), mark)
 
 
 LARGE_TAG: Final = b"Res01L"

@@ -33,10 +33,8 @@ from penstock.wire.res01.fields import (
     LONG_FORMAT,
     TEXT_SCALARS,
     Fields,
-    binary_of_stamp,
     read_text,
     swap_guid,
-    swap_guids,
 )
 
 SMALL_BYTES_MAX: Final = 2 << 20
@@ -303,33 +301,18 @@ class NewEvents:
     )
     frames = 1
 
-    def read(self, fields: Fields, _field: str) -> tuple[NewEvent, ...]:
+    def read(self, fields: Fields, _field: str) -> Columns | tuple[NewEvent, ...]:
         counted = fields.count_to_end if self.to_end else fields.count
         count = counted("EventCount", EVENT_FRAMES)
         if count < self.least:
             raise InvalidRequest("EventCount", "is 0; a commit has at least one event")
-        return fields.events(count)
+        return fields.events(count) if count else ()
 
     def write(self, out: Frames, events: Sequence[NewEvent], dialect: Dialect) -> None:
-        """The hot loop of appends: one pass per column."""
         INT.write(out, len(events), dialect)
-        if len(events) == 1:
-            number, stamp, kind, headers, body = events[0]
-            out += (
-                swap_guid(number),
-                dialect.scalars.write_stamp(stamp),
-                kind.encode(),
-                (headers or "").encode(),
-                body,
-            )
-            return
-        frames = [b""] * (EVENT_FRAMES * len(events))
-        frames[0::EVENT_FRAMES] = swap_guids([event.id for event in events])
-        frames[1::EVENT_FRAMES] = [b"%d" % binary_of_stamp(event.stamp) for event in events]
-        frames[2::EVENT_FRAMES] = [event.type.encode() for event in events]
-        frames[3::EVENT_FRAMES] = [event.headers.encode() if event.headers else b"" for event in events]
-        frames[4::EVENT_FRAMES] = [event.body for event in events]
-        out += frames
+        for number, stamp, kind, headers, body in events:
+            out += (swap_guid(number), dialect.scalars.write_stamp(stamp), kind.encode())
+            out += ((headers or "").encode(), body)
 
 
 class EventColumns:
