@@ -1,7 +1,4 @@
-"""Settings on the command line: a flag for each on commands that need them, and `penstock settings`.
-
-The flags, the printed table and docs/settings.md come from the table in `penstock.settings`.
-"""
+"""Settings on the command line: a flag for each on commands that need them, and `penstock settings`."""
 
 import inspect
 import os

@@ -26,7 +26,7 @@ INTERRUPTION: Final = "interrupted"
 """The message after Ctrl-C or SIGTERM. The output file does not exist then, or is as it was."""
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
@@ -34,16 +34,16 @@ class Format(StrEnum):
 
 
 SUFFIXES: Final = {
-    ".csv": Format.CSV,
-    ".json": Format.JSON,
-    ".jsonl": Format.JSON,
-    ".ndjson": Format.JSON,
-    ".parquet": Format.PARQUET,
+    ".csv": OutputFormat.CSV,
+    ".json": OutputFormat.JSON,
+    ".jsonl": OutputFormat.JSON,
+    ".ndjson": OutputFormat.JSON,
+    ".parquet": OutputFormat.PARQUET,
 }
 
 Statement = Annotated[str, argument("STATEMENT", "one statement that reads the table `events`; - is standard input")]
 Output = Annotated[
-    Format | None,
+    OutputFormat | None,
     option(
         "--output",
         "a table for people, or a format for programs; JSON is one object per line",
@@ -126,28 +126,28 @@ def limits_of(memory: str, temp: Path | None, allowed: list[Path] | None) -> "Li
         refuse(f"--memory is {memory!r}: it {error}")
 
 
-def format_of(output: Format | None, file: Path | None) -> Format:
+def format_of(output: OutputFormat | None, file: Path | None) -> OutputFormat:
     """The format: that of `--output`, or of the file's suffix, or a table."""
-    kind = output or (SUFFIXES.get(file.suffix.lower()) if file is not None else Format.TABLE)
+    kind = output or (SUFFIXES.get(file.suffix.lower()) if file is not None else OutputFormat.TABLE)
     if kind is None:
         refuse(f"the suffix of {str(file)!r} names no format: use --output csv, json or parquet")
-    if kind is Format.TABLE and file is not None:
+    if kind is OutputFormat.TABLE and file is not None:
         refuse("a table is for people; write a file with --output csv, json or parquet")
-    if kind is Format.PARQUET and file is None and sys.stdout.isatty():
+    if kind is OutputFormat.PARQUET and file is None and sys.stdout.isatty():
         refuse("Parquet is binary: use --file PATH, or redirect the output into a file or a pipe")
     return kind
 
 
-def write_answer(answer: "QueryResult", kind: Format, file: Path | None) -> None:
-    if kind is Format.TABLE:
+def write_answer(answer: "QueryResult", kind: OutputFormat, file: Path | None) -> None:
+    if kind is OutputFormat.TABLE:
         _print_table(answer)
         return
     from penstock.sql import results  # noqa: PLC0415
 
     with results.opened(file) as target:
-        if kind is Format.CSV:
+        if kind is OutputFormat.CSV:
             results.write_csv(answer, target, escape if target.isatty() else None)
-        elif kind is Format.JSON:
+        elif kind is OutputFormat.JSON:
             results.write_json(answer, target)
         else:
             results.write_parquet(answer, target)

@@ -299,7 +299,7 @@ class Replay:
         note = self.note
         if note.finished:
             return
-        known = self._target.highest(self.producer)
+        known = self._target.sender.highest(self.producer)
         is_old = time.time() - note.sending_at > FORGOTTEN_S_MIN
         if known is None and note.sending > note.done and (note.events or is_old):
             # Only the target could have said whether it has the batch in flight.

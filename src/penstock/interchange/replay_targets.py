@@ -1,11 +1,8 @@
 """Batches of a replay, and where they go: streams of a store, or a queue.
 
-Both targets take batches under producer marks whose numbers are positions of the source. So the store that takes them
-knows exactly how far the replay is, even if the sender is killed. Where a batch ends depends on the events alone, so
-that a second run makes the same batches.
+Where a batch ends depends on the events alone, so that a second run makes the same batches.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -151,7 +148,7 @@ def cut_into_batches(
 # --- targets --------------------------------------------------------------------------------------------------
 
 
-class ReplayTarget(ABC):
+class _Target:
     """Takes one batch at a time."""
 
     events_max: ClassVar[int]
@@ -165,27 +162,15 @@ class ReplayTarget(ABC):
     """Identifies the target within its store."""
 
     def __init__(self, sender: Sender) -> None:
-        self._sender = sender
+        self.sender = sender
 
     def identity(self) -> StoreIdentity:
-        stats = self._sender.ask(GetStats(), StoreStats)
+        stats = self.sender.ask(GetStats(), StoreStats)
         return StoreIdentity(stats.store_id, stats.timeline)
-
-    def highest(self, producer: str) -> int | None:
-        """The position up to which the target has a producer's events, if it knows the producer."""
-        return self._sender.highest(producer)
 
     def passing(self, selection: Selection) -> EventFilter:
         """The events that a batch looks at."""
         return EventFilter(selection.context, selection.filter, selection.types)
-
-    @abstractmethod
-    def start(self, batch: ReplayBatch, producer: str, wait: Wait) -> bool:
-        """Send a batch. Settle the one before first. False, without sending, if `wait` says to stop."""
-
-    @abstractmethod
-    def settle(self) -> "Settled":
-        """Wait for the batch in flight."""
 
 
 class Settled(NamedTuple):
@@ -214,7 +199,7 @@ class IntoStreams:
         return self.context or event.context, stream
 
 
-class StreamsTarget(ReplayTarget):
+class StreamsTarget(_Target):
     """Streams of a store. Events keep their ids, times, types, headers and bodies."""
 
     events_max = BATCH_EVENTS_MAX
@@ -231,29 +216,30 @@ class StreamsTarget(ReplayTarget):
         context = self._into.context or context
         if not self._into.new:
             return
-        if context is None and self._sender.ask(GetStats(), StoreStats).head:
+        if context is None and self.sender.ask(GetStats(), StoreStats).head:
             raise ReplayRefused("there are events in the target already, which must be new: nothing was sent")
         if context is not None:
-            page = self._sender.ask(ListStreams(context, self._into.prefix, "", 1), StreamPage)
+            page = self.sender.ask(ListStreams(context, self._into.prefix, "", 1), StreamPage)
             for found in page.streams:
                 where = f"stream {found.name} of context {context} is there already"
                 raise ReplayRefused(f"{where}, and streams must be new: nothing was sent")
 
     def start(self, batch: ReplayBatch, producer: str, wait: Wait) -> bool:  # noqa: ARG002 - a store has room
+        """Send a batch. Settle the one before first."""
         commits, logs = [], set()
         for (context, stream), events in groupby(batch.events, key=self._into.place_of):
             new = tuple(NewEvent(event.id, event.stamp, event.type, event.headers, event.body) for event in events)
             commits.append(Append(context, stream, new, ANY))
             if context == LOG_CONTEXT:
                 logs.add(stream)
-        self._sender.create_logs(tuple(sorted(logs - self._logs)))
+        self.sender.create_logs(tuple(sorted(logs - self._logs)))
         self._logs |= logs
-        self._sender.start(tuple(commits), len(batch.events), ProducerMark(producer, batch.last))
+        self.sender.start(tuple(commits), len(batch.events), ProducerMark(producer, batch.last))
         return True
 
     def settle(self) -> Settled:
-        has_in_flight = self._sender.has_in_flight
-        return Settled(self._sender.passed) if self._sender.settle() is None and has_in_flight else Settled()
+        has_in_flight = self.sender.has_in_flight
+        return Settled(self.sender.passed) if self.sender.settle() is None and has_in_flight else Settled()
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +250,7 @@ class ThroughQueue:
     context: str | None = None
 
 
-class QueueTarget(ReplayTarget):
+class QueueTarget(_Target):
     """A queue of the source. Its consumers get events again, while its own position stays."""
 
     events_max = QUEUE_EVENTS_MAX
@@ -280,13 +266,13 @@ class QueueTarget(ReplayTarget):
         return EventFilter(self.queue.context, self.queue.filter)
 
     def start(self, batch: ReplayBatch, producer: str, wait: Wait) -> bool:
-        """Replay a batch before this returns. If the queue is full, wait for its consumers."""
+        """Replay a batch. While the queue is full, wait for its consumers; False if `wait` says to stop."""
         mark = ProducerMark(producer, batch.last)
         place = self.queue.context, self.queue.name, batch.events[0].position, batch.last
         pause = FULL_S_MIN
         while True:
             try:
-                done = self._sender.ask(ReplayQueue(*place, mark), Replayed)
+                done = self.sender.ask(ReplayQueue(*place, mark), Replayed)
             except MarkSuperseded as error:
                 self._settled = Settled(passed=error.highest)
                 return True
@@ -301,6 +287,9 @@ class QueueTarget(ReplayTarget):
     def settle(self) -> Settled:
         settled, self._settled = self._settled, Settled()
         return settled
+
+
+ReplayTarget = StreamsTarget | QueueTarget
 
 
 def _find_queue(sender: Sender, name: str, context: str | None) -> QueueInfo:
