@@ -19,7 +19,7 @@ from typing import Final
 from penstock import __version__
 from penstock.doctor.checks import Finding, ok, problem, warning
 from penstock.settings import Settings, format_value
-from penstock.spark.java import GET_JAVA, JAVA_MIN, found_java, output_of
+from penstock.spark.sessions import GET_JAVA, JAVA_MIN, found_java, output_of
 
 PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 51, 3)

@@ -72,10 +72,6 @@ def notification_of(found: Event) -> Notification:
     return Notification(id_of(found.stream, headers), _version(found, headers), found.type, found.body, found.position)
 
 
-def version_of(found: Event) -> int:
-    return _version(found, headers_of(found))
-
-
 def id_of(name: str, headers: dict[str, Any]) -> UUID | str:
     """An originator's id: a UUID if it looks like one, unless the headers say otherwise."""
     if len(name) != UUID_LENGTH or headers.get(ID_TYPE) == TEXT:
@@ -166,8 +162,9 @@ class FirstVersions:
         first = self._datastore.first(self._context, stream)
         if first is None:
             return None
-        self.learn(stream, version_of(first))
-        return version_of(first)
+        version = _version(first, headers_of(first))
+        self.learn(stream, version)
+        return version
 
     def find(self, stream: str) -> int | None:
         known = self.versions.get(stream)
