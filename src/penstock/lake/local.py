@@ -218,11 +218,10 @@ class LocalPlace(LakePlace):
         return LakeInUse(self.shown, shown_owner(owner))
 
     def holder(self) -> str | None:
-        try:
-            found = lock_owner(self.at(LOCK))
-        except OSError:
-            return None
-        return None if found is None else shown_owner(found)
+        with suppress(OSError):
+            if (found := lock_owner(self.at(LOCK))) is not None:
+                return shown_owner(found)
+        return None
 
 
 def _files(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:

@@ -20,13 +20,7 @@ from uuid import uuid4
 
 from penstock.engine import iterator_jobs
 from penstock.engine.iterator_jobs import find_iterator
-from penstock.errors import (
-    BadUrl,
-    FunctionFailed,
-    IteratorNotFound,
-    LimitExceeded,
-    PenstockError,
-)
+from penstock.errors import BadUrl, FunctionFailed, IteratorNotFound, LimitExceeded, PenstockError
 from penstock.history.source import SERVED
 from penstock.lua import LuaLimits
 from penstock.model import BuildStart, Installed, IteratorKind, Winner

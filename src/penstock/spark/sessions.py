@@ -128,7 +128,7 @@ def run_in_thread(work: Callable[[], Result], cancel: Callable[[], object] | Non
 
 
 class _Jvm:
-    """The process of Spark's JVM. We start it ourselves, so that we can end it at any moment.
+    """The process of Spark's JVM. We start it ourselves, unless there is one, so that we can end it at any moment.
 
     PySpark would start the same process with the same variables, but reveals it only after it has answered. If
     `PYSPARK_GATEWAY_PORT` and `PYSPARK_GATEWAY_SECRET` are set, PySpark uses the JVM that listens there.
@@ -136,7 +136,7 @@ class _Jvm:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._is_over = False
 
     @contextmanager
@@ -175,7 +175,7 @@ class _Jvm:
                 umask=int(conf[UMASK], 8),
             )
             with self._lock:
-                self._process = process
+                self.process = process
                 if self._is_over:
                     process.terminate()
             while process.poll() is None and not answer.exists():
@@ -187,17 +187,13 @@ class _Jvm:
             return str(port), data[8 : 8 + length].decode()
 
     @property
-    def is_ours(self) -> bool:
-        return self._process is not None
-
-    @property
     def has_ended(self) -> bool:
-        return self._process is not None and self._process.poll() is not None
+        return self.process is not None and self.process.poll() is not None
 
     def end(self) -> None:
         """End the process, even during its start, if this object started it."""
         with self._lock:
-            self._is_over, process = True, self._process
+            self._is_over, process = True, self.process
         if process is None:
             return
         process.terminate()
@@ -267,7 +263,7 @@ def _start(name: str, master: str, conf: Mapping[str, str], jvm: _Jvm) -> "Spark
         try:
             with _stderr_to(log), jvm.offered(options):
                 spark: SparkSession = run_in_thread(builder.getOrCreate, jvm.end)
-                if jvm.is_ours:
+                if jvm.process is not None:
                     _silence_accumulators(spark.sparkContext)
                 # Read these options now: Spark reads them late, and a bad value then kills its threads silently.
                 names = [name for name in conf if name.startswith("spark.sql.")]

@@ -242,5 +242,4 @@ class FileStages(Stages):
         with suppress(OSError):
             self._folder.parent.rmdir()
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...

@@ -135,9 +135,7 @@ def write(datastore: PenstockDatastore, writes: Sequence[PendingWrite]) -> list[
             for each in writes:
                 each.confirm()
             return appended
-    raise OperationalError(
-        f"other writers changed the streams during each of {ATTEMPTS_MAX} attempts; nothing was written"
-    )
+    raise OperationalError(f"other writers changed the streams in all {ATTEMPTS_MAX} attempts; nothing was written")
 
 
 class FirstVersions:
