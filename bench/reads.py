@@ -10,7 +10,7 @@ from bench.report import Report
 from penstock.model import ANY, EventFilter
 from penstock.model.columns import columns_of
 from penstock.store.arrow import record_batch
-from penstock.store.contract import Commit, Page, ReadLimits, RecordPage, Transaction
+from penstock.store.contract import Commit, Page, ReadLimits, RecordSpan, Transaction
 from penstock.store.seals import LARGE_EVENTS, next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
 
@@ -93,7 +93,7 @@ def event_rate(directory: Path) -> float:
     return _rate(directory, lambda span: sum(len(record.events()) for record in span.records))
 
 
-def _rate(directory: Path, consume: Callable[[RecordPage], int]) -> float:
+def _rate(directory: Path, consume: Callable[[RecordSpan], int]) -> float:
     reader = SqliteReader(directory)
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)

@@ -1,6 +1,8 @@
 """The docs say what the code has: every error, every command, and links that lead somewhere."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,31 @@ def test_every_request_is_documented() -> None:
         for kind in Request.__subclasses__()
         if kind.__module__.startswith("penstock.model") and f"`{kind.__name__}`" not in page
     ] == []
+
+
+def definitions(path: str) -> Iterator[str]:
+    """What a module defines, as `function`, `CONSTANT`, `Class` and `Class.method`."""
+    function = ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.parse(text(path)).body:
+        if isinstance(node, function | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{part.name}" for part in node.body if isinstance(part, function))
+        if isinstance(node, ast.AnnAssign):
+            yield ast.unparse(node.target)
+
+
+def test_every_step_of_the_path_of_a_request_is_in_its_module() -> None:
+    steps = re.findall(r"^[\w │▼]* ([\w/]+\.py) +([\w.]+)", text("docs/engine.md"), re.MULTILINE)
+    assert [step for step in steps if step[1] not in definitions(f"src/penstock/{step[0]}")] == []
+    assert len(steps) > 30
+
+
+def test_every_function_that_contributing_places_in_a_module_is_there() -> None:
+    places = re.findall(r"((?:`[\w.]+`(?:,| and)? )+)in\s+`(src/[\w/]+\.py)`", text("CONTRIBUTING.md"))
+    named = [(name, path) for names, path in places for name in re.findall(r"`([\w.]+)`", names)]
+    assert [(name, path) for name, path in named if name not in definitions(path)] == []
+    assert len(named) > 5
 
 
 def test_the_pages_name_the_schema_that_the_code_has() -> None:

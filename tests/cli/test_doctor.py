@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Client, event
-from penstock.doctor import Finding, Status, machine, ports, stores
+from penstock.doctor import CheckResult, CheckStatus, machine, ports, stores
 from penstock.settings import Settings
 from penstock.spark import sessions
 from penstock.store.sqlite import SqliteStore
@@ -155,7 +155,7 @@ def test_a_file_in_the_place_of_the_directory_is_a_problem(tmp_path: Path) -> No
 def test_a_restore_that_was_interrupted_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "restoring").mkdir()
     (found,) = stores.embedded_store(tmp_path, Settings())
-    assert found.status is Status.PROBLEM
+    assert found.status is CheckStatus.PROBLEM
     assert "continues where it was" in str(found.advice)
 
 
@@ -163,7 +163,7 @@ def test_a_clock_that_went_back_is_a_warning(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path, clock=lambda: time.time_ns() + 3600 * 10**9)) as store:
         append(store, "order-1", some(1))
     (found,) = (each for each in stores.embedded_store(tmp_path, Settings()) if each.check == "times")
-    assert found.status is Status.WARNING
+    assert found.status is CheckStatus.WARNING
     assert "s in the future" in found.message
     until = found.message.rpartition(" ")[2]
     assert found.advice == (
@@ -172,9 +172,9 @@ def test_a_clock_that_went_back_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_long_log_and_unfinished_erasures_are_warnings(filled: Path) -> None:
-    assert stores.wal(filled, Settings(wal_bytes_max=1)).status is Status.WARNING
-    assert stores.wal(filled, Settings()).status is Status.OK
-    assert stores.erasures(2).status is Status.WARNING
+    assert stores.wal(filled, Settings(wal_bytes_max=1)).status is CheckStatus.WARNING
+    assert stores.wal(filled, Settings()).status is CheckStatus.OK
+    assert stores.erasures(2).status is CheckStatus.WARNING
 
 
 @pytest.mark.usefixtures("quick")
@@ -341,7 +341,7 @@ def test_a_stranger_on_a_port_is_a_problem(gate: str, stranger: str, monkeypatch
     monkeypatch.setattr(ports, "ANSWER_S_MAX", 0.2)
     address = f"tcp://{stranger}" if gate == "res" else stranger
     found = ports.port(gate, address)
-    assert found.status is Status.PROBLEM
+    assert found.status is CheckStatus.PROBLEM
     assert found.message == f"a program that is not Penstock listens on {address}"
     assert f"--{gate} " in str(found.advice)
 
@@ -359,10 +359,10 @@ def test_a_port_may_be_free_or_impossible() -> None:
     with socket.socket() as unused:
         unused.bind(("127.84.72.1", 0))
         free = f"127.84.72.1:{unused.getsockname()[1]}"
-    assert ports.port("mq", free) == Finding("port mq", Status.OK, f"{free} is free")
-    assert ports.port("mq", "192.0.2.1:8472").status is Status.PROBLEM
-    assert ports.port("mq", "no-such-host.invalid:8472").status is Status.PROBLEM
-    assert ports.port("mq", "a..b:8472").status is Status.PROBLEM
+    assert ports.port("mq", free) == CheckResult("port mq", CheckStatus.OK, f"{free} is free")
+    assert ports.port("mq", "192.0.2.1:8472").status is CheckStatus.PROBLEM
+    assert ports.port("mq", "no-such-host.invalid:8472").status is CheckStatus.PROBLEM
+    assert ports.port("mq", "a..b:8472").status is CheckStatus.PROBLEM
 
 
 # ---------------------------------------------------------------- Java, Spark, and the rest of the machine

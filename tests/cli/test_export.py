@@ -217,7 +217,7 @@ def test_what_a_killed_export_wrote_after_its_last_note_is_cut_off(
 def test_two_exports_do_not_write_the_same_file(served: Server, few: int, tmp_path: Path) -> None:
     identity = {"store": "store"}
     path = tmp_path / "some.csv"
-    with FileTarget(str(path), Format.CSV, identity, ExportRange(1), restart=False):
+    with closing(FileTarget(str(path), Format.CSV, identity, ExportRange(1), restart=False)):
         done = called("export", path, "--context", "few", "--url", served.url)
         assert (done.code, done.err) == (1, f"penstock: {path}.partial: another export is writing it\n")
     assert called("export", path, "--context", "few", "--url", served.url).code == 0

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from penstock.interchange.csv_format import COLUMNS
+from penstock.interchange.formats import CSV_COLUMNS
 from penstock.interchange.sender import BATCH_EVENTS_MAX
 from penstock.testing import Server
 from tests.cli.support import shell
@@ -19,5 +19,5 @@ def test_the_example_prints_what_the_page_says(served: Server, tmp_path: Path) -
 
 
 def test_the_page_names_every_column_and_the_size_of_a_batch() -> None:
-    assert [name for name in COLUMNS if f"`{name}`" not in PAGE] == []
+    assert [name for name in CSV_COLUMNS if f"`{name}`" not in PAGE] == []
     assert f"batches of up to {BATCH_EVENTS_MAX:,}" in PAGE

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.cli.append import event_of, json_flaw
 from penstock.cli.output import json_text
 from penstock.event_json import Defaults, event_document
-from penstock.interchange.json_format import from_json_lines
+from penstock.interchange.formats import from_json_lines
 from penstock.model import Event
 from penstock.model.times import TICKS_MAX, stamp_of, text_of_ticks, ticks_of_text
 from penstock.terminal import LogLines, escape, escape_document, escape_python

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.interchange.csv_format import csv_header, to_csv
-from penstock.interchange.json_format import to_cloud_lines, to_json_lines
+from penstock.interchange.formats import csv_header, to_cloud_lines, to_csv, to_json_lines
 from penstock.interchange.parquet_format import ParquetEvents
 from penstock.model import Event, new_event, now_ticks
 from tests.hostile.mutations import (
@@ -180,7 +179,7 @@ def test_a_parquet_file_with_any_column_is_refused_or_has_its_events(folder: Pat
 
 def test_a_row_of_csv_without_an_end_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of its lines is short, and together they are one row: rows have a limit as well."""
-    monkeypatch.setattr("penstock.interchange.csv_format.LINE_BYTES_MAX", 10_000)
+    monkeypatch.setattr("penstock.interchange.formats.LINE_BYTES_MAX", 10_000)
     assert looked_through(folder, "csv", b"context,stream,type,body\n" + b'"a\n",' * 5_000) == -1
 
 

@@ -13,9 +13,20 @@ from hypothesis import strategies as st
 
 from penstock.cloudevents import Incoming
 from penstock.event_json import Defaults, id_of, text_of_id
-from penstock.interchange.csv_format import csv_header, from_csv, to_csv
-from penstock.interchange.formats import FileRefused, Flaw, Format, format_of
-from penstock.interchange.json_format import column_of, from_cloud_lines, from_json_lines, to_cloud_lines, to_json_lines
+from penstock.interchange.formats import (
+    FileRefused,
+    Flaw,
+    Format,
+    column_of,
+    csv_header,
+    format_of,
+    from_cloud_lines,
+    from_csv,
+    from_json_lines,
+    to_cloud_lines,
+    to_csv,
+    to_json_lines,
+)
 from penstock.interchange.parquet_format import ParquetEvents, from_parquet
 from penstock.model import Event, NewEvent
 from penstock.model.times import (
@@ -200,7 +211,7 @@ def test_a_broken_csv_is_named_with_its_column(text: str, place: str, reason: st
 
 
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.interchange.json_format.LINE_BYTES_MAX", 100)
+    monkeypatch.setattr("penstock.interchange.formats.LINE_BYTES_MAX", 100)
     with pytest.raises(Flaw, match="more than 100 bytes"):
         list(from_json_lines(io.BytesIO(b"x" * 1000), NOTHING))
 

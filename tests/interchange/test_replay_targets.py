@@ -15,12 +15,13 @@ from penstock.interchange.exporter import Selection
 from penstock.interchange.replay import STEP_S, Pace, ReplayRequest, open_replay
 from penstock.interchange.replay_targets import (
     QUEUE_EVENTS_MAX,
-    Batch,
-    Batcher,
+    BatchLimits,
     HistoryPage,
     IntoStreams,
     QueueTarget,
+    ReplayBatch,
     ReplayRefused,
+    cut_into_batches,
 )
 from penstock.model import Event
 from penstock.testing import Server, server
@@ -193,11 +194,11 @@ def test_pieces_have_all_that_is_wanted_once_and_are_cut_in_the_same_places(
     wanted = {at for at, (_, is_wanted) in enumerate(found, 1) if is_wanted}
     last = len(found) + 3
 
-    def pieces(ends: list[int]) -> list[Batch]:
+    def pieces(ends: list[int]) -> list[ReplayBatch]:
         marks = [0, *sorted(end for end in ends if end <= len(found)), last]
         read = (HistoryPage(events[a:b], 0, b + 1) for a, b in pairwise(marks))
-        cutter = Batcher(events_max, 60, first_end, unbroken=unbroken)
-        return list(cutter.batches(read, lambda event: event.position in wanted, last))
+        limits = BatchLimits(events_max, 60, first_end, unbroken)
+        return list(cut_into_batches(read, lambda event: event.position in wanted, last, limits))
 
     cut = [piece for piece in pieces(cuts) if piece.events]
     assert cut == [piece for piece in pieces([]) if piece.events]

@@ -19,7 +19,7 @@ from penstock.lake.local import LocalPlace
 from penstock.lake.manifests import MANIFEST
 from penstock.lake.places import open_lake_place
 from penstock.lake.query import query_lake
-from penstock.sql import Answer
+from penstock.sql import QueryResult
 from penstock.store.contract import HideStream
 from tests.lake.killing import until
 from tests.lake.support import archive, awkward, erase, fill, manifest_of, numbers, quiet, store_rows, verified
@@ -129,10 +129,10 @@ def test_a_store_that_the_lake_is_not_of_is_refused(tmp_path: Path, lake: Path) 
         asked(lake, other, ALL)
 
 
-def compacting(lake: Path, written: list[list[tuple[object, ...]]]) -> Callable[[Answer], None]:
+def compacting(lake: Path, written: list[list[tuple[object, ...]]]) -> Callable[[QueryResult], None]:
     """Writes an answer down, and takes its files away before the first of it."""
 
-    def write(answer: Answer) -> None:
+    def write(answer: QueryResult) -> None:
         if not written:
             written.append([])
             compact(None, str(lake), quiet, iceberg=False)
@@ -230,7 +230,7 @@ def test_what_was_begun_and_cannot_be_taken_back_ends_in_a_line(
     archive(fill(tmp_path / "data", numbers(2)), lake)
     monkeypatch.setattr(query, "_is_outdated", lambda *_: True)
 
-    def write(answer: Answer) -> None:
+    def write(answer: QueryResult) -> None:
         assert plain_rows(answer)
         raise LakeDamaged(str(lake), "a file", "is not there")
 

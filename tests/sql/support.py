@@ -7,12 +7,12 @@ import pyarrow as pa
 
 from penstock.model import NewEvent, new_event
 from penstock.model.times import TICKS_MAX, stamp_of
-from penstock.sql import Answer
+from penstock.sql import QueryResult
 
 AWKWARD_TEXTS: Final = ("007", "a/b", "ü", 'o\'r "x" %_', "*", "1e3", "nul\u2028l", "\U0010ffff")
 
 
-def plain_rows(answer: Answer) -> list[tuple[Any, ...]]:
+def plain_rows(answer: QueryResult) -> list[tuple[Any, ...]]:
     """Rows as tuples; times are microseconds, because some are before or after what Python has."""
     rows: list[tuple[Any, ...]] = []
     for batch in answer.batches():

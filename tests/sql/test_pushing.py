@@ -23,7 +23,7 @@ from penstock.sql import Session, open_session
 from penstock.sql.dataset import recorded_between
 from penstock.sql.pushdown import (
     NONE,
-    Filter,
+    ParsedFilter,
     ValueRange,
     narrowed,
     parse_filter,
@@ -141,7 +141,7 @@ def test_what_is_not_understood_says_nothing() -> None:
     strange = pc.utf8_length(pc.field("type")) > 3
     assert parse_filter(strange, TABLE).constraints == NONE
     assert parse_filter(strange, TABLE).columns in (None, frozenset(["type"]))
-    assert parse_filter(pc.field("no such column") == 1, TABLE) == Filter()
+    assert parse_filter(pc.field("no such column") == 1, TABLE) == ParsedFilter()
 
 
 # -- against a store

@@ -15,6 +15,7 @@ from penstock.model import (
     Request,
     StoreStats,
 )
+from penstock.model.columns import columns_of
 
 Value = TypeVar("Value")
 
@@ -65,6 +66,7 @@ def long8(number: int) -> bytes:
 
 
 NEW_EVENT: Final = NewEvent(EVENT_ID.bytes, STAMP, "Placed", "h", BODY)
+NEW_COLUMNS: Final = columns_of((NEW_EVENT,))
 NEW_FRAMES: Final = [GUID, time(TICKS), b"Placed", b"h", BODY]
 NEW_FRAMES_BINARY: Final = [GUID, time8(TICKS), b"Placed", b"h", BODY]
 

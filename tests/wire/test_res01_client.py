@@ -1,7 +1,6 @@
 """The client's side of Res01: what it asks is what the server understands, and what it reads is what was answered."""
 
 import struct
-from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -13,8 +12,8 @@ from penstock.errors import AnswerMalformed, EventNotFound, InvalidRequest, Pens
 from penstock.model import Append, NewEvent, ProducerMark, ReadAll, Reply, Request, Transact
 from penstock.wire.res01.commands import OURS, TEXT_COMMANDS, Hello
 from penstock.wire.res01.dialects import full_events, full_frames
-from penstock.wire.res01.messages import decode, fields_of, message_of, reply_of
-from tests.wire.checks import encoded, few_examples, reply_to
+from penstock.wire.res01.messages import decode, fields_of, reply_of
+from tests.wire.checks import encoded, few_examples, in_columns, message_of, reply_to
 from tests.wire.res01_strategies import REPLIES, REQUESTS, event_lists
 from tests.wire.sample_parts import ByRequest
 from tests.wire.samples import EVENT, NEW_EVENT, NOTHING, REQUEST_ID, SAMPLES, TEXT, TICKS, sample
@@ -54,13 +53,6 @@ def test_every_request_can_be_asked() -> None:
 def test_of_several_commands_for_a_request_the_client_takes_the_one_that_tells_most() -> None:
     others = {command.code for command in TEXT_COMMANDS.values()} - {command.code for command in OURS.values()}
     assert others == {b"AC", b"AF", b"TX", b"QS", b"FE", b"SQ", b"AQ", b"RQ", b"GE", b"FW", b"SW", b"AW"}
-
-
-def in_columns(request: Request) -> Request:
-    """A request as a server gets it: the events of its commits are columns."""
-    if isinstance(request, model.Transact):
-        return replace(request, commits=tuple(replace(each, events=each.columns()) for each in request.commits))
-    return replace(request, events=request.columns()) if isinstance(request, Append) else request
 
 
 @every_kind

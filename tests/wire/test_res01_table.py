@@ -26,7 +26,7 @@ from penstock.wire.res01.commands import (
 )
 from penstock.wire.res01.messages import decode, fields_of, reply_of
 from penstock.wire.res01.schema import LONG, SMALL_BYTES_MAX, Answer, Command
-from tests.wire.checks import few_examples
+from tests.wire.checks import few_examples, in_columns
 from tests.wire.res01_strategies import REQUESTS
 
 CONTRIBUTING: Final = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -51,7 +51,7 @@ def test_what_a_command_writes_is_what_it_reads(command: Command, data: st.DataO
     (read,) = exchange.requests
     assert type(read) is type(request)
     for name in attributes(command):
-        assert getattr(read, name) == getattr(request, name)
+        assert getattr(read, name) == getattr(in_columns(request), name)
 
 
 def test_no_two_commands_have_the_same_code() -> None:

@@ -23,7 +23,7 @@ from penstock.errors import StoreError
 from penstock.model import ticks_of_unix_ns
 from penstock.store import Store, open_replacement
 from penstock.store.contract import LOG_CONTEXT, Progressed, StoreIdentity, StoreState
-from penstock.store.erasure_filter import Hidden, visible
+from penstock.store.erasure_filter import Hidden, merged_ranges, visible
 from penstock.store.record import Record
 from penstock.store.replacement import Replaced
 from penstock.store.rewrites import cut
@@ -246,10 +246,4 @@ def _gone(entries: Iterable[LedgerEntry]) -> Hidden:
             key = entry.context, entry.stream
             streams[key] = max(entry.last, streams.get(key, 0))
         ranges += entry.ranges
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-        else:
-            merged.append((first, last))
-    return Hidden(streams, merged)
+    return Hidden(streams, merged_ranges(ranges))

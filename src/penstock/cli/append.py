@@ -1,8 +1,4 @@
-"""`penstock append`: one event from arguments, or many as JSON lines from standard input.
-
-Lines that are available together are written in one transaction of at most 500 lines, all or nothing. The first line
-that is not an event, or that the server refuses, ends the command: lines before it are written, no line after it is.
-"""
+"""`penstock append`: one event from arguments, or many as JSON lines from standard input."""
 
 import os
 import sys

@@ -1,6 +1,5 @@
 """`penstock bench`: load on a running server, and its throughput and latencies.
 
-Each client has one connection and one append in flight. The events are written into a new context and stay there.
 Latencies are counted in buckets that are 2 % wide, so that a long run takes no more memory than a short one.
 """
 

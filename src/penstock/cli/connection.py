@@ -4,17 +4,15 @@ Without `--url` or `--data`, a command connects to the server of this machine, a
 `PENSTOCK_URL` names another server for all commands.
 """
 
-import functools
-import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.cli.options import URL_ENVIRONMENT, Config, StoreData, StoreUrl
 from penstock.cli.output import fail, refuse
-from penstock.cli.settings import one_store, own_parameters, with_signature
+from penstock.cli.settings import one_store, with_first
 from penstock.cli.signals import exit_on_second_interrupt
 from penstock.errors import AnswerMalformed, CannotConnect, PenstockError, StorageFailure, StoreError, StoreInUse
 from penstock.settings import TABLE, load, resolve, store_address
@@ -88,17 +86,10 @@ def default_url() -> str:
 def with_store(command: Callable[..., None]) -> Callable[..., None]:
     """Give a typer command `--data`, `--store` and `--config`, and pass it the store's URL first."""
 
-    @functools.wraps(command)
-    def run(*, data: str | None, store: str | None, config: Path | None, **given: Any) -> None:
-        settings = one_store(resolve({"data": data, "store": store}, os.environ, config))
-        with store_errors():
-            command(store_address(settings), **given)
+    def url(data: str | None, store: str | None, config: Path | None) -> str:
+        return store_address(one_store(resolve({"data": data, "store": store}, os.environ, config)))
 
-    options = (("data", StoreData), ("store", StoreUrl), ("config", Config))
-    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None)
-    return with_signature(
-        run, [*(keyword(name, annotation=annotation) for name, annotation in options), *own_parameters(command)]
-    )
+    return with_first(store_errors()(command), url, {"data": StoreData, "store": StoreUrl, "config": Config})
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""`penstock demo`: a server with a small shop on it, to see the product at work in a minute.
-
-However the command ends, the server stops first. Its store is removed, unless `--data` names it.
-"""
+"""`penstock demo`: a server with a small shop on it. However the command ends, the server stops first."""
 
 import asyncio
 import os

@@ -13,7 +13,7 @@ import typer
 from penstock.cli.connection import LOCAL, named_address
 from penstock.cli.options import AsJson, Config, StoreData, StoreUrl, Url
 from penstock.cli.output import Painted, counted, has_colours, print_document, print_line
-from penstock.doctor import Finding, Target, examine
+from penstock.doctor import CheckResult, Target, examine
 from penstock.settings import resolve
 from penstock.settings.sources import without_password
 
@@ -63,7 +63,7 @@ def _target(url: str | None, data: str | None, store: str | None, config: Path |
     return Target(settings, os.environ, url=address)
 
 
-def _printed(findings: Iterable[Finding]) -> Iterator[Finding]:
+def _printed(findings: Iterable[CheckResult]) -> Iterator[CheckResult]:
     """Print findings as they arrive, and pass them on."""
     colours = has_colours()
     for finding in findings:

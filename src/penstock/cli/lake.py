@@ -23,9 +23,9 @@ from penstock.cli.sql import (
     INTERRUPTION,
     AllowDir,
     FileOption,
-    Format,
     Memory,
     Output,
+    OutputFormat,
     SpillDir,
     Statement,
     format_of,
@@ -198,7 +198,7 @@ def query_command(
     kind, limits, text = format_of(output, file), limits_of(memory, temp, allow_dir), statement_of(statement)
     from penstock.lake.query import query_lake  # noqa: PLC0415
 
-    is_repeatable = kind is Format.TABLE or (file is not None and is_replaceable(file))
+    is_repeatable = kind is OutputFormat.TABLE or (file is not None and is_replaceable(file))
     with interruptible(INTERRUPTION):
         asked = query_lake(
             lake, url, text, lambda answer: write_answer(answer, kind, file), limits, is_repeatable=is_repeatable

@@ -1,7 +1,4 @@
-"""`penstock log` and `penstock iterator`: named logs of messages, and functions over them.
-
-Messages are JSON here and CBOR in the store.
-"""
+"""`penstock log` and `penstock iterator`: logs of messages (JSON here, CBOR in the store), and functions over them."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""`penstock read` and `penstock tail`: events of a stream, of a context, or of the whole history.
-
-With `--json` an event is one object (see `penstock.event_json`), and `penstock append -` takes such lines.
-"""
+"""`penstock read` and `penstock tail`: events of a stream, of a context, or of the whole history."""
 
 import sys
 import time

@@ -1,7 +1,4 @@
-"""The command `penstock` itself: loads its commands, checks their names, and reports in one line why one failed.
-
-A closed pipe ends a command quietly with exit code 1, Ctrl-C with 130.
-"""
+"""The command `penstock` itself: loads its commands, checks their names, and reports in one line why one failed."""
 
 import errno
 import inspect

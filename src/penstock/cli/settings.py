@@ -1,12 +1,8 @@
-"""Settings on the command line: a flag for each on commands that need them, and `penstock settings`.
+"""Settings on the command line: a flag for each on commands that need them, and `penstock settings`."""
 
-The flags, the printed table and docs/settings.md come from the table in `penstock.settings`.
-"""
-
-import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -23,36 +19,30 @@ PANEL: Final = "Settings (also as PENSTOCK_… variables or in the --config file
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a typer command a flag for every setting, and pass it the `ResolvedSettings` first."""
 
-    @functools.wraps(command)
-    def run(*, config: Path | None, **given: Any) -> None:
-        flags = {name: given.pop(name) for name in TABLE}
-        command(resolve(flags, os.environ, config), **given)
+    def resolved(config: Path | None, **flags: Any) -> ResolvedSettings:
+        return resolve(flags, os.environ, config)
 
-    return with_signature(run, [*own_parameters(command), *_setting_parameters()])
-
-
-def with_signature(function: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
-    """Let typer see other parameters than those the function was written with."""
-    signature = inspect.Signature(list(parameters))
-    function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    # Without this, typer would use the signature of the wrapped function.
-    del function.__wrapped__  # type: ignore[attr-defined]
-    return function
-
-
-def own_parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter]:
-    """The command's parameters after the first, passed by name."""
-    _, *rest = inspect.signature(command, eval_str=True).parameters.values()
-    for parameter in rest:
-        yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-
-
-def _setting_parameters() -> Iterator[inspect.Parameter]:
     config = typer.Option("--config", help="TOML file with settings", metavar="FILE", rich_help_panel=PANEL)
-    annotations = {"config": Annotated[Path | None, config]} | {row.name: _annotation(row) for row in TABLE.values()}
-    for name, annotation in annotations.items():
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    flags = {row.name: _annotation(row) for row in TABLE.values()}
+    return with_first(command, resolved, {"config": Annotated[Path | None, config], **flags})
+
+
+def with_first(
+    command: Callable[..., None], make: Callable[..., object], options: Mapping[str, Any]
+) -> Callable[..., None]:
+    """Give a typer command more options, and pass it what `make` creates from their values first."""
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    kind = inspect.Parameter.KEYWORD_ONLY
+    more = [inspect.Parameter(name, kind, default=None, annotation=each) for name, each in options.items()]
+    signature = inspect.Signature([*(parameter.replace(kind=kind) for parameter in own), *more])
+
+    def run(**given: Any) -> None:
+        command(make(**{name: given.pop(name) for name in options}), **given)
+
+    run.__doc__ = command.__doc__
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    return run
 
 
 def _annotation(row: Setting) -> Any:

@@ -1,11 +1,9 @@
 """`penstock sql`: SQL over the history. `penstock lake query` prints its results in the same way."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from penstock.cli.connection import default_url, named_address
 from penstock.cli.options import Config, StoreData, StoreUrl, Url, argument, directory, option
@@ -15,7 +13,7 @@ from penstock.settings.table import size
 from penstock.terminal import escape, print_error
 
 if TYPE_CHECKING:
-    from penstock.sql import Answer, Limits
+    from penstock.sql import Limits, QueryResult
 
 STATEMENT_BYTES_MAX: Final = 1 << 20
 TABLE_ROWS_MAX: Final = 50
@@ -28,7 +26,7 @@ INTERRUPTION: Final = "interrupted"
 """The message after Ctrl-C or SIGTERM. The output file does not exist then, or is as it was."""
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
@@ -36,16 +34,16 @@ class Format(StrEnum):
 
 
 SUFFIXES: Final = {
-    ".csv": Format.CSV,
-    ".json": Format.JSON,
-    ".jsonl": Format.JSON,
-    ".ndjson": Format.JSON,
-    ".parquet": Format.PARQUET,
+    ".csv": OutputFormat.CSV,
+    ".json": OutputFormat.JSON,
+    ".jsonl": OutputFormat.JSON,
+    ".ndjson": OutputFormat.JSON,
+    ".parquet": OutputFormat.PARQUET,
 }
 
 Statement = Annotated[str, argument("STATEMENT", "one statement that reads the table `events`; - is standard input")]
 Output = Annotated[
-    Format | None,
+    OutputFormat | None,
     option(
         "--output",
         "a table for people, or a format for programs; JSON is one object per line",
@@ -128,54 +126,36 @@ def limits_of(memory: str, temp: Path | None, allowed: list[Path] | None) -> "Li
         refuse(f"--memory is {memory!r}: it {error}")
 
 
-def format_of(output: Format | None, file: Path | None) -> Format:
+def format_of(output: OutputFormat | None, file: Path | None) -> OutputFormat:
     """The format: that of `--output`, or of the file's suffix, or a table."""
-    kind = output or (SUFFIXES.get(file.suffix.lower()) if file is not None else Format.TABLE)
+    kind = output or (SUFFIXES.get(file.suffix.lower()) if file is not None else OutputFormat.TABLE)
     if kind is None:
         refuse(f"the suffix of {str(file)!r} names no format: use --output csv, json or parquet")
-    if kind is Format.TABLE and file is not None:
+    if kind is OutputFormat.TABLE and file is not None:
         refuse("a table is for people; write a file with --output csv, json or parquet")
-    if kind is Format.PARQUET and file is None and sys.stdout.isatty():
+    if kind is OutputFormat.PARQUET and file is None and sys.stdout.isatty():
         refuse("Parquet is binary: use --file PATH, or redirect the output into a file or a pipe")
     return kind
 
 
-def write_answer(answer: "Answer", kind: Format, file: Path | None) -> None:
-    if kind is Format.TABLE:
+def write_answer(answer: "QueryResult", kind: OutputFormat, file: Path | None) -> None:
+    if kind is OutputFormat.TABLE:
         _print_table(answer)
         return
     from penstock.sql import results  # noqa: PLC0415
 
-    with _output(file) as target:
-        if kind is Format.CSV:
-            rows = results.write_csv(answer, target, escape if target.isatty() else None)
+    with results.opened(file) as target:
+        if kind is OutputFormat.CSV:
+            results.write_csv(answer, target, escape if target.isatty() else None)
+        elif kind is OutputFormat.JSON:
+            results.write_json(answer, target)
         else:
-            write = results.write_json if kind is Format.JSON else results.write_parquet
-            rows = write(answer, target)
+            results.write_parquet(answer, target)
     if file is not None:
-        print_error(f"{counted(rows, 'row')} in {file}")
+        print_error(f"{counted(answer.rows_read, 'row')} in {file}")
 
 
-@contextmanager
-def _output(file: Path | None) -> Iterator[IO[bytes]]:
-    from penstock.sql.results import opened  # noqa: PLC0415
-
-    if file is None:
-        sys.stdout.flush()
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    try:
-        with opened(file) as target:
-            yield target
-    except OSError as error:
-        # It may name a temporary file, which the user does not know.
-        if error.errno is not None:
-            error.filename = str(file)
-        raise
-
-
-def _print_table(answer: "Answer") -> None:
+def _print_table(answer: "QueryResult") -> None:
     import pyarrow as pa  # noqa: PLC0415
 
     from penstock.sql.results import plain  # noqa: PLC0415

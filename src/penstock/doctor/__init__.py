@@ -4,6 +4,6 @@ The doctor changes nothing and creates no store. It writes one file, to measure 
 Checks return findings and never raise.
 """
 
-from penstock.doctor.checks import Finding, Status, Target, examine
+from penstock.doctor.checks import CheckResult, CheckStatus, Target, examine
 
-__all__ = ["Finding", "Status", "Target", "examine"]
+__all__ = ["CheckResult", "CheckStatus", "Target", "examine"]

@@ -12,7 +12,7 @@ INDISPENSABLE: Final = ("libraries", "sqlite")
 """Checks without which nothing else of Penstock can be imported."""
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """How bad a finding is. A warning may be intended, so it is not a failure."""
 
     OK = "ok"
@@ -21,25 +21,25 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The result of a check: what it found, and what to do."""
 
     check: str
-    status: Status
+    status: CheckStatus
     message: str
     advice: str | None = None
 
 
-def ok(check: str, message: str, advice: str | None = None) -> Finding:
-    return Finding(check, Status.OK, message, advice)
+def ok(check: str, message: str, advice: str | None = None) -> CheckResult:
+    return CheckResult(check, CheckStatus.OK, message, advice)
 
 
-def warning(check: str, message: str, advice: str) -> Finding:
-    return Finding(check, Status.WARNING, message, advice)
+def warning(check: str, message: str, advice: str) -> CheckResult:
+    return CheckResult(check, CheckStatus.WARNING, message, advice)
 
 
-def problem(check: str, message: str, advice: str) -> Finding:
-    return Finding(check, Status.PROBLEM, message, advice)
+def problem(check: str, message: str, advice: str) -> CheckResult:
+    return CheckResult(check, CheckStatus.PROBLEM, message, advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Target:
     url: str | None = None
 
 
-def examine(target: Target) -> Iterator[Finding]:
+def examine(target: Target) -> Iterator[CheckResult]:
     """All checks. Those that need libraries are skipped if libraries are missing."""
     from penstock.doctor.machine import disk, installation, machine, spark  # noqa: PLC0415 - they import this module
 
@@ -61,7 +61,7 @@ def examine(target: Target) -> Iterator[Finding]:
     yield from installed
     yield from spark(target.environ)
     yield from machine(target.settings)
-    if any(finding.status is Status.PROBLEM and finding.check in INDISPENSABLE for finding in installed):
+    if any(finding.status is CheckStatus.PROBLEM and finding.check in INDISPENSABLE for finding in installed):
         return
     from penstock.doctor.ports import ports  # noqa: PLC0415
     from penstock.doctor.stores import embedded_store, postgres_store, server  # noqa: PLC0415

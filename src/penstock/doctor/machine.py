@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from penstock import __version__
-from penstock.doctor.checks import Finding, ok, problem, warning
+from penstock.doctor.checks import CheckResult, ok, problem, warning
 from penstock.settings import Settings, format_value
 from penstock.spark.sessions import GET_JAVA, JAVA_MIN, found_java, output_of
 
-PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 51, 3)
 """The first SQLite without the WAL reset race between processes."""
 DRIVER: Final = "psycopg"
@@ -48,18 +47,15 @@ _ABOUT: Final = (
 """Run by another Python: it prints its version, and what is missing in it."""
 
 
-def installation(*, needs_postgres: bool) -> Iterator[Finding]:
+def installation(*, needs_postgres: bool) -> Iterator[CheckResult]:
     found = f"Penstock {__version__} on Python {platform.python_version()}, {sys.executable}"
-    if sys.version_info >= PYTHON_MIN:
-        yield ok("python", found)
-    else:
-        yield problem("python", found, "use Python {}.{} or newer".format(*PYTHON_MIN))
+    yield ok("python", found)
     yield libraries()
     yield sqlite()
     yield driver(is_needed=needs_postgres)
 
 
-def libraries() -> Finding:
+def libraries() -> CheckResult:
     found: list[str] = []
     bad: list[str] = []
     for text in metadata.requires("penstock") or ():
@@ -86,7 +82,7 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
-def sqlite() -> Finding:
+def sqlite() -> CheckResult:
     """The SQLite of the embedded store, which is part of apsw."""
     try:
         import apsw  # noqa: PLC0415 - a broken one is a finding
@@ -101,7 +97,7 @@ def sqlite() -> Finding:
     )
 
 
-def driver(*, is_needed: bool) -> Finding:
+def driver(*, is_needed: bool) -> CheckResult:
     try:
         libpq = import_module(DRIVER).pq.version()
     except ImportError as error:
@@ -112,7 +108,7 @@ def driver(*, is_needed: bool) -> Finding:
     return ok("postgresql", f"psycopg {version_of(DRIVER)} with libpq {libpq // 10_000}.{libpq % 10_000}")
 
 
-def spark(environ: Mapping[str, str]) -> Iterator[Finding]:
+def spark(environ: Mapping[str, str]) -> Iterator[CheckResult]:
     version = version_of("pyspark")
     yield pyspark(version)
     yield java(environ, is_needed=version is not None)
@@ -120,7 +116,7 @@ def spark(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield workers(environ)
 
 
-def pyspark(version: str | None) -> Finding:
+def pyspark(version: str | None) -> CheckResult:
     least, untested = PYSPARK_VERSIONS
     if version is None:
         return ok("pyspark", "not installed; only Spark needs it", GET_PYSPARK)
@@ -130,7 +126,7 @@ def pyspark(version: str | None) -> Finding:
     return warning("pyspark", f"Penstock is tested with PySpark {wanted}, not with {version}", GET_PYSPARK)
 
 
-def java(environ: Mapping[str, str], *, is_needed: bool) -> Finding:
+def java(environ: Mapping[str, str], *, is_needed: bool) -> CheckResult:
     """The Java that Spark would start: that of JAVA_HOME, or the one on the path."""
     home = environ.get("JAVA_HOME")
     found = found_java(environ)
@@ -143,7 +139,7 @@ def java(environ: Mapping[str, str], *, is_needed: bool) -> Finding:
     return warning("java", f"Spark needs Java {JAVA_MIN} or newer, and {seen}", GET_JAVA)
 
 
-def workers(environ: Mapping[str, str]) -> Finding:
+def workers(environ: Mapping[str, str]) -> CheckResult:
     """The Python that Spark's workers run: it must be the same version as ours and have Penstock."""
     source, command = workers_python(environ)
     path = shutil.which(command, path=environ.get("PATH", ""))
@@ -184,19 +180,19 @@ def _flaw(python: str) -> str | None:
     return f"which has no {' and no '.join(missing)}" if missing else None
 
 
-def machine(settings: Settings) -> Iterator[Finding]:
+def machine(settings: Settings) -> Iterator[CheckResult]:
     yield clock(datetime.now(UTC))
     yield open_files(settings, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def clock(now: datetime) -> Finding:
+def clock(now: datetime) -> CheckResult:
     shown = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     if CLOCK_MIN <= now < CLOCK_MAX:
         return ok("clock", shown)
     return problem("clock", f"this machine's clock says {shown}", "set the clock, and let NTP keep it")
 
 
-def open_files(settings: Settings, limit: int) -> Finding:
+def open_files(settings: Settings, limit: int) -> CheckResult:
     """Whether a server could open as many connections as its settings allow."""
     gates = (settings.res_connections_max, settings.mq_connections_max, settings.remits_connections_max)
     wanted = sum(gates) + settings.http_connections_max + OTHER_FILES
@@ -227,7 +223,7 @@ SLOW_S: Final = 10e-3
 MB: Final = 1_000_000
 
 
-def disk(directory: Path, settings: Settings) -> Iterator[Finding]:
+def disk(directory: Path, settings: Settings) -> Iterator[CheckResult]:
     """Check the directory of a store, or the nearest existing parent if it does not exist yet."""
     place = next((place for place in (directory, *directory.absolute().parents) if place.exists()), Path("/"))
     if not place.is_dir():
@@ -246,7 +242,7 @@ def disk(directory: Path, settings: Settings) -> Iterator[Finding]:
     yield speed(durations)
 
 
-def file_system(place: Path) -> Finding:
+def file_system(place: Path) -> CheckResult:
     """The kind of file system: memory loses data, and networks make locks and syncs unreliable."""
     kind, mounted = mount_of(place)
     if kind is None:
@@ -277,7 +273,7 @@ def _unescaped(path: str) -> str:
     return path.encode("latin-1", "replace").decode("unicode_escape") if "\\" in path else path
 
 
-def space(place: Path, settings: Settings) -> Finding:
+def space(place: Path, settings: Settings) -> CheckResult:
     """The free space, compared with the settings below which a server warns and refuses appends."""
     found = os.statvfs(place)
     free = found.f_bavail * found.f_frsize
@@ -305,7 +301,7 @@ def synced_writes(place: Path) -> list[float]:
     return sorted(durations)
 
 
-def speed(durations: list[float]) -> Finding:
+def speed(durations: list[float]) -> CheckResult:
     median, p99 = (durations[max(0, ceil(share * len(durations)) - 1)] for share in (0.5, 0.99))
     seen = f"a synced write takes {milliseconds(median)}, p99 {milliseconds(p99)}"
     if median < FAST_S:

@@ -10,7 +10,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Final
 
 from penstock.client import connect
-from penstock.doctor.checks import Finding, ok, problem
+from penstock.doctor.checks import CheckResult, ok, problem
 from penstock.errors import PenstockError
 from penstock.settings import TABLE, Settings, host_and_port
 
@@ -28,14 +28,14 @@ DATA: Final = 2
 """The kind of a Remits frame with a result; its code is 0."""
 
 
-def ports(settings: Settings) -> Iterator[Finding]:
+def ports(settings: Settings) -> Iterator[CheckResult]:
     for gate in GATES:
         address = getattr(settings, gate)
         if address is not None and not address.startswith("ipc://"):
             yield port(gate, address)
 
 
-def port(gate: str, address: str) -> Finding:
+def port(gate: str, address: str) -> CheckResult:
     check = f"port {gate}"
     host, number = host_and_port(address.removeprefix(ZMQ))
     if number == 0:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.client import connect
-from penstock.doctor.checks import Finding, ok, problem, warning
+from penstock.doctor.checks import CheckResult, ok, problem, warning
 from penstock.doctor.machine import MB, milliseconds
 from penstock.errors import InvalidRequest, NotAStore, PenstockError, StorageFailure, StoreTooNew, StoreUnfinished
 from penstock.files import is_shared
@@ -28,10 +28,15 @@ WAL_TIMES: Final = 4
 SKEW_S_MAX: Final = 5.0
 RESTORE: Final = "if it is damaged, restore a backup into another directory: penstock restore; see docs/operations.md"
 DURABLE: Final = "set it to on in the database's configuration and reload that; see docs/postgresql.md, what it refuses"
+ADVICE: Final[dict[type[Exception], str]] = {
+    StoreTooNew: "use the Penstock version that served it last, or a newer one",
+    StoreUnfinished: "run the interrupted restore or copy again: it continues where it was",
+    NotAStore: "name the place of a store instead, or an empty one",
+}
 DATABASE: Final = "check the database, its address and its permissions: docs/postgresql.md"
 
 
-def server(url: str) -> Iterator[Finding]:
+def server(url: str) -> Iterator[CheckResult]:
     try:
         with connect(url, timeout=ANSWER_S_MAX, retries=False) as client:
             began = time.perf_counter()
@@ -47,7 +52,7 @@ def server(url: str) -> Iterator[Finding]:
         yield problem("server", str(error), "start one: penstock serve --data DIR; or name another address with --url")
 
 
-def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
+def embedded_store(directory: Path, settings: Settings) -> Iterator[CheckResult]:
     if directory.exists() and not directory.is_dir():
         # The check of the disk reports that.
         return
@@ -56,8 +61,7 @@ def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
         return
     if not (directory / FILE_NAME).exists():
         if (directory / RESTORING).exists():
-            error = StoreUnfinished(str(directory))
-            yield problem("store", str(error), _advice(error) or RESTORE)
+            yield problem("store", str(StoreUnfinished(str(directory))), ADVICE[StoreUnfinished])
         else:
             yield ok("store", f"there is none in {directory} yet", f"penstock serve --data {directory} creates one")
         return
@@ -71,7 +75,7 @@ def embedded_store(directory: Path, settings: Settings) -> Iterator[Finding]:
     yield ok("served", "a server has it open" if is_served(directory) else "no server has it open")
 
 
-def postgres_store(url: str) -> Iterator[Finding]:
+def postgres_store(url: str) -> Iterator[CheckResult]:
     try:
         place = shown_place(url)
     except InvalidRequest as error:
@@ -81,12 +85,12 @@ def postgres_store(url: str) -> Iterator[Finding]:
     yield from _open_store(url, f"--store {place}", DATABASE)
 
 
-def _no_permission(path: Path) -> Finding:
+def _no_permission(path: Path) -> CheckResult:
     owner = path.stat().st_uid
     return problem("store", f"{path} belongs to user {owner}, and you may not open it", "run the doctor as that user")
 
 
-def _open_store(url: str, flags: str, otherwise: str) -> Iterator[Finding]:
+def _open_store(url: str, flags: str, otherwise: str) -> Iterator[CheckResult]:
     """Open a store for reading and check it. `otherwise` is the advice for errors without better advice."""
     verify = f"penstock verify {flags}"
     try:
@@ -116,34 +120,25 @@ def _reason(error: PenstockError | OSError) -> str:
 
 
 def _advice(error: PenstockError | OSError) -> str | None:
-    """Advice about a store that cannot be opened, if its error is specific."""
-    match error:
-        case StoreTooNew():
-            return "use the Penstock version that served it last, or a newer one"
-        case StoreUnfinished():
-            return "run the interrupted restore or copy again: it continues where it was"
-        case NotAStore():
-            return "name the place of a store instead, or an empty one"
-        case StorageFailure() if "older schema" in error.reason:
-            return "make a backup with the Penstock version that served it last, then start a server on it once"
-        case _:
-            return None
+    if isinstance(error, StorageFailure) and "older schema" in error.reason:
+        return "make a backup with the Penstock version that served it last, then start a server on it once"
+    return ADVICE.get(type(error))
 
 
-def _identity(stats: StoreStats) -> Finding:
+def _identity(stats: StoreStats) -> CheckResult:
     identity = f"{stats.store_id}, timeline {stats.timeline}, schema {stats.schema}"
     events = f"{stats.head:,} event{'s' * (stats.head != 1)}"
     return ok("store", f"{identity}: {events}, {stats.sealed:,} sealed")
 
 
-def erasures(unfinished: int) -> Finding:
+def erasures(unfinished: int) -> CheckResult:
     if not unfinished:
         return ok("erasures", "none is unfinished")
     advice = "a running server finishes them; penstock erasures lists them"
     return warning("erasures", f"{unfinished:,} not finished", advice)
 
 
-def access(directory: Path, settings: Settings) -> Finding:
+def access(directory: Path, settings: Settings) -> CheckResult:
     """The users that can open the store's files: they can read all events, and block all writes with a lock."""
     found = exposed(directory, shared=settings.group_access)
     if not found:
@@ -159,7 +154,7 @@ def access(directory: Path, settings: Settings) -> Finding:
     )
 
 
-def wal(directory: Path, settings: Settings) -> Finding:
+def wal(directory: Path, settings: Settings) -> CheckResult:
     path = directory / f"{FILE_NAME}-wal"
     length = path.stat().st_size if path.exists() else 0
     seen = f"{length / MB:,.1f} MB"
@@ -168,7 +163,7 @@ def wal(directory: Path, settings: Settings) -> Finding:
     return warning("write-ahead log", f"{seen}, which is long", "end long reads of the store, or restart its server")
 
 
-def records(store: Store, head: int, verify: str) -> tuple[Finding, Record | None]:
+def records(store: Store, head: int, verify: str) -> tuple[CheckResult, Record | None]:
     """Check that the first and the last records are whole and without gaps; also returns the last record."""
     last: Record | None = None
     try:
@@ -195,7 +190,7 @@ def _check_records(store: Store, start: int, head: int) -> Record | None:
     return page.records[-1] if page.records else None
 
 
-def times(now: int, last: Record | None) -> Finding:
+def times(now: int, last: Record | None) -> CheckResult:
     skew = (now - now_ticks()) / TICKS_PER_SECOND
     if abs(skew) > SKEW_S_MAX:
         return warning("times", f"the store's clock is {skew:+.1f} s from this machine's", "let NTP keep both clocks")

@@ -176,7 +176,9 @@ class AppendRequests:
                 raise
             # The store only looks for the mark or the same events: `error` keeps it from writing.
             refusal, is_checked = error, True
-            commit = _outline(request) if request.mark else _whole(request)
+            commit = _outline(request)
+            if not request.mark:
+                commit = Commit(request.context, request.stream, request.expected, request.columns())
         else:
             is_checked = request.context != LOG_CONTEXT
 
@@ -217,13 +219,12 @@ class AppendRequests:
 
     def _commit(self, request: Append) -> Commit:
         settings = self._context.settings
-        commit = _whole(request)
-        columns = commit.columns
+        columns = request.columns()
         if columns.length > settings.commit_events_max:
             raise LimitExceeded("commit_events_max", columns.length, settings.commit_events_max)
         if columns.size > settings.event_bytes_max or columns.size > settings.commit_bytes_max:
             check_sizes(settings, columns.size, columns.sizes())
-        return commit
+        return Commit(request.context, request.stream, request.expected, columns)
 
 
 def check_sizes(settings: Settings, total: int, sizes: Iterable[int]) -> None:
@@ -232,10 +233,6 @@ def check_sizes(settings: Settings, total: int, sizes: Iterable[int]) -> None:
         raise LimitExceeded("commit_bytes_max", total, settings.commit_bytes_max)
     if total > settings.event_bytes_max and (largest := max(sizes)) > settings.event_bytes_max:
         raise LimitExceeded("event_bytes_max", largest, settings.event_bytes_max)
-
-
-def _whole(request: Append) -> Commit:
-    return Commit(request.context, request.stream, request.expected, request.columns())
 
 
 def _outline(request: Append) -> Commit:

@@ -11,12 +11,11 @@ import json
 import os
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Self
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from penstock.files import (
     atomic_write,
@@ -30,9 +29,18 @@ from penstock.files import (
     unsealed,
 )
 from penstock.history.source import History, open_history
-from penstock.interchange.csv_format import csv_header, to_csv
-from penstock.interchange.formats import STANDARD, FileRefused, Flaw, Format, named_errors, refusing
-from penstock.interchange.json_format import to_cloud_lines, to_json_lines
+from penstock.interchange.formats import (
+    STANDARD,
+    FileRefused,
+    Flaw,
+    Format,
+    csv_header,
+    named_errors,
+    refusing,
+    to_cloud_lines,
+    to_csv,
+    to_json_lines,
+)
 from penstock.model import Event, EventFilter
 from penstock.model.times import ticks_of
 from penstock.terminal import escape_document
@@ -133,7 +141,7 @@ def export_events(
             "selection": {**asdict(selection), **times},
         }
         bounds = ExportRange(min(selection.last, now.head), selection.since, selection.until)
-        with _open_target(path, kind, identity, bounds, restart) as target:
+        with closing(_open_target(path, kind, identity, bounds, restart)) as target:
             state = target.state
             fixed = replace(selection, since=state.bounds.since, until=state.bounds.until)
             resumed, first, last = state.events, selection.first, state.bounds.last
@@ -146,7 +154,7 @@ def export_events(
 
 def _open_target(
     path: str, kind: Format, identity: dict[str, Any], bounds: ExportRange, restart: bool
-) -> "ExportTarget":
+) -> "FileTarget | PipeTarget":
     if path == STANDARD:
         return PipeTarget(sys.stdout.buffer, None, kind, bounds)
     if not is_replaceable(Path(path)):
@@ -179,7 +187,7 @@ def pages(history: History, selection: Selection, begin: int, last: int) -> Iter
 # --- targets --------------------------------------------------------------------------------------------------
 
 
-class ExportTarget(ABC):
+class _Target:
     """Where events go. Closed without `finish`, it keeps its part of the export for the next run, if it can."""
 
     def __init__(self, name: str, kind: Format, bounds: ExportRange) -> None:
@@ -187,28 +195,12 @@ class ExportTarget(ABC):
         self.kind = kind
         self.state = ExportState(0, 0, 0, bounds)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def encoded(self, events: Sequence[Event]) -> bytes:
         """Raises FileRefused, which names the first event that the format cannot hold."""
         try:
             return _encoder(self.kind)(events)
         except Flaw as flaw:
             raise FileRefused(self.name, str(flaw)) from None
-
-    @abstractmethod
-    def write(self, events: Sequence[Event], following: int) -> None:
-        """Add events; `following` is the position after them."""
-
-    @abstractmethod
-    def finish(self) -> None: ...
-
-    @abstractmethod
-    def close(self) -> None: ...
 
 
 def _head(kind: Format) -> bytes:
@@ -228,7 +220,7 @@ def _encoder(kind: Format) -> Callable[[Sequence[Event]], bytes]:
     return {Format.JSONL: to_json_lines, Format.CLOUDEVENTS: to_cloud_lines, Format.CSV: to_csv}[kind]
 
 
-class FileTarget(ExportTarget):
+class FileTarget(_Target):
     """A file. It continues where an earlier run of the same export stopped."""
 
     def __init__(
@@ -271,6 +263,7 @@ class FileTarget(ExportTarget):
         return noted
 
     def write(self, events: Sequence[Event], following: int) -> None:
+        """Add events; `following` is the position after them."""
         self._append(self.encoded(events))
         self.state.next, self.state.events = following, self.state.events + len(events)
         now = time.monotonic()
@@ -327,7 +320,7 @@ class FileTarget(ExportTarget):
         _close_quietly(self._file)
 
 
-class PipeTarget(ExportTarget):
+class PipeTarget(_Target):
     """Standard output, which has no name and stays open, or another pipe. An export to it cannot continue."""
 
     def __init__(self, file: IO[bytes], name: str | None, kind: Format, bounds: ExportRange) -> None:

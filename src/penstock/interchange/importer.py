@@ -17,9 +17,16 @@ from typing import IO, Final
 from penstock.cloudevents import Incoming
 from penstock.errors import LimitExceeded
 from penstock.event_json import Defaults, size_of
-from penstock.interchange.csv_format import from_csv
-from penstock.interchange.formats import BrokenFile, FileRefused, Flaw, Format, refusing
-from penstock.interchange.json_format import from_cloud_lines, from_json_lines
+from penstock.interchange.formats import (
+    BrokenFile,
+    FileRefused,
+    Flaw,
+    Format,
+    from_cloud_lines,
+    from_csv,
+    from_json_lines,
+    refusing,
+)
 from penstock.interchange.sender import BATCH_BYTES_MAX, BATCH_EVENTS_MAX, open_sender
 from penstock.model import ANY, Append, ProducerMark
 from penstock.model.chunks import chunked

@@ -20,14 +20,15 @@ from penstock.files import atomic_write, made_of, make_folder, private, read_fil
 from penstock.history.source import History, check_identity, open_history
 from penstock.interchange.exporter import Selection
 from penstock.interchange.replay_targets import (
-    Batch,
-    Batcher,
+    BatchLimits,
     IntoStreams,
     QueueTarget,
+    ReplayBatch,
     ReplayRefused,
     ReplayTarget,
     StreamsTarget,
     ThroughQueue,
+    cut_into_batches,
     history_pages,
 )
 from penstock.interchange.sender import BATCH_BYTES_MAX, Sender, open_sender
@@ -276,7 +277,7 @@ class Replay:
         self._history = history
         self._target = target
         self._file = file
-        self._sent: Batch | None = None
+        self._sent: ReplayBatch | None = None
         self._noted_at = time.monotonic()
         self.note = note
         self.resumed_at: int | None = None
@@ -298,7 +299,7 @@ class Replay:
         note = self.note
         if note.finished:
             return
-        known = self._target.highest(self.producer)
+        known = self._target.sender.highest(self.producer)
         is_old = time.time() - note.sending_at > FORGOTTEN_S_MIN
         if known is None and note.sending > note.done and (note.events or is_old):
             # Only the target could have said whether it has the batch in flight.
@@ -331,12 +332,12 @@ class Replay:
         finally:
             self._file.write(note, lasting=True)
 
-    def _batches(self, pace: Pace) -> Iterator[Batch]:
+    def _batches(self, pace: Pace) -> Iterator[ReplayBatch]:
         note, target, selection = self.note, self._target, self._selection
         first_end = note.sending if note.sending > note.done else 0
-        batcher = Batcher(pace.batch(target.events_max), BATCH_BYTES_MAX, first_end, unbroken=target.unbroken)
-        found = history_pages(self._history, target.passing(selection), note.done + 1, note.last)
-        return batcher.batches(found, self._is_selected, note.last)
+        limits = BatchLimits(pace.batch(target.events_max), BATCH_BYTES_MAX, first_end, target.unbroken)
+        pages = history_pages(self._history, target.passing(selection), note.done + 1, note.last)
+        return cut_into_batches(pages, self._is_selected, note.last, limits)
 
     def _is_selected(self, event: Event) -> bool:
         selection = self._selection
@@ -345,7 +346,7 @@ class Replay:
         # Another process at the same replay may be further.
         return is_named and event.position > self.note.done and selection.includes_time(event)
 
-    def _send(self, batch: Batch, pace: Pace, stop: Stop, progressed: Progressed) -> bool:
+    def _send(self, batch: ReplayBatch, pace: Pace, stop: Stop, progressed: Progressed) -> bool:
         """Send a batch when the rate allows it. False, without sending, if the replay is to stop."""
         note = self.note
         batch = batch._replace(events=[event for event in batch.events if event.position > note.done])

@@ -1,12 +1,9 @@
 """Batches of a replay, and where they go: streams of a store, or a queue.
 
-Both targets take batches under producer marks whose numbers are positions of the source. So the store that takes them
-knows exactly how far the replay is, even if the sender is killed. Where a batch ends depends on the events alone, so
-that a second run makes the same batches.
+Where a batch ends depends on the events alone, so that a second run makes the same batches.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar, Final, NamedTuple
@@ -21,16 +18,15 @@ from penstock.model import (
     Event,
     EventFilter,
     GetStats,
+    ListPage,
     ListQueues,
     ListStreams,
     NewEvent,
     ProducerMark,
     QueueInfo,
-    QueuePage,
     Replayed,
     ReplayQueue,
     StoreStats,
-    StreamPage,
     check_stream,
 )
 from penstock.store.contract import LOG_CONTEXT, StoreIdentity
@@ -66,7 +62,7 @@ class HistoryPage(NamedTuple):
     next: int
 
 
-class Batch(NamedTuple):
+class ReplayBatch(NamedTuple):
     """Events to send together, perhaps none. After it, the replay is done up to `last`."""
 
     events: list[Event]
@@ -103,61 +99,55 @@ def size_of(event: Event) -> int:
     return len(event.body) + len(event.headers or "") + len(event.type) + len(event.stream)
 
 
-class Batcher:
-    """Makes batches of at most so many events and bytes; a larger event goes alone.
+class BatchLimits(NamedTuple):
+    events_max: int
+    bytes_max: int
+    first_end: int = 0
+    unbroken: bool = False
+
+
+def cut_into_batches(
+    pages: Iterable[HistoryPage], is_selected: Callable[[Event], bool], last: int, limits: BatchLimits
+) -> Iterator[ReplayBatch]:
+    """Batches of the selected events, perhaps empty, the last one up to `last`. A larger event than that goes alone.
 
     A batch that was in flight when a replay ended goes out again as it was, up to `first_end`. If batches must be
     `unbroken`, a batch ends before an event that is not selected.
     """
+    events_max, bytes_max, first_end, unbroken = limits
+    events: list[Event] = []
+    size = erased = 0
 
-    def __init__(self, events_max: int, bytes_max: int, first_end: int = 0, *, unbroken: bool = False) -> None:
-        self._events_max = events_max
-        self._bytes_max = bytes_max
-        self._first_end = first_end
-        self._unbroken = unbroken
-        self._events: list[Event] = []
-        self._bytes = 0
-        self._erased = 0
+    def ends_before(event: Event, selected: bool) -> bool:
+        if first_end:
+            return event.position > first_end
+        if not selected:
+            return unbroken
+        return len(events) >= events_max or size + size_of(event) > bytes_max
 
-    def batches(self, found: Iterator[HistoryPage], is_selected: Callable[[Event], bool], last: int) -> Iterator[Batch]:
-        """Batches of the selected events; the last one ends at `last`. Batches may be empty."""
-        for page in found:
-            for event in page.events:
-                selected = is_selected(event)
-                if self._events and self._ends_before(event, selected):
-                    yield self._batch()
-                if selected:
-                    self._events.append(event)
-                    self._bytes += size_of(event)
-            self._erased += page.erased
-            if not self._events:
-                yield Batch([], page.next - 1, self._take_erased())
-        if self._events:
-            yield self._batch()
-        yield Batch([], last, self._take_erased())
-
-    def _ends_before(self, event: Event, selected: bool) -> bool:
-        if event.position <= self._first_end:
-            return False
-        if self._first_end or not selected:
-            return bool(self._first_end) or self._unbroken
-        return len(self._events) >= self._events_max or self._bytes + size_of(event) > self._bytes_max
-
-    def _batch(self) -> Batch:
-        last = max(self._first_end, self._events[-1].position)
-        batch = Batch(self._events, last, self._take_erased())
-        self._events, self._bytes, self._first_end = [], 0, 0
-        return batch
-
-    def _take_erased(self) -> int:
-        erased, self._erased = self._erased, 0
-        return erased
+    for page in pages:
+        for event in page.events:
+            selected = is_selected(event)
+            if events and ends_before(event, selected):
+                yield ReplayBatch(events, max(first_end, events[-1].position), erased)
+                events, size, erased, first_end = [], 0, 0, 0
+            if selected:
+                events.append(event)
+                size += size_of(event)
+        erased += page.erased
+        if not events:
+            yield ReplayBatch([], page.next - 1, erased)
+            erased = 0
+    if events:
+        yield ReplayBatch(events, max(first_end, events[-1].position), erased)
+        erased = 0
+    yield ReplayBatch([], last, erased)
 
 
 # --- targets --------------------------------------------------------------------------------------------------
 
 
-class ReplayTarget(ABC):
+class _Target:
     """Takes one batch at a time."""
 
     events_max: ClassVar[int]
@@ -171,27 +161,15 @@ class ReplayTarget(ABC):
     """Identifies the target within its store."""
 
     def __init__(self, sender: Sender) -> None:
-        self._sender = sender
+        self.sender = sender
 
     def identity(self) -> StoreIdentity:
-        stats = self._sender.ask(GetStats(), StoreStats)
+        stats = self.sender.ask(GetStats(), StoreStats)
         return StoreIdentity(stats.store_id, stats.timeline)
-
-    def highest(self, producer: str) -> int | None:
-        """The position up to which the target has a producer's events, if it knows the producer."""
-        return self._sender.highest(producer)
 
     def passing(self, selection: Selection) -> EventFilter:
         """The events that a batch looks at."""
         return EventFilter(selection.context, selection.filter, selection.types)
-
-    @abstractmethod
-    def start(self, batch: Batch, producer: str, wait: Wait) -> bool:
-        """Send a batch. Settle the one before first. False, without sending, if `wait` says to stop."""
-
-    @abstractmethod
-    def settle(self) -> "Settled":
-        """Wait for the batch in flight."""
 
 
 class Settled(NamedTuple):
@@ -220,7 +198,7 @@ class IntoStreams:
         return self.context or event.context, stream
 
 
-class StreamsTarget(ReplayTarget):
+class StreamsTarget(_Target):
     """Streams of a store. Events keep their ids, times, types, headers and bodies."""
 
     events_max = BATCH_EVENTS_MAX
@@ -237,29 +215,30 @@ class StreamsTarget(ReplayTarget):
         context = self._into.context or context
         if not self._into.new:
             return
-        if context is None and self._sender.ask(GetStats(), StoreStats).head:
+        if context is None and self.sender.ask(GetStats(), StoreStats).head:
             raise ReplayRefused("there are events in the target already, which must be new: nothing was sent")
         if context is not None:
-            page = self._sender.ask(ListStreams(context, self._into.prefix, "", 1), StreamPage)
-            for found in page.streams:
+            page = self.sender.ask(ListStreams(context, self._into.prefix, "", 1), ListPage)
+            for found in page.items:
                 where = f"stream {found.name} of context {context} is there already"
                 raise ReplayRefused(f"{where}, and streams must be new: nothing was sent")
 
-    def start(self, batch: Batch, producer: str, wait: Wait) -> bool:  # noqa: ARG002 - a store has room
+    def start(self, batch: ReplayBatch, producer: str, wait: Wait) -> bool:  # noqa: ARG002 - a store has room
+        """Send a batch. Settle the one before first."""
         commits, logs = [], set()
         for (context, stream), events in groupby(batch.events, key=self._into.place_of):
             new = tuple(NewEvent(event.id, event.stamp, event.type, event.headers, event.body) for event in events)
             commits.append(Append(context, stream, new, ANY))
             if context == LOG_CONTEXT:
                 logs.add(stream)
-        self._sender.create_logs(tuple(sorted(logs - self._logs)))
+        self.sender.create_logs(tuple(sorted(logs - self._logs)))
         self._logs |= logs
-        self._sender.start(tuple(commits), len(batch.events), ProducerMark(producer, batch.last))
+        self.sender.start(tuple(commits), len(batch.events), ProducerMark(producer, batch.last))
         return True
 
     def settle(self) -> Settled:
-        has_in_flight = self._sender.has_in_flight
-        return Settled(self._sender.passed) if self._sender.settle() is None and has_in_flight else Settled()
+        has_in_flight = self.sender.has_in_flight
+        return Settled(self.sender.passed) if self.sender.settle() is None and has_in_flight else Settled()
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +249,7 @@ class ThroughQueue:
     context: str | None = None
 
 
-class QueueTarget(ReplayTarget):
+class QueueTarget(_Target):
     """A queue of the source. Its consumers get events again, while its own position stays."""
 
     events_max = QUEUE_EVENTS_MAX
@@ -285,14 +264,14 @@ class QueueTarget(ReplayTarget):
     def passing(self, selection: Selection) -> EventFilter:  # noqa: ARG002 - unbroken: of all events of the queue
         return EventFilter(self.queue.context, self.queue.filter)
 
-    def start(self, batch: Batch, producer: str, wait: Wait) -> bool:
-        """Replay a batch before this returns. If the queue is full, wait for its consumers."""
+    def start(self, batch: ReplayBatch, producer: str, wait: Wait) -> bool:
+        """Replay a batch. While the queue is full, wait for its consumers; False if `wait` says to stop."""
         mark = ProducerMark(producer, batch.last)
         place = self.queue.context, self.queue.name, batch.events[0].position, batch.last
         pause = FULL_S_MIN
         while True:
             try:
-                done = self._sender.ask(ReplayQueue(*place, mark), Replayed)
+                done = self.sender.ask(ReplayQueue(*place, mark), Replayed)
             except MarkSuperseded as error:
                 self._settled = Settled(passed=error.highest)
                 return True
@@ -309,13 +288,16 @@ class QueueTarget(ReplayTarget):
         return settled
 
 
+ReplayTarget = StreamsTarget | QueueTarget
+
+
 def _find_queue(sender: Sender, name: str, context: str | None) -> QueueInfo:
     """Raises ReplayRefused if there is no such queue, or more than one."""
     queues: list[QueueInfo] = []
     is_end = False
     while not is_end:
-        page = sender.ask(ListQueues(queues[-1].id if queues else 0), QueuePage)
-        queues += page.queues
+        page = sender.ask(ListQueues(queues[-1].id if queues else 0), ListPage)
+        queues += page.items
         is_end = page.end
     found = [info for info in queues if info.name == name and context in (None, info.context)]
     if len(found) == 1:

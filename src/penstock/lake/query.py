@@ -24,7 +24,7 @@ from penstock.lake.local import LocalPlace
 from penstock.lake.manifests import LakeFile, Manifest
 from penstock.lake.places import LakePlace, open_lake_place
 from penstock.lake.sources import check_source, look
-from penstock.sql import Answer, Limits, Session
+from penstock.sql import Limits, QueryResult, Session
 from penstock.sql.pushdown import Constraints
 from penstock.sql.session import EVENTS, quoted
 
@@ -83,7 +83,7 @@ def query_lake(
     lake: str,
     url: str | None,
     statement: str,
-    write: Callable[[Answer], None],
+    write: Callable[[QueryResult], None],
     limits: Limits = Limits(),  # noqa: B008 - it cannot be changed
     *,
     is_repeatable: bool = False,
@@ -111,7 +111,7 @@ def query_lake(
         except (InvalidRequest, LakeDamaged):
             if not _is_outdated(place, asked):
                 raise
-            if attempt == ATTEMPTS_MAX or (answer is not None and answer.is_begun and not is_repeatable):
+            if attempt == ATTEMPTS_MAX or (answer is not None and answer.rows_read and not is_repeatable):
                 raise InvalidRequest("lake", "was compacted in the middle of the answer; ask again") from None
             time.sleep(PAUSE_S * 2 ** (attempt - 1))
         else:

@@ -4,7 +4,7 @@ A client makes them, a server checks them, and the store writes them as they are
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
 from operator import and_
@@ -26,7 +26,6 @@ class Columns(NamedTuple):
     """The events of one commit. All numbers are little-endian."""
 
     length: int
-    """How many events."""
     types: tuple[bytes, ...]
     """Each type once, in the order of their first events."""
     fixed: bytes
@@ -34,9 +33,7 @@ class Columns(NamedTuple):
     headers: bytes
     bodies: bytes
     top_ticks: int
-    """The latest time."""
     size: int
-    """Bytes of all columns."""
 
     def numbers(self) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]:
         """Stamps, types, lengths of headers and lengths of bodies."""
@@ -64,36 +61,42 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
     if not events:
         raise InvalidRequest("events", "are missing: a commit has at least one")
     try:
-        ids, stamps, types, texts, bodies = zip(*events, strict=True)
+        ids, stamps, names, texts, bodies = zip(*events, strict=True)
         headers = [b"" if text is None else text.encode() for text in texts]
-        body_lengths = list(map(len, bodies))
-        codes: dict[str, int] = {}
-        type_codes = [codes.setdefault(name, len(codes)) for name in types]
+        types = {name: name.encode() for name in set(names)}
         top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
-        events_count = len(ids)
-        fixed_format = f"<{16 * events_count}s{events_count}Q{events_count}H{events_count}I{events_count}I"
-        all_ids = b"".join(ids)
-        fixed = struct_of(fixed_format).pack(all_ids, *stamps, *type_codes, *map(len, headers), *body_lengths)
-        columns = _columns(
-            events_count, tuple(map(str.encode, codes)), fixed, b"".join(headers), b"".join(bodies), top_ticks
-        )
+        columns = columns_of_parts(ids, stamps, [types[name] for name in names], headers, bodies)
     except UnicodeEncodeError as error:
         raise InvalidRequest("text", f"is not valid Unicode: {error.object[:40]!r}") from None
     except (TypeError, ValueError, AttributeError, struct.error) as error:
         raise InvalidRequest("events", f"cannot be stored: {error}") from error
     # Joined lengths too: a buffer of larger items than bytes has fewer items than bytes.
-    if any(map((16).__ne__, map(len, ids))) or len(all_ids) != 16 * events_count:
+    if any(map((16).__ne__, map(len, ids))) or len(b"".join(ids)) != 16 * len(ids):
         raise InvalidRequest("event id", "is not 16 bytes long")
-    if len(columns.bodies) != sum(body_lengths):
+    if len(columns.bodies) != sum(map(len, bodies)):
         raise InvalidRequest("body", "is not made of bytes")
-    if len(codes) > TYPES_MAX:
-        raise InvalidRequest("event types", f"are {len(codes)}; a commit has at most {TYPES_MAX} different ones")
     if top_ticks > TICKS_MAX:
         raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
-    for name in codes:
-        if reason := check_type(name):
-            raise InvalidRequest("event type", reason)
     return columns
+
+
+def columns_of_parts(
+    ids: Sequence[bytes],
+    stamps: Sequence[int],
+    types: Sequence[bytes],
+    headers: Sequence[bytes],
+    bodies: Sequence[bytes],
+) -> Columns:
+    """The columns of events whose ids, stamps and headers are checked. Raises InvalidRequest for a bad type."""
+    length = len(ids)
+    codes: dict[bytes, int] = {}
+    type_codes = [codes.setdefault(name, len(codes)) for name in types]
+    _check_types(codes)
+    fixed = struct_of(f"<{16 * length}s{length}Q{length}H{length}I{length}I").pack(
+        b"".join(ids), *stamps, *type_codes, *map(len, headers), *map(len, bodies)
+    )
+    top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
+    return _columns(length, tuple(codes), fixed, b"".join(headers), b"".join(bodies), top_ticks)
 
 
 def _columns(
@@ -103,22 +106,26 @@ def _columns(
     return Columns(length, types, fixed, headers, bodies, top_ticks, size)
 
 
+def columns_of_one(number: bytes, stamp: int, kind: bytes, headers: bytes, body: bytes) -> Columns:
+    """The same for one event, as most commits have."""
+    if reason := _reason(kind):
+        raise InvalidRequest("event type", reason)
+    fixed = _ONE.pack(number, stamp, 0, len(headers), len(body))
+    size = FIXED_BYTES + len(kind) + len(headers) + len(body)
+    return Columns(1, (kind,), fixed, headers, body, stamp & TICKS_MASK, size)
+
+
 def _columns_of_one(event: NewEvent) -> Columns | None:
     """The columns of a plain single event, in half the time; None leaves it to the general way."""
     try:
         number, stamp, name, text, body = event
         if type(number) is not bytes or len(number) != 16 or type(body) is not bytes or type(stamp) is not int:
             return None
-        types = _type_of(name)
-        headers = b"" if text is None else text.encode()
-        fixed = _ONE.pack(number, stamp, 0, len(headers), len(body))
+        if stamp & TICKS_MASK > TICKS_MAX:
+            return None
+        return columns_of_one(number, stamp, name.encode(), b"" if text is None else text.encode(), body)
     except (TypeError, ValueError, AttributeError, struct.error):
         return None
-    ticks = stamp & TICKS_MASK
-    if not types or ticks > TICKS_MAX:
-        return None
-    size = _ONE.size + len(types[0]) + len(headers) + len(body)
-    return Columns(1, types, fixed, headers, body, ticks, size)
 
 
 def received_columns(length: int, types: Sequence[bytes], fixed: bytes, headers: bytes, bodies: bytes) -> Columns:
@@ -132,7 +139,9 @@ def received_columns(length: int, types: Sequence[bytes], fixed: bytes, headers:
         raise InvalidRequest("Headers", f"has {len(headers)} bytes; its lengths add up to {sum(header_lengths)}")
     if sum(body_lengths) != len(bodies):
         raise InvalidRequest("Bodies", f"has {len(bodies)} bytes; its lengths add up to {sum(body_lengths)}")
-    _check_types(types, codes)
+    if len(types) != len(set(types)) or set(codes) != set(range(len(types))):
+        raise InvalidRequest("event types", "do not belong to the events: each type is there once, and is used")
+    _check_types(types)
     top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
     if top_ticks > TICKS_MAX:
         raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
@@ -146,11 +155,9 @@ def received_columns(length: int, types: Sequence[bytes], fixed: bytes, headers:
     return _columns(length, tuple(types), fixed, headers, bodies, top_ticks)
 
 
-def _check_types(types: Sequence[bytes], codes: Sequence[int]) -> None:
+def _check_types(types: Collection[bytes]) -> None:
     if len(types) > TYPES_MAX:
         raise InvalidRequest("event types", f"are {len(types)}; a commit has at most {TYPES_MAX} different ones")
-    if len(types) != len(set(types)) or set(codes) != set(range(len(types))):
-        raise InvalidRequest("event types", "do not belong to the events: each type is there once, and is used")
     for name in types:
         if reason := _reason(name):
             raise InvalidRequest("event type", reason)

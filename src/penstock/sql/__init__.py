@@ -1,5 +1,5 @@
 """SQL over the history with DuckDB: streamed from a store or through its server, up to one head."""
 
-from penstock.sql.session import Answer, Limits, Session, open_session
+from penstock.sql.session import Limits, QueryResult, Session, open_session
 
-__all__ = ["Answer", "Limits", "Session", "open_session"]
+__all__ = ["Limits", "QueryResult", "Session", "open_session"]

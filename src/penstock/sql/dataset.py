@@ -22,7 +22,7 @@ from penstock.history.options import ReadOptions
 from penstock.history.ranges import ReadPartition, first_wanted, read_range
 from penstock.history.source import History, Now, check_identity, open_history
 from penstock.model import EventFilter
-from penstock.sql.pushdown import Constraints, Filter, ValueRange, narrowed, parse_filter, recorded_ticks
+from penstock.sql.pushdown import Constraints, ParsedFilter, ValueRange, narrowed, parse_filter, recorded_ticks
 from penstock.store.record import Record
 
 
@@ -80,7 +80,7 @@ class Scan:
         self._failures = failures
         self._names = names
         self._passing = passing
-        parsed = Filter(frozenset()) if passing is None else parse_filter(passing, TABLE)
+        parsed = ParsedFilter(frozenset()) if passing is None else parse_filter(passing, TABLE)
         needed = [name for name in TABLE.names if parsed.columns is None or name in names or name in parsed.columns]
         self._found = partial(read, needed, parsed.constraints)
 

@@ -70,19 +70,13 @@ def _up_to(value: Any) -> Any:
     return value if isinstance(value, int) else (value, True)
 
 
-def _below(value: Any) -> Any:
-    return value - 1 if isinstance(value, int) else (value, False)
-
-
-def _above(value: Any) -> Any:
-    return value + 1 if isinstance(value, int) else value
-
-
 _COMPARISONS: Final[dict[str, Callable[[str, Any], Constraints]]] = {
     "equal": lambda name, value: _among(name, frozenset([value])),
-    "gt": lambda name, value: Constraints({name: ValueRange(low=_above(value))}),
+    "gt": lambda name, value: Constraints({name: ValueRange(low=value + 1 if isinstance(value, int) else value)}),
     "gte": lambda name, value: Constraints({name: ValueRange(low=value)}),
-    "lt": lambda name, value: Constraints({name: ValueRange(high=_below(value))}),
+    "lt": lambda name, value: Constraints(
+        {name: ValueRange(high=value - 1 if isinstance(value, int) else (value, False))}
+    ),
     "lte": lambda name, value: Constraints({name: ValueRange(high=_up_to(value))}),
 }
 
@@ -167,7 +161,7 @@ _I64, _STRING, _BINARY, _TIMESTAMP_TZ, _NULL = 7, 12, 13, 27, 29
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class ParsedFilter:
     """An expression, as far as this module understands it."""
 
     columns: frozenset[str] | None = None
@@ -181,7 +175,7 @@ class Filter:
     is_null: bool = False
 
 
-def parse_filter(expression: pc.Expression, schema: pa.Schema) -> Filter:
+def parse_filter(expression: pc.Expression, schema: pa.Schema) -> ParsedFilter:
     """Read an expression over a table of this schema."""
     try:
         message = _Message(bytes(expression.to_substrait(schema)))
@@ -192,55 +186,55 @@ def parse_filter(expression: pc.Expression, schema: pa.Schema) -> Filter:
             functions[function.number(_FUNCTION_ANCHOR)] = name.partition(":")[0]
         return _parse(message.one(_REFERRED).one(_REFERRED_EXPRESSION), functions, schema.names)
     except (pa.ArrowException, AttributeError, LookupError, ValueError):
-        return Filter()
+        return ParsedFilter()
 
 
-def _parse(expression: "_Message", functions: Mapping[int, str], names: Sequence[str]) -> Filter:
-    def parse(part: "_Message") -> Filter:
+def _parse(expression: "_Message", functions: Mapping[int, str], names: Sequence[str]) -> ParsedFilter:
+    def parse(part: "_Message") -> ParsedFilter:
         return _parse(part, functions, names)
 
     kind = next(iter(expression.fields), None)
     if kind not in (_LITERAL, _SELECTION, _FUNCTION, _IF_THEN, _OR_LIST):
-        return Filter()
+        return ParsedFilter()
     found = expression.one(kind)
     if kind == _LITERAL:
         return _parse_literal(found)
     if kind == _SELECTION:
         selected = found.one(_DIRECT).one(_STRUCT_FIELD)
         name = names[selected.number(_FIELD)]
-        return Filter() if _CHILD in selected.fields else Filter(frozenset([name]), column=name)
+        return ParsedFilter() if _CHILD in selected.fields else ParsedFilter(frozenset([name]), column=name)
     if kind == _FUNCTION:
         arguments = [parse(each.one(_ARGUMENT_VALUE)) for each in found.all(_ARGUMENTS)]
-        return Filter(_columns(arguments), _constraints(functions[found.number(_REFERENCE)], arguments))
+        return ParsedFilter(_columns(arguments), _constraints(functions[found.number(_REFERENCE)], arguments))
     if kind == _OR_LIST:
         value, options = parse(found.one(_OR_VALUE)), [parse(each) for each in found.all(_OR_OPTIONS)]
         literals = frozenset(option.literal for option in options)
         is_known = value.column is not None and None not in literals
-        return Filter(_columns([value, *options]), _among(value.column or "", literals) if is_known else NONE)
+        return ParsedFilter(_columns([value, *options]), _among(value.column or "", literals) if is_known else NONE)
     # `if X then Y else null` is true where both X and Y are.
     branches = found.all(_IFS)
     parts = [parse(branch.one(each)) for branch in branches for each in (_IF, _THEN)]
     otherwise = parse(found.one(_ELSE))
     is_and = len(branches) == 1 and otherwise.is_null
-    return Filter(_columns([*parts, otherwise]), _constraints("and", parts) if is_and else NONE)
+    return ParsedFilter(_columns([*parts, otherwise]), _constraints("and", parts) if is_and else NONE)
 
 
-def _parse_literal(literal: "_Message") -> Filter:
+def _parse_literal(literal: "_Message") -> ParsedFilter:
     kind = next(iter(literal.fields))
     value = literal.fields[kind][0]
     if kind in (_I64, _TIMESTAMP_TZ) and isinstance(value, int):
-        return Filter(frozenset(), literal=value - (1 << 64) if value >> 63 else value)
+        return ParsedFilter(frozenset(), literal=value - (1 << 64) if value >> 63 else value)
     if kind in (_STRING, _BINARY) and isinstance(value, bytes):
-        return Filter(frozenset(), literal=value.decode() if kind == _STRING else value)
-    return Filter(frozenset(), is_null=kind == _NULL)
+        return ParsedFilter(frozenset(), literal=value.decode() if kind == _STRING else value)
+    return ParsedFilter(frozenset(), is_null=kind == _NULL)
 
 
-def _columns(parts: Sequence[Filter]) -> frozenset[str] | None:
+def _columns(parts: Sequence[ParsedFilter]) -> frozenset[str] | None:
     found = [part.columns for part in parts]
     return None if None in found else frozenset[str]().union(*filter(None, found))
 
 
-def _constraints(function: str, arguments: Sequence[Filter]) -> Constraints:
+def _constraints(function: str, arguments: Sequence[ParsedFilter]) -> Constraints:
     if function in ("and", "or") and arguments:
         combine = Constraints.__and__ if function == "and" else Constraints.__or__
         return reduce(combine, (argument.constraints for argument in arguments))

@@ -12,6 +12,7 @@ Links are followed. Pipes and devices are written in place.
 import errno
 import math
 import os
+import sys
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ import pyarrow.parquet as pq
 from penstock.errors import InvalidRequest
 from penstock.files import atomic_write, is_replaceable
 from penstock.model.chunks import chunked
-from penstock.sql.session import Answer
+from penstock.sql.session import QueryResult
 from penstock.terminal import escape_document
 
 GROUP_BATCHES_MAX: Final = 60
@@ -42,58 +43,60 @@ GROUP_BYTES_MAX: Final = 64 << 20
 Escape = Callable[[str], str]
 
 
-def write_csv(answer: Answer, file: IO[bytes], escape: Escape | None = None) -> int:
-    """Write CSV with a header and return the number of rows. Texts are quoted, and null is empty."""
-    rows = 0
+def write_csv(answer: QueryResult, file: IO[bytes], escape: Escape | None = None) -> None:
+    """Write CSV with a header. Texts are quoted, and null is empty."""
     with pyarrow.csv.CSVWriter(file, cell_schema(answer.schema, escape)) as writer:
         for batch in answer.batches():
             writer.write_batch(cells(batch, escape))
-            rows += batch.num_rows
-    return rows
 
 
-def write_json(answer: Answer, file: IO[bytes]) -> int:
-    """Write an object on each line and return their number."""
-    rows = 0
+def write_json(answer: QueryResult, file: IO[bytes]) -> None:
+    """Write an object on each line."""
     names = map(encode_basestring, names_of(answer.schema))
     pattern = "{" + ",".join(name.replace("%", "%%") + ":%s" for name in names) + "}\n"
     for batch in answer.batches():
         columns = [[_json(value) for value in plain(column)] for column in batch.columns]
         lines = "".join([pattern % row for row in zip(*columns, strict=True)])
         file.write(escape_document(lines).encode())
-        rows += batch.num_rows
-    return rows
 
 
-def write_parquet(answer: Answer, file: IO[bytes]) -> int:
-    """Write Parquet and return the number of rows."""
-    rows = 0
+def write_parquet(answer: QueryResult, file: IO[bytes]) -> None:
     names = names_of(answer.schema)
     schema = pa.schema([field.with_name(name) for field, name in zip(answer.schema, names, strict=True)])
+    groups = chunked(answer.batches(), lambda batch: batch.nbytes, GROUP_BYTES_MAX, GROUP_BATCHES_MAX)
     try:
         with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for group in chunked(answer.batches(), lambda batch: batch.nbytes, GROUP_BYTES_MAX, GROUP_BATCHES_MAX):
+            for group in groups:
                 writer.write_table(pa.Table.from_batches(group).rename_columns(names))
-                rows += sum(batch.num_rows for batch in group)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise InvalidRequest("answer", f"has a column that Parquet cannot have: {error}; cast it") from None
-    return rows
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name once it is whole and synced; a pipe or a device as it is."""
-    if not is_replaceable(path):
-        with path.open("wb") as file:
-            yield file
+def opened(path: Path | None) -> Iterator[IO[bytes]]:
+    """Standard output, a pipe or a device, or a file that appears under its name once it is whole and synced."""
+    if path is None:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
         return
-    # To replace a link with a file would be a surprise.
-    path = Path(os.path.realpath(path))
-    if path.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-    with atomic_write(path, aside=aside, public=True) as file:
-        yield file
+    try:
+        if not is_replaceable(path):
+            with path.open("wb") as file:
+                yield file
+            return
+        # To replace a link with a file would be a surprise.
+        target = Path(os.path.realpath(path))
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        aside = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
+        with atomic_write(target, aside=aside, public=True) as file:
+            yield file
+    except OSError as error:
+        # It may name a temporary file, which the user does not know.
+        if error.errno is not None:
+            error.filename = str(path)
+        raise
 
 
 # --- times ----------------------------------------------------------------------------------------------------
@@ -113,43 +116,32 @@ _UNWRITTEN: Final = "<"
 
 def moments(array: pa.Array) -> list[str | None]:
     # DuckDB's times with a zone are in UTC here. Arrow takes thirty times as long to write them with a zone itself.
-    unit, zone = array.type.unit, "" if array.type.tz is None else "Z"
-    texts = pc.replace_substring(array.cast(pa.timestamp(unit)).cast(pa.string()), " ", "T")
+    digits, zone = _DIGITS[array.type.unit], "" if array.type.tz is None else "Z"
+    texts = pc.replace_substring(array.cast(pa.timestamp(array.type.unit)).cast(pa.string()), " ", "T")
     if zone:
         texts = pc.binary_join_element_wise(texts, zone, "")
-    found: list[str | None] = texts.to_pylist()
-    for place, value in enumerate(array.cast(pa.int64()).to_pylist()):
-        text = found[place]
-        if value in FOREVER:
-            found[place] = FOREVER[value]
-        elif text is not None and text[0] == _UNWRITTEN:
-            seconds, fraction = divmod(value, 10 ** _DIGITS[unit])
-            day, rest = divmod(seconds, DAY_S)
-            clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-            decimals = f".{fraction:0{_DIGITS[unit]}}" if _DIGITS[unit] else ""
-            found[place] = f"{_day(day)}T{clock}{decimals}{zone}"
-    return found
+
+    def written(value: int) -> str:
+        seconds, fraction = divmod(value, 10**digits)
+        day, rest = divmod(seconds, DAY_S)
+        clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+        return f"{_day(day)}T{clock}{f'.{fraction:0{digits}}' if digits else ''}{zone}"
+
+    pairs = zip(texts.to_pylist(), array.cast(pa.int64()).to_pylist(), strict=True)
+    return [FOREVER.get(value) or (written(value) if text and text[0] == _UNWRITTEN else text) for text, value in pairs]
 
 
 def days(array: pa.Array) -> list[str | None]:
-    numbers = array.cast(pa.date32()).cast(pa.int32())
-    found: list[str | None] = array.cast(pa.string()).to_pylist()
-    for place, value in enumerate(numbers.to_pylist()):
-        text = found[place]
-        if text is not None and text[0] == _UNWRITTEN:
-            found[place] = FOREVER_DAYS.get(value) or _day(value)
-    return found
+    numbers = array.cast(pa.date32()).cast(pa.int32()).to_pylist()
+    pairs = zip(array.cast(pa.string()).to_pylist(), numbers, strict=True)
+    return [FOREVER_DAYS.get(value) or _day(value) if text and text[0] == _UNWRITTEN else text for text, value in pairs]
 
 
 def clocks(array: pa.Array) -> list[str | None]:
     """Times of a day. Arrow cannot write the last one."""
-    texts: list[str | None] = array.cast(pa.string()).to_pylist()
-    for place, text in enumerate(texts):
-        if text is not None and text[0] == _UNWRITTEN:
-            texts[place] = "24:00:00"
-        elif text is not None and "." in text:
-            texts[place] = text.rstrip("0").rstrip(".")
-    return texts
+    texts = array.cast(pa.string()).to_pylist()
+    shown = ("24:00:00" if text and text[0] == _UNWRITTEN else text for text in texts)
+    return [text.rstrip("0").rstrip(".") if text is not None and "." in text else text for text in shown]
 
 
 def _day(days: int) -> str:

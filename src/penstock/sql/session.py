@@ -50,22 +50,21 @@ class Limits:
     """Statements may read files below these; `/` allows all files."""
 
 
-class Answer:
+class QueryResult:
     """The rows of an answer, as a stream. A session has one answer at a time."""
 
     def __init__(self, session: "Session", reader: pa.RecordBatchReader) -> None:
         self._session = session
         self._reader = reader
         self.schema: pa.Schema = reader.schema
-        self.is_begun = False
-        """Whether `batches` has returned rows."""
+        self.rows_read = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         while True:
             batch = self._session.awaited(lambda: next(self._reader, None))
             if batch is None:
                 return
-            self.is_begun = True
+            self.rows_read += batch.num_rows
             yield batch
 
     def rows(self) -> list[tuple[Any, ...]]:
@@ -116,11 +115,11 @@ class Session:
         with self._translated_errors():
             self._db.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
 
-    def query(self, statement: str) -> Answer:
+    def query(self, statement: str) -> QueryResult:
         """Run one statement that reads. Raises InvalidRequest, which names the place of a mistake."""
         self._statement = statement
         self.failures.begin()
-        return Answer(self, self.awaited(lambda: self._execute(statement)))
+        return QueryResult(self, self.awaited(lambda: self._execute(statement)))
 
     def _execute(self, statement: str) -> pa.RecordBatchReader:
         checked = checked_statement(self._db, statement)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.errors import LimitExceeded
 from penstock.model import EventFilter
 from penstock.model.times import TICKS_MASK
-from penstock.store.concat import Concat, Texts
+from penstock.store.concat import Concat, TextTable
 from penstock.store.record import SEQUENCE_MAX, Record
 from penstock.store.selective_decode import Ints
 
@@ -75,7 +75,7 @@ def _headers(joined: Concat) -> Any:
     return _variable(pa.string(), joined.header_lengths, joined.headers, valid)
 
 
-def _text(texts: Texts, indices: Ints) -> Any:
+def _text(texts: TextTable, indices: Ints) -> Any:
     """The texts at these indices. Often it is the same text everywhere."""
     if len(texts.index) == 1:
         (text,) = texts.index

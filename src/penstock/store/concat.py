@@ -21,7 +21,7 @@ _CONTINUED: Final = 0x80
 """The top two bits of a byte of UTF-8 that is not a character's first."""
 
 
-class Texts:
+class TextTable:
     """The distinct texts of several records, and their indices for each record's own indices."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Concat:
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = records
-        self.names, self.types = Texts(), Texts()
+        self.names, self.types = TextTable(), TextTable()
         bases = np.array(self._add_texts(), np.int64).reshape(-1, 2)
         if all(record.count == record.run_count == 1 for record in records):
             self._join_ones()

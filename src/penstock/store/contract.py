@@ -62,7 +62,7 @@ class Page(NamedTuple):
     end: bool
 
 
-class RecordPage(NamedTuple):
+class RecordSpan(NamedTuple):
     """Checked records in order, where the next page begins, and whether this was the last."""
 
     records: list[Record]
@@ -122,15 +122,13 @@ class IteratorState:
 
 
 class Unsealed(NamedTuple):
-    """The next records to seal: small ones in a row, in a block that gets no more records.
-
-    `next` is where the mark goes; there may be nothing to merge before it. `ledger` is the state of the ledger of
-    erasures; see `Seal`.
-    """
+    """The next records to seal: small ones in a row, in a block that gets no more records."""
 
     records: list[Record]
     next: int
+    """Where the mark goes; there may be nothing to merge before it."""
     ledger: tuple[int, int]
+    """The state of the ledger of erasures; see `Seal`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,30 +248,26 @@ class DeclareQueue(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge(Operation):
-    """End an allocation if this subscriber still owns it. Answers whether it did; strict: else AllocationLost.
-
-    With `last` None, the first position alone identifies it.
-    """
+    """End an allocation if this subscriber still owns it. Answers whether it did; strict: else AllocationLost."""
 
     queue: int
     subscriber: str
     first: int
     last: int | None
+    """None: the first position alone identifies it."""
     strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Release(Operation):
-    """Let an allocation expire now if this subscriber still owns it. Answers whether it did.
-
-    Unless it `counts`, the delivery to this holder does not count towards the dead-letter rule.
-    """
+    """Let an allocation expire now if this subscriber still owns it. Answers whether it did."""
 
     queue: int
     subscriber: str
     first: int
     last: int
     counts: bool = True
+    """Whether the delivery to this holder counts towards the dead-letter rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,12 +358,12 @@ class RequireLog(Operation):
 class DeleteLog(Operation):
     """Delete a log with its iterators, iterators over those, and their output. Answers whether it existed.
 
-    Its events and that output are hidden from then on. `Erase` steps remove them from the files. With `created`
-    (ticks), a later log of the same name stays.
+    Its events and that output are hidden from then on. `Erase` steps remove them from the files.
     """
 
     name: str
     created: int | None = None
+    """When it was created (ticks): a later log of the same name stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,13 +439,11 @@ class HideStream(Operation):
 
 @dataclass(frozen=True, slots=True)
 class HideEvents(Operation):
-    """Hide events by position: disjoint ranges (first, last) in order. Answers Hid.
-
-    `streams` are the contexts and streams of all of them, so that iterators over them restart.
-    """
+    """Hide events by position: disjoint ranges (first, last) in order. Answers Hid."""
 
     ranges: tuple[tuple[int, int], ...]
     streams: tuple[tuple[str, str], ...]
+    """The contexts and streams of all of them, so that iterators over them restart."""
 
 
 @dataclass(frozen=True, slots=True)

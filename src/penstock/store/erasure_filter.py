@@ -74,9 +74,14 @@ def _hidden_ranges(db: Database) -> Ranges:
     found = [(unpack_ranges(data), done) for done, data in db.rows("hidden_ranges")]
     if len(found) == 1:
         return after(*found[0])
+    return merged_ranges(each for ranges, done in found for each in after(ranges, done))
+
+
+def merged_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Disjoint ranges in order, from ranges that may overlap."""
     merged: list[tuple[int, int]] = []
-    for first, last in sorted(each for ranges, done in found for each in after(ranges, done)):
-        if merged and first <= merged[-1][1]:
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
             merged[-1] = merged[-1][0], max(merged[-1][1], last)
         else:
             merged.append((first, last))

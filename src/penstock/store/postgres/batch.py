@@ -22,7 +22,7 @@ from penstock.store.contract import BatchTimes, Commit, Operation, Result
 from penstock.store.postgres.arrays import Blobs, Numbers, Texts
 from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.postgres.reader import PostgresReader
-from penstock.store.postgres.upkeep import ErasureStep, PostgresStages
+from penstock.store.postgres.upkeep import PostgresErasureStep, PostgresStages
 from penstock.store.record import Record
 from penstock.store.tables import consumers
 from penstock.store.tables.appends import Appender, ContextState, StreamKey, StreamState
@@ -278,8 +278,8 @@ class PostgresBatch(Batch):
         state = self.db.send("reoffer", {**values, **columns})
         return Deferred(lambda: reoffered(op, state()))
 
-    def erasure_step(self, records_max: int) -> ErasureStep:
-        return ErasureStep(self.db, records_max)
+    def erasure_step(self, records_max: int) -> PostgresErasureStep:
+        return PostgresErasureStep(self.db, records_max)
 
     def replace_records(self, op: contract.Seal, row: dict[str, Any]) -> None:
         self.db.later("delete_records", {"first": op.first, "last": op.last})

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from penstock.errors import DamagedRecord, NotDurable
 from penstock.model import EventFilter, StoreStats, ticks_of_unix_ns
-from penstock.store.contract import Page, ReadLimits, RecordPage
+from penstock.store.contract import Page, ReadLimits, RecordSpan
 from penstock.store.erasure_filter import Hidden
 from penstock.store.postgres import schema
 from penstock.store.postgres.arrays import Numbers
@@ -90,7 +90,7 @@ class PostgresReader(Store):
 
     def _quick_record_page(
         self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None, checked: bool
-    ) -> RecordPage | None:
+    ) -> RecordSpan | None:
         if wanted.context is None and wanted.prefix:
             return None
         name = "first_page" if wanted.context is None else "first_page_of_context"
@@ -110,7 +110,7 @@ class PostgresReader(Store):
             return None
         last = head if end is None else min(end, head)
         if position > last:
-            return RecordPage([], position, True)
+            return RecordSpan([], position, True)
         records = [Record(data, first, checked=checked) for *_, first, data in rows if first is not None]
         is_full = sum(record.count for record in records) >= limits.events_max or (
             sum(len(record.data) for record in records) >= limits.bytes_max
@@ -119,7 +119,7 @@ class PostgresReader(Store):
         if not is_full and high is not None and high < last:
             return None
         reached = min(records[-1].last, last) if is_full else last
-        return RecordPage(records, max(position, reached + 1), reached >= last)
+        return RecordSpan(records, max(position, reached + 1), reached >= last)
 
     def _outputs(self, iterator: int, ordinal: int, limits: ReadLimits, /) -> Iterator[tuple[int, int, bytes]]:
         start: int = self.db.value("output_start", {"id": iterator, "ordinal": ordinal}) or 0

@@ -33,7 +33,7 @@ from penstock.store.postgres.reader import PostgresReader
 from penstock.store.record import Record
 from penstock.store.replacement import NO_NOTE, SOURCE, Replaced, StoreHold, StoreReplacement
 from penstock.store.tables.database import NO_VALUES, Values
-from penstock.store.tables.imports import Index, StoreImport
+from penstock.store.tables.imports import ImportIndex, StoreImport
 from penstock.store.tables.store import Store, state_table
 
 OTHERS_S_MAX: Final = 3.0
@@ -114,7 +114,7 @@ class PostgresImport(StoreImport):
             self._db.ask("lock", self._target.lock)
             yield
 
-    def _end_add(self, index: Index, last: Record) -> None:
+    def _end_add(self, index: ImportIndex, last: Record) -> None:
         numbers = {"stream_id": index.last_stream, "context_id": len(index.contexts)}
         self._db.later("import_head", {**numbers, "head": last.last, "recorded": last.runs()[-1].recorded})
 

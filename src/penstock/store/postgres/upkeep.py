@@ -20,7 +20,7 @@ from penstock.store.postgres.connection import Target
 from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.record import Record
 from penstock.store.stages import Unit, low_of
-from penstock.store.tables.erasures import LedgerEntry, Step
+from penstock.store.tables.erasures import ErasureStep, LedgerEntry
 from penstock.store.tables.stages import Stages
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ STEP_BYTES_MAX: Final = 4 << 20
 CANCEL_S_MAX: Final = 1.0
 
 
-class ErasureStep(Step):
+class PostgresErasureStep(ErasureStep):
     _db: PostgresDatabase
 
     def __init__(self, db: PostgresDatabase, records_max: int) -> None:

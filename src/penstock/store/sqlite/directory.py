@@ -116,7 +116,7 @@ def readers_of(shared_memory: Path) -> list[str]:
     return names
 
 
-class Place(NamedTuple):
+class StorePath(NamedTuple):
     """The directory of a store or something in it: its name, owner, group and permissions."""
 
     path: Path
@@ -172,7 +172,7 @@ def settle_access(directory: Path, shared: bool | None = None) -> None:
         log.warning("other users can use the store in %s: %s; %s", directory, names, remedy)
 
 
-def exposed(directory: Path, *, shared: bool) -> list[Place]:
+def exposed(directory: Path, *, shared: bool) -> list[StorePath]:
     """The files of a store that other users can open. The group counts as others unless it shares the store."""
     top, *rest = _places(directory)
     unwanted = _OTHERS if shared else _NOT_THE_OWNER
@@ -184,12 +184,12 @@ def exposed(directory: Path, *, shared: bool) -> list[Place]:
     return [top, *found] if is_open else found
 
 
-def _places(directory: Path) -> list[Place]:
+def _places(directory: Path) -> list[StorePath]:
     """The directory first, then what of a store is in it. It leaves out links, which may lead elsewhere."""
-    found = [Place.of(directory, str(directory), directory.stat())]
+    found = [StorePath.of(directory, str(directory), directory.stat())]
     for name in OURS:
         with suppress(FileNotFoundError):
             status = (directory / name).lstat()
             if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
-                found.append(Place.of(directory / name, name, status))
+                found.append(StorePath.of(directory / name, name, status))
     return found

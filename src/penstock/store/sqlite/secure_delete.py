@@ -32,7 +32,7 @@ from penstock.store.erasure_filter import Hidden
 from penstock.store.record import Record
 from penstock.store.sqlite.database import PAGE_BYTES, SqliteDatabase
 from penstock.store.stages import FLUSH_BYTES, Unit, low_of
-from penstock.store.tables.erasures import LedgerEntry, Step
+from penstock.store.tables.erasures import ErasureStep, LedgerEntry
 from penstock.store.tables.stages import Stages
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ OUTPUTS: Final = Table("outputs", ("data", "state"), "outputs_before_row", "outp
 STAGED: Final = Table("staged", ("low", "keys", "data"), "staged_before_row", "staged_after_row")
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """Rows to remove together, the values between them that stay, and the caller's name of the last row to remove."""
 
     removed: list[int]
@@ -82,7 +82,7 @@ class Group(NamedTuple):
 
 def first_group(
     table: Table, rows: Iterable[tuple[int | None, Sequence[int | None]]], rows_max: int, bytes_max: int
-) -> Group:
+) -> RowGroup:
     """The first rows to remove together: not too many, and without too much between them.
 
     Each row is the caller's name of it, None if it stays, and its number with the lengths of its values.
@@ -103,11 +103,11 @@ def first_group(
             gap += movable(values)
         if len(removed) >= rows_max or size > bytes_max or gap > 2 * GUARD_BYTES:
             break
-    return Group(removed, kept, size, last)
+    return RowGroup(removed, kept, size, last)
 
 
 @contextmanager
-def guarded(db: SqliteDatabase, table: Table, rows: Group) -> Iterator[None]:
+def guarded(db: SqliteDatabase, table: Table, rows: RowGroup) -> Iterator[None]:
     """Blank everything that SQLite may move while a group of rows is removed."""
     with blank(db, table, [*rows.kept, *neighbours(db, table, rows.removed[0], rows.removed[-1])]):
         yield
@@ -153,7 +153,7 @@ def blank(db: SqliteDatabase, table: Table, values: Iterable[Value]) -> Iterator
             db.overwrite(table.name, column, row, data)
 
 
-class ErasureStep(Step):
+class SqliteErasureStep(ErasureStep):
     """A step of the oldest erasures.
 
     `unreadable` are the first positions of records whose pages are damaged. SQLite writes nothing more in a transaction

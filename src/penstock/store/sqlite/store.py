@@ -211,8 +211,8 @@ class SqliteBatch(Batch):
         self.db.run_many("reoffer", [(op.queue, *run, self.now) for run in op.runs])
         return result
 
-    def erasure_step(self, records_max: int) -> secure_delete.ErasureStep:
-        return secure_delete.ErasureStep(self.db, records_max, self._store.unreadable)
+    def erasure_step(self, records_max: int) -> secure_delete.SqliteErasureStep:
+        return secure_delete.SqliteErasureStep(self.db, records_max, self._store.unreadable)
 
     def replace_records(self, op: contract.Seal, row: dict[str, Any]) -> None:
         secure_delete.replace_records(self.db, op, row, self._store.unsealable)

@@ -46,22 +46,22 @@ def register(db: Database, op: contract.Register) -> Deferred:
 def progress(db: Database, op: contract.Progress) -> Deferred:
     values = {"id": op.subscription, "start": op.start, "next": op.next, "last_ticks": op.last_ticks}
     moved = db.send("progress_subscription", values)
-    return _changed(moved, SubscriptionMoved(op.subscription) if op.strict else None)
+    return _changed(moved, (lambda: SubscriptionMoved(op.subscription)) if op.strict else None)
 
 
 def set_bookmark(db: Database, op: contract.SetBookmark) -> Deferred:
     values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter, "position": op.position}
-    missing = SubscriptionNotFound(f"of {op.subscriber} to '{op.filter}' in context {op.context}")
-    return _changed(db.send("set_subscription", values), missing)
+    where = f"of {op.subscriber} to '{op.filter}' in context {op.context}"
+    return _changed(db.send("set_subscription", values), lambda: SubscriptionNotFound(where))
 
 
-def _changed(rows: Callable[[], list[Any]], missing: PenstockError | None) -> Deferred:
+def _changed(rows: Callable[[], list[Any]], error: Callable[[], PenstockError] | None = None) -> Deferred:
     """Whether a statement changed a row; if it had to and did not, raise the error."""
 
     def result() -> bool:
         found = bool(rows())
-        if missing is not None and not found:
-            raise missing
+        if error is not None and not found:
+            raise error()
         return found
 
     return Deferred(result)
@@ -83,35 +83,32 @@ def declare_queue(db: Database, op: contract.DeclareQueue) -> Deferred:
 
 def acknowledge(db: Database, op: contract.Acknowledge) -> Deferred:
     values = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
-    ended = db.send("acknowledge", values)
 
-    def result() -> bool:
-        if (found := bool(ended())) or not op.strict:
-            return found
+    def lost() -> AllocationLost:
         name = db.value("queue_name", {"id": op.queue}) or str(op.queue)
-        raise AllocationLost(name, op.first, op.last or op.first)
+        return AllocationLost(name, op.first, op.last or op.first)
 
-    return Deferred(result)
+    return _changed(db.send("acknowledge", values), lost if op.strict else None)
 
 
 def release(db: Database, op: contract.Release, now: int) -> Deferred:
     place = {"queue_id": op.queue, "first": op.first, "last": op.last, "subscriber": op.subscriber}
-    return _changed(db.send("release", {**place, "now": now, "counts": op.counts}), None)
+    return _changed(db.send("release", {**place, "now": now, "counts": op.counts}))
 
 
 def move_queue(db: Database, op: contract.MoveQueue) -> Deferred:
     moved = db.send("move_queue", {"id": op.queue, "position": op.position})
     db.later("drop_allocations", {"id": op.queue})
-    return _changed(moved, QueueNotFound(str(op.queue)))
+    return _changed(moved, lambda: QueueNotFound(str(op.queue)))
 
 
 def set_dead_rule(db: Database, op: contract.SetDeadRule) -> Deferred:
     changed = db.send("set_dead_rule", {"id": op.queue, "dead_after": op.dead_after})
-    return _changed(changed, QueueNotFound(str(op.queue)))
+    return _changed(changed, lambda: QueueNotFound(str(op.queue)))
 
 
 def requeue(db: Database, op: contract.Requeue, now: int) -> Deferred:
-    return _changed(db.send("put_back", {"queue_id": op.queue, "first": op.first, "now": now}), None)
+    return _changed(db.send("put_back", {"queue_id": op.queue, "first": op.first, "now": now}))
 
 
 def allocated(op: contract.Allocate, rows: list[Any], now: int, expires: int) -> Allocation | str | None:

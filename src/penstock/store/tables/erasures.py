@@ -75,7 +75,7 @@ class LedgerEntry(NamedTuple):
     done: int
 
 
-class Step(ABC):
+class ErasureStep(ABC):
     """One step of the oldest erasures, and its budget of records and bytes."""
 
     def __init__(self, db: Database, records_max: int, bytes_max: int) -> None:

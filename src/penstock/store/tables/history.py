@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Concatenate, Final, NamedTuple, ParamSpec, Typ
 
 from penstock.errors import DamagedRecord, StorageFailure
 from penstock.model import ContextInfo, Event, EventFilter, StreamInfo
-from penstock.store.contract import Page, ReadLimits, RecordPage, Search
+from penstock.store.contract import Page, ReadLimits, RecordSpan, Search
 from penstock.store.erasure_filter import Hidden, hidden_in, hidden_in_stream, visible
 from penstock.store.record import SEQUENCE_MAX, Record
 from penstock.store.seals import BLOCK_BITS
@@ -171,7 +171,7 @@ class HistoryReader(ABC):
 
     def read_records(
         self, position: int, wanted: EventFilter, limits: ReadLimits, *, checked: bool = True
-    ) -> RecordPage:
+    ) -> RecordSpan:
         """Records that may hold events of a filter; the first may begin before `position`.
 
         Without `checked` their checksums are not: the caller passes them on to a reader who does it.
@@ -193,7 +193,7 @@ class HistoryReader(ABC):
     @retried
     def _record_page(
         self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None, *, checked: bool = True
-    ) -> RecordPage:
+    ) -> RecordSpan:
         position = max(position, 1)
         if page := self._quick_record_page(position, wanted, limits, end, checked):
             return page
@@ -206,9 +206,9 @@ class HistoryReader(ABC):
             last = head if end is None else min(end, head)
             hidden = hidden_in(self.db, wanted.context) if has_erasures else None
 
-            def page_to(reached: int) -> RecordPage:
+            def page_to(reached: int) -> RecordSpan:
                 reached = min(reached, last)
-                return RecordPage(records, max(position, reached + 1), reached >= last)
+                return RecordSpan(records, max(position, reached + 1), reached >= last)
 
             # The record that holds `position` may begin before it. A query that counts events counts all of it.
             low = low or position
@@ -231,7 +231,7 @@ class HistoryReader(ABC):
 
     def _quick_record_page(
         self, _position: int, _wanted: EventFilter, _limits: ReadLimits, _end: int | None, _checked: bool
-    ) -> RecordPage | None:
+    ) -> RecordSpan | None:
         """A page from a single statement; None if that is not possible."""
         return None
 

@@ -40,7 +40,7 @@ class StoreImport(ABC):
     """
 
     _db: Database
-    _index: "Index | None" = None
+    _index: "ImportIndex | None" = None
 
     def begin(self, source: str) -> str:
         """Store a note about the source before the first `add`; answers the earlier note of an interrupted import.
@@ -63,7 +63,7 @@ class StoreImport(ABC):
     def add(self, records: Sequence[Record]) -> None:
         """Add the next records, which begin right after `head`. They are safe when this returns."""
         # What the index knows is wrong after a rollback: then the next call loads a new one.
-        index, self._index = self._index or Index(self._db), None
+        index, self._index = self._index or ImportIndex(self._db), None
         with self._transaction():
             expected = self.head() + 1
             for record in records:
@@ -103,7 +103,7 @@ class StoreImport(ABC):
     @abstractmethod
     def _end_finish(self) -> None: ...
 
-    def _end_add(self, _index: "Index", _last: Record) -> None:
+    def _end_add(self, _index: "ImportIndex", _last: Record) -> None:
         """The last statements of an `add`."""
         return
 
@@ -128,7 +128,7 @@ class _Context:
         self.id, self.name, self.top, self.block = number, name, top, block
 
 
-class Index:
+class ImportIndex:
     def __init__(self, db: Database) -> None:
         self._db = db
         rows = db.rows("import_tops")

@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
-from functools import partial
 from struct import Struct, unpack
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.errors import InvalidRequest
-from penstock.model import KIND_UTC, TICKS_MAX, NewEvent, stamp_of, ticks_of, ticks_of_datetime
+from penstock.model import KIND_UTC, TICKS_MAX, stamp_of, ticks_of, ticks_of_datetime
+from penstock.model.columns import Columns, columns_of_parts
 from penstock.model.times import TICKS_MASK, TICKS_PER_SECOND
 
 INT64_MIN: Final = -(1 << 63)
@@ -31,8 +31,8 @@ _TICKS_PER_DAY: Final = 86_400 * TICKS_PER_SECOND
 _NUMBER: Final = re.compile(rb"-?[0-9]+")
 _SEVENTH: Final = re.compile(r"(?<=[.,]\d{6})(\d)\d*")
 _YEAR_ZERO: Final = re.compile(r"\A0000(?=-?\d\d-?\d\d)")
-_INT: Final = Struct("<i")
-_LONG: Final = Struct("<q")
+INT_FORMAT: Final = Struct("<i")
+LONG_FORMAT: Final = Struct("<q")
 _SWAPS: Final = ((0, 3), (1, 2), (2, 1), (3, 0), (4, 5), (5, 4), (6, 7), (7, 6))
 _FEW: Final = 12
 """Up to this many guids are converted faster one by one."""
@@ -46,8 +46,6 @@ class Scalars(NamedTuple):
     read_number: Callable[[bytes, str], int]
     read_stamp: Callable[[bytes, str], int]
     read_stamps: Callable[[list[bytes], str], list[int]]
-    write_int: Callable[[int], bytes]
-    write_long: Callable[[int], bytes]
     write_stamp: Callable[[int], bytes]
 
 
@@ -55,7 +53,6 @@ class Scalars(NamedTuple):
 
 
 def read_text(frame: bytes, field: str) -> str:
-    """UTF-8."""
     try:
         return frame.decode()
     except UnicodeDecodeError as error:
@@ -63,7 +60,6 @@ def read_text(frame: bytes, field: str) -> str:
 
 
 def read_texts(frames: list[bytes], field: str) -> list[str]:
-    """A column of UTF-8."""
     try:
         return list(map(bytes.decode, frames))
     except UnicodeDecodeError:
@@ -78,7 +74,6 @@ def read_guid(frame: bytes, field: str) -> bytes:
 
 
 def read_guids(frames: list[bytes], field: str) -> list[bytes]:
-    """A column of guids."""
     if set(map(len, frames)) == {GUID_BYTES}:
         return swap_guids(frames)
     return _one_by_one(read_guid, frames, field)
@@ -148,7 +143,6 @@ def _text_number(frame: bytes, field: str) -> int:
 
 
 def read_text_numbers(frames: list[bytes], field: str) -> list[int]:
-    """A column of numbers in the text dialect."""
     if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) < LONG_DIGITS:
         return list(map(int, frames))
     return _one_by_one(_text_number, frames, field)
@@ -176,10 +170,6 @@ def _text_stamps(frames: list[bytes], field: str) -> list[int]:
     return _one_by_one(_text_stamp, frames, field)
 
 
-def _write_text_number(value: int) -> bytes:
-    return b"%d" % value
-
-
 def _write_text_stamp(stamp: int) -> bytes:
     return b"%d" % binary_of_stamp(stamp)
 
@@ -188,24 +178,19 @@ def _write_text_stamp(stamp: int) -> bytes:
 
 
 def _binary_number(frame: bytes, field: str) -> int:
-    number: int
-    if len(frame) == _LONG.size:
-        (number,) = _LONG.unpack(frame)
-    elif len(frame) == _INT.size:
-        (number,) = _INT.unpack(frame)
-    else:
-        raise InvalidRequest(field, f"has {len(frame)} bytes; a number has {_INT.size} or {_LONG.size}")
-    return number
+    if len(frame) not in (INT_FORMAT.size, LONG_FORMAT.size):
+        raise InvalidRequest(field, f"has {len(frame)} bytes; a number has {INT_FORMAT.size} or {LONG_FORMAT.size}")
+    return int.from_bytes(frame, "little", signed=True)
 
 
 def _binary_stamp(frame: bytes, field: str) -> int:
-    if len(frame) != _LONG.size:
-        raise InvalidRequest(field, f"has {len(frame)} bytes; a datetime has {_LONG.size}")
-    return stamp_of_binary(_LONG.unpack(frame)[0])
+    if len(frame) != LONG_FORMAT.size:
+        raise InvalidRequest(field, f"has {len(frame)} bytes; a datetime has {LONG_FORMAT.size}")
+    return stamp_of_binary(LONG_FORMAT.unpack(frame)[0])
 
 
 def _binary_stamps(frames: list[bytes], field: str) -> list[int]:
-    if set(map(len, frames)) == {_LONG.size}:
+    if set(map(len, frames)) == {LONG_FORMAT.size}:
         stamps: tuple[int, ...] = unpack(f"<{len(frames)}Q", b"".join(frames))
         return [
             stamp if stamp & TICKS_MASK <= TICKS_MAX else stamp_of_binary(binary_of_stamp(stamp)) for stamp in stamps
@@ -214,7 +199,7 @@ def _binary_stamps(frames: list[bytes], field: str) -> list[int]:
 
 
 def _write_binary_stamp(stamp: int) -> bytes:
-    return _LONG.pack(binary_of_stamp(stamp))
+    return LONG_FORMAT.pack(binary_of_stamp(stamp))
 
 
 # --- leaves ---------------------------------------------------------------------------------------------------
@@ -230,12 +215,8 @@ def _one_by_one(read: Callable[[bytes, str], T], frames: list[bytes], field: str
     return [read(frame, f"{field} of event {number}") for number, frame in enumerate(frames, 1)]
 
 
-TEXT_SCALARS: Final = Scalars(
-    _text_number, _text_stamp, _text_stamps, _write_text_number, _write_text_number, _write_text_stamp
-)
-BINARY_SCALARS: Final = Scalars(
-    _binary_number, _binary_stamp, _binary_stamps, _INT.pack, _LONG.pack, _write_binary_stamp
-)
+TEXT_SCALARS: Final = Scalars(_text_number, _text_stamp, _text_stamps, _write_text_stamp)
+BINARY_SCALARS: Final = Scalars(_binary_number, _binary_stamp, _binary_stamps, _write_binary_stamp)
 
 
 EVENT_FRAMES: Final = 5
@@ -244,7 +225,6 @@ EVENT_FRAMES: Final = 5
 W = TypeVar("W", bound=StrEnum)
 
 # The constructor of a named tuple takes its fields one by one; this takes the row that `zip` has made.
-new_event_of = partial(tuple.__new__, NewEvent)
 
 
 class Fields:
@@ -259,7 +239,6 @@ class Fields:
 
     @property
     def left(self) -> int:
-        """How many frames follow."""
         return len(self._frames) - self._at
 
     def frame(self, field: str) -> bytes:
@@ -303,7 +282,6 @@ class Fields:
         return read_guid(self.frame(field), field)
 
     def wait_ms(self, field: str) -> int:
-        """The next frame as the time that a long poll may wait."""
         wait_ms = self.number(field)
         if wait_ms < 0:
             raise InvalidRequest(field, f"is {wait_ms}; it must be 0 (do not wait) or more")
@@ -331,33 +309,17 @@ class Fields:
         self._at = end = start + count
         return self._frames[start:end]
 
-    def events(self, count: int) -> tuple[NewEvent, ...]:
+    def events(self, count: int) -> Columns:
         """The next events, whose frames exist. The hot loop of appends: one pass per column."""
-        if count == 1:
-            return (self._event(),)
         frames, start = self._frames, self._at
         self._at = end = start + EVENT_FRAMES * count
         ids = read_guids(frames[start:end:EVENT_FRAMES], "EventId")
         stamps = self._scalars.read_stamps(frames[start + 1 : end : EVENT_FRAMES], "Timestamp")
-        types = read_texts(frames[start + 2 : end : EVENT_FRAMES], "TypeKey")
-        headers = [text or None for text in read_texts(frames[start + 3 : end : EVENT_FRAMES], "Headers")]
-        bodies = frames[start + 4 : end : EVENT_FRAMES]
-        rows = zip(ids, stamps, types, headers, bodies, strict=True)
-        return cast("tuple[NewEvent, ...]", tuple(map(new_event_of, rows)))
-
-    def _event(self) -> NewEvent:
-        """One event, as most commits have, in half the time that columns would take."""
-        start = self._at
-        self._at = end = start + EVENT_FRAMES
-        number, stamp, kind, headers, body = self._frames[start:end]
-        row = (
-            read_guid(number, "EventId of event 1"),
-            self._scalars.read_stamp(stamp, "Timestamp of event 1"),
-            read_text(kind, "TypeKey of event 1"),
-            read_text(headers, "Headers of event 1") or None,
-            body,
-        )
-        return new_event_of(row)
+        types, headers = (frames[start + place : end : EVENT_FRAMES] for place in (2, 3))
+        for column, field in ((types, "TypeKey"), (headers, "Headers")):
+            if not b"".join(column).isascii():
+                read_texts(column, field)
+        return columns_of_parts(ids, stamps, types, headers, frames[start + 4 : end : EVENT_FRAMES])
 
     def no_more_than(self, count: int) -> None:
         if self.left > count:
