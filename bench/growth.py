@@ -19,8 +19,8 @@ from penstock.model import (
     ANY,
     AcknowledgeQueue,
     Append,
-    Batch,
     Delivery,
+    FetchedBatch,
     FetchSubscription,
     ProgressSubscription,
     Registered,
@@ -90,7 +90,7 @@ async def _timings(directory: Path) -> dict[str, float]:
     for _ in range(REPEATS):
         await timed("append", engine.execute(now, request))
         batch = await timed("fetch", engine.execute(now, FetchSubscription(number, 10)))
-        assert isinstance(batch, Batch)
+        assert isinstance(batch, FetchedBatch)
         await timed("progress", engine.execute(now, ProgressSubscription(number, batch.events[-1].ticks)))
         subscribe = SubscribeQueue("bench", "queue", "worker", "", 2**61, 10, 60_000)
         delivery = await timed("allocate", engine.execute(now, subscribe))

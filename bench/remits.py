@@ -15,7 +15,8 @@ import cbor2
 
 from bench import load
 from bench.report import Report
-from penstock.wire.remits.frames import DATA, INFO, REQUEST, Parser, pack, parse_data
+from penstock.wire.remits.frames import DATA, INFO, REQUEST, Parser, pack
+from tests.wire.remits_answers import parse_data
 
 LOG_ADD, MESSAGE_ADD, ITERATOR_ADD, ITERATOR_NEXT = 1, 4, 5, 7
 MESSAGE_BYTES = 200

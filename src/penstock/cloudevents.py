@@ -19,6 +19,7 @@ from uuid import UUID, uuid5
 
 from penstock.errors import PenstockError
 from penstock.model import Event, NewEvent, check_context, check_stream, check_type, now_ticks, ticks_of_datetime
+from penstock.model.events import compact
 from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND, datetime_of, stamp_of, text_of_ticks, ticks_of
 
 BASE: Final = "penstock:"
@@ -141,7 +142,7 @@ def _taken(attributes: Attributes, body: bytes, context: str | None, stream: str
     kept = {f"ce-{name}": given.get(name) for name in KEPT if given.get(name) != shown.get(name)}
     extensions = {name: value for name, value in given.items() if name not in NOT_EXTENSIONS}
     members = {**kept, **extensions}
-    headers = _text(members) if members else None
+    headers = compact(members) if members else None
     if HEADERS in given:
         try:
             headers = _decoded(given[HEADERS], HEADERS).decode()
@@ -151,7 +152,6 @@ def _taken(attributes: Attributes, body: bytes, context: str | None, stream: str
 
 
 def _checked(attributes: Attributes) -> Attributes:
-    """The attributes that are not null. Raises NotACloudEvent if one is wrong."""
     given = {name: value for name, value in attributes.items() if value is not None}
     for name in REQUIRED:
         if name not in given:
@@ -167,7 +167,6 @@ def _checked(attributes: Attributes) -> Attributes:
 
 
 def _reason(name: str, value: Any) -> str | None:
-    """Why an attribute is wrong, or None."""
     if not _NAME.fullmatch(name):
         return "is no name of an attribute: it may have lower-case letters and digits"
     if isinstance(value, str):
@@ -279,10 +278,9 @@ def _members(headers: str | None) -> dict[str, Any]:
 
 
 def _body(data: Any, kind: Any) -> bytes:
-    """The bytes of data that is a JSON value."""
     if kind is None or (isinstance(kind, str) and _JSON.fullmatch(kind)):
         try:
-            return _text(data).encode()
+            return compact(data).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise NotACloudEvent("data", f"is not JSON: {error}") from None
     if not isinstance(data, str):
@@ -294,7 +292,6 @@ def _body(data: Any, kind: Any) -> bytes:
 
 
 def _data(body: bytes, kind: str | None) -> dict[str, Any]:
-    """The member that carries a body."""
     if not body:
         return {}
     if (kind is None or _JSON.fullmatch(kind)) and _has_json(body):
@@ -312,13 +309,9 @@ def _charset(kind: str) -> str:
     return found[1] if found else "utf-8"
 
 
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
 def _has_json(body: bytes) -> bool:
     try:
-        _text(json.loads(body)).encode()
+        compact(json.loads(body)).encode()
     except (ValueError, RecursionError):
         return False
     return True

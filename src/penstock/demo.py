@@ -39,9 +39,7 @@ BATCH_EVENTS: Final = 4
 WAIT_S: Final = 5.0
 """How long one request of a packer waits for events."""
 DECLINED: Final = 0.15
-"""The share of payments that fail."""
 DROPPED: Final = 0.04
-"""The share of batches that a packer drops."""
 PAYMENTS_MAX: Final = 3
 
 

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from penstock.cloudevents import Incoming
 from penstock.model import Event, NewEvent, check_context, check_stream, check_type, now_ticks
-from penstock.model.events import random_id
+from penstock.model.events import compact, random_id
 from penstock.model.times import stamp_of, stamp_of_text, text_of_stamp, text_of_ticks
 from penstock.store.contract import LOG_CONTEXT, MESSAGE_TYPE
 from penstock.wire.remits.cbor import first_invalid
@@ -36,9 +36,6 @@ PLACES: Final = frozenset(("position", "sequence", "recorded", "recorded_at", "c
 """Members that readers ignore: an imported event gets a new place."""
 BODIES: Final = ("body", "text", "base64")
 MEMBERS: Final = frozenset(("context", "stream", "type", "id", "time", "headers", *BODIES, *ALIASES, *PLACES))
-
-compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-"""JSON as `penstock.event` writes it."""
 
 
 class BadEvent(ValueError):
@@ -167,8 +164,6 @@ def text_of_id(id: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Members for events that lack them."""
-
     context: str | None = None
     stream: str | None = None
     type: str | None = None
@@ -222,7 +217,6 @@ def event_of(
 
 
 def size_of(row: Incoming) -> int:
-    """About how many bytes an event has."""
     return len(row.event.body) + len(row.event.headers or "") + len(row.event.type)
 
 

@@ -267,13 +267,10 @@ def inside(folder: Path, path: str) -> Path:
     found = str(folder)
     for part in path.split("/"):
         found = f"{found}/{part}"
-        if os.path.islink(found) and not _is_below(found, folder):  # noqa: PTH114 - paths are many, and Path is slow
+        # Paths are many, and Path is slow.
+        if os.path.islink(found) and not Path(os.path.realpath(found)).is_relative_to(os.path.realpath(folder)):  # noqa: PTH114
             raise ValueError("is a link that leads out of the folder")
     return Path(found)
-
-
-def _is_below(link: str, folder: Path) -> bool:
-    return Path(os.path.realpath(link)).is_relative_to(os.path.realpath(folder))
 
 
 def read_file(path: Path, bytes_max: int) -> bytes:
@@ -299,7 +296,6 @@ def parsed(data: bytes | str) -> Any:
 
 
 def sealed(document: dict[str, Any]) -> str:
-    """A document as JSON with its checksum."""
     return json.dumps({**document, CHECKSUM: _checksum(document)})
 
 

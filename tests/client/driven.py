@@ -6,6 +6,7 @@ So that one suite of tests, written for the plain client, tests both.
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -20,7 +21,6 @@ from penstock.client import (
     Client,
     aconnect,
 )
-from penstock.client.consumers import AsyncDelivery
 from penstock.client.staging import AsyncStaging
 
 PARTS = (
@@ -30,7 +30,7 @@ PARTS = (
     AsyncQueue,
     AsyncSubscription,
     AsyncTransaction,
-    AsyncDelivery,
+    AbstractAsyncContextManager,
     AsyncStaging,
     AsyncBuild,
 )

@@ -43,6 +43,7 @@ from penstock.model import (
     AddMessages,
     Append,
     CreateLog,
+    ListPage,
     ListStreams,
     Principal,
     ProducerMark,
@@ -52,7 +53,6 @@ from penstock.model import (
     ReplayQueue,
     Reply,
     Request,
-    StreamPage,
     SubscribeQueue,
     Transact,
     Transacted,
@@ -190,8 +190,8 @@ class Site:
     def count(self, context: str) -> int:
         """How many events a context has."""
         page = self.ask(ListStreams(context))
-        assert isinstance(page, StreamPage)
-        return sum(info.events for info in page.streams)
+        assert isinstance(page, ListPage)
+        return sum(info.events for info in page.items)
 
     def close(self) -> None:
         self._undo.close()

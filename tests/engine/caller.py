@@ -11,9 +11,9 @@ from penstock.model import (
     AcknowledgeQueue,
     Append,
     Appended,
-    Batch,
     Delivery,
     EventPage,
+    FetchedBatch,
     FetchSubscription,
     NewEvent,
     ProgressSubscription,
@@ -78,8 +78,8 @@ class Caller:
         request = RegisterSubscriptions(subscriber, (SubscriptionStart(context, filter, start),))
         return (await self.ask(Registered, request)).ids[0]
 
-    async def fetch(self, subscription: int, count: int = 100, wait_ms: int = 0) -> Batch:
-        return await self.ask(Batch, FetchSubscription(subscription, count, wait_ms))
+    async def fetch(self, subscription: int, count: int = 100, wait_ms: int = 0) -> FetchedBatch:
+        return await self.ask(FetchedBatch, FetchSubscription(subscription, count, wait_ms))
 
     async def fetched(self, subscription: int, count: int = 100) -> list[str]:
         return [event.body.decode() for event in (await self.fetch(subscription, count)).events]
@@ -118,6 +118,6 @@ def _behind(request: ReadStream | ReadAll, page: EventPage) -> ReadStream | Read
     return replace(request, position=page.next, limit=left, wait_ms=0)
 
 
-def bodies(reply: Batch | Delivery | EventPage) -> list[str]:
+def bodies(reply: FetchedBatch | Delivery | EventPage) -> list[str]:
     """The bodies of a reply's events, as text."""
     return [event.body.decode() for event in reply.events]

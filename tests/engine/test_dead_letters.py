@@ -6,7 +6,7 @@ import pytest
 
 from penstock.engine import Engine
 from penstock.errors import DeadLetterNotFound, InvalidRequest, QueueNotFound
-from penstock.model import DeadLetterPage, Done, ListDeadLetters, ListQueues, PutBack, QueuePage, SetDeadLetterRule
+from penstock.model import Done, ListDeadLetters, ListPage, ListQueues, PutBack, SetDeadLetterRule
 from tests.engine.caller import Caller, bodies, events
 from tests.engine.test_queues import SHORT_MS, expired
 from tests.engine.test_reads import waiting
@@ -20,9 +20,9 @@ async def lose(caller: Caller, times: int) -> None:
 
 
 async def dead(caller: Caller) -> list[tuple[int, int]]:
-    page = await caller.ask(DeadLetterPage, ListDeadLetters("shop", "q"))
+    page = await caller.ask(ListPage, ListDeadLetters("shop", "q"))
     assert page.end
-    return [(letter.first, letter.deliveries) for letter in page.dead]
+    return [(letter.first, letter.deliveries) for letter in page.items]
 
 
 async def prepared(caller: Caller, dead_after: int | None = 2) -> None:
@@ -36,7 +36,7 @@ async def test_after_so_many_lost_consumers_a_batch_is_set_aside_and_the_rest_go
     await lose(caller, 2)
     assert await dead(caller) == [(1, 2)]
     assert bodies(await caller.subscribe("three")) == ["good"]
-    (queue,) = (await caller.ask(QueuePage, ListQueues())).queues
+    (queue,) = (await caller.ask(ListPage, ListQueues())).items
     assert (queue.dead, queue.dead_after) == (1, 2)
 
 

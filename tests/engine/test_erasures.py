@@ -17,10 +17,10 @@ from penstock.model import (
     EraseStream,
     EraseSubject,
     ErasureInfo,
-    ErasurePage,
     FindPosition,
     Found,
     ListErasures,
+    ListPage,
     NewEvent,
     Principal,
     PutBack,
@@ -65,7 +65,7 @@ async def forget(caller: Caller, subject: str, context: str | None = None) -> in
 
 
 async def ledger(caller: Caller) -> list[ErasureInfo]:
-    return (await caller.ask(ErasurePage, ListErasures())).erasures
+    return (await caller.ask(ListPage, ListErasures())).items
 
 
 async def finished(caller: Caller) -> None:
@@ -195,9 +195,9 @@ async def test_the_ledger_says_what_was_erased_and_when_it_is_finished(caller: C
     assert (second.context, second.stream, second.events, second.damaged) == (None, None, 2, 0)
     assert first.finished is not None
     assert first.requested <= first.finished
-    page = await caller.ask(ErasurePage, ListErasures(0, 1))
-    assert page == ErasurePage([first], False)
-    assert await caller.ask(ErasurePage, ListErasures(first.id, 1)) == ErasurePage([second], True)
+    page = await caller.ask(ListPage, ListErasures(0, 1))
+    assert page == ListPage([first], False)
+    assert await caller.ask(ListPage, ListErasures(first.id, 1)) == ListPage([second], True)
 
 
 async def test_erasing_on_request_goes_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.engine import Engine
 from penstock.errors import InvalidRequest, QueueAmbiguous, QueueFilterMismatch, QueueNotFound
-from penstock.model import AcknowledgeQueue, Delivery, Done, ListQueues, QueuePage, ResetQueue
+from penstock.model import AcknowledgeQueue, Delivery, Done, ListPage, ListQueues, ResetQueue
 from penstock.settings import Settings
 from tests.engine.caller import Caller, bodies, events
 from tests.engine.test_reads import waiting
@@ -155,7 +155,7 @@ async def test_lag_and_deliveries_are_told(caller: Caller) -> None:
     await caller.subscribe("one", 2, SHORT_MS)
     await expired()
     await caller.subscribe("two", 2)
-    (queue,) = (await caller.ask(QueuePage, ListQueues())).queues
+    (queue,) = (await caller.ask(ListPage, ListQueues())).items
     assert (queue.behind, queue.allocated, queue.allocations, queue.deliveries_max) == (3, 2, 1, 2)
 
 
@@ -217,5 +217,5 @@ async def test_a_sparse_queue_remembers_how_far_it_looked(caller: Caller) -> Non
     for _ in range(3):
         await caller.append("noise", events(*("n" for _ in range(5000))))
     assert (await caller.subscribe("one", filter="signal")).allocation is NOTHING
-    (queue,) = (await caller.ask(QueuePage, ListQueues())).queues
+    (queue,) = (await caller.ask(ListPage, ListQueues())).items
     assert queue.behind == 0

@@ -7,10 +7,10 @@ import pytest
 from penstock.engine import Engine
 from penstock.errors import EventNotFound, InvalidRequest, ReaderBusy
 from penstock.model import (
-    ContextPage,
     EventPage,
     GetStats,
     ListContexts,
+    ListPage,
     ListStreams,
     ReadAll,
     ReadEvent,
@@ -18,7 +18,6 @@ from penstock.model import (
     ReadStream,
     RecordPage,
     StoreStats,
-    StreamPage,
     new_event,
 )
 from penstock.settings import Settings
@@ -79,15 +78,15 @@ async def test_contexts_and_streams_are_listed_in_pages(caller: Caller) -> None:
     for stream in ("a", "b", "c"):
         await caller.append(stream, events("1", "2"), -1, "shop")
     await caller.append("z", events("1"), -1, "bank")
-    contexts = await caller.ask(ContextPage, ListContexts())
-    assert [(c.name, c.events, c.commits, c.streams) for c in contexts.contexts] == [
+    contexts = await caller.ask(ListPage, ListContexts())
+    assert [(c.name, c.events, c.commits, c.streams) for c in contexts.items] == [
         ("bank", 1, 1, 1),
         ("shop", 6, 3, 3),
     ]
-    first = await caller.ask(StreamPage, ListStreams("shop", limit=2))
-    rest = await caller.ask(StreamPage, ListStreams("shop", after="b", limit=2))
-    assert ([s.name for s in first.streams], first.end) == (["a", "b"], False)
-    assert ([(s.name, s.events) for s in rest.streams], rest.end) == ([("c", 2)], True)
+    first = await caller.ask(ListPage, ListStreams("shop", limit=2))
+    rest = await caller.ask(ListPage, ListStreams("shop", after="b", limit=2))
+    assert ([s.name for s in first.items], first.end) == (["a", "b"], False)
+    assert ([(s.name, s.events) for s in rest.items], rest.end) == ([("c", 2)], True)
 
 
 async def test_a_limit_below_one_is_refused(caller: Caller) -> None:

@@ -12,9 +12,9 @@ from penstock.model import (
     Done,
     Erased,
     EraseStream,
+    ListPage,
     ListQueues,
     ProducerMark,
-    QueuePage,
     Replayed,
     ReplayQueue,
     SetDeadLetterRule,
@@ -39,7 +39,7 @@ async def replay(
 
 
 async def marker(caller: Caller) -> int:
-    return (await caller.ask(QueuePage, ListQueues())).queues[0].position
+    return int((await caller.ask(ListPage, ListQueues())).items[0].position)
 
 
 async def test_a_range_comes_again_before_what_is_new_and_the_queue_stays_where_it_is(caller: Caller) -> None:

@@ -24,12 +24,12 @@ from penstock.model import (
     Allocation,
     Append,
     Appended,
-    Batch,
     Delivery,
     Done,
     Event,
     EventFilter,
     EventPage,
+    FetchedBatch,
     FetchSubscription,
     NewEvent,
     ProducerMark,
@@ -187,7 +187,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 4))
     def fetch(self, data: st.DataObject, count: int) -> None:
         subscription = self.some_subscription(data)
-        batch = self.ask(Batch, FetchSubscription(subscription.number, count)).events
+        batch = self.ask(FetchedBatch, FetchSubscription(subscription.number, count)).events
         if subscription.pending:
             assert batch == subscription.pending
             return

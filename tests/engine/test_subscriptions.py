@@ -9,15 +9,15 @@ from penstock.engine import Engine
 from penstock.engine.jobs import TIES_BYTES_MAX, TIES_MAX, batch_length, split_length
 from penstock.errors import InvalidRequest, SubscriptionNotFound
 from penstock.model import (
-    Batch,
     Done,
+    FetchedBatch,
     FetchSubscription,
+    ListPage,
     ListSubscriptions,
     NewEvent,
     Registered,
     RegisterSubscriptions,
     SetSubscription,
-    SubscriptionPage,
     SubscriptionStart,
 )
 from penstock.settings import Settings
@@ -225,7 +225,7 @@ async def test_what_is_not_there_is_said_to_be_missing(caller: Caller) -> None:
 async def test_bad_input_is_named(caller: Caller) -> None:
     number = await caller.register()
     with pytest.raises(InvalidRequest, match="count"):
-        await caller.ask(Batch, FetchSubscription(number, 0))
+        await caller.ask(FetchedBatch, FetchSubscription(number, 0))
     for subscriber, context, filter in (("", "shop", ""), ("me", "", ""), ("me", "shop", "x" * 513)):
         with pytest.raises(InvalidRequest):
             await caller.register(subscriber, filter, context=context)
@@ -235,8 +235,8 @@ async def test_several_are_registered_in_order_and_listed(caller: Caller) -> Non
     starts = tuple(SubscriptionStart("shop", filter, 0) for filter in ("a", "b", "a"))
     ids = (await caller.ask(Registered, RegisterSubscriptions("me", starts))).ids
     assert ids[0] == ids[2] != ids[1]
-    page = await caller.ask(SubscriptionPage, ListSubscriptions())
-    assert [(s.id, s.filter) for s in page.subscriptions] == sorted([(ids[0], "a"), (ids[1], "b")])
+    page = await caller.ask(ListPage, ListSubscriptions())
+    assert [(s.id, s.filter) for s in page.items] == sorted([(ids[0], "a"), (ids[1], "b")])
 
 
 async def test_concurrent_fetches_get_the_same_batch(caller: Caller) -> None:
@@ -274,7 +274,7 @@ async def test_a_sparse_filter_never_scans_history_twice(caller: Caller) -> None
     number = await caller.register(filter="signal", start=0)
     await caller.ask(Done, SetSubscription("me", "shop", "signal", 0))
     assert await caller.fetched(number) == []
-    page = await caller.ask(SubscriptionPage, ListSubscriptions())
-    assert page.subscriptions[0].position == 15_001
+    page = await caller.ask(ListPage, ListSubscriptions())
+    assert page.items[0].position == 15_001
     await caller.append("signal", events("s"))
     assert await caller.fetched(number) == ["s"]

@@ -12,7 +12,7 @@ from penstock.engine import Engine
 from penstock.engine.engine import Budget
 from penstock.engine.metrics import Metrics
 from penstock.gates.in_flight import InFlightMessage
-from penstock.model import Batch, Done, Reply, Request
+from penstock.model import Done, FetchedBatch, Reply, Request
 from penstock.model.replies import Encoded
 from penstock.wire.res01.dialects import Frames
 from penstock.wire.res01.messages import decode
@@ -44,7 +44,7 @@ class Replies:
         answer(self.replies(number))
 
     def replies(self, number: int) -> Reply:
-        return Batch(number, [])
+        return FetchedBatch(number, [])
 
 
 class Large(Replies):
@@ -53,7 +53,7 @@ class Large(Replies):
     BYTES = 500
 
     def replies(self, number: int) -> Reply:
-        return Batch(number, [], encoded=Encoded(1, [bytes(self.BYTES)]))
+        return FetchedBatch(number, [], encoded=Encoded(1, [bytes(self.BYTES)]))
 
 
 class Progressing(Replies):

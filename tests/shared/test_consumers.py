@@ -8,8 +8,8 @@ from penstock.errors import SubscriptionMoved
 from penstock.model import (
     ANY,
     Append,
-    Batch,
     Done,
+    FetchedBatch,
     ReleaseQueue,
     Replayed,
     ReplayQueue,
@@ -27,7 +27,7 @@ WAIT_MS = 30_000
 DAY = 864_000_000_000
 
 
-def last(batch: Batch) -> int:
+def last(batch: FetchedBatch) -> int:
     return batch.events[-1].ticks
 
 

@@ -25,9 +25,9 @@ from penstock.model import (
     AcknowledgeQueue,
     Append,
     Appended,
-    Batch,
     Delivery,
     EventPage,
+    FetchedBatch,
     FetchSubscription,
     NewEvent,
     ProducerMark,
@@ -180,7 +180,7 @@ class Load:
         (number,) = registered.ids
         while True:
             batch = await self.ask(FetchSubscription(number, rng.choice((1, 10, 100)), wait_ms=1000))
-            assert isinstance(batch, Batch)
+            assert isinstance(batch, FetchedBatch)
             if batch.events:
                 first, last = batch.events[0], batch.events[-1]
                 await self.ask(ProgressSubscription(number, last.ticks))

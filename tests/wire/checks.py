@@ -12,13 +12,10 @@ from penstock.model import (
     AddMessages,
     Append,
     Appended,
-    Batch,
     BeginBuild,
     ContextInfo,
-    ContextPage,
     CreateIterator,
     CreateLog,
-    DeadLetterPage,
     Delivery,
     Done,
     DropIterator,
@@ -30,8 +27,8 @@ from penstock.model import (
     EraseStream,
     EraseSubject,
     ErasureInfo,
-    ErasurePage,
     EventPage,
+    FetchedBatch,
     FetchSubscription,
     FindMessage,
     FindPosition,
@@ -47,6 +44,7 @@ from penstock.model import (
     ListErasures,
     ListIterators,
     ListLogs,
+    ListPage,
     ListQueues,
     ListStreams,
     ListSubscriptions,
@@ -60,7 +58,6 @@ from penstock.model import (
     PublishStages,
     PutBack,
     QueueInfo,
-    QueuePage,
     ReadAll,
     ReadEvent,
     ReadMessages,
@@ -83,17 +80,15 @@ from penstock.model import (
     StageOutput,
     StagesTaken,
     StreamInfo,
-    StreamPage,
     SubscribeQueue,
     SubscriptionInfo,
-    SubscriptionPage,
     Transact,
     Transacted,
 )
 from penstock.wire.codes import ERROR_CODES
 from penstock.wire.res01.commands import TEXT_COMMANDS
-from penstock.wire.res01.dialects import EventEncoder
-from penstock.wire.res01.messages import Exchange, Unanswerable, decode
+from penstock.wire.res01.dialects import OWN_TAG, EventEncoder, Frames
+from penstock.wire.res01.messages import Exchange, Unanswerable, decode, fields_of
 from tests.wire.sample_parts import ByRequest
 from tests.wire.samples import APPENDED, DELIVERY, EVENT, NOW, STATS
 from tests.wire.samples_builds import START
@@ -114,7 +109,7 @@ _REPLIES: Final[dict[type[Request], Reply]] = ByRequest(
         ReadEvent: EventPage([EVENT], 2, True),
         ReadStream: EventPage([EVENT, EVENT], 3, False),
         ReadRecords: RecordPage("8f3a", 1, [b"record"], 8, True),
-        FetchSubscription: Batch(4, [EVENT]),
+        FetchSubscription: FetchedBatch(4, [EVENT]),
         ProgressSubscription: Done(),
         SetSubscription: Done(),
         SubscribeQueue: DELIVERY,
@@ -124,11 +119,11 @@ _REPLIES: Final[dict[type[Request], Reply]] = ByRequest(
         SetDeadLetterRule: Done(),
         PutBack: Done(),
         ReplayQueue: Replayed(2, 1, 5),
-        ListContexts: ContextPage([ContextInfo("shop", 7, 5, 2, 77)], True),
-        ListStreams: StreamPage([StreamInfo("order-1", 1)], True),
-        ListQueues: QueuePage([QueueInfo(1, "shop", "mail", "", 8, 0, 3, 1, 2, 0, None)], True),
-        ListSubscriptions: SubscriptionPage([SubscriptionInfo(4, "mailer", "shop", "", 8, None)], True),
-        ListDeadLetters: DeadLetterPage([], True),
+        ListContexts: ListPage([ContextInfo("shop", 7, 5, 2, 77)], True),
+        ListStreams: ListPage([StreamInfo("order-1", 1)], True),
+        ListQueues: ListPage([QueueInfo(1, "shop", "mail", "", 8, 0, 3, 1, 2, 0, None)], True),
+        ListSubscriptions: ListPage([SubscriptionInfo(4, "mailer", "shop", "", 8, None)], True),
+        ListDeadLetters: ListPage([], True),
         GetStats: STATS,
         ReadAll: EventPage([EVENT], 8, False),
         FindPosition: Found(None),
@@ -155,7 +150,7 @@ _REPLIES: Final[dict[type[Request], Reply]] = ByRequest(
         StageOutput: Done(),
         InstallOutput: Installed(700, 690, 700),
         DropOutput: Done(),
-        ListErasures: ErasurePage([ErasureInfo(1, "shop", "order-1", 4, NOW, None, 0)], True),
+        ListErasures: ListPage([ErasureInfo(1, "shop", "order-1", 4, NOW, None, 0)], True),
     }
 )
 
@@ -174,7 +169,7 @@ def reply_to(request: Request) -> Reply:
 
 def encoded(reply: Reply, present: EventEncoder) -> Reply:
     """The reply as it comes out of a worker process: its events are frames already."""
-    if isinstance(reply, EventPage | Batch | Delivery):
+    if isinstance(reply, EventPage | FetchedBatch | Delivery):
         return replace(reply, events=[], encoded=Encoded(len(reply.events), present(reply.events)))
     if isinstance(reply, ItemPage):
         items: list[Any] = reply.items
@@ -222,6 +217,12 @@ def _head(frames: list[bytes], border: int) -> tuple[bytes, bytes]:
     """The tag that an answer must carry, and the RequestId."""
     head = frames[border + 1 : border + 4]
     return (head[0] if head else b"Res01"), (head[2] if len(head) == 3 else b"")
+
+
+def message_of(request: Request, request_id: bytes) -> Frames:
+    """A request as a message, without routing frames and the empty frame."""
+    command, *payload = fields_of(request)
+    return [OWN_TAG, command, request_id, *payload]
 
 
 def in_columns(request: Request) -> Request:

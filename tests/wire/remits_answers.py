@@ -11,6 +11,7 @@ from penstock.wire.remits.cbor import NotAnItem, simple_value
 from penstock.wire.remits.frames import REQUEST, Frame, pack
 
 CODES: Final = {kind: remits for kind, (_, remits) in ERROR_CODES.items()}
+LENGTH_BYTES: Final = 4
 NAMES: Final = {int(code): code.name for code in RemitsCode}
 
 
@@ -46,3 +47,18 @@ def parse_info(payload: bytes) -> str:
     if not isinstance(text, str) or end != len(payload):
         raise Unexpected("an answer is no text")
     return text
+
+
+def parse_data(payload: bytes) -> list[bytes]:
+    """The items of a Data frame, each as CBOR."""
+    items: list[bytes] = []
+    at = 0
+    while at < len(payload):
+        start = at + LENGTH_BYTES
+        if start > len(payload):
+            raise Unexpected(f"an answer is cut short in the length of item {len(items)}")
+        at = start + int.from_bytes(payload[at:start], "big")
+        if at > len(payload):
+            raise Unexpected(f"an answer is cut short in item {len(items)}")
+        items.append(payload[start:at])
+    return items

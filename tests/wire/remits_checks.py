@@ -24,9 +24,9 @@ from penstock.model import (
     ShowLog,
 )
 from penstock.wire.remits.cbor import DEPTH_MAX, check_message
-from penstock.wire.remits.frames import DATA, ERROR, INFO, Frame, Parser, parse_data
+from penstock.wire.remits.frames import DATA, ERROR, INFO, Frame, Parser
 from penstock.wire.remits.operations import Exchange, decode, item_payload, refusal_frame
-from tests.wire.remits_answers import NAMES, parse_error, parse_info
+from tests.wire.remits_answers import NAMES, parse_data, parse_error, parse_info
 
 FRAME_BYTES_MAX: Final = 1 << 16
 FAILURES: Final[tuple[PenstockError, ...]] = (

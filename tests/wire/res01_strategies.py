@@ -162,25 +162,25 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         model.ReadRecords: st.builds(model.RecordPage, texts, numbers, st.lists(bodies, max_size=4), numbers, flags),
         model.FindPosition: st.builds(model.Found, optional_numbers),
         model.RegisterSubscriptions: st.builds(model.Registered, tuples(numbers)),
-        model.FetchSubscription: st.builds(model.Batch, numbers, event_lists),
+        model.FetchSubscription: st.builds(model.FetchedBatch, numbers, event_lists),
         model.ProgressSubscription: done,
         model.SetSubscription: done,
         model.ListSubscriptions: page(
-            model.SubscriptionInfo, numbers, texts, texts, texts, numbers, st.none() | ticks, of=model.SubscriptionPage
+            model.SubscriptionInfo, numbers, texts, texts, texts, numbers, st.none() | ticks, of=model.ListPage
         ),
         model.SubscribeQueue: deliveries(),
         model.AcknowledgeQueue: deliveries(),
         model.ReleaseQueue: done,
         model.ResetQueue: done,
         model.SetDeadLetterRule: done,
-        model.ListDeadLetters: st.builds(model.DeadLetterPage, st.lists(allocations, max_size=3), flags),
+        model.ListDeadLetters: st.builds(model.ListPage, st.lists(allocations, max_size=3), flags),
         model.PutBack: done,
         model.ReplayQueue: st.builds(model.Replayed, numbers, numbers, numbers, flags, flags),
         model.ListQueues: page(
-            model.QueueInfo, numbers, texts, texts, texts, *[numbers] * 6, optional_numbers, of=model.QueuePage
+            model.QueueInfo, numbers, texts, texts, texts, *[numbers] * 6, optional_numbers, of=model.ListPage
         ),
-        model.ListContexts: page(model.ContextInfo, texts, *[numbers] * 4, of=model.ContextPage),
-        model.ListStreams: page(model.StreamInfo, texts, numbers, of=model.StreamPage),
+        model.ListContexts: page(model.ContextInfo, texts, *[numbers] * 4, of=model.ListPage),
+        model.ListStreams: page(model.StreamInfo, texts, numbers, of=model.ListPage),
         model.GetStats: st.builds(model.StoreStats, texts, *[numbers] * 13),
         model.CreateLog: done,
         model.DropLog: done,
@@ -214,7 +214,7 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         model.ListErasures: page(
             model.ErasureInfo,
             *(numbers, optional_names, optional_names, numbers, ticks, st.none() | ticks, numbers),
-            of=model.ErasurePage,
+            of=model.ListPage,
         ),
     }
 )

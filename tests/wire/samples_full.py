@@ -6,9 +6,9 @@ from penstock.errors import SubscriptionNotFound
 from penstock.model import (
     AcknowledgeQueue,
     Append,
-    Batch,
     Done,
     EventPage,
+    FetchedBatch,
     FetchSubscription,
     FindPosition,
     Found,
@@ -82,7 +82,7 @@ FULL: Final = [
         "FF",
         [b"5000", b"2", b"4", b"100", b"9", b"100"],
         (FetchSubscription(4, 100, 5000), FetchSubscription(9, 100, 5000)),
-        [Batch(4, [EVENT]), SubscriptionNotFound("9")],
+        [FetchedBatch(4, [EVENT]), SubscriptionNotFound("9")],
         [[b"BF", b"4", b"1", *FULL_FRAMES], [b"ER", b"7", b"no subscription 9"]],
     ),
     Sample(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from penstock.model import Erased, EraseStream, EraseSubject, ErasureInfo, ErasurePage, ListErasures
+from penstock.model import Erased, EraseStream, EraseSubject, ErasureInfo, ListErasures, ListPage
 from tests.wire.sample_parts import NOW, TEXT, TICKS, Sample, time
 
 UPKEEP: Final = [
@@ -28,7 +28,7 @@ UPKEEP: Final = [
         [b"0", b"100"],
         (ListErasures(0, 100),),
         [
-            ErasurePage(
+            ListPage(
                 [
                     ErasureInfo(1, "shop", "order-1", 4, TICKS, NOW, 0),
                     ErasureInfo(2, None, None, 3, NOW, None, 1),

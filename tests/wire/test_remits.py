@@ -21,9 +21,9 @@ from penstock.model import (
     Request,
     ShowLog,
 )
-from penstock.wire.remits.frames import DATA, ERROR, INFO, LENGTH_MAX, REQUEST, Frame, Parser, pack, parse_data
+from penstock.wire.remits.frames import DATA, ERROR, INFO, LENGTH_MAX, REQUEST, Frame, Parser, pack
 from penstock.wire.remits.operations import OPERATIONS, Exchange, decode, item_payload
-from tests.wire.remits_answers import Failure, parse_error, parse_info, request
+from tests.wire.remits_answers import Failure, parse_data, parse_error, parse_info, request
 from tests.wire.remits_checks import frames_of, one_frame
 from tests.wire.remits_samples import SAMPLES, Sample, sample
 

@@ -17,11 +17,11 @@ from penstock.model import (
     Request,
     ticks_of_unix_ns,
 )
-from penstock.wire.remits.frames import REQUEST, pack, parse_data
+from penstock.wire.remits.frames import REQUEST, pack
 from penstock.wire.remits.operations import OPERATIONS, decode, item_payload
 from tests.fuzz.remits import fuzz_one, mutations, run
 from tests.seeds import rng
-from tests.wire.remits_answers import request
+from tests.wire.remits_answers import parse_data, request
 from tests.wire.remits_checks import check, one_frame
 from tests.wire.remits_samples import SAMPLES, Sample
 

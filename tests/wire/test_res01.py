@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import Busy, PenstockError, StorageFailure, SubscriptionNotFound, WriterBusy, WriterTimeout
-from penstock.model import ANY, AcknowledgeQueue, Append, Batch, Done, EventPage, ReadRecords, SubscribeQueue, Transact
+from penstock.model import (
+    ANY,
+    AcknowledgeQueue,
+    Append,
+    Done,
+    EventPage,
+    FetchedBatch,
+    ReadRecords,
+    SubscribeQueue,
+    Transact,
+)
 from penstock.wire.res01.commands import BINARY_COMMANDS, TEXT_COMMANDS
 from penstock.wire.res01.messages import Exchange, decode
 from tests.wire.checks import encoded
@@ -245,7 +255,7 @@ def test_mistakes_other_than_in_commits_are_er_on_such_an_endpoint(message: list
 
 def test_a_fetch_answers_once_for_each_subscription_in_order() -> None:
     exchange = asked("FE", b"3", b"4", b"10", b"9", b"10", b"5", b"1")
-    answers = exchange.answers([Batch(4, [EVENT]), SubscriptionNotFound("9"), Batch(5, [])])
+    answers = exchange.answers([FetchedBatch(4, [EVENT]), SubscriptionNotFound("9"), FetchedBatch(5, [])])
     assert [answer[3:] for answer in answers] == [
         [b"EF", b"4", b"1", *EVENT_FRAMES],
         [b"ER", b"7", b"no subscription 9"],
@@ -353,7 +363,7 @@ def test_an_empty_dead_after_is_never() -> None:
     (request,) = asked("DR", b"mail", b"shop", b"").requests
     assert request.dead_after is None  # type: ignore[attr-defined]
     page = sample("LQ").replies[0]
-    never = replace(page, queues=[replace(page.queues[0], dead_after=None)])  # type: ignore[union-attr, type-var]
+    never = replace(page, items=[replace(page.items[0], dead_after=None)])  # type: ignore[union-attr, type-var]
     ((*_, dead_after),) = asked("LQ", b"", b"").answers([never])
     assert dead_after == b""
 

@@ -12,8 +12,8 @@ from penstock.errors import AnswerMalformed, EventNotFound, InvalidRequest, Pens
 from penstock.model import Append, NewEvent, ProducerMark, ReadAll, Reply, Request, Transact
 from penstock.wire.res01.commands import OURS, TEXT_COMMANDS, Hello
 from penstock.wire.res01.dialects import full_events, full_frames
-from penstock.wire.res01.messages import decode, fields_of, message_of, reply_of
-from tests.wire.checks import encoded, few_examples, in_columns, reply_to
+from penstock.wire.res01.messages import decode, fields_of, reply_of
+from tests.wire.checks import encoded, few_examples, in_columns, message_of, reply_to
 from tests.wire.res01_strategies import REPLIES, REQUESTS, event_lists
 from tests.wire.sample_parts import ByRequest
 from tests.wire.samples import EVENT, NEW_EVENT, NOTHING, REQUEST_ID, SAMPLES, TEXT, TICKS, sample

@@ -19,9 +19,10 @@ from penstock.model import Append, GetStats, Reply, Request
 from penstock.wire.codes import ERROR_CODES, Res01Code
 from penstock.wire.res01.commands import BINARY_COMMANDS, TEXT_COMMANDS, Hello
 from penstock.wire.res01.fields import BINARY_SCALARS, NUMBER_BYTES_MAX, TEXT_SCALARS, TIME_BYTES_MAX
-from penstock.wire.res01.messages import decode, message_of
+from penstock.wire.res01.messages import decode
 from penstock.wire.res01.schema import SUBSCRIPTIONS_MAX
 from scripts.res01_page import commands_table, page_with_table
+from tests.wire.checks import message_of
 from tests.wire.samples import LEGACY, SAMPLES, STAMP, TICKS, Sample, sample
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "protocols" / "res01.md").read_text(encoding="utf-8")

@@ -15,9 +15,9 @@ from penstock.errors import AnswerMalformed, PenstockError, Refused, Retry
 from penstock.model import GetStats, SetSubscription
 from penstock.wire.codes import ERROR_CODES
 from penstock.wire.res01.commands import OWN_COMMANDS, VERSION, Hello, Welcome
-from penstock.wire.res01.dialects import CLIENTS_OWN, error_frame, error_of, error_payload
-from penstock.wire.res01.messages import decode, message_of, reply_of
-from tests.wire.checks import few_examples
+from penstock.wire.res01.dialects import CLIENTS_OWN, TEXT, error_frame, error_of
+from penstock.wire.res01.messages import decode, reply_of
+from tests.wire.checks import few_examples, message_of
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
 
@@ -149,7 +149,7 @@ def test_an_answer_of_a_server_that_does_not_know_the_dialect_is_tried_again_as_
 
 
 def test_a_refusal_keeps_its_code_in_the_originals_dialects() -> None:
-    assert error_payload(Refused(9, "later", Retry.SAFE)) == [b"ER", b"9", b"later"]
+    assert TEXT.failed(Refused(9, "later", Retry.SAFE)) == [b"ER", b"9", b"later"]
 
 
 def test_an_unknown_command_is_refused_in_the_same_form() -> None:

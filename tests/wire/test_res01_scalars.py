@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
 from penstock.model import KIND_UTC, TICKS_MAX, Event, stamp_of, ticks_of, ticks_of_datetime
-from penstock.wire.res01.dialects import binary_frames, text_frames
+from penstock.wire.res01.dialects import BINARY, TEXT, Dialect, binary_frames, text_frames
 from penstock.wire.res01.fields import (
     BINARY_SCALARS,
     INT64_MAX,
@@ -23,6 +23,7 @@ from penstock.wire.res01.fields import (
     swap_guid,
     swap_guids,
 )
+from penstock.wire.res01.schema import INT, LONG, Scalar
 from tests.wire.samples import EVENT, STAMP, TICKS
 
 ticks = st.integers(0, TICKS_MAX)
@@ -194,15 +195,22 @@ def test_a_text_that_is_not_utf_8_is_refused_by_its_place(others: int) -> None:
 # --- numbers --------------------------------------------------------------------------------------------------
 
 
+def written(kind: Scalar, number: int, dialect: Dialect) -> bytes:
+    frames: list[bytes] = []
+    kind.write(frames, number, dialect)
+    (frame,) = frames
+    return frame
+
+
 @given(int64s)
 def test_a_number_comes_back_as_it_was_sent(number: int) -> None:
-    assert TEXT_SCALARS.read_number(TEXT_SCALARS.write_long(number), "Count") == number
-    assert BINARY_SCALARS.read_number(BINARY_SCALARS.write_long(number), "Count") == number
+    assert TEXT_SCALARS.read_number(written(LONG, number, TEXT), "Count") == number
+    assert BINARY_SCALARS.read_number(written(LONG, number, BINARY), "Count") == number
 
 
 @given(st.integers(-(1 << 31), (1 << 31) - 1))
 def test_an_int_has_four_bytes_in_the_binary_dialect(number: int) -> None:
-    frame = BINARY_SCALARS.write_int(number)
+    frame = written(INT, number, BINARY)
     assert len(frame) == 4
     assert BINARY_SCALARS.read_number(frame, "Count") == number
 

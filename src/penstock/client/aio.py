@@ -1,15 +1,14 @@
 """The client, for programs that run on an event loop."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Generator, Iterable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, Final, Self
 
 from penstock import model
 from penstock.client import reader
 from penstock.client.bulk import BulkAppend, Commit, ManyAppended, Written
-from penstock.client.calls import Calls, append_of
+from penstock.client.calls import Calls, append_of, flattened
 from penstock.client.consumers import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubscription, AsyncTransaction
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.reader import HistoryRange
@@ -23,25 +22,6 @@ IN_FLIGHT: Final = 256
 ERASED_PAUSE_S_MIN: Final = 0.02
 ERASED_PAUSE_S_MAX: Final = 1.0
 """Between two looks at erasures that are not finished. The pause doubles each time."""
-
-P = ParamSpec("P")
-T = TypeVar("T")
-C = TypeVar("C")
-
-
-def flattened(
-    pages: Callable[Concatenate[C, P], AsyncGenerator[list[T], None]],
-) -> Callable[Concatenate[C, P], AsyncGenerator[T, None]]:
-    """From pages of items to items."""
-
-    async def items(self: C, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
-        async with aclosing(pages(self, *args, **kwargs)) as source:
-            async for page in source:
-                for item in page:
-                    yield item
-
-    items.__doc__ = pages.__doc__
-    return items
 
 
 class AsyncClient:
@@ -75,9 +55,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     @property
@@ -284,7 +262,8 @@ class AsyncClient:
         # The erasure names its last sequence: a retry does not erase events that were appended meanwhile.
         last = 0
         # Streams come by name, so the one of exactly this name is the first. But the filter `*` is every stream.
-        async with aclosing(self._stream_infos(context, stream, None if stream == "*" else 1)) as pages:
+        request = model.ListStreams(context, stream, limit=None if stream == "*" else 1)
+        async with aclosing(self._calls.list_pages(request, "name")) as pages:
             async for page in pages:
                 last = next((info.events for info in page if info.name == stream), 0)
                 if last or stream != "*":
@@ -328,21 +307,12 @@ class AsyncClient:
             waiting &= await self._unfinished_erasures(min(waiting) - 1)
 
     async def _unfinished_erasures(self, after: int) -> set[int]:
-        async with aclosing(self._erasure_pages(after)) as pages:
-            return {info.id async for page in pages for info in page if info.finished is None}
-
-    async def _erasure_pages(self, after: int) -> AsyncGenerator[list[model.ErasureInfo], None]:
-        while True:
-            page = await self._calls.ask(model.ListErasures(after), model.ErasurePage)
-            if page.erasures:
-                yield page.erasures
-                after = page.erasures[-1].id
-            if page.end:
-                return
+        erasures = await self._calls.list_all(model.ListErasures(after), "id")
+        return {info.id for info in erasures if info.finished is None}
 
     async def erasure_pages(self, *, open: bool = False) -> AsyncGenerator[list[model.ErasureInfo], None]:
         """The ledger of erasures, oldest first, or only the unfinished ones. In pages."""
-        async with aclosing(self._erasure_pages(0)) as pages:
+        async with aclosing(self._calls.list_pages(model.ListErasures(), "id")) as pages:
             async for page in pages:
                 yield [info for info in page if not open or info.finished is None]
 
@@ -356,48 +326,21 @@ class AsyncClient:
 
     async def contexts(self) -> list[model.ContextInfo]:
         """All contexts and what is in them."""
-        found: list[model.ContextInfo] = []
-        while True:
-            page = await self._calls.ask(model.ListContexts(found[-1].name if found else ""), model.ContextPage)
-            found += page.contexts
-            if page.end:
-                return found
+        return await self._calls.list_all(model.ListContexts(), "name")
 
     def stream_infos(self, context: str, filter: str = "") -> AsyncGenerator[list[model.StreamInfo], None]:
         """Streams of a context by name, and how many events each has. In pages."""
-        return self._stream_infos(context, filter)
-
-    async def _stream_infos(
-        self, context: str, filter: str, limit: int | None = None
-    ) -> AsyncGenerator[list[model.StreamInfo], None]:
-        after = ""
-        while True:
-            page = await self._calls.ask(model.ListStreams(context, filter, after, limit), model.StreamPage)
-            if page.streams:
-                yield page.streams
-                after = page.streams[-1].name
-            if page.end:
-                return
+        return self._calls.list_pages(model.ListStreams(context, filter), "name")
 
     streams = flattened(stream_infos)
 
     async def queues(self) -> list[model.QueueInfo]:
         """All queues and their state."""
-        found: list[model.QueueInfo] = []
-        while True:
-            page = await self._calls.ask(model.ListQueues(found[-1].id if found else 0), model.QueuePage)
-            found += page.queues
-            if page.end:
-                return found
+        return await self._calls.list_all(model.ListQueues(), "id")
 
     async def subscriptions(self) -> list[model.SubscriptionInfo]:
         """All durable subscriptions and how far they are."""
-        found: list[model.SubscriptionInfo] = []
-        while True:
-            page = await self._calls.ask(model.ListSubscriptions(found[-1].id if found else 0), model.SubscriptionPage)
-            found += page.subscriptions
-            if page.end:
-                return found
+        return await self._calls.list_all(model.ListSubscriptions(), "id")
 
 
 def aconnect(url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> AsyncClient:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.client.calls import Calls, append_of, within
-from penstock.client.transport import Answer
+from penstock.client.transport import PendingReply
 from penstock.errors import CannotConnect, ConnectionLost, DeadlinePassed, InvalidRequest, NotAppended, PenstockError
 from penstock.model import ANY, Append, Appended, NewEvent
 
@@ -36,18 +36,14 @@ class ManyAppended:
 
 
 class _InFlight(NamedTuple):
-    """A commit that has no result yet."""
-
     number: int
     request: Append
     size: int
-    answer: Answer | None
+    answer: PendingReply | None
     until: float
 
 
 class BulkAppend:
-    """One run of many appends."""
-
     def __init__(self, calls: Calls, in_flight: int, timeout: float | None, written: Written | None) -> None:
         if in_flight < 1:
             raise InvalidRequest("in_flight", f"is {in_flight}; it must be at least 1")
@@ -111,7 +107,7 @@ class BulkAppend:
         if request.expected == ANY and self._calls.retries:
             mark = self._calls.producer_ids.take()
             request = Append(request.context, request.stream, request.events, ANY, mark)
-        answer: Answer | None = None
+        answer: PendingReply | None = None
         try:
             answer = self._transport.start(request)
         except CannotConnect:
@@ -144,7 +140,7 @@ class BulkAppend:
                 lost = error if isinstance(error, ConnectionLost) else None
         return await self._calls.ask(oldest.request, Appended, self._seconds, lost=lost)
 
-    async def _answer(self, answer: Answer, until: float) -> Appended:
+    async def _answer(self, answer: PendingReply, until: float) -> Appended:
         try:
             # Many answers come at once: most are here when it is their turn.
             reply = answer.result() if answer.done() else await within(answer, until)

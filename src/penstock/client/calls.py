@@ -11,12 +11,14 @@ the first attempt may be on disk. So the caller gets an error with an unknown ou
 import asyncio
 import random
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
-from penstock.client.transport import Answer, Transport
+from penstock import model
+from penstock.client.transport import PendingReply, Transport
 from penstock.errors import (
     AnswerMalformed,
     CannotConnect,
@@ -48,6 +50,8 @@ HONEST: Final = (ConnectionLost, MarkSuperseded)
 
 R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
+C = TypeVar("C")
+P = ParamSpec("P")
 
 
 class ProducerIds:
@@ -77,8 +81,6 @@ class ProducerIds:
 
 
 class Calls:
-    """The state that all calls of a client share."""
-
     def __init__(self, transport: Transport, timeout: float, retries: bool) -> None:
         self.transport = transport
         self.timeout = timeout
@@ -90,7 +92,6 @@ class Calls:
         self._background: set[asyncio.Task[Any]] = set()
 
     def check(self) -> None:
-        """Raise ClientClosed if this client is closed."""
         if self._closed:
             raise ClientClosed
 
@@ -155,6 +156,19 @@ class Calls:
             raise AnswerMalformed(f"it is {type(reply).__name__}, where {kind.__name__} was expected")
         return reply
 
+    async def list_pages(self, request: Request, key: str) -> AsyncGenerator[list[Any], None]:
+        """A list page by page. `key` is the attribute of an item that the request has as `after`."""
+        while True:
+            page = await self.ask(request, model.ListPage)
+            if page.items:
+                yield page.items
+                request = replace(request, after=getattr(page.items[-1], key))  # type: ignore[type-var]
+            if page.end:
+                return
+
+    async def list_all(self, request: Request, key: str) -> list[Any]:
+        return [item async for page in self.list_pages(request, key) for item in page]
+
     async def append(self, request: Append, timeout: float | None = None) -> Appended:
         """Append once, however often the client has to send it."""
         if request.expected != ANY or not self.retries:
@@ -189,8 +203,6 @@ class Calls:
 
 
 class _Attempts:
-    """One call, attempt by attempt."""
-
     def __init__(self, calls: Calls, request: Request, now: float, seconds: float, lost: ConnectionLost | None) -> None:
         self._calls = calls
         self._request = request
@@ -284,7 +296,7 @@ def refusal_of(error: PenstockError) -> PenstockError:
     return error.__cause__ if isinstance(error.__cause__, PenstockError) else error
 
 
-async def within(answer: Answer, until: float) -> Reply:
+async def within(answer: PendingReply, until: float) -> Reply:
     """The reply in a future, or TimeoutError at a time of the loop's clock."""
     # Not `asyncio.timeout_at`: it takes longer than everything else here.
     timer = answer.get_loop().call_at(until, _expire, answer)
@@ -294,9 +306,24 @@ async def within(answer: Answer, until: float) -> Reply:
         timer.cancel()
 
 
-def _expire(answer: Answer) -> None:
+def _expire(answer: PendingReply) -> None:
     if not answer.done():
         answer.set_exception(TimeoutError())
+
+
+def flattened(
+    pages: Callable[Concatenate[C, P], AsyncGenerator[list[T], None]],
+) -> Callable[Concatenate[C, P], AsyncGenerator[T, None]]:
+    """From pages of items to items."""
+
+    async def items(self: C, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
+        async with aclosing(pages(self, *args, **kwargs)) as source:
+            async for page in source:
+                for item in page:
+                    yield item
+
+    items.__doc__ = pages.__doc__
+    return items
 
 
 # --- commits: mistakes that a wire cannot carry are found before anything is sent ---------------------------------

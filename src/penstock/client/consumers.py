@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
-from types import TracebackType
 from typing import Final, Self
 from uuid import uuid4
 
 from penstock import model
-from penstock.client.calls import Calls, append_of, refusal_of
+from penstock.client.calls import Calls, append_of, flattened, refusal_of
 from penstock.client.reader import WAIT_S_MAX
 from penstock.errors import InvalidRequest, PenstockError, SubscriptionMoved
 from penstock.model import ANY, Append, Appended, Delivery, Done, Event, NewEvent, QueueReceipt, ticks_of_datetime
@@ -28,8 +28,6 @@ def start_ticks(start: datetime | None) -> int:
 
 
 class SubscriptionBatch(list[Event]):
-    """Events of one fetch from a subscription."""
-
     def __init__(self, subscription: int, events: Sequence[Event]) -> None:
         super().__init__(events)
         self.subscription = subscription
@@ -70,7 +68,7 @@ class AsyncSubscription:
 
     async def _fetch(self, count: int, wait: float) -> SubscriptionBatch:
         request = model.FetchSubscription(await self.id(), count, int(1000 * wait))
-        batch = await self._calls.ask(request, model.Batch, wait=wait)
+        batch = await self._calls.ask(request, model.FetchedBatch, wait=wait)
         return SubscriptionBatch(batch.subscription, batch.events)
 
     async def progress(self, batch: SubscriptionBatch) -> None:
@@ -115,11 +113,7 @@ class AsyncSubscription:
                 if batch is not self._settled:
                     await self.progress(batch)
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        async with aclosing(self.batches()) as batches:
-            async for batch in batches:
-                for event in batch:
-                    yield event
+    __aiter__ = flattened(batches)
 
 
 class QueueBatch(list[Event]):
@@ -132,7 +126,6 @@ class QueueBatch(list[Event]):
             given = delivery.allocation
             self.receipt = QueueReceipt(delivery.context, delivery.queue, delivery.subscriber, given.first, given.last)
         self.is_settled = self.receipt is None
-        """Whether it is acknowledged or released, or has no events."""
 
 
 class AsyncQueue:
@@ -154,45 +147,38 @@ class AsyncQueue:
         count: int,
         ttl: float,
     ) -> None:
+        subscriber = subscriber or f"consumer-{uuid4().hex}"
         self._calls = calls
-        self._context = context
-        self._name = name
-        self._subscriber = subscriber or f"consumer-{uuid4().hex}"
-        self._filter = filter
-        self._start = start_ticks(start)
-        self._count = count
-        self._ttl_ms = int(1000 * ttl)
+        self._queue = context, name
+        self._request = model.SubscribeQueue(
+            context, name, subscriber, filter, start_ticks(start), count, int(1000 * ttl)
+        )
 
-    def next(self, wait: float = 0.0) -> "AsyncDelivery":
+    @asynccontextmanager
+    async def next(self, wait: float = 0.0) -> AsyncIterator[QueueBatch]:
         """The next batch, for `async with`; empty if nothing arrives within `wait` seconds."""
-        return AsyncDelivery(self, wait)
+        batch = await self.take(wait)
+        try:
+            yield batch
+        except BaseException as error:
+            await self.settle(batch, error)
+            raise
+        await self.settle(batch, None)
 
     async def take(self, wait: float = 0.0) -> QueueBatch:
         """The next batch. The caller acknowledges or releases it."""
-        return QueueBatch(await self._subscribe(self._ttl_ms, wait))
+        request = replace(self._request, wait_ms=int(1000 * wait))
+        return QueueBatch(await self._calls.ask(request, Delivery, wait=wait))
 
     async def declare(self) -> None:
         """Create the queue if it is new, without taking a batch."""
-        await self._subscribe(NO_ALLOCATION, 0.0)
-
-    async def _subscribe(self, ttl_ms: int, wait: float) -> Delivery:
-        request = model.SubscribeQueue(
-            self._context,
-            self._name,
-            self._subscriber,
-            self._filter,
-            self._start,
-            self._count,
-            ttl_ms,
-            int(1000 * wait),
-        )
-        return await self._calls.ask(request, Delivery, wait=wait)
+        await self._calls.ask(replace(self._request, ttl_ms=NO_ALLOCATION), Delivery)
 
     async def acknowledge(self, batch: QueueBatch) -> None:
         """The batch is done: the server delivers it to no consumer again."""
         receipt = batch.receipt
         if receipt is not None and not batch.is_settled:
-            request = model.AcknowledgeQueue(*_fields(receipt), self._count, NO_ALLOCATION)
+            request = model.AcknowledgeQueue(*receipt, self._request.count, NO_ALLOCATION)
             await self._calls.ask(request, Delivery)
             batch.is_settled = True
 
@@ -203,7 +189,7 @@ class AsyncQueue:
         """
         receipt = batch.receipt
         if receipt is not None and not batch.is_settled:
-            await self._calls.ask(model.ReleaseQueue(*_fields(receipt), counts), Done)
+            await self._calls.ask(model.ReleaseQueue(*receipt, counts), Done)
             batch.is_settled = True
 
     async def give_back(self) -> None:
@@ -218,28 +204,22 @@ class AsyncQueue:
 
     async def reset(self, start: datetime | None = None, *, position: int | None = None) -> None:
         """Restart at a time or a position, or at the very beginning. Leases that consumers hold end."""
-        await self._calls.ask(model.ResetQueue(self._context, self._name, start_ticks(start), position), Done)
+        await self._calls.ask(model.ResetQueue(*self._queue, start_ticks(start), position), Done)
 
     async def dead_after(self, holders: int | None) -> None:
         """Make a batch a dead letter once this many consumers in turn released it or let it expire; None: never."""
-        await self._calls.ask(model.SetDeadLetterRule(self._context, self._name, holders), Done)
+        await self._calls.ask(model.SetDeadLetterRule(*self._queue, holders), Done)
 
     async def dead_letters(self) -> list[model.Allocation]:
         """The dead letters, each with the positions of its first and last event."""
-        found: list[model.Allocation] = []
-        while True:
-            after = found[-1].first if found else 0
-            page = await self._calls.ask(model.ListDeadLetters(self._context, self._name, after), model.DeadLetterPage)
-            found += page.dead
-            if page.end:
-                return found
+        return await self._calls.list_all(model.ListDeadLetters(*self._queue), "first")
 
     async def put_back(self, first: int) -> None:
         """Deliver the dead letter that begins at a position to the next consumer, unless it is back already.
 
         Raises DeadLetterNotFound if no dead letter begins there.
         """
-        await self._calls.ask(model.PutBack(self._context, self._name, first), Done)
+        await self._calls.ask(model.PutBack(*self._queue, first), Done)
 
     async def replay(self, first: int, last: int, *, mark: model.ProducerMark | None = None) -> model.Replayed:
         """Deliver the events between two positions again, before any new ones. The queue's own position stays.
@@ -248,7 +228,7 @@ class AsyncQueue:
         dead letters. If too many wait already, it does nothing and the answer `is_full`: retry later. With a mark (a
         producer's name and its own growing number), a repeat does nothing.
         """
-        request = model.ReplayQueue(self._context, self._name, first, last, mark)
+        request = model.ReplayQueue(*self._queue, first, last, mark)
         if mark is not None:
             return await self._calls.ask(request, model.Replayed)
         return await self._calls.transact(request, model.Replayed)
@@ -263,29 +243,6 @@ class AsyncQueue:
         except PenstockError as failed:
             # The first error matters more. The batch goes to others when its lease expires.
             error.add_note(f"the batch was not released: {failed}")
-
-
-def _fields(receipt: QueueReceipt) -> tuple[str, str, str, int, int]:
-    return receipt.context, receipt.queue, receipt.subscriber, receipt.first, receipt.last
-
-
-class AsyncDelivery:
-    """One batch of a queue, leased for the body of an `async with`."""
-
-    def __init__(self, queue: AsyncQueue, wait: float) -> None:
-        self._queue = queue
-        self._wait = wait
-        self._batch: QueueBatch | None = None
-
-    async def __aenter__(self) -> QueueBatch:
-        self._batch = await self._queue.take(self._wait)
-        return self._batch
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._batch is not None
-        await self._queue.settle(self._batch, error)
 
 
 class AsyncTransaction:
@@ -310,7 +267,6 @@ class AsyncTransaction:
         self._fetched.append((subscription, batch))
 
     async def commit(self) -> list[Appended]:
-        """Commit it; the results of its appends."""
         receipts = tuple(batch.receipt for batch in self._queued if batch.receipt is not None)
         progress = tuple(batch.receipt for _, batch in self._fetched if batch)
         if not self._commits and not receipts and not progress:
@@ -338,8 +294,6 @@ class AsyncTransaction:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None and (self._commits or self._queued or self._fetched):
             await self.commit()

@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
-from penstock.client.transport import Answer, Transport, abandon
+from penstock.client.transport import PendingReply, Transport, abandon
 from penstock.engine import Engine
 from penstock.engine.wakeups import resolve
 from penstock.errors import CannotConnect, ClientClosed
@@ -41,22 +41,21 @@ class LocalTransport(Transport):
             raise CannotConnect(self.url, f"{error.filename or 'its directory'}: {error.strerror}") from None
         return engine
 
-    def start(self, request: Request) -> Answer:
+    def start(self, request: Request) -> PendingReply:
         if self._closed:
             raise ClientClosed
         if self._engine is None:
             raise CannotConnect(self.url, "it is not open yet")
-        answer: Answer = asyncio.get_running_loop().create_future()
+        answer: PendingReply = asyncio.get_running_loop().create_future()
         give_up = self._engine.submit(ANONYMOUS, request, partial(resolve, answer))
         # Done without a reply: nobody waits for it any more.
         answer.add_done_callback(lambda _: give_up())
         return answer
 
-    def give_up(self, answer: Answer) -> None:
+    def give_up(self, answer: PendingReply) -> None:
         abandon(answer)
 
     async def close(self) -> None:
-        """Finish the requests in flight and close the store."""
         self._closed = True
         async with self._opening:
             engine, self._engine = self._engine, None

@@ -1,13 +1,12 @@
 """Logs of CBOR messages, and iterators over them."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 import cbor2
 
 from penstock import model
-from penstock.client.calls import Calls
+from penstock.client.calls import Calls, flattened
 from penstock.errors import InvalidRequest, LogNotFound, NotCbor
 from penstock.model import Done, IteratorKind
 
@@ -79,11 +78,7 @@ class AsyncLogIterator:
             yield page
             ordinal += len(page)
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        async with aclosing(self.pages()) as pages:
-            async for page in pages:
-                for item in page:
-                    yield item
+    __aiter__ = flattened(pages)
 
 
 def _encoded(index: int, value: Any) -> bytes:

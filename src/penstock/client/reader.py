@@ -60,7 +60,6 @@ class _Pages:
         self._may_guess = not follow
 
     async def next(self) -> RecordPage:
-        """The page at the position reached."""
         if self._requested and self._requested[0][0] != self._position:
             self._may_guess = False
             self.close()
@@ -112,7 +111,6 @@ async def record_pages(
 
 
 async def event_pages(calls: Calls, range: HistoryRange, *, follow: bool = False) -> AsyncGenerator[list[Event], None]:
-    """Events, a page at a time."""
     last = range.until
     async with aclosing(record_pages(calls, range, follow=follow)) as pages:
         async for records in pages:
@@ -124,7 +122,6 @@ async def event_pages(calls: Calls, range: HistoryRange, *, follow: bool = False
 
 
 async def arrow_batches(calls: Calls, range: HistoryRange) -> AsyncGenerator[Any, None]:
-    """Arrow record batches, one for each page."""
     # Arrow takes long to import, and most clients do not need it.
     import pyarrow.compute as pc  # noqa: PLC0415
 

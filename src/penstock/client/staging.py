@@ -12,9 +12,7 @@ from penstock.client.calls import Calls
 from penstock.model import Done, Winner
 
 PUBLISH_S: Final = 600.0
-"""How long a publication may take: it is one transaction, however large the job is."""
-INSTALL_S: Final = 600.0
-"""How long it may take to install an output: it is one transaction, however large the output is."""
+"""How long it may take to publish a job or to install an output: each is one transaction, however large."""
 
 
 class AsyncStaging:
@@ -29,9 +27,8 @@ class AsyncStaging:
 
         The answer says how large an event may be; it comes for no units as well.
         """
-        return await self._calls.ask(
-            model.StageEvents(self.job, part, attempt, number, tuple(units)), model.StagesTaken
-        )
+        request = model.StageEvents(self.job, part, attempt, number, tuple(units))
+        return await self._calls.ask(request, model.StagesTaken)
 
     async def publish(
         self, winners: Iterable[Winner], producer: str, number: int, *, origin: str = "", timeout: float = PUBLISH_S
@@ -90,7 +87,7 @@ class AsyncBuild:
         winners: Iterable[Winner],
         state: bytes | None = None,
         *,
-        timeout: float = INSTALL_S,
+        timeout: float = PUBLISH_S,
     ) -> model.Installed:
         """Install what the winners have staged as the iterator's output, up to so many messages, and drop the rest.
 

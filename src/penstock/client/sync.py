@@ -10,8 +10,8 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import contextmanager
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from penstock.client.aio import IN_FLIGHT, TIMEOUT_S, AsyncClient
@@ -21,7 +21,7 @@ from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.staging import AsyncBuild, AsyncStaging
 from penstock.errors import ClientClosed
 from penstock.interrupts import awaited
-from penstock.model import ANY, Appended, Event, NewEvent
+from penstock.model import ANY, Appended, NewEvent
 from penstock.tcp import new_loop
 
 P = ParamSpec("P")
@@ -217,7 +217,6 @@ class _Feed:
                 return
 
     def complete(self) -> None:
-        """There are no more commits."""
         with self._room:
             self._is_complete = True
             self._wake()
@@ -280,12 +279,9 @@ class Subscription(Blocking[AsyncSubscription]):
 
     @property
     def inner(self) -> AsyncSubscription:
-        """The same subscription for event loops."""
         return self._inner
 
-    def __iter__(self) -> Iterator[Event]:
-        for batch in iterate(self._portal, self._inner.batches()):
-            yield from batch
+    __iter__ = flattening(AsyncSubscription.batches)
 
 
 class Queue(Blocking[AsyncQueue]):
@@ -308,26 +304,16 @@ class Queue(Blocking[AsyncQueue]):
     put_back = blocking(AsyncQueue.put_back)
     replay = blocking(AsyncQueue.replay)
 
-    def next(self, wait: float = 0.0) -> "Delivery":
+    @contextmanager
+    def next(self, wait: float = 0.0) -> Iterator[QueueBatch]:
         """The next batch, for `with`; empty if nothing arrives within `wait` seconds."""
-        return Delivery(self, wait)
-
-
-class Delivery:
-    """One batch of a queue, leased for the body of a `with`."""
-
-    def __init__(self, queue: Queue, wait: float) -> None:
-        self._queue = queue
-        self._wait = wait
-
-    def __enter__(self) -> QueueBatch:
-        self._batch: QueueBatch = self._queue.take(self._wait)
-        return self._batch
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._queue.settle(self._batch, error)
+        batch = self.take(wait)
+        try:
+            yield batch
+        except BaseException as error:
+            self.settle(batch, error)
+            raise
+        self.settle(batch, None)
 
 
 class Transaction(Blocking[AsyncTransaction]):
@@ -352,9 +338,7 @@ class Transaction(Blocking[AsyncTransaction]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._portal.run(self._inner.__aexit__(kind, error, trace))
 
 
@@ -395,9 +379,7 @@ class LogIterator(Blocking[AsyncLogIterator]):
     next = blocking(AsyncLogIterator.next)
     pages = iterating(AsyncLogIterator.pages)
 
-    def __iter__(self) -> Iterator[Any]:
-        for page in iterate(self._portal, self._inner.pages()):
-            yield from page
+    __iter__ = flattening(AsyncLogIterator.pages)
 
 
 class Client(Blocking[AsyncClient]):
@@ -431,9 +413,7 @@ class Client(Blocking[AsyncClient]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     append = blocking(AsyncClient.append)

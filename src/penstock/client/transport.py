@@ -6,7 +6,6 @@ The MQ gate's transport is here. Those of ZeroMQ and of an engine in process (`z
 """
 
 import asyncio
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import count
@@ -34,7 +33,7 @@ from penstock.wire.res01.commands import VERSION, Hello
 from penstock.wire.res01.dialects import OWN_TAG, Frames
 from penstock.wire.res01.messages import OWN_LARGE_TAG, fields_of, join_fields, reply_of, split_fields
 
-Answer = asyncio.Future[Reply]
+PendingReply = asyncio.Future[Reply]
 
 CONNECT_S_MAX: Final = 10.0
 """How long one attempt to connect may take. Another one follows while the call has time left."""
@@ -63,14 +62,14 @@ class Transport(ABC):
         """Connect and wait for room to send. Raises CannotConnect, ClientClosed, or TimeoutError without room."""
 
     @abstractmethod
-    def start(self, request: Request) -> Answer:
+    def start(self, request: Request) -> PendingReply:
         """Send a request; the future gets its reply or its error. Raises CannotConnect without a connection.
 
         A request that cannot be encoded is InvalidRequest or LimitExceeded. Then nothing is sent.
         """
 
     @abstractmethod
-    def give_up(self, answer: Answer) -> None:
+    def give_up(self, answer: PendingReply) -> None:
         """The caller does not wait for this answer any more."""
 
     @abstractmethod
@@ -78,7 +77,7 @@ class Transport(ABC):
         """Release everything. Calls that still wait for a reply fail."""
 
 
-def abandon(answer: Answer) -> None:
+def abandon(answer: PendingReply) -> None:
     """Ignore a future. An error that it has already counts as seen."""
     if not answer.cancel() and not answer.cancelled():
         answer.exception()
@@ -90,9 +89,9 @@ class PendingReplies:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._numbers = count(1)
-        self._pending: dict[bytes, tuple[Request, Answer]] = {}
+        self._pending: dict[bytes, tuple[Request, PendingReply]] = {}
 
-    def send(self, request: Request, send: Callable[[Frames], None]) -> Answer:
+    def send(self, request: Request, send: Callable[[Frames], None]) -> PendingReply:
         """Send a request through `send` (its command, its number, its payload); a future for its reply."""
         try:
             fields = fields_of(request)
@@ -102,7 +101,7 @@ class PendingReplies:
         fields.insert(1, number)
         # Add the future last: a request that cannot be sent is not pending.
         send(fields)
-        answer: Answer = self._loop.create_future()
+        answer: PendingReply = self._loop.create_future()
         self._pending[number] = request, answer
         return answer
 
@@ -117,8 +116,7 @@ class PendingReplies:
         else:
             pending[1].set_result(outcome)
 
-    def forget(self, answer: Answer) -> None:
-        """The caller does not wait for this answer any more."""
+    def forget(self, answer: PendingReply) -> None:
         for number, pending in self._pending.items():
             if pending[1] is answer:
                 del self._pending[number]
@@ -136,12 +134,10 @@ class PendingReplies:
 
 
 class Link(ABC):
-    """One connection."""
-
     def __init__(self, url: str) -> None:
         self.url = url
         self.pending = PendingReplies()
-        self.welcome: Answer | None = None
+        self.welcome: PendingReply | None = None
         """The server's answer to the hello. Calls do not wait for it."""
 
     def greet(self) -> None:
@@ -179,11 +175,10 @@ class Link(ABC):
 class NetworkTransport(Transport):
     """Has a link, or makes one. Calls that need a connection at the same time wait for the same attempt."""
 
-    def __init__(self, url: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, url: str, host: str, port: int) -> None:
         self.url = url
         self._host = host
         self._port = port
-        self._tls = tls
         self._link: Link | None = None
         self._links: set[Link] = set()
         self._connecting: asyncio.Task[Link | CannotConnect] | None = None
@@ -248,11 +243,10 @@ class NetworkTransport(Transport):
         link.pending.fail(link.ended)
 
     def gone(self, link: Link) -> None:
-        """The connection's socket is closed."""
         self.lost(link)
         self._links.discard(link)
 
-    def start(self, request: Request) -> Answer:
+    def start(self, request: Request) -> PendingReply:
         link = self._link
         if self._closed:
             raise ClientClosed
@@ -264,7 +258,7 @@ class NetworkTransport(Transport):
             raise CannotConnect(error.url, error.reason) if isinstance(error, ConnectionLost) else error
         return link.pending.send(request, link.send)
 
-    def give_up(self, answer: Answer) -> None:
+    def give_up(self, answer: PendingReply) -> None:
         abandon(answer)
         if self._link is not None:
             self._link.pending.forget(answer)
@@ -283,19 +277,15 @@ class NetworkTransport(Transport):
 
 
 class MqTransport(NetworkTransport):
-    """MqFrames over TCP."""
-
     async def connect(self) -> Link:
         link = MqLink(self)
         link.session = await MqClient.connect(
-            self._host, self._port, on_message=link.received, on_close=link.lost, limits=LIMITS, tls=self._tls
+            self._host, self._port, on_message=link.received, on_close=link.lost, limits=LIMITS
         )
         return link
 
 
 class MqLink(Link):
-    """One session."""
-
     session: MqClient
 
     def __init__(self, transport: MqTransport) -> None:

@@ -69,7 +69,6 @@ class ZeromqTransport(NetworkTransport):
         raise error or CannotConnect(self.url, "its host has no address")
 
     async def close(self) -> None:
-        """Close the sockets and end ZeroMQ's thread."""
         await super().close()
         if self._context is not None:
             self._context.term()
@@ -100,7 +99,6 @@ class ZeromqLink(Link):
         return self._open
 
     async def connect(self, endpoint: str) -> None:
-        """Connect, or close the socket again."""
         try:
             self._socket.connect(endpoint)
             self._look()

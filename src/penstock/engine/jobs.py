@@ -93,36 +93,38 @@ def ask_store(store: Store, method: Callable[..., Any], *arguments: Any) -> Any:
     return getattr(store, method.__name__)(*arguments)
 
 
-def list_contexts(store: Store, request: model.ListContexts, limit: int) -> model.ContextPage:
+def list_contexts(store: Store, request: model.ListContexts, limit: int) -> model.ListPage[model.ContextInfo]:
     found = store.contexts(request.after, limit + 1)
-    return model.ContextPage(found[:limit], len(found) <= limit)
+    return model.ListPage(found[:limit], len(found) <= limit)
 
 
-def list_streams(store: Store, request: model.ListStreams, limit: int) -> model.StreamPage:
+def list_streams(store: Store, request: model.ListStreams, limit: int) -> model.ListPage[model.StreamInfo]:
     prefix = EventFilter(request.context, request.filter).prefix
     found = store.streams(request.context, prefix, request.after, limit + 1)
-    return model.StreamPage(found[:limit], len(found) <= limit)
+    return model.ListPage(found[:limit], len(found) <= limit)
 
 
-def list_subscriptions(store: Store, request: model.ListSubscriptions, limit: int) -> model.SubscriptionPage:
+def list_subscriptions(
+    store: Store, request: model.ListSubscriptions, limit: int
+) -> model.ListPage[model.SubscriptionInfo]:
     found = store.subscriptions(request.after, limit + 1)
-    return model.SubscriptionPage(found[:limit], len(found) <= limit)
+    return model.ListPage(found[:limit], len(found) <= limit)
 
 
-def list_queues(store: Store, request: model.ListQueues, limit: int) -> model.QueuePage:
+def list_queues(store: Store, request: model.ListQueues, limit: int) -> model.ListPage[model.QueueInfo]:
     found = store.queues(request.after, limit + 1)
-    return model.QueuePage(found[:limit], len(found) <= limit)
+    return model.ListPage(found[:limit], len(found) <= limit)
 
 
-def list_dead_letters(store: Store, request: model.ListDeadLetters, limit: int) -> model.DeadLetterPage:
+def list_dead_letters(store: Store, request: model.ListDeadLetters, limit: int) -> model.ListPage[model.Allocation]:
     queue = lookup_queue(store, request.queue, request.context)
     found = store.dead_letters(queue.id, request.after, limit + 1)
-    return model.DeadLetterPage(found[:limit], len(found) <= limit)
+    return model.ListPage(found[:limit], len(found) <= limit)
 
 
-def list_erasures(store: Store, request: model.ListErasures, limit: int) -> model.ErasurePage:
+def list_erasures(store: Store, request: model.ListErasures, limit: int) -> model.ListPage[model.ErasureInfo]:
     found = store.erasures(request.after, limit + 1)
-    return model.ErasurePage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
+    return model.ListPage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
 
 
 def erasure_info(one: Erasure) -> model.ErasureInfo:

@@ -54,20 +54,22 @@ class SubscriptionRequests:
         )
         return found
 
-    async def fetch(self, request: model.FetchSubscription, present: EventEncoder | None) -> model.Batch:
+    async def fetch(self, request: model.FetchSubscription, present: EventEncoder | None) -> model.FetchedBatch:
         """The pending batch again, or the next one."""
         if request.count < 1:
             raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
         return await self._context.long_poll(request.wait_ms, lambda: self._fetch(request, present))
 
-    async def _fetch(self, request: model.FetchSubscription, present: EventEncoder | None) -> Attempt[model.Batch]:
+    async def _fetch(
+        self, request: model.FetchSubscription, present: EventEncoder | None
+    ) -> Attempt[model.FetchedBatch]:
         number = request.subscription
         async with self._locks.turn(number):
             if (pending := await self._still_pending(number)) is not None:
                 found: jobs.PendingEvents = await self._context.pool.run(jobs.read_pending, pending, present)
                 if found.last_ticks is not None:
                     self._pending[number] = pending._replace(shown=found.last_ticks)
-                    return Attempt(model.Batch(number, found.events, found.encoded), True, pending.wanted)
+                    return Attempt(model.FetchedBatch(number, found.events, found.encoded), True, pending.wanted)
                 # All of it was erased meanwhile: there is nothing left to acknowledge.
                 await self._move(number, pending, pending.last_ticks)
             return await self._next(number, min(request.count, self._context.limits.events_max), present)
@@ -83,7 +85,7 @@ class SubscriptionRequests:
         self._forget(number, pending)
         return None
 
-    async def _next(self, number: int, count: int, present: EventEncoder | None) -> Attempt[model.Batch]:
+    async def _next(self, number: int, count: int, present: EventEncoder | None) -> Attempt[model.FetchedBatch]:
         """Scan until there is a batch or the history ends; a long scan saves its position on the way."""
         while True:
             found: jobs.Fetched = await self._context.pool.run(jobs.fetch, number, count, self._context.limits, present)
@@ -96,7 +98,7 @@ class SubscriptionRequests:
             elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
                 await self._context.apply(Progress(number, info.position, found.next))
             if found.batch or found.end:
-                return Attempt(model.Batch(number, found.events, found.encoded), bool(found.batch), wanted)
+                return Attempt(model.FetchedBatch(number, found.events, found.encoded), bool(found.batch), wanted)
 
     async def progress(self, request: model.ProgressSubscription) -> model.Done:
         """Move past the pending batch if this is its time; otherwise do nothing."""

@@ -25,8 +25,6 @@ TCP: Final = "tcp://"
 IPC: Final = "ipc://"
 
 S = TypeVar("S", bound=TcpSession)
-Resolved = tuple[socket.AddressFamily, tuple[Any, ...]]
-"""A family and an address of it, as in `socket.bind`."""
 
 
 class Gate(Protocol):
@@ -73,7 +71,6 @@ class TcpGate(TcpServer[S]):
         self.engine.metrics.gate_closed[self.name, self.reason_of(session)] += 1
 
     def reason_of(self, session: S) -> str:
-        """Why a session ended, for the metrics."""
         return session.ended or CloseReason.LOST
 
 
@@ -100,11 +97,17 @@ async def bound_socket(gate: str, address: str, *, insecure: bool) -> socket.soc
     """
     if address.startswith(IPC):
         return _bind_local(gate, address)
-    found = await resolve(gate, address)
-    if not insecure and not all(is_loopback(sockaddr[0]) for _, sockaddr in found):
+    try:
+        host, port = host_and_port(address.removeprefix(TCP))
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise CannotListen(gate, address, str(error.strerror).lower()) from error
+    except (ValueError, OSError) as error:
+        raise CannotListen(gate, address, str(error)) from error
+    if not insecure and not all(is_loopback(str(sockaddr[0])) for *_, sockaddr in found):
         raise NotLoopback(gate, address)
     reason = "it has no address"
-    for family, sockaddr in found:
+    for family, *_, sockaddr in found:
         try:
             return _bind(family, sockaddr)
         except OSError as error:
@@ -132,7 +135,6 @@ def _bind_local(gate: str, address: str) -> socket.socket:
 
 
 def remove_file(address: str) -> None:
-    """Remove the file of a local socket that was closed."""
     if address.startswith(IPC):
         Path(address.removeprefix(IPC)).unlink(missing_ok=True)
 
@@ -148,18 +150,6 @@ def _is_served(path: str) -> bool:
         except OSError:
             return True
     return True
-
-
-async def resolve(gate: str, address: str) -> list[Resolved]:
-    """The addresses that `host:port` or `[host]:port` means."""
-    try:
-        host, port = host_and_port(address.removeprefix(TCP))
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise CannotListen(gate, address, str(error.strerror).lower()) from error
-    except (ValueError, OSError) as error:
-        raise CannotListen(gate, address, str(error)) from error
-    return [(family, sockaddr) for family, _, _, _, sockaddr in found]
 
 
 def is_loopback(host: str) -> bool:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from ipaddress import ip_address
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
@@ -28,7 +28,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -48,8 +47,8 @@ log = logging.getLogger(__name__)
 
 BACKLOG_MAX: Final = 128
 HEAD_BYTES_MAX: Final = 16 * 1024
-PATH_CHARACTERS_MAX: Final = 200
-"""How much of an unknown path the answer repeats."""
+SHOWN_CHARACTERS_MAX: Final = 200
+"""How much of an unknown path or name the answer repeats."""
 KEEP_ALIVE_S_MAX: Final = 5
 REQUEST_S_MAX: Final = 10.0
 """How long a connection may stay open without completing an answer."""
@@ -60,9 +59,6 @@ PATHS: Final = {
     "/metrics": "counters and gauges in Prometheus' text format",
     "/sessions": "the connections of the TCP gates; DELETE /sessions/ID cuts one off",
 }
-
-SHOWN_CHARACTERS_MAX: Final = 200
-"""How much of an unknown name the answer repeats."""
 
 SECURITY_HEADERS: Final = {
     "cache-control": "no-store",
@@ -75,7 +71,6 @@ SECURITY_HEADERS: Final = {
 """Added to every answer that has no header of the same name: a page with scripts sets its own policy."""
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing."""
 
 AUTHORITY: Final = re.compile(r"(\[[^\[\]@/\s]+\]|[^\[\]:@/\s]+)(?::([0-9]{0,5}))?")
 ORIGIN: Final = re.compile(r"(https?)://(.+)")
@@ -84,8 +79,6 @@ PORTS: Final = {"http": "80", "https": "443"}
 
 
 class HttpGate:
-    """Serves `PATHS`."""
-
     name = "http"
 
     def __init__(self, engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> None:
@@ -180,7 +173,7 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         session = request.path_params["session"]
         if any(server.kick(session) for server in servers):
             return JSONResponse({"kicked": session})
-        return JSONResponse({"error": f"there is no session {session[:PATH_CHARACTERS_MAX]}"}, 404)
+        return JSONResponse({"error": f"there is no session {session[:SHOWN_CHARACTERS_MAX]}"}, 404)
 
     pages = Starlette(
         routes=[
@@ -191,7 +184,6 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
             Route("/sessions/{session}", kick, methods=["DELETE"]),
         ],
         exception_handlers={HTTPException: _refusal},
-        middleware=[Middleware(WithoutBodies)],
     )
     settings = engine.settings
     # A server that listens on a name answers to it.
@@ -208,26 +200,12 @@ async def _index(_request: Request) -> Response:
 async def _refusal(request: Request, error: Exception) -> Response:
     """An answer in JSON that says what there is."""
     assert isinstance(error, HTTPException)
-    path = request.url.path[:PATH_CHARACTERS_MAX]
+    path = request.url.path[:SHOWN_CHARACTERS_MAX]
     # They come from a set, in any order.
     allowed = " and ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
     sentence = f"there is no {path} here" if error.status_code == 404 else f"{path} answers {allowed} only"
     body = json.dumps({"error": sentence, "paths": PATHS}, indent=2) + "\n"
     return Response(body, error.status_code, dict(error.headers or {}), "application/json")
-
-
-class WithoutBodies:
-    """Refuses requests that carry a body, before it reads any of it: no path here needs one."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app: ASGIApp = self._app
-        headers = dict(scope["headers"]) if scope["type"] == "http" else {}
-        if headers.get(b"content-length", b"0").strip(b"0") != b"" or b"transfer-encoding" in headers:
-            app = JSONResponse({"error": "requests here have no body"}, 413, {"connection": "close"})
-        await app(scope, receive, send)
 
 
 # --- connections ----------------------------------------------------------------------------------------------
@@ -269,14 +247,13 @@ class BoundedProtocol(H11Protocol):
             min(everybody, key=lambda each: each.since).abandon(f"there were too many connections ({limit})")
 
     def _squeeze_in(self, waiting: list["BoundedProtocol"]) -> None:
-        """End the one that waits longest, or refuse this one."""
         limit = f"http_connections_per_address_max is {self.bounds.connections_per_address_max}"
         if waiting:
             reason = f"there were too many connections from its address ({limit})"
             min(waiting, key=lambda each: each.since).abandon(reason)
             return
         sentence = f"there are too many connections from {self.network} ({limit}); try again later"
-        self.app = protected(JSONResponse({"error": sentence}, 429, {"connection": "close"}))
+        self.app = protected(_refused(429, sentence))
         self._log("refused", sentence)
 
     @property
@@ -324,7 +301,6 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()
 
     def _log(self, what: str, why: str, level: int = logging.WARNING) -> None:
-        """Log what the gate did to the peer, once."""
         if not self._is_logged:
             self._is_logged = True
             self.bounds.peer_log.write(level, self.network, "http %s %s: %s", what, self.peer, why)
@@ -333,15 +309,8 @@ class BoundedProtocol(H11Protocol):
 # --- protection against pages in browsers -------------------------------------------------------------------------
 
 
-class Authority(NamedTuple):
-    """A host in lower case, IPv6 in brackets, and its port, which may be empty."""
-
-    host: str
-    port: str
-
-
 class Guard:
-    """Answers requests for other hosts with 421 and those of other origins' pages with 403; others go to the app.
+    """Answers requests for other hosts with 421, those of other origins' pages with 403 and those with a body with 413.
 
     It accepts a request without `Host`, which only HTTP/1.0 allows: load balancers send such checks, and browsers
     always send a host.
@@ -367,12 +336,15 @@ class Guard:
         # A WebSocket has no method, and is not safe.
         if refusal is None and scope.get("method") not in SAFE_METHODS:
             refusal = self._origin_refusal(headers, authorities[-1] if authorities else "")
+        # No path here needs a body, so none of it is read.
+        if refusal is None and (headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers):
+            refusal = _refused(413, "requests here have no body")
         await protected(refusal or self._app)(scope, receive, send)
 
     def _name_refusal(self, authorities: list[str]) -> Response | None:
         for authority in authorities:
             parsed = parse_authority(authority)
-            if parsed is None or not (parsed.host in self._hosts or is_ip_address(parsed.host)):
+            if parsed is None or not (parsed[0] in self._hosts or is_ip_address(parsed[0])):
                 name = authority[:SHOWN_CHARACTERS_MAX]
                 return _refused(
                     421, f"this server does not answer to the name {name!r}; if it is its own, add it to http_hosts"
@@ -392,7 +364,6 @@ class Guard:
 
 
 def protected(app: ASGIApp) -> ASGIApp:
-    """An app whose answers have the security headers."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_protected(message: Message) -> None:
@@ -407,10 +378,10 @@ def protected(app: ASGIApp) -> ASGIApp:
     return answer
 
 
-def parse_authority(text: str) -> Authority | None:
-    """The host and port of `Host`, without the dot that may end a name; None if the text is malformed."""
+def parse_authority(text: str) -> tuple[str, str] | None:
+    """The host of `Host`, without the dot that may end a name, and its port or ""; None if the text is malformed."""
     found = AUTHORITY.fullmatch(text)
-    return Authority(found[1].lower().removesuffix("."), found[2] or "") if found else None
+    return (found[1].lower().removesuffix("."), found[2] or "") if found else None
 
 
 def is_ip_address(host: str) -> bool:
@@ -434,7 +405,7 @@ def is_same_origin(origin: str, authority: str) -> bool:
     theirs, ours = parse_authority(found[2]), parse_authority(authority)
     if theirs is None or ours is None:
         return False
-    return (theirs.host, theirs.port or usual) == (ours.host, ours.port or usual)
+    return (theirs[0], theirs[1] or usual) == (ours[0], ours[1] or usual)
 
 
 def _refused(status: int, sentence: str) -> Response:

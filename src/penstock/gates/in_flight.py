@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from penstock.engine import Engine
 from penstock.engine.engine import Budget
@@ -16,8 +16,8 @@ from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
 from penstock.model.replies import Encoded
 from penstock.tcp import CloseReason, ReadHold, TcpSession
-from penstock.wire.res01.dialects import EventEncoder, Frames
-from penstock.wire.res01.messages import Exchange
+from penstock.wire.res01.dialects import Frames
+from penstock.wire.res01.messages import Exchange, Framed
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +32,8 @@ slowly still gets all answers."""
 PAGES: Final = (FetchSubscription, ReadAll, ReadRecords, ReadStream)
 
 
-class Framing(Protocol):
-    """How a gate frames the answers to one message."""
-
-    @property
-    def present(self) -> EventEncoder:
-        """How a worker turns what it has read into frames."""
+Framing = Exchange | Framed
+"""How a gate frames the answers to one message."""
 
 
 class Pipeline:

@@ -19,8 +19,6 @@ from penstock.wire.res01.messages import Framed, decode_framed
 
 
 class MqGate(TcpGate[MqSession]):
-    """One endpoint."""
-
     def __init__(self, engine: Engine, address: str) -> None:
         self._mq_limits = limits_of(engine.settings)
         super().__init__("mq", self._mq_limits, engine, address)
@@ -64,7 +62,6 @@ class MqGate(TcpGate[MqSession]):
 
 
 def limits_of(settings: Settings) -> MqLimits:
-    """The limits of a connection, from the settings."""
     return MqLimits(
         connections_max=settings.mq_connections_max,
         connections_per_address_max=settings.mq_connections_per_address_max,

@@ -38,8 +38,6 @@ READS: Final = (ListIterators, ListLogs, NextItems, ShowLog)
 
 
 class RemitsGate(TcpGate["_Session"]):
-    """One endpoint."""
-
     def __init__(self, engine: Engine, address: str) -> None:
         super().__init__("remits", limits_of(engine.settings, "remits"), engine, address)
 
@@ -110,13 +108,11 @@ class _InFlightRequest:
             self.answer = error_frame(self._budget.busy(self._exchange.request))
 
     def leave(self) -> None:
-        """Give all bytes back."""
         for size in filter(None, (self.size, self._kept)):
             self._budget.give_back(size)
         self.size = self._kept = 0
 
     def abandon(self) -> None:
-        """The connection is gone."""
         # The engine still writes what cannot be given up, and replies then.
         if self._abandon is None or self.answer is not None or self._abandon():
             self.leave()
@@ -136,7 +132,6 @@ class _Session(TcpSession):
         self._in_flight: deque[_InFlightRequest] = deque()
         self._size = 0
         self.is_gone = False
-        """Whether the connection is closed."""
         self._is_going_on = False
         self._peer_is_done = False
         self._is_leaving = False
@@ -201,7 +196,6 @@ class _Session(TcpSession):
         return True
 
     def is_next(self, request: _InFlightRequest) -> bool:
-        """Whether this is the next request to answer."""
         return not self._in_flight or self._in_flight[0] is request
 
     def _begin_next(self) -> bool:

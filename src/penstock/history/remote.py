@@ -11,13 +11,13 @@ from penstock.client.transport import transport_to
 from penstock.history.source import History, Now
 from penstock.model import (
     ContextInfo,
-    ContextPage,
     EventFilter,
     EventPage,
     FindPosition,
     Found,
     GetStats,
     ListContexts,
+    ListPage,
     ReadAll,
     StoreStats,
 )
@@ -49,7 +49,7 @@ class RemoteHistory(History):
         return sum(len(event.body) + len(event.headers or "") for event in page.events) // max(len(page.events), 1)
 
     def _contexts(self, after: str) -> list[ContextInfo]:
-        return self._portal.run(self._calls.ask(ListContexts(after), ContextPage)).contexts
+        return self._portal.run(self._calls.ask(ListContexts(after), ListPage)).items
 
     def position_of(self, context: str, ticks: int) -> int | None:
         return self._portal.run(self._calls.ask(FindPosition(context, "", ticks), Found)).position

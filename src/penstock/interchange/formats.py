@@ -27,7 +27,6 @@ from penstock.event_json import (
     BadEvent,
     Defaults,
     checked,
-    compact,
     compact_json,
     decode_base64,
     decoder,
@@ -36,6 +35,7 @@ from penstock.event_json import (
     text_of_id,
 )
 from penstock.model import Event
+from penstock.model.events import compact
 from penstock.model.times import stamp_of, text_of_stamp
 
 STANDARD: Final = "-"

@@ -18,16 +18,15 @@ from penstock.model import (
     Event,
     EventFilter,
     GetStats,
+    ListPage,
     ListQueues,
     ListStreams,
     NewEvent,
     ProducerMark,
     QueueInfo,
-    QueuePage,
     Replayed,
     ReplayQueue,
     StoreStats,
-    StreamPage,
     check_stream,
 )
 from penstock.store.contract import LOG_CONTEXT, StoreIdentity
@@ -219,8 +218,8 @@ class StreamsTarget(_Target):
         if context is None and self.sender.ask(GetStats(), StoreStats).head:
             raise ReplayRefused("there are events in the target already, which must be new: nothing was sent")
         if context is not None:
-            page = self.sender.ask(ListStreams(context, self._into.prefix, "", 1), StreamPage)
-            for found in page.streams:
+            page = self.sender.ask(ListStreams(context, self._into.prefix, "", 1), ListPage)
+            for found in page.items:
                 where = f"stream {found.name} of context {context} is there already"
                 raise ReplayRefused(f"{where}, and streams must be new: nothing was sent")
 
@@ -297,8 +296,8 @@ def _find_queue(sender: Sender, name: str, context: str | None) -> QueueInfo:
     queues: list[QueueInfo] = []
     is_end = False
     while not is_end:
-        page = sender.ask(ListQueues(queues[-1].id if queues else 0), QueuePage)
-        queues += page.queues
+        page = sender.ask(ListQueues(queues[-1].id if queues else 0), ListPage)
+        queues += page.items
         is_end = page.end
     found = [info for info in queues if info.name == name and context in (None, info.context)]
     if len(found) == 1:

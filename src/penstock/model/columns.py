@@ -26,7 +26,6 @@ class Columns(NamedTuple):
     """The events of one commit. All numbers are little-endian."""
 
     length: int
-    """How many events."""
     types: tuple[bytes, ...]
     """Each type once, in the order of their first events."""
     fixed: bytes
@@ -34,9 +33,7 @@ class Columns(NamedTuple):
     headers: bytes
     bodies: bytes
     top_ticks: int
-    """The latest time."""
     size: int
-    """Bytes of all columns."""
 
     def numbers(self) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]:
         """Stamps, types, lengths of headers and lengths of bodies."""

@@ -61,7 +61,6 @@ def check_name(name: str) -> str | None:
 
 
 def check_job(name: str) -> str | None:
-    """For a job that stages events."""
     if name.startswith(RESERVED_JOBS):
         return f"begins with {RESERVED_JOBS}, as only jobs of the server itself do"
     return _reason(name, NAME_BYTES_MAX)
@@ -76,8 +75,6 @@ ANY: Final = -1
 
 
 class NewEvent(NamedTuple):
-    """An event a client wants to append."""
-
     id: bytes
     stamp: int
     type: str
@@ -138,9 +135,13 @@ def event(
     return new_event(type, body, headers, id, time)
 
 
+compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+"""A value as JSON without spaces."""
+
+
 def _json(value: Any, what: str) -> bytes:
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        return compact(value).encode()
     except (TypeError, ValueError) as error:
         raise NotJson(f"the {what} of an event", str(error)) from None
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from penstock.model.events import Event
 from penstock.model.requests import IteratorKind, Over
+
+Item = TypeVar("Item")
 
 
 class Reply:
@@ -38,8 +40,6 @@ class Appended(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Transacted(Reply):
-    """A transaction that is on disk, commit by commit."""
-
     commits: tuple[Appended, ...]
 
 
@@ -55,10 +55,9 @@ class EventPage(Reply):
 
 @dataclass(frozen=True, slots=True)
 class RecordPage(Reply):
-    """Stored records in position order, unchanged; `next` and `end` as in an EventPage.
+    """Stored records in position order, unchanged; `next` and `end` as in an EventPage. The reader filters.
 
-    The first may begin before the requested position, and a record may hold events of other
-    streams: the reader checks, decodes and filters.
+    The first may begin before the requested position, and a record may hold events of other streams.
     """
 
     store_id: str
@@ -76,9 +75,15 @@ class Found(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class ContextInfo:
-    """A context and what is in it."""
+class ListPage(Reply, Generic[Item]):
+    """Some items of a list, in its order; `end`: no more."""
 
+    items: list[Item]
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContextInfo:
     name: str
     events: int
     commits: int
@@ -87,27 +92,9 @@ class ContextInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ContextPage(Reply):
-    """Contexts by name; `end`: no more."""
-
-    contexts: list[ContextInfo]
-    end: bool
-
-
-@dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream and how many events it has: its last sequence."""
-
     name: str
     events: int
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPage(Reply):
-    """Streams by name; `end`: no more."""
-
-    streams: list[StreamInfo]
-    end: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +105,7 @@ class Registered(Reply):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(Reply):
+class FetchedBatch(Reply):
     """A subscription's batch; empty when there is nothing new."""
 
     subscription: int
@@ -139,19 +126,8 @@ class SubscriptionInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionPage(Reply):
-    """Subscriptions by id; `end`: no more."""
-
-    subscriptions: list[SubscriptionInfo]
-    end: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Allocation:
-    """Events of a queue that one subscriber holds until `expires` (ticks).
-
-    `deliveries` counts the holders so far, except releases that do not count.
-    """
+    """Events that one subscriber holds until `expires` (ticks). `deliveries` counts the holders so far."""
 
     first: int
     last: int
@@ -176,13 +152,11 @@ class Delivery(Reply):
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue's state.
+    """A queue's state. `position` is the marker: what lies below it was allocated or passed over.
 
-    `position` is the marker: what lies below it was allocated or passed over. `behind` counts what is still to be
-    handed out: the positions of the history from the queue's next event on, and the events that come again because they
-    were released or have expired. `allocated` counts the events that consumers hold now, and `allocations` all that is
-    not acknowledged: held, to come again or set aside. `deliveries_max` is the most holders that one of them had.
-    `dead` counts those that were set aside because `dead_after` holders had let them expire.
+    `behind` counts what is still to be handed out: positions from the queue's next event on, and events that come
+    again. `allocated` counts events that consumers hold, `allocations` all that is not acknowledged, `dead` the dead
+    letters. `deliveries_max` is the most holders that one allocation had.
     """
 
     id: int
@@ -199,27 +173,10 @@ class QueueInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuePage(Reply):
-    """Queues by number; `end`: no more."""
-
-    queues: list[QueueInfo]
-    end: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterPage(Reply):
-    """Allocations that were set aside, by marker; `end`: no more."""
-
-    dead: list[Allocation]
-    end: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Replayed(Reply):
-    """The result of a replay: how many events were put back into the queue, and how many were left out.
+    """How many events were put back into the queue, how many were left out, and how many wait in all.
 
-    `waiting` counts the events that the next consumers get before anything new. `is_full`: too much waits already, so
-    nothing was put back. `repeated`: an earlier request did it, under the same mark.
+    `is_full`: too much waits already, so nothing was put back. `repeated`: an earlier request with this mark did it.
     """
 
     events: int
@@ -231,11 +188,10 @@ class Replayed(Reply):
 
 @dataclass(frozen=True, slots=True)
 class StoreStats(Reply):
-    """Counts of the whole store.
+    """Counts of the whole store. `head` is the last position.
 
-    `head` is the last position; `body_bytes` the bytes of all events, with ids, times, types and headers; `file_bytes`
-    what the store takes on disk, its log included; `sealed` how many of the first events are in sealed records, or in
-    others that read as well.
+    `body_bytes` are the bytes of all events with their fields, `file_bytes` what the store takes on disk, and `sealed`
+    is how many of the first events are in sealed records, or in others that read as well.
     """
 
     store_id: str
@@ -272,10 +228,9 @@ class LogSummary(Reply):
 
 @dataclass(frozen=True, slots=True)
 class IteratorSummary(Reply):
-    """An iterator: what it reads, what it does, and when it was made (ticks).
+    """An iterator. `log` is what it reads: a log, an iterator, or a stream as `context/stream`; `over` says which.
 
-    `log` is the name of a log or an iterator, or a stream as `context/stream`; `over` says which. One that is indexed
-    has `items` in its output so far, and is so many messages `behind`; of a plain one both are None.
+    An indexed one has `items` in its output and is so many messages `behind`; of a plain one both are None.
     """
 
     name: str
@@ -301,8 +256,8 @@ class ItemPage(Reply):
 class BuildStart(Reply):
     """An indexed iterator as it is now, and what its function may use.
 
-    Of `head` messages that there are, its index has read `source`, which gave `items`; a reduce has its accumulator
-    then (`state`). An iterator that restarts, because an event that it had read was erased, gets another `id`.
+    Of `head` messages its index has read `source`, which gave `items` and, for a reduce, the accumulator `state`. One
+    that restarts, because an event that it had read was erased, gets another `id`.
     """
 
     iterator: str
@@ -345,10 +300,7 @@ class StagesTaken(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Published(Reply):
-    """A job that is history: its first position (0 if it has no events), how many commits and events it has.
-
-    `repeated`: it was published before, and nothing was written now.
-    """
+    """A job that is history. `position` is its first, or 0; `repeated`: nothing was written now."""
 
     position: int
     commits: int
@@ -369,8 +321,7 @@ class Erased(Reply):
 class ErasureInfo:
     """An entry of the ledger. Context and stream are None if events were erased one by one, or an iterator's output.
 
-    It is finished (ticks) when no file of the store holds any of it. `damaged` counts unreadable records
-    that could not be rewritten.
+    `finished` (ticks): no file of the store holds any of it. `damaged` counts records that could not be rewritten.
     """
 
     id: int
@@ -380,11 +331,3 @@ class ErasureInfo:
     requested: int
     finished: int | None
     damaged: int
-
-
-@dataclass(frozen=True, slots=True)
-class ErasurePage(Reply):
-    """Entries of the ledger by id; `end`: no more."""
-
-    erasures: list[ErasureInfo]
-    end: bool

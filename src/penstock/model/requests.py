@@ -7,7 +7,7 @@ read that finds nothing wait that long for new events.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
-from typing import ClassVar, Final, TypeVar, dataclass_transform
+from typing import ClassVar, Final, NamedTuple, TypeVar, dataclass_transform
 
 from penstock.model.columns import Columns, columns_of
 from penstock.model.events import ANY, NewEvent
@@ -56,13 +56,15 @@ class Request:
     __slots__ = ()
     right: ClassVar[Right] = Right.READ
     repeat: ClassVar[Repeat] = Repeat.NEVER
+    marked_by: ClassVar[str] = ""
+    """The attribute that identifies a request, if it is not None."""
 
     def needs(self) -> Right:
         return self.right
 
     def is_marked(self) -> bool:
         """Whether this identifies itself, so that a repeat of it differs from a new request."""
-        return False
+        return bool(self.marked_by) and getattr(self, self.marked_by) is not None
 
     def may_repeat(self) -> bool:
         """Whether a client may resend this when its outcome is unknown."""
@@ -70,12 +72,12 @@ class Request:
 
 
 @dataclass_transform(frozen_default=True)
-def request(right: Right, repeat: Repeat = Repeat.NEVER) -> Callable[[type[R]], type[R]]:
-    """Make a class a request that needs a right; `repeat` says whether a client may resend it."""
+def request(right: Right, repeat: Repeat = Repeat.NEVER, marked_by: str = "") -> Callable[[type[R]], type[R]]:
+    """Make a class a request that needs a right; `repeat` and `marked_by` say whether a client may resend it."""
 
     def make(kind: type[R]) -> type[R]:
         made = dataclass(frozen=True, slots=True)(kind)
-        made.right, made.repeat = right, repeat
+        made.right, made.repeat, made.marked_by = right, repeat, marked_by
         return made
 
     return make
@@ -108,8 +110,7 @@ class Append(Request):
         return self.mark is not None or self.expected != ANY
 
 
-@dataclass(frozen=True, slots=True)
-class QueueReceipt:
+class QueueReceipt(NamedTuple):
     """An allocation to acknowledge inside a transaction, which fails if another consumer holds it by then."""
 
     context: str
@@ -127,7 +128,7 @@ class SubscriptionReceipt:
     last_ticks: int
 
 
-@request(Right.APPEND, Repeat.MARKED)
+@request(Right.APPEND, Repeat.MARKED, "mark")
 class Transact(Request):
     """Several commits together with what they were made from: all or nothing."""
 
@@ -139,9 +140,6 @@ class Transact(Request):
     def needs(self) -> Right:
         """To append; with receipts, also to consume."""
         return Right.APPEND | Right.CONSUME if self.acknowledge or self.progress else Right.APPEND
-
-    def is_marked(self) -> bool:
-        return self.mark is not None
 
 
 @request(Right.READ, Repeat.READS)
@@ -165,8 +163,6 @@ class ReadEvent(Request):
 
 @request(Right.READ, Repeat.READS)
 class ReadAll(Request):
-    """Events of the whole history from a position on."""
-
     position: int = 1
     context: str | None = None
     filter: str = ""
@@ -212,8 +208,6 @@ class ListStreams(Request):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStart:
-    """One subscription to register: its context, its filter, and where it starts if it is new."""
-
     context: str
     filter: str
     start_ticks: int
@@ -221,18 +215,13 @@ class SubscriptionStart:
 
 @request(Right.CONSUME, Repeat.HARMLESS)
 class RegisterSubscriptions(Request):
-    """Make or find durable subscriptions of a subscriber."""
-
     subscriber: str
     subscriptions: tuple[SubscriptionStart, ...]
 
 
 @request(Right.CONSUME, Repeat.READS)
 class FetchSubscription(Request):
-    """The subscription's next batch; the same one again until it is progressed or set.
-
-    To fetch is to read: what the server remembers of it, it would give again.
-    """
+    """The next batch; the same one until it is progressed or set. A read: the server would give it again."""
 
     subscription: int
     count: int
@@ -283,8 +272,7 @@ class SubscribeQueue(Request):
 class AcknowledgeQueue(Request):
     """Acknowledge an allocation (markers 0, 0: none) and allocate the next; `ttl_ms` of −1 allocates nothing.
 
-    Without a context the queue is looked up by its name alone. An allocation is known by its first marker too; then
-    `last` is None.
+    Without a context the queue is found by its name, and without `last` the allocation by its first marker.
     """
 
     context: str | None
@@ -299,9 +287,9 @@ class AcknowledgeQueue(Request):
 
 @request(Right.CONSUME, Repeat.HARMLESS)
 class ReleaseQueue(Request):
-    """Give an allocation up: the queue's next consumer gets it at once. If it is lost already, this does nothing.
+    """Give an allocation, unless it is lost, to the queue's next consumer at once.
 
-    `counts`: whether this is one of the holders that let it expire, after so many of which it is set aside.
+    `counts`: as one of the holders that let it expire, after so many of which it is a dead letter.
     """
 
     context: str | None
@@ -314,10 +302,7 @@ class ReleaseQueue(Request):
 
 @request(Right.CONSUME)
 class ResetQueue(Request):
-    """Drop a queue's allocations and move its marker to a time, or to a position if there is one.
-
-    A repeat would drop what consumers were given since.
-    """
+    """Drop a queue's allocations and move its marker. A repeat would drop what consumers were given since."""
 
     context: str | None
     queue: str
@@ -327,7 +312,7 @@ class ResetQueue(Request):
 
 @request(Right.CONSUME, Repeat.HARMLESS)
 class SetDeadLetterRule(Request):
-    """Set allocations of a queue aside once so many holders have let them expire; None: never."""
+    """Make allocations of a queue dead letters once so many holders have let them expire; None: never."""
 
     context: str | None
     queue: str
@@ -336,7 +321,7 @@ class SetDeadLetterRule(Request):
 
 @request(Right.READ, Repeat.READS)
 class ListDeadLetters(Request):
-    """Allocations of a queue that were set aside, by first marker, after one."""
+    """By first marker, after one."""
 
     context: str | None
     queue: str
@@ -346,22 +331,18 @@ class ListDeadLetters(Request):
 
 @request(Right.CONSUME, Repeat.HARMLESS)
 class PutBack(Request):
-    """Give a dead letter to the queue's next consumer, with its deliveries counted from 0.
-
-    One that is back already, also in a consumer's hands, stays as it is.
-    """
+    """Give a dead letter, unless it is back already, to the queue's next consumer; its deliveries count from 0."""
 
     context: str | None
     queue: str
     first: int
 
 
-@request(Right.CONSUME, Repeat.MARKED)
+@request(Right.CONSUME, Repeat.MARKED, "mark")
 class ReplayQueue(Request):
     """Deliver a queue's events between two positions, below its marker, again: all of them or none.
 
-    Those that a consumer holds, that come again anyway or that were set aside are left out. With a mark that was used
-    before, nothing is done.
+    It leaves out those that a consumer holds, that come again anyway or that are dead letters.
     """
 
     context: str | None
@@ -369,9 +350,6 @@ class ReplayQueue(Request):
     first: int
     last: int
     mark: ProducerMark | None = None
-
-    def is_marked(self) -> bool:
-        return self.mark is not None
 
 
 @request(Right.READ, Repeat.READS)
@@ -404,41 +382,30 @@ class Over(StrEnum):
 
 @request(Right.APPEND, Repeat.HARMLESS)
 class CreateLog(Request):
-    """Make a log unless it is there. Answered with Done."""
-
     log: str
 
 
-@request(Right.APPEND, Repeat.MARKED)
+@request(Right.APPEND, Repeat.MARKED, "created")
 class DropLog(Request):
-    """Delete a log, its contents and its iterators, if it is there. Answered with Done.
-
-    With `created` (ticks, as its LogSummary has them) only the log that was made then is deleted, and no later one of
-    the same name.
-    """
+    """Delete a log, its contents and its iterators, if it exists; with `created`, only the one that was made then."""
 
     log: str
     created: int | None = None
 
-    def is_marked(self) -> bool:
-        return self.created is not None
-
 
 @request(Right.READ, Repeat.READS)
 class ShowLog(Request):
-    """Describe a log: a LogSummary."""
-
     log: str
 
 
 @request(Right.READ, Repeat.READS)
 class ListLogs(Request):
-    """The names of all logs, in order: Names."""
+    pass
 
 
 @request(Right.APPEND)
 class AddMessages(Request):
-    """Append messages to a log, each one CBOR item: all of them or none. Answered with Done."""
+    """Append messages to a log, each one CBOR item: all of them or none."""
 
     log: str
     messages: tuple[bytes, ...]
@@ -446,7 +413,7 @@ class AddMessages(Request):
 
 @request(Right.APPEND, Repeat.HARMLESS)
 class CreateIterator(Request):
-    """Make an iterator unless the same is there. Answered with Done."""
+    """Make an iterator unless the same one exists."""
 
     name: str
     log: str
@@ -457,29 +424,25 @@ class CreateIterator(Request):
 
 @request(Right.APPEND)
 class DropIterator(Request):
-    """Delete an iterator of a log, with its output. Answered with Done."""
-
     log: str
     name: str
 
 
 @request(Right.READ, Repeat.READS)
 class ListIterators(Request):
-    """The names of the iterators of a log, or of all, in order: Names."""
+    """Of one log, or all."""
 
     log: str | None
 
 
 @request(Right.READ, Repeat.READS)
 class ShowIterator(Request):
-    """Describe an iterator: an IteratorSummary."""
-
     name: str
 
 
 @request(Right.READ, Repeat.READS)
 class NextItems(Request):
-    """Up to `count` items of an iterator's output from an ordinal on; -1 is the last one. An ItemPage."""
+    """Up to `count` items of an iterator's output from an ordinal on; -1 is the last one."""
 
     iterator: str
     ordinal: int
@@ -493,8 +456,8 @@ class NextItems(Request):
 class StagedUnit:
     """Some events of one stream, in order: a record as `penstock.store.stages` makes it.
 
-    `expected` is the sequence that the first event of the whole job in this stream must get, or ANY. `keys` are those
-    by which the events of a stream are put in order, or empty: then parts follow one another as they are numbered.
+    `expected` is the sequence that the job's first event in this stream must get, or ANY. `keys` put the events of a
+    stream in order; without keys, parts follow one another as they are numbered.
     """
 
     context: str
@@ -515,9 +478,9 @@ class Winner:
 
 @request(Right.APPEND, Repeat.HARMLESS)
 class StageEvents(Request):
-    """Stage units of one attempt, the first of which is its unit `number` (from 0). Answered with StagesTaken.
+    """Stage units of one attempt, the first of which is its unit `number` (from 0). A repeat does nothing.
 
-    A repeat does nothing. A request without units only asks for the limit. Readers see published units only.
+    A request without units only asks for the limit. Readers see published units only.
     """
 
     job: str
@@ -527,12 +490,11 @@ class StageEvents(Request):
     units: tuple[StagedUnit, ...]
 
 
-@request(Right.APPEND, Repeat.MARKED)
+@request(Right.APPEND, Repeat.MARKED, "mark")
 class PublishStages(Request):
-    """Make history of what the winners have staged, all or nothing, and drop the job. Answered with Published.
+    """Append what the winners have staged, all or nothing, and drop the job.
 
-    `origin` says who it is that gives the mark its number, such as a query, or is empty: of two that say different ones
-    under the same mark the second is refused, because it is no repetition of the first.
+    `origin` says who gives the mark its number, such as a query: another one under the same mark is refused.
     """
 
     job: str
@@ -540,14 +502,9 @@ class PublishStages(Request):
     mark: ProducerMark
     origin: str = ""
 
-    def is_marked(self) -> bool:
-        return True
-
 
 @request(Right.APPEND, Repeat.HARMLESS)
 class DropStages(Request):
-    """Drop what a job has staged. Answered with Done."""
-
     job: str
 
 
@@ -556,17 +513,14 @@ class DropStages(Request):
 
 @request(Right.READ, Repeat.READS)
 class BeginBuild(Request):
-    """Where the build of an indexed iterator begins, and what it needs: a BuildStart."""
+    """Where the build of an indexed iterator begins, and what it needs."""
 
     iterator: str
 
 
 @request(Right.READ, Repeat.READS)
 class ReadMessages(Request):
-    """Up to `count` messages that an iterator reads, from an ordinal on: a MessagePage. Empty: there are no more now.
-
-    Fails with IteratorNotFound if the iterator of that name has another id by now.
-    """
+    """Up to `count` messages that an iterator reads. IteratorNotFound if the one of this name has another id now."""
 
     iterator: str
     id: int
@@ -576,10 +530,7 @@ class ReadMessages(Request):
 
 @request(Right.READ, Repeat.READS)
 class FindMessage(Request):
-    """Where in the history the event of a message is that an iterator reads: Found, None if it has none, or is erased.
-
-    Fails as ReadMessages does.
-    """
+    """The position of a message that an iterator reads; None if it is erased or an item. Fails as ReadMessages does."""
 
     iterator: str
     id: int
@@ -588,10 +539,9 @@ class FindMessage(Request):
 
 @request(Right.APPEND, Repeat.HARMLESS)
 class StageOutput(Request):
-    """Stage chunks of output of one attempt, the first of which is its chunk `number` (from 0). Answered with Done.
+    """Stage chunks of output of one attempt, the first of which is its chunk `number` (from 0). A repeat does nothing.
 
-    A chunk is some items in order, as `penstock.store.outputs.pack_items` makes it. The same again does nothing. Fails
-    with IteratorNotFound if no iterator has this id.
+    A chunk is some items in order, as `penstock.store.outputs.pack_items` makes it.
     """
 
     id: int
@@ -603,11 +553,10 @@ class StageOutput(Request):
 
 @request(Right.APPEND, Repeat.HARMLESS)
 class InstallOutput(Request):
-    """Make what the winners have staged the output of an iterator, all or nothing, and drop the rest: Installed.
+    """Make what the winners have staged the output of an iterator, all or nothing, and drop the rest.
 
-    `source` and `items` are where the build began, as in its BuildStart, and `messages` how many are read at its end.
-    A winner's units are its chunks. Output that the server has built meanwhile stays; the rest is added after it.
-    `state` is the accumulator of a reduce at the end.
+    `source` and `items` are those of its BuildStart, and `messages` is how many are read at its end. Output that the
+    server has built meanwhile stays. `state` is the accumulator of a reduce at the end.
     """
 
     iterator: str
@@ -621,7 +570,7 @@ class InstallOutput(Request):
 
 @request(Right.APPEND, Repeat.HARMLESS)
 class DropOutput(Request):
-    """Drop what is staged as the output of an iterator. Answered with Done."""
+    """Drop what is staged as the output of an iterator."""
 
     id: int
 
@@ -629,26 +578,20 @@ class DropOutput(Request):
 # --- erasing -------------------------------------------------------------------------------------------------
 
 
-@request(Right.ADMIN, Repeat.MARKED)
+@request(Right.ADMIN, Repeat.MARKED, "last")
 class EraseStream(Request):
-    """Erase all events that a stream has now: they keep id, sequence, position and time. Answered with Erased.
-
-    With `last`, a sequence, what comes after it stays.
-    """
+    """Erase the events of a stream up to a sequence, or all: they keep id, sequence, position and time."""
 
     context: str
     stream: str
     last: int | None = None
 
-    def is_marked(self) -> bool:
-        return self.last is not None
 
-
-@request(Right.ADMIN, Repeat.MARKED)
+@request(Right.ADMIN, Repeat.MARKED, "last")
 class EraseSubject(Request):
-    """Erase events whose headers name a subject, in one context or all, from a position on, as far as one step goes.
+    """Erase events whose headers name a subject, in one context or all, as far as one step goes.
 
-    Answered with Erased, which says where to go on. With `last`, a position, what comes after it stays.
+    The reply says where to go on. With `last`, a position, what comes after it stays.
     """
 
     subject: str
@@ -656,13 +599,10 @@ class EraseSubject(Request):
     position: int = 1
     last: int | None = None
 
-    def is_marked(self) -> bool:
-        return self.last is not None
-
 
 @request(Right.ADMIN, Repeat.READS)
 class ListErasures(Request):
-    """A page of the ledger of erasures, by id, after one: ErasurePage."""
+    """A page of the ledger of erasures, by id, after one."""
 
     after: int = 0
     limit: int | None = None

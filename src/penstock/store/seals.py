@@ -13,13 +13,12 @@ records do not change. Everything before the mark is sealed; the mark is always 
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import DamagedRecord, LimitExceeded
 from penstock.model.columns import TYPES_MAX
 from penstock.store.contract import Seal
 from penstock.store.record import Record
-from penstock.store.tables.database import Database
 
 if TYPE_CHECKING:
     from penstock.store.tables.store import Store
@@ -139,23 +138,3 @@ def next_seal(store: "Store") -> Seal | None:
         else:
             return Seal(records[0].position, records[-1].last, data, mark, unsealed.ledger)
     return Seal(mark, mark - 1, None, mark, unsealed.ledger)
-
-
-def is_current(db: Database, op: Seal) -> bool:
-    """Whether the mark and the ledger of erasures are still as they were when the seal was made."""
-    mark, erasures, rewrites = db.row("ledger")
-    return int(mark) < op.next and op.first >= int(mark) and op.ledger == (erasures, int(rewrites))
-
-
-def seal_row(db: Database, op: Seal, data: bytes) -> dict[str, Any] | None:
-    """The row of a sealed record; None if the store has other records than it was made of.
-
-    Raises DamagedRecord if the seal has other events than the records that it replaces.
-    """
-    first, count, context_id, stream_id = db.row("seal_place", {"first": op.first, "last": op.last})
-    sealed = Record(data, op.first)
-    if first != op.first or not count == op.last - op.first + 1 == sealed.count:
-        return None
-    if not is_merge(sealed, db.rows("unsealed_records", {"low": op.first, "high": op.last})):
-        raise DamagedRecord(op.first, "it was to take the place of records that have other events")
-    return {"position": op.first, "count": count, "context_id": context_id, "stream_id": stream_id, "data": data}

@@ -8,8 +8,6 @@ from penstock.errors import Retry
 
 
 class Res01Code(IntEnum):
-    """The codes of Res01's ER."""
-
     UNEXPECTED = -1
     MALFORMED = 1
     UNSUPPORTED_PROTOCOL = 2
@@ -124,17 +122,10 @@ ERROR_CODES: Final[dict[type[errors.PenstockError], tuple[Res01Code, RemitsCode]
 }
 
 RETRIES: Final[dict[int, Retry]] = {
-    _R.MALFORMED: Retry.NEVER,
-    _R.UNSUPPORTED_PROTOCOL: Retry.NEVER,
-    _R.UNSUPPORTED_COMMAND: Retry.NEVER,
-    _R.WRITER_BUSY: Retry.SAFE,
-    _R.WRITER_TIMEOUT: Retry.SAFE,
-    _R.CONFLICT: Retry.NEVER,
-    _R.NOT_FOUND: Retry.SAFE,
-    _R.READER_TIMEOUT: Retry.SAFE,
-    _R.READER_BUSY: Retry.SAFE,
-    _R.QUEUE_FILTER: Retry.NEVER,
-    _R.NOT_ALLOWED: Retry.NEVER,
+    **dict.fromkeys((_R.MALFORMED, _R.UNSUPPORTED_PROTOCOL, _R.UNSUPPORTED_COMMAND), Retry.NEVER),
+    **dict.fromkeys((_R.CONFLICT, _R.QUEUE_FILTER, _R.NOT_ALLOWED), Retry.NEVER),
+    **dict.fromkeys((_R.WRITER_BUSY, _R.WRITER_TIMEOUT, _R.NOT_FOUND), Retry.SAFE),
+    **dict.fromkeys((_R.READER_BUSY, _R.READER_TIMEOUT), Retry.SAFE),
 }
 """Whether a client may retry when it knows only the Res01 code. For codes that are not here the outcome is unknown."""
 

@@ -57,21 +57,16 @@ class Reason(IntEnum):
 
     @property
     def words(self) -> str:
-        """The reason as people say it."""
         return self.name.lower().replace("_", " ")
 
 
 class FrameTooLong(ValueError):
-    """A frame's payload is longer than may be sent to this peer."""
-
     def __init__(self, size: int, maximum: int) -> None:
         super().__init__(f"a frame of {size} bytes is longer than the {maximum} that may be sent here")
         self.size = size
 
 
 class EmptyMessage(ValueError):
-    """A message has at least one frame."""
-
     def __init__(self) -> None:
         super().__init__("a message has at least one frame")
 
@@ -103,7 +98,6 @@ def _put_long(out: list[bytes], frames: Sequence[bytes], frame_bytes_max: int) -
 
 
 def encode(frames: Sequence[bytes], frame_bytes_max: int = FRAME_BYTES_SENT_MAX) -> bytes:
-    """A message as it goes over the wire."""
     out: list[bytes] = []
     put_message(out, frames, frame_bytes_max)
     return b"".join(out)
@@ -157,7 +151,6 @@ class Parser:
 
     @property
     def pending_bytes(self) -> int:
-        """How much has come of a message that is not complete."""
         return self._size + len(self._part)
 
     def forget(self) -> None:
@@ -274,7 +267,6 @@ class Parser:
         self._size += size
 
     def _finish(self, messages: list[Message]) -> None:
-        """The message is complete."""
         if self._size <= self._small or self._accept_large(self._frames, self._size):
             messages.append(self._frames)
         self._frames = []

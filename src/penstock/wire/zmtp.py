@@ -104,8 +104,6 @@ class PeerError(Exception):
 
 
 class Limits(NamedTuple):
-    """Limits of one message."""
-
     frame_bytes_max: int = 16 << 20
     message_bytes_max: int = 64 << 20
     """Bytes of all frames, their heads included."""
@@ -116,19 +114,16 @@ class Limits(NamedTuple):
 
 
 def frame(body: bytes, flags: int = 0) -> bytes:
-    """One frame."""
     if len(body) > SHORT_BYTES_MAX:
         return _LONG.pack(flags | LONG, len(body)) + body
     return _SHORT.pack(flags, len(body)) + body
 
 
 def command(name: bytes, data: bytes = b"") -> bytes:
-    """One command."""
     return frame(bytes([len(name)]) + name + data, COMMAND)
 
 
 def split_command(body: bytes) -> tuple[bytes, bytes]:
-    """Name and data of a command."""
     end = 1 + body[0] if body else 0
     if not 1 < end <= len(body):
         raise PeerError("a command has no name")
@@ -136,12 +131,10 @@ def split_command(body: bytes) -> tuple[bytes, bytes]:
 
 
 def encode_metadata(properties: Metadata) -> bytes:
-    """Properties as READY has them."""
     return b"".join(bytes([len(name)]) + name + _SIZE.pack(len(value)) + value for name, value in properties.items())
 
 
 def decode_metadata(data: bytes) -> Metadata:
-    """The properties of READY."""
     properties: Metadata = {}
     at = 0
     while at < len(data):
@@ -181,7 +174,6 @@ class Null:
     name = b"NULL"
 
     def receive(self, name: bytes, data: bytes) -> bytes | Metadata:
-        """READY is all there is."""
         if name == b"ERROR":
             raise PeerError("the peer refused the handshake with ERROR")
         if name != b"READY":
@@ -189,7 +181,6 @@ class Null:
         return decode_metadata(data)
 
     def ready(self, properties: Metadata) -> bytes:
-        """READY."""
         return command(b"READY", encode_metadata(properties))
 
 
@@ -202,7 +193,6 @@ class Connection:
     def __init__(self, limits: Limits = Limits(), mechanism: Mechanism | None = None) -> None:  # noqa: B008
         self.is_closed = False
         self.is_ready = False
-        """Whether the handshake is complete."""
         self.version = ""
         """Of the protocol, once the peer has said it: 2.0, 3.0 or 3.1."""
         self._limits = limits
@@ -252,7 +242,6 @@ class Connection:
 
     @property
     def pending_bytes(self) -> int:
-        """Memory that an incomplete message takes."""
         incomplete = len(self._tail) + len(self._body) + (_LONG.size if self._missing else 0)
         return self._size + FRAME_OVERHEAD_BYTES * len(self._parts) + incomplete
 
@@ -435,7 +424,6 @@ class Connection:
         return end
 
     def _take(self, flags: int, body: bytes, size: int, events: list[Event]) -> None:
-        """A frame is complete."""
         if not self.is_ready:
             if (ready := self._handshake(flags, body)) is not None:
                 events.append(ready)

@@ -4,14 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
-from penstock.errors import (
-    InvalidRequest,
-    IteratorCycle,
-    IteratorExists,
-    IteratorNotFound,
-    LimitExceeded,
-    LogNotFound,
-)
+from penstock.errors import InvalidRequest, IteratorCycle, IteratorExists, IteratorNotFound, LimitExceeded, LogNotFound
 from penstock.model import Over, check_context, check_name, check_stream
 from penstock.store import contract
 from penstock.store.contract import IteratorState

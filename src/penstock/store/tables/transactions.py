@@ -12,11 +12,12 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final
 
-from penstock.errors import InvalidRequest, MarkSuperseded, PenstockError, StoreError, VersionConflict
+from penstock.errors import DamagedRecord, InvalidRequest, MarkSuperseded, PenstockError, StoreError, VersionConflict
 from penstock.model import Appended, ProducerMark, Published, check_name
 from penstock.store import contract
 from penstock.store.contract import Commit, Operation, Publish, Result
-from penstock.store.seals import is_current, seal_row
+from penstock.store.record import Record
+from penstock.store.seals import is_merge
 from penstock.store.tables import consumers, erasures, logs
 from penstock.store.tables.appends import Appender
 from penstock.store.tables.consumers import Deferred
@@ -225,16 +226,25 @@ class Batch(ABC):
         return self.erasure_step(op.records_max).run()
 
     def seal(self, op: contract.Seal) -> bool:
-        """Replace records by the merged one if nothing has changed since the merge."""
+        """Replace records by the merged one, if the mark, the ledger of erasures and the records are as at the merge.
+
+        Raises DamagedRecord if the seal has other events than the records that it replaces.
+        """
+        db = self.db
         self.appender.flush()
-        if not is_current(self.db, op):
+        mark, entries, rewrites = db.row("ledger")
+        if op.ledger != (entries, int(rewrites)) or op.first < int(mark) or op.next <= int(mark):
             return False
         if op.data is not None:
-            row = seal_row(self.db, op, op.data)
-            if row is None:
+            first, count, context_id, stream_id = db.row("seal_place", {"first": op.first, "last": op.last})
+            sealed = Record(op.data, op.first)
+            if first != op.first or not count == op.last - op.first + 1 == sealed.count:
                 return False
-            self.replace_records(op, row)
-        self.db.later("move_mark", {"position": op.next})
+            if not is_merge(sealed, db.rows("unsealed_records", {"low": op.first, "high": op.last})):
+                raise DamagedRecord(op.first, "it was to take the place of records that have other events")
+            place = {"position": op.first, "count": count, "context_id": context_id, "stream_id": stream_id}
+            self.replace_records(op, {**place, "data": op.data})
+        db.later("move_mark", {"position": op.next})
         return True
 
     def give_back(self, _op: contract.GiveBack) -> int:

@@ -17,7 +17,6 @@ bytes. It is slow, so cbor2 checks messages first, many at once, in a way that a
 """
 
 from collections.abc import Sequence
-from functools import partial
 from secrets import token_bytes
 from struct import Struct, unpack
 from typing import Any, Final
@@ -147,7 +146,10 @@ def string(data: bytes, at: int, kind: int, length: int) -> tuple[int, bytes]:
         raise NotAnItem(SHORT)
     content = data[at:end]
     if kind == 3 and not content.isascii():
-        _check_text(content, at)
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            raise NotAnItem(f"a text is not UTF-8 (byte {at + error.start})") from None
     return end, content
 
 
@@ -191,18 +193,15 @@ def simple_value(data: bytes, at: int, items_max: int) -> tuple[Any, int]:
         value, end = argument(data, at)
         return (~value if kind else value), end
     if kind in (2, 3):
-        end, content = _string_at(data, at, kind, items_max)
+        if head & 31 == _INDEFINITE:
+            end, content, _ = pieces(data, at + 1, kind, items_max)
+        else:
+            length, start = argument(data, at)
+            end, content = string(data, start, kind, length)
         return (content if kind == 2 else content.decode()), end
     if head in _SIMPLE:
         return _SIMPLE[head], at + 1
     return OTHER, end_of(data, at, items_max)
-
-
-def _string_at(data: bytes, at: int, kind: int, items_max: int) -> tuple[int, bytes]:
-    if data[at] & 31 == _INDEFINITE:
-        return pieces(data, at + 1, kind, items_max)[:2]
-    length, at = argument(data, at)
-    return string(data, at, kind, length)
 
 
 def _is_key_due(level: tuple[int, Any, int]) -> bool:
@@ -213,13 +212,6 @@ def _is_key_due(level: tuple[int, Any, int]) -> bool:
 def _simple_key(info: int, value: int, number: bytes) -> bytes:
     """A float or a simple value. Floats are compared by value, whichever of the three sizes they have."""
     return b"f%r" % unpack(_FORMATS[info], number) if info in _FORMATS else b"s%d" % value
-
-
-def _check_text(content: bytes, at: int) -> None:
-    try:
-        content.decode()
-    except UnicodeDecodeError as error:
-        raise NotAnItem(f"a text is not UTF-8 (byte {at + error.start})") from None
 
 
 # --- the fast check by cbor2 -------------------------------------------------------------------------------------
@@ -236,9 +228,6 @@ class _Tags:
         if self._left < 0:
             raise CBORDecodeError("too many tags")
         return ""
-
-
-_read = partial(loads, max_depth=DEPTH_MAX + 1, allow_duplicate_keys=False, strict_hashable_types=True)
 
 
 def check_message(data: bytes) -> str | None:
@@ -276,20 +265,19 @@ def _is_plain_group(group: Sequence[bytes]) -> bool:
 
 
 def _is_plain(data: bytes) -> bool:
-    return not _is_unusual(data) and _are_valid([data], allow_indefinite=True)
-
-
-def _is_unusual(data: bytes) -> bool:
-    """Whether this must go to `end_of`: it is long, or a map whose first key is not a string."""
-    return len(data) > BUILT_BYTES_MAX or (len(data) > 1 and data[0] >> 5 == _MAP and data[1] >> 5 not in _STRINGS)
+    has_other_keys = len(data) > 1 and data[0] >> 5 == _MAP and data[1] >> 5 not in _STRINGS
+    return len(data) <= BUILT_BYTES_MAX and not has_other_keys and _are_valid([data], allow_indefinite=True)
 
 
 def _are_valid(group: Sequence[bytes], *, allow_indefinite: bool) -> bool:
     """Whether cbor2 accepts all of these. False does not mean that one is invalid."""
     head, tagged = _ARRAY.pack(_ARRAY_HEAD, 2 * len(group)), _Tags()
     try:
-        items = _read(
+        items = loads(
             head + _MARK_ITEM.join(group) + _MARK_ITEM,
+            max_depth=DEPTH_MAX + 1,
+            allow_duplicate_keys=False,
+            strict_hashable_types=True,
             allow_indefinite=allow_indefinite,
             tag_hook=tagged,
             semantic_decoders=dict.fromkeys(_TAGS, tagged),

@@ -7,7 +7,6 @@ only payloads.
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.errors import Unexpected
 from penstock.wire.codes import RemitsCode
 
 REQUEST: Final = 0
@@ -33,8 +32,6 @@ class Rejected(Exception):
 
 
 class Frame(NamedTuple):
-    """One frame, in either direction."""
-
     kind: int
     code: int
     payload: bytes
@@ -43,21 +40,6 @@ class Frame(NamedTuple):
 def pack(kind: int, code: int, payload: bytes) -> bytes:
     """A frame as bytes. Its payload must fit: at most `LENGTH_MAX` bytes with the kind and the code."""
     return _HEAD.pack(LENGTH_MIN + len(payload), kind, code) + payload
-
-
-def parse_data(payload: bytes) -> list[bytes]:
-    """The items of a Data frame, each as CBOR."""
-    items: list[bytes] = []
-    at = 0
-    while at < len(payload):
-        start = at + _LENGTH.size
-        if start > len(payload):
-            raise Unexpected(f"an answer is cut short in the length of item {len(items)}")
-        at = start + _LENGTH.unpack_from(payload, at)[0]
-        if at > len(payload):
-            raise Unexpected(f"an answer is cut short in item {len(items)}")
-        items.append(payload[start:at])
-    return items
 
 
 class Parser:
@@ -105,7 +87,6 @@ class Parser:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an unfinished frame."""
         return len(self._rest)
 
     def forget(self) -> None:

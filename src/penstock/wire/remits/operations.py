@@ -84,18 +84,15 @@ class Operation(NamedTuple):
     keys: tuple[Key, ...]
     write: Write
     empty: bool = False
-    """Whether a payload of no bytes is allowed."""
     ignored: bool = False
-    """Whether the payload is ignored."""
 
     @property
     def known(self) -> frozenset[str]:
-        """The keys that its payload may have."""
         return frozenset(name for key in self.keys for name in key.names)
 
-    def read(self, fields: "Fields") -> Request | None:
-        values = {key.attribute: key.read(fields, *key.names) for key in self.keys}
-        return None if self.request is None else self.request(**values)
+    def read(self, values: Mapping[str, Any]) -> Request | None:
+        attributes = {key.attribute: key.read(values, *key.names) for key in self.keys}
+        return None if self.request is None else self.request(**attributes)
 
 
 def decode(frame: Frame, messages_max: int = MESSAGES_MAX) -> Exchange:
@@ -110,8 +107,8 @@ def decode(frame: Frame, messages_max: int = MESSAGES_MAX) -> Exchange:
         if operation is None:
             raise Rejected(f"there is no request {frame.code}", RemitsCode.UnknownRequestCode)
         is_empty = operation.ignored or (operation.empty and not frame.payload)
-        fields = Fields({}) if is_empty else read_fields(frame.payload, operation.known, messages_max)
-        request = operation.read(fields)
+        values = {} if is_empty else read_payload(frame.payload, operation.known, messages_max)
+        request = operation.read(values)
     except Rejected as rejected:
         answer = refusal_frame(rejected.code)
         return Exchange(None, lambda _reply: answer, rejected.reason)
@@ -121,56 +118,64 @@ def decode(frame: Frame, messages_max: int = MESSAGES_MAX) -> Exchange:
 # --- payloads ---------------------------------------------------------------------------------------------------
 
 
-class Fields:
-    """The values of a payload by their names."""
+def _text(values: Mapping[str, Any], *names: str) -> str:
+    value = _one(values, *names)
+    if not isinstance(value, str):
+        raise _wrong(names[0], value, "a text")
+    return value
 
-    __slots__ = ("_values",)
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
+def _text_or_none(values: Mapping[str, Any], name: str) -> str | None:
+    return None if values.get(name) is None else _text(values, name)
 
-    def text(self, *names: str) -> str:
-        """A required text, under one of these names."""
-        value = self._one(names)
-        if not isinstance(value, str):
-            raise _wrong(names[0], value, "a text")
-        return value
 
-    def text_or_none(self, name: str) -> str | None:
-        """An optional text."""
-        return None if self._values.get(name) is None else self.text(name)
+def _number(values: Mapping[str, Any], name: str) -> int:
+    value = values.get(name)
+    if type(value) is not int or value not in _INT64:
+        raise _wrong(name, value, "an integer of 64 bits")
+    return value
 
-    def number(self, name: str) -> int:
-        """A required number of 64 bits."""
-        value = self._values.get(name)
-        if type(value) is not int or value not in _INT64:
-            raise _wrong(name, value, "an integer of 64 bits")
-        return value
 
-    def flag(self, name: str) -> bool:
-        """True or false; false if it is absent."""
-        value = self._values.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise _wrong(name, value, "true or false")
-        return bool(value)
+def _count(values: Mapping[str, Any], name: str) -> int:
+    count = _number(values, name)
+    if count < 0:
+        raise Rejected(f"{name} is {count}; it must be 0 or more")
+    return count
 
-    def messages(self) -> list[bytes]:
-        """The array `messages`, or the single `message`."""
-        value = self._one((MESSAGES, "message"))
-        if isinstance(value, list):
-            return value
-        if value is None or self._values.get(MESSAGES) is not None:
-            raise _wrong("messages", value, "an array")
-        if not isinstance(value, bytes):
-            raise _wrong("message", value, "a byte string", RemitsCode.MsgFieldNotOfTypeBinary)
-        return [value]
 
-    def _one(self, names: tuple[str, ...]) -> Any:
-        """The value under one of the names, or None."""
-        given = [value for name in names if (value := self._values.get(name)) is not None]
-        if len(given) > 1:
-            raise Rejected(f"{' and '.join(names)} are the same field, and both are given")
-        return given[0] if given else None
+def _flag(values: Mapping[str, Any], name: str) -> bool:
+    """True or false; false if it is absent."""
+    value = values.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise _wrong(name, value, "true or false")
+    return bool(value)
+
+
+def _kind(values: Mapping[str, Any], *names: str) -> IteratorKind:
+    try:
+        return IteratorKind(_text(values, *names))
+    except ValueError:
+        raise Rejected(f"{names[0]} must be one of {', '.join(IteratorKind)}") from None
+
+
+def _messages(values: Mapping[str, Any], many: str, one: str) -> tuple[bytes, ...]:
+    """An array of messages, or a single one, as they came. The engine checks that they are CBOR."""
+    value = _one(values, many, one)
+    if isinstance(value, list):
+        return tuple(value)
+    if value is None or values.get(many) is not None:
+        raise _wrong(many, value, "an array")
+    if not isinstance(value, bytes):
+        raise _wrong(one, value, "a byte string", RemitsCode.MsgFieldNotOfTypeBinary)
+    return (value,)
+
+
+def _one(values: Mapping[str, Any], *names: str) -> Any:
+    """The value under one of the names, or None."""
+    given = [value for name in names if (value := values.get(name)) is not None]
+    if len(given) > 1:
+        raise Rejected(f"{' and '.join(names)} are the same field, and both are given")
+    return given[0] if given else None
 
 
 def _wrong(name: str, value: object, wanted: str, code: RemitsCode = RemitsCode.CouldNotReadPayload) -> Rejected:
@@ -178,15 +183,14 @@ def _wrong(name: str, value: object, wanted: str, code: RemitsCode = RemitsCode.
     return Rejected(f"{name} is {_WHAT.get(type(value), 'something else')}; it must be {wanted}", code)
 
 
-def read_fields(payload: bytes, known: frozenset[str], messages_max: int) -> Fields:
-    """The known fields of a request's payload."""
+def read_payload(payload: bytes, known: frozenset[str], messages_max: int) -> dict[str, Any]:
     try:
         values, end = _read_map(payload, known, messages_max)
     except NotAnItem as error:
         raise Rejected(f"the payload is not CBOR: {error}") from None
     if end != len(payload):
         raise Rejected(f"the payload ends at byte {end}, and more follows")
-    return Fields(values)
+    return values
 
 
 def _read_map(payload: bytes, known: frozenset[str], messages_max: int) -> tuple[dict[str, Any], int]:
@@ -276,7 +280,6 @@ def error_frame(error: PenstockError) -> bytes:
 
 
 def refusal_frame(code: int, detail: str = "") -> bytes:
-    """An Error frame with a code."""
     name = RemitsCode(code).name
     text = f"{name}: {detail[:DETAIL_CHARACTERS_MAX]}" if detail else name
     # A function's text need not be Unicode.
@@ -284,7 +287,6 @@ def refusal_frame(code: int, detail: str = "") -> bytes:
 
 
 def write_done(_reply: Reply) -> bytes:
-    """Info `ok`."""
     return _OK
 
 
@@ -325,66 +327,28 @@ def _data(payload: bytes) -> bytes:
 # --- the table ------------------------------------------------------------------------------------------------
 
 
-def _messages(fields: Fields, *_names: str) -> tuple[bytes, ...]:
-    """The messages as they came. The engine checks that they are CBOR."""
-    return tuple(fields.messages())
-
-
-def _kind(fields: Fields, *names: str) -> IteratorKind:
-    try:
-        return IteratorKind(fields.text(*names))
-    except ValueError:
-        raise Rejected(f"{names[0]} must be one of {', '.join(IteratorKind)}") from None
-
-
-def _count(fields: Fields, name: str) -> int:
-    count = fields.number(name)
-    if count < 0:
-        raise Rejected(f"{name} is {count}; it must be 0 or more")
-    return count
-
-
-LOG: Final = Key(Fields.text, ("log_name",), "log")
-NAME: Final = Key(Fields.text, ("iterator_name",), "name")
+LOG: Final = Key(_text, ("log_name",), "log")
+NAME: Final = Key(_text, ("iterator_name",), "name")
+KIND: Final = Key(_kind, ("iterator_type", "iterator_kind"), "kind")
+ITERATOR: Final = (NAME, LOG, KIND, Key(_text, ("iterator_func",), "function"), Key(_flag, ("indexed",), "indexed"))
+NEXT: Final = (
+    NAME._replace(attribute="iterator"),
+    Key(_number, ("message_id",), "ordinal"),
+    Key(_count, ("count",), "count"),
+)
+ADDED: Final = (LOG, Key(_messages, (MESSAGES, "message"), "messages"))
+ONE_OR_ALL: Final = (Key(_text_or_none, ("log_name",), "log"),)
 
 OPERATIONS: Final[dict[int, Operation]] = {
     0: Operation("Log Show", model.ShowLog, (LOG,), write_summary),
     1: Operation("Log Add", model.CreateLog, (LOG,), write_done),
     2: Operation("Log Delete", model.DropLog, (LOG,), write_done),
     3: Operation("Log List", model.ListLogs, (), write_array, ignored=True),
-    4: Operation(
-        "Message Add", model.AddMessages, (LOG, Key(_messages, ("messages", "message"), "messages")), write_done
-    ),
-    5: Operation(
-        "Iterator Add",
-        model.CreateIterator,
-        (
-            NAME,
-            LOG,
-            Key(_kind, ("iterator_type", "iterator_kind"), "kind"),
-            Key(Fields.text, ("iterator_func",), "function"),
-            Key(Fields.flag, ("indexed",), "indexed"),
-        ),
-        write_done,
-    ),
-    6: Operation(
-        "Iterator List",
-        model.ListIterators,
-        (Key(Fields.text_or_none, ("log_name",), "log"),),
-        write_each,
-        empty=True,
-    ),
-    7: Operation(
-        "Iterator Next",
-        model.NextItems,
-        (
-            NAME._replace(attribute="iterator"),
-            Key(Fields.number, ("message_id",), "ordinal"),
-            Key(_count, ("count",), "count"),
-        ),
-        write_items,
-    ),
+    4: Operation("Message Add", model.AddMessages, ADDED, write_done),
+    5: Operation("Iterator Add", model.CreateIterator, ITERATOR, write_done),
+    6: Operation("Iterator List", model.ListIterators, ONE_OR_ALL, write_each, empty=True),
+    7: Operation("Iterator Next", model.NextItems, NEXT, write_items),
     8: Operation("Iterator Delete", model.DropIterator, (LOG, NAME), write_done),
     # AUTHENTICATION GOES HERE: until there is any, every token is accepted and ignored.
-    32: Operation("Token", None, (Key(Fields.text, ("token",), "token"),), write_done),
+    32: Operation("Token", None, (Key(_text, ("token",), "token"),), write_done),
 }

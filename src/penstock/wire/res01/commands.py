@@ -12,7 +12,7 @@ from penstock import __version__, model
 from penstock.model import ANY, NEW, AcknowledgeQueue, Allocation, Append, Appended, Delivery, Done, Reply, Request
 from penstock.model.requests import Repeat, Right, request
 from penstock.wire.codes import Res01Code
-from penstock.wire.res01.dialects import OWN, Frames, full_frames, item_frames, refusal_payload
+from penstock.wire.res01.dialects import BINARY, OWN, Frames, full_frames, item_frames
 from penstock.wire.res01.fields import GUID_BYTES
 from penstock.wire.res01.schema import (
     BYTES,
@@ -120,13 +120,12 @@ UTC_NOW: Final = Field("UtcNow", TIME, get=lambda _request: 0)
 
 
 def rows(make: type, count: str, attribute: str, *fields: Field, to_end: bool = True) -> Field:
-    """A list of rows behind a count."""
     return Field("", Rows(Layout(make, fields), count, to_end=to_end), attribute)
 
 
-def paged(code: str, page: type[Any], attribute: str, make: type, *fields: Field) -> Answer:
+def paged(code: str, make: type, *fields: Field) -> Answer:
     """A page of a list: whether it is the last one, then its rows."""
-    return Answer(code, page, END, Field("", Rows(Layout(make, fields), collect=list), attribute))
+    return Answer(code, model.ListPage, END, Field("", Rows(Layout(make, fields), collect=list), "items"))
 
 
 COMMIT: Final = (CONTEXT, STREAM, LONG("ExpectedVersion", "expected"))
@@ -175,8 +174,8 @@ _RECORDS: Final = Field("Record", Values(BYTES, collect=list), "records")
 RD: Final = Answer("RD", model.RecordPage, STRING("StoreId"), LONG("Timeline"), NEXT, END, _RECORDS)
 PT: Final = Answer("PT", model.Found, LONG_OR_NULL("Position"))
 SR: Final = Answer("SR", model.Registered, Field("SubscriptionId", Values(LONG), "ids"))
-EF: Final = Answer("EF", model.Batch, SUBSCRIPTION, EVENTS, each=True)
-BF: Final = Answer("BF", model.Batch, SUBSCRIPTION, WHOLE_EVENTS, each=True)
+EF: Final = Answer("EF", model.FetchedBatch, SUBSCRIPTION, EVENTS, each=True)
+BF: Final = Answer("BF", model.FetchedBatch, SUBSCRIPTION, WHOLE_EVENTS, each=True)
 SP: Final = Progressed()
 ST: Final = WereSet()
 QE: Final = Answer("QE", Delivery, *WHERE, NOW, *_ALLOCATION, EVENTS)
@@ -187,16 +186,16 @@ QT: Final = Echo("QT", QUEUE)
 _FULL: Final = FLAG("Full", "is_full")
 PR: Final = Answer("PR", model.Replayed, EVENT_COUNT, LONG("LeftOut"), LONG("Waiting"), _FULL, REPEATED)
 _CONTEXT_INFO: Final = (NAME, EVENT_COUNT, LONG("Commits"), LONG("Streams"), LONG("Bytes"))
-CL: Final = paged("CL", model.ContextPage, "contexts", model.ContextInfo, *_CONTEXT_INFO)
-SL: Final = paged("SL", model.StreamPage, "streams", model.StreamInfo, NAME, EVENT_COUNT)
+CL: Final = paged("CL", model.ContextInfo, *_CONTEXT_INFO)
+SL: Final = paged("SL", model.StreamInfo, NAME, EVENT_COUNT)
 _QUEUE_COUNTS: Final = [LONG(name) for name in ("Behind", "Allocated", "Allocations", "DeliveriesMax", "Dead")]
 _QUEUE_INFO: Final = (ID, CONTEXT, NAME, FILTER, POSITION, *_QUEUE_COUNTS, LONG_OR_NULL("DeadAfter"))
-QL: Final = paged("QL", model.QueuePage, "queues", model.QueueInfo, *_QUEUE_INFO)
+QL: Final = paged("QL", model.QueueInfo, *_QUEUE_INFO)
 _LAST_TIME: Final = TIME_OR_NULL("LastEventTime", "last_ticks")
 _SUBSCRIPTION_INFO: Final = (ID, STRING("Subscriber"), CONTEXT, FILTER, POSITION, _LAST_TIME)
-UL: Final = paged("UL", model.SubscriptionPage, "subscriptions", model.SubscriptionInfo, *_SUBSCRIPTION_INFO)
+UL: Final = paged("UL", model.SubscriptionInfo, *_SUBSCRIPTION_INFO)
 _DEAD: Final = (FIRST, LAST, LONG("Count"), STRING("Subscriber"), LONG("Deliveries"), TIME("Expired", "expires"))
-LD: Final = paged("LD", model.DeadLetterPage, "dead", Allocation, *_DEAD)
+LD: Final = paged("LD", Allocation, *_DEAD)
 _STATS: Final = Field("", Stats(), "stats", get=lambda stats: stats)
 SG: Final = Answer("SG", model.StoreStats, _STATS, make=lambda stats: model.StoreStats(**stats))
 _LOG_COUNTS: Final = (TIME("Created"), LONG("Messages"), LONG("Bytes", "size_bytes"))
@@ -207,7 +206,7 @@ IG: Final = Answer("IG", model.IteratorSummary, NAME, LOG, OVER, KIND, FUNCTION,
 IP: Final = Answer("IP", model.ItemPage, _ITEMS)
 SE: Final = Answer("SE", model.Erased, EVENT_COUNT, NEXT, END)
 _ERASED: Final = (ANY_CONTEXT, STRING_OR_NULL("Stream"), EVENT_COUNT, TIME("Requested"), TIME_OR_NULL("Finished"))
-LE: Final = paged("LE", model.ErasurePage, "erasures", model.ErasureInfo, ID, *_ERASED, LONG("Damaged"))
+LE: Final = paged("LE", model.ErasureInfo, ID, *_ERASED, LONG("Damaged"))
 ZT: Final = Answer("ZT", model.StagesTaken, LONG("EventBytesMax"))
 ZR: Final = Answer("ZR", model.Published, POSITION, LONG("Commits"), EVENT_COUNT, REPEATED)
 _SOURCE: Final = (LONG("Source"), ITEMS, BYTES_OR_NULL("State"), LONG("Head"))
@@ -225,7 +224,7 @@ def _binary_commit(request: Append) -> Frames | None:
         return [b"CR", bytes(GUID_BYTES)]
     if request.expected < NEW and request.expected != ANY:
         known = f"expected version {request.expected} of stream {request.stream} in context {request.context}"
-        return refusal_payload(Res01Code.CONFLICT, f"{known}, which no stream can have; nothing was written")
+        return BINARY.refused(Res01Code.CONFLICT, f"{known}, which no stream can have; nothing was written")
     return None
 
 
@@ -241,6 +240,8 @@ _DECLARE: Final = "declares a queue and allocates events of it"
 _ACKNOWLEDGE: Final = "acknowledges an allocation and allocates the next"
 _STARTS: Final = rows(model.SubscriptionStart, "Count", "subscriptions", CONTEXT, FILTER, START_TIME)
 _NO_CONTEXT: Final = partial(AcknowledgeQueue, context=None)
+_SET: Final = (SUBSCRIBER, CONTEXT, FILTER, TIME("SetTo", "ticks"))
+_RESET: Final = (QUEUE, TIME("ResetTo", "ticks"), UTC_NOW)
 
 ORIGINAL: Final = (
     _APPEND(Field("", NewEvents(to_end=True), "events")),
@@ -248,50 +249,30 @@ ORIGINAL: Final = (
     Command("RS", "registers durable subscriptions", model.RegisterSubscriptions, SR, SUBSCRIBER, _STARTS),
     Command("FE", "fetches events of subscriptions", model.FetchSubscription, EF, each=FETCH, each_min=1),
     Command("PS", "progresses subscriptions", model.ProgressSubscription, SP, each=(SUBSCRIPTION, LAST_EVENT_TIME)),
-    Command(
-        "SS",
-        "sets subscriptions to a time",
-        model.SetSubscription,
-        ST,
-        each=(SUBSCRIBER, CONTEXT, FILTER, TIME("SetTo", "ticks")),
-    ),
+    Command("SS", "sets subscriptions to a time", model.SetSubscription, ST, each=_SET),
     Command("SQ", _DECLARE, model.SubscribeQueue, QE, *SUBSCRIBE),
     Command("AQ", _ACKNOWLEDGE, AcknowledgeQueue, QE, *HELD, COUNT, TTL, make=_NO_CONTEXT),
-    Command(
-        "RQ",
-        "resets a queue to a time",
-        model.ResetQueue,
-        QT,
-        *(QUEUE, TIME("ResetTo", "ticks"), UTC_NOW),
-        make=partial(model.ResetQueue, None),
-    ),
+    Command("RQ", "resets a queue to a time", model.ResetQueue, QT, *_RESET, make=partial(model.ResetQueue, None)),
 )
-"""The commands of the original in the text dialect."""
 
-_ALLOCATED: Final = LONG_OR_NULL("AllocationId", "first")
+_ALLOCATED: Final = (CONTEXT, *WHERE, LONG_OR_NULL("AllocationId", "first"), COUNT, TTL)
 ORIGINAL_BINARY: Final = (
     _APPEND(Field("", NewEvents(to_end=True, least=0), "events"), settled=_binary_commit),
     ORIGINAL[1],
     Command("SQ", _DECLARE, model.SubscribeQueue, QE_BINARY, CONTEXT, *WHERE, FILTER, START_TIME, COUNT, TTL),
-    Command(
-        "AQ",
-        _ACKNOWLEDGE,
-        AcknowledgeQueue,
-        QE_BINARY,
-        *(CONTEXT, *WHERE, _ALLOCATED, COUNT, TTL),
-        make=_binary_acknowledge,
-    ),
+    Command("AQ", _ACKNOWLEDGE, AcknowledgeQueue, QE_BINARY, *_ALLOCATED, make=_binary_acknowledge),
 )
-"""The commands of the original in the binary dialect."""
 
-_TYPES: Final = Field("", Types(), "types")
+_READ_RECORDS: Final = (POSITION, ANY_CONTEXT, FILTER, WAIT_MS)
+_READ_ALL: Final = (POSITION, ANY_CONTEXT, FILTER, LIMIT, WAIT_MS, Field("", Types(), "types"))
+_ERASE_SUBJECT: Final = (STRING("Subject"), ANY_CONTEXT, POSITION, LAST_OR_ALL)
 _NO_MARK: Final = Field("", Unmarked(), "mark")
 _COMMITS: Final = rows(Append, "CommitCount", "commits", *COMMIT, NEW_EVENTS, _NO_MARK, to_end=False)
 _RECEIPTS: Final = rows(model.QueueReceipt, "AckCount", "acknowledge", CONTEXT, *HELD, to_end=False)
 _PROGRESS: Final = rows(model.SubscriptionReceipt, "ProgressCount", "progress", SUBSCRIPTION, LAST_EVENT_TIME)
 _QUEUE: Final = (QUEUE, ANY_CONTEXT)
 _HELD: Final = (ANY_CONTEXT, *WHERE, FIRST)
-_COUNTS: Final = FLAG("Counts", default=True)
+_RELEASE: Final = (*_QUEUE, SUBSCRIBER, FIRST, LAST, FLAG("Counts", default=True))
 _RESET_TO: Final = (TIME("ResetTo", "ticks"), LONG_OR_NULL("Position", default=None))
 _MESSAGES: Final = Field("Message", Values(BYTES), "messages")
 _UNITS: Final = rows(model.StagedUnit, "UnitCount", "units", *COMMIT, BYTES("Record", "data"), BYTES("Keys"))
@@ -305,22 +286,10 @@ _large: Final = partial(Command, bytes_max=None)
 EXTENSIONS: Final = (
     # --- reads
     Command("GE", "gets one event", model.ReadEvent, GR, *READ_EVENT),
-    Command(
-        "RA",
-        "reads everything from a position on, as stored records",
-        model.ReadRecords,
-        RD,
-        *(POSITION, ANY_CONTEXT, FILTER, WAIT_MS),
-    ),
+    Command("RA", "reads everything from a position on, as stored records", model.ReadRecords, RD, *_READ_RECORDS),
     _whole("QF", "reads a stream, as whole events", model.ReadStream, PF, *READ_STREAM, LIMIT, FLAG("Backward")),
     _whole("GF", "gets one whole event", model.ReadEvent, PF, *READ_EVENT),
-    _whole(
-        "RF",
-        "reads the whole history, as whole events",
-        model.ReadAll,
-        PF,
-        *(POSITION, ANY_CONTEXT, FILTER, LIMIT, WAIT_MS, _TYPES),
-    ),
+    _whole("RF", "reads the whole history, as whole events", model.ReadAll, PF, *_READ_ALL),
     Command("TP", "finds the position of a time", model.FindPosition, PT, CONTEXT, FILTER, TIME("Time", "ticks")),
     # --- commits
     _large("AF", "appends a commit, and returns its position", Append, CF, MARK, *COMMIT, NEW_EVENTS),
@@ -332,13 +301,7 @@ EXTENSIONS: Final = (
     _whole("SF", "as SW, with whole events", model.SubscribeQueue, DF, WAIT_MS, *SUBSCRIBE),
     Command("AW", "as AQ, waiting for events", AcknowledgeQueue, QE, WAIT_MS, *_HELD, LAST, COUNT, TTL),
     _whole("KF", "as AW, with whole events", AcknowledgeQueue, DF, WAIT_MS, *_HELD, LAST_OR_NULL, COUNT, TTL),
-    Command(
-        "RK",
-        "releases an allocation, for the queue's next consumer",
-        model.ReleaseQueue,
-        QT,
-        *(*_QUEUE, SUBSCRIBER, FIRST, LAST, _COUNTS),
-    ),
+    Command("RK", "releases an allocation, for the queue's next consumer", model.ReleaseQueue, QT, *_RELEASE),
     Command("RT", "resets a queue of a context to a time or a position", model.ResetQueue, QT, *_QUEUE, *_RESET_TO),
     Command("DR", "sets a dead-letter rule", model.SetDeadLetterRule, QT, *_QUEUE, LONG_OR_NULL("DeadAfter")),
     Command("DL", "lists dead letters", model.ListDeadLetters, LD, *_QUEUE, AFTER, LIMIT),
@@ -363,13 +326,7 @@ EXTENSIONS: Final = (
     Command("NX", "reads an iterator's output", model.NextItems, IP, ITERATOR, ORDINAL, COUNT, present=item_frames),
     # --- erasures
     Command("ES", "erases a stream", model.EraseStream, SE, CONTEXT, STREAM, LAST_OR_ALL),
-    Command(
-        "EJ",
-        "erases events that name a subject",
-        model.EraseSubject,
-        SE,
-        *(STRING("Subject"), ANY_CONTEXT, POSITION, LAST_OR_ALL),
-    ),
+    Command("EJ", "erases events that name a subject", model.EraseSubject, SE, *_ERASE_SUBJECT),
     Command("EL", "lists erasures", model.ListErasures, LE, AFTER, LIMIT),
     # --- staging
     _large("ZS", "stages events of a job", model.StageEvents, ZT, JOB, *STAGE, _UNITS),
@@ -397,7 +354,6 @@ OWN_ONLY: Final = (
     _large("AB", "as AF, with the events as columns", Append, CF, MARK, *COMMIT, _COLUMNS),
     _large("TB", "as TX, with the events as columns", model.Transact, TR, *_TRANSACT),
 )
-"""The commands of our own dialect only."""
 
 TEXT_COMMANDS: Final = {command.code: command for command in (*ORIGINAL, *EXTENSIONS)}
 BINARY_COMMANDS: Final = {command.code: command for command in ORIGINAL_BINARY}

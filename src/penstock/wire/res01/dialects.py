@@ -53,47 +53,36 @@ _WRAP: Final = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How messages are encoded. `legacy`: commits get the older results."""
+    """How messages are encoded. `legacy`: commits get the older results. `own`: errors have class and fields."""
 
     scalars: Scalars
     present: EventEncoder
-    failed: Callable[[PenstockError], Frames]
-    """The answer to a request that failed."""
-    reason: Callable[[PenstockError], bytes]
-    """An error in one frame, where an answer has a place for it."""
     legacy: bool = False
     is_binary: bool = False
+    own: bool = False
+
+    def reason(self, error: PenstockError) -> bytes:
+        """An error in one frame, where an answer has a place for it. Never empty: that would mean success."""
+        return error_frame(error) if self.own else _sentence(error).encode(errors="replace")
+
+    def failed(self, error: PenstockError) -> Frames:
+        """The answer to a request that failed: the original's code and sentence, or our own frame."""
+        reason = self.reason(error)
+        return [b"ER", reason] if self.own else [b"ER", b"%d" % codes_of(error)[0], reason]
 
     def refused(self, code: int, sentence: str) -> Frames:
         """The answer to a message that has no error class."""
         return self.failed(Refused(code, sentence, Retry.NEVER))
 
-
-# --- errors as the original has them: a code and a sentence ----------------------------------------------------
-
-
-def refusal_payload(code: int, sentence: str) -> Frames:
-    return [b"ER", b"%d" % code, sentence.encode(errors="replace")]
-
-
-def error_payload(error: PenstockError) -> Frames:
-    return refusal_payload(codes_of(error)[0], sentence_of(error))
+    def failed_commit(self, error: PenstockError) -> Frames:
+        """The older CR of a failed commit. Its reader parses CommitId as a guid before it looks at Result."""
+        code = codes_of(error)[0]
+        result = LEGACY_WRITER_BUSY if code == Res01Code.WRITER_BUSY else b"%d" % code
+        return [b"CR", result, self.reason(error), bytes(GUID_BYTES)] if self.legacy else self.failed(error)
 
 
-def sentence_of(error: PenstockError) -> str:
-    """Never empty: in some answers an empty reason means success."""
+def _sentence(error: PenstockError) -> str:
     return str(error) or type(error).__name__
-
-
-def _sentence(error: PenstockError) -> bytes:
-    return sentence_of(error).encode(errors="replace")
-
-
-def legacy_commit_error(error: PenstockError) -> Frames:
-    """The older CR of a failed commit. Its reader parses CommitId as a guid before it looks at Result."""
-    code = codes_of(error)[0]
-    result = LEGACY_WRITER_BUSY if code == Res01Code.WRITER_BUSY else b"%d" % code
-    return [b"CR", result, _sentence(error), bytes(GUID_BYTES)]
 
 
 # --- errors as our own clients get them: class and fields --------------------------------------------------------
@@ -106,13 +95,9 @@ def error_frame(error: PenstockError) -> bytes:
         "fields": {field.name: getattr(error, field.name) for field in fields(error)},
         "code": codes_of(error)[0],
         "retry": error.retry,
-        "message": sentence_of(error),
+        "message": _sentence(error),
     }
     return json.dumps(document, separators=(",", ":")).encode()
-
-
-def _own_payload(error: PenstockError) -> Frames:
-    return [b"ER", error_frame(error)]
 
 
 def error_of(frame: bytes) -> PenstockError:
@@ -156,7 +141,6 @@ _event = partial(tuple.__new__, Event)
 
 
 def text_frames(events: list[Event]) -> list[bytes]:
-    """Eight frames for each event, in the text dialect."""
     return _frames(events, [b"%d" % event.sequence for event in events], _text_times(events))
 
 
@@ -230,7 +214,7 @@ def _names(column: list[bytes], field: str) -> list[str]:
 
 # --- the dialects ------------------------------------------------------------------------------------------------
 
-TEXT: Final = Dialect(TEXT_SCALARS, text_frames, error_payload, _sentence)
-LEGACY: Final = Dialect(TEXT_SCALARS, text_frames, error_payload, _sentence, legacy=True)
-BINARY: Final = Dialect(BINARY_SCALARS, binary_frames, error_payload, _sentence, is_binary=True)
-OWN: Final = Dialect(TEXT_SCALARS, text_frames, _own_payload, error_frame)
+TEXT: Final = Dialect(TEXT_SCALARS, text_frames)
+LEGACY: Final = Dialect(TEXT_SCALARS, text_frames, legacy=True)
+BINARY: Final = Dialect(BINARY_SCALARS, binary_frames, is_binary=True)
+OWN: Final = Dialect(TEXT_SCALARS, text_frames, own=True)

@@ -31,8 +31,8 @@ _TICKS_PER_DAY: Final = 86_400 * TICKS_PER_SECOND
 _NUMBER: Final = re.compile(rb"-?[0-9]+")
 _SEVENTH: Final = re.compile(r"(?<=[.,]\d{6})(\d)\d*")
 _YEAR_ZERO: Final = re.compile(r"\A0000(?=-?\d\d-?\d\d)")
-_INT: Final = Struct("<i")
-_LONG: Final = Struct("<q")
+INT_FORMAT: Final = Struct("<i")
+LONG_FORMAT: Final = Struct("<q")
 _SWAPS: Final = ((0, 3), (1, 2), (2, 1), (3, 0), (4, 5), (5, 4), (6, 7), (7, 6))
 _FEW: Final = 12
 """Up to this many guids are converted faster one by one."""
@@ -46,8 +46,6 @@ class Scalars(NamedTuple):
     read_number: Callable[[bytes, str], int]
     read_stamp: Callable[[bytes, str], int]
     read_stamps: Callable[[list[bytes], str], list[int]]
-    write_int: Callable[[int], bytes]
-    write_long: Callable[[int], bytes]
     write_stamp: Callable[[int], bytes]
 
 
@@ -55,7 +53,6 @@ class Scalars(NamedTuple):
 
 
 def read_text(frame: bytes, field: str) -> str:
-    """UTF-8."""
     try:
         return frame.decode()
     except UnicodeDecodeError as error:
@@ -63,7 +60,6 @@ def read_text(frame: bytes, field: str) -> str:
 
 
 def read_texts(frames: list[bytes], field: str) -> list[str]:
-    """A column of UTF-8."""
     try:
         return list(map(bytes.decode, frames))
     except UnicodeDecodeError:
@@ -78,7 +74,6 @@ def read_guid(frame: bytes, field: str) -> bytes:
 
 
 def read_guids(frames: list[bytes], field: str) -> list[bytes]:
-    """A column of guids."""
     if set(map(len, frames)) == {GUID_BYTES}:
         return swap_guids(frames)
     return _one_by_one(read_guid, frames, field)
@@ -148,7 +143,6 @@ def _text_number(frame: bytes, field: str) -> int:
 
 
 def read_text_numbers(frames: list[bytes], field: str) -> list[int]:
-    """A column of numbers in the text dialect."""
     if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) < LONG_DIGITS:
         return list(map(int, frames))
     return _one_by_one(_text_number, frames, field)
@@ -176,10 +170,6 @@ def _text_stamps(frames: list[bytes], field: str) -> list[int]:
     return _one_by_one(_text_stamp, frames, field)
 
 
-def _write_text_number(value: int) -> bytes:
-    return b"%d" % value
-
-
 def _write_text_stamp(stamp: int) -> bytes:
     return b"%d" % binary_of_stamp(stamp)
 
@@ -188,24 +178,19 @@ def _write_text_stamp(stamp: int) -> bytes:
 
 
 def _binary_number(frame: bytes, field: str) -> int:
-    number: int
-    if len(frame) == _LONG.size:
-        (number,) = _LONG.unpack(frame)
-    elif len(frame) == _INT.size:
-        (number,) = _INT.unpack(frame)
-    else:
-        raise InvalidRequest(field, f"has {len(frame)} bytes; a number has {_INT.size} or {_LONG.size}")
-    return number
+    if len(frame) not in (INT_FORMAT.size, LONG_FORMAT.size):
+        raise InvalidRequest(field, f"has {len(frame)} bytes; a number has {INT_FORMAT.size} or {LONG_FORMAT.size}")
+    return int.from_bytes(frame, "little", signed=True)
 
 
 def _binary_stamp(frame: bytes, field: str) -> int:
-    if len(frame) != _LONG.size:
-        raise InvalidRequest(field, f"has {len(frame)} bytes; a datetime has {_LONG.size}")
-    return stamp_of_binary(_LONG.unpack(frame)[0])
+    if len(frame) != LONG_FORMAT.size:
+        raise InvalidRequest(field, f"has {len(frame)} bytes; a datetime has {LONG_FORMAT.size}")
+    return stamp_of_binary(LONG_FORMAT.unpack(frame)[0])
 
 
 def _binary_stamps(frames: list[bytes], field: str) -> list[int]:
-    if set(map(len, frames)) == {_LONG.size}:
+    if set(map(len, frames)) == {LONG_FORMAT.size}:
         stamps: tuple[int, ...] = unpack(f"<{len(frames)}Q", b"".join(frames))
         return [
             stamp if stamp & TICKS_MASK <= TICKS_MAX else stamp_of_binary(binary_of_stamp(stamp)) for stamp in stamps
@@ -214,7 +199,7 @@ def _binary_stamps(frames: list[bytes], field: str) -> list[int]:
 
 
 def _write_binary_stamp(stamp: int) -> bytes:
-    return _LONG.pack(binary_of_stamp(stamp))
+    return LONG_FORMAT.pack(binary_of_stamp(stamp))
 
 
 # --- leaves ---------------------------------------------------------------------------------------------------
@@ -230,12 +215,8 @@ def _one_by_one(read: Callable[[bytes, str], T], frames: list[bytes], field: str
     return [read(frame, f"{field} of event {number}") for number, frame in enumerate(frames, 1)]
 
 
-TEXT_SCALARS: Final = Scalars(
-    _text_number, _text_stamp, _text_stamps, _write_text_number, _write_text_number, _write_text_stamp
-)
-BINARY_SCALARS: Final = Scalars(
-    _binary_number, _binary_stamp, _binary_stamps, _INT.pack, _LONG.pack, _write_binary_stamp
-)
+TEXT_SCALARS: Final = Scalars(_text_number, _text_stamp, _text_stamps, _write_text_stamp)
+BINARY_SCALARS: Final = Scalars(_binary_number, _binary_stamp, _binary_stamps, _write_binary_stamp)
 
 
 EVENT_FRAMES: Final = 5
@@ -258,7 +239,6 @@ class Fields:
 
     @property
     def left(self) -> int:
-        """How many frames follow."""
         return len(self._frames) - self._at
 
     def frame(self, field: str) -> bytes:
@@ -302,7 +282,6 @@ class Fields:
         return read_guid(self.frame(field), field)
 
     def wait_ms(self, field: str) -> int:
-        """The next frame as the time that a long poll may wait."""
         wait_ms = self.number(field)
         if wait_ms < 0:
             raise InvalidRequest(field, f"is {wait_ms}; it must be 0 (do not wait) or more")

@@ -82,12 +82,10 @@ class Exchange(NamedTuple):
 
     @property
     def present(self) -> EventEncoder:
-        """How a worker turns what it has read into frames."""
         return self.dialect.present if self.command is None or self.command.present is None else self.command.present
 
     @property
     def one_each(self) -> bool:
-        """Whether each request is answered when its reply is ready."""
         return self.command is not None and self.command.answer.each
 
     def answers(self, replies: Replies) -> list[Frames]:
@@ -228,7 +226,6 @@ class Framed(NamedTuple):
         return answer[1:] if self.bare else answer
 
     def refusal(self, size: int) -> Frames:
-        """The answer instead of one that does not fit."""
         return self.wrap(self.exchange.failed(DoesNotFit(size, self.frame_bytes_max)))
 
 
@@ -260,7 +257,6 @@ def fitting(present: EventEncoder, frame_bytes_max: int, events: list[Event]) ->
 
 
 def join_fields(fields: Sequence[bytes]) -> bytes:
-    """Fields of any length as one byte string."""
     return b"".join((_head(list(map(len, fields))), *fields))
 
 
@@ -314,12 +310,6 @@ def fields_of(request: Request) -> Frames:
         return [command.code, *command.write(request)]
     except UnicodeEncodeError as error:
         raise InvalidRequest("text", f"is not valid Unicode: {error.object[:40]!r}") from None
-
-
-def message_of(request: Request, request_id: bytes) -> Frames:
-    """A request as a message, without routing frames and the empty frame."""
-    command, *payload = fields_of(request)
-    return [OWN_TAG, command, request_id, *payload]
 
 
 def reply_of(request: Request, answer: Frames) -> Reply | PenstockError:

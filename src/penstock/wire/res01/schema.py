@@ -25,11 +25,12 @@ from penstock.wire.res01.dialects import (
     error_of,
     full_events,
     full_frames,
-    legacy_commit_error,
 )
 from penstock.wire.res01.fields import (
     BINARY_SCALARS,
     EVENT_FRAMES,
+    INT_FORMAT,
+    LONG_FORMAT,
     TEXT_SCALARS,
     Fields,
     read_text,
@@ -87,24 +88,21 @@ class Scalar(NamedTuple):
         )
 
 
-def _time(ticks: int) -> bytes:
-    return TEXT_SCALARS.write_stamp(stamp_of(ticks))
-
-
-def _binary_time(ticks: int) -> bytes:
-    return BINARY_SCALARS.write_stamp(stamp_of(ticks))
-
-
 # The bound method writes an int faster than any function of ours.
 _decimal: Final[Callable[[int], bytes]] = b"%d".__mod__
 
 STRING: Final = Scalar("string", Fields.text, str.encode)
 STRING_OR_NULL: Final = STRING.or_null()
-INT: Final = Scalar("int", Fields.number, _decimal, BINARY_SCALARS.write_int)
-LONG: Final = Scalar("long", Fields.number, _decimal, BINARY_SCALARS.write_long)
+INT: Final = Scalar("int", Fields.number, _decimal, INT_FORMAT.pack)
+LONG: Final = Scalar("long", Fields.number, _decimal, LONG_FORMAT.pack)
 LONG_OR_NULL: Final = LONG.or_null()
 LONG_OR_ZERO: Final = Scalar("long or empty", lambda fields, field: fields.or_none(Fields.number, field) or 0, _decimal)
-TIME: Final = Scalar("datetime", Fields.ticks, _time, _binary_time)
+TIME: Final = Scalar(
+    "datetime",
+    Fields.ticks,
+    lambda ticks: TEXT_SCALARS.write_stamp(stamp_of(ticks)),
+    lambda ticks: BINARY_SCALARS.write_stamp(stamp_of(ticks)),
+)
 TIME_OR_NULL: Final = TIME.or_null()
 GUID: Final = Scalar("guid", Fields.guid, swap_guid)
 BYTES: Final = Scalar("bytes", Fields.frame, bytes)
@@ -114,7 +112,6 @@ WAIT: Final = Scalar("int", Fields.wait_ms, _decimal)
 
 
 def word(words: type[StrEnum]) -> Scalar:
-    """One of a few words."""
     name = " or ".join(f"`{each}`" for each in words)
     return Scalar(name, lambda fields, field: fields.word(field, words), str.encode)
 
@@ -128,8 +125,6 @@ REQUIRED: Final = object()
 
 
 class Field(NamedTuple):
-    """One field of a message."""
-
     name: str
     kind: Kind
     attribute: str = ""
@@ -159,7 +154,6 @@ class Layout:
             self._text = [(_get(field), cast("Scalar", field.kind).text) for field in written]
 
     def values(self, fields: Fields) -> dict[str, Any]:
-        """The values of the next frames by attribute."""
         if not self._has_defaults:
             values = {attribute: read(fields, name) for attribute, read, name, _ in self._read}
         else:
@@ -211,7 +205,7 @@ class Rows:
         return self.collect(self.layout.read(fields) for _ in range(count))
 
     def write(self, out: Frames, value: Sequence[Any], dialect: Dialect) -> None:
-        out.append(dialect.scalars.write_int(len(value)))
+        INT.write(out, len(value), dialect)
         for row in value:
             self.layout.write(out, row, dialect)
 
@@ -236,7 +230,7 @@ class Values:
         return self.collect(self.kind.read(fields, field) for _ in range(count))
 
     def write(self, out: Frames, value: Sequence[Any], dialect: Dialect) -> None:
-        out.append(dialect.scalars.write_int(len(value)))
+        INT.write(out, len(value), dialect)
         out.extend(value if self.kind is BYTES else map(self.kind.text, value))
 
 
@@ -283,7 +277,6 @@ class LeadingTime:
     """The UtcNow of the original's SQ, which others omit: the number of frames tells whether it is there."""
 
     behind: int
-    """How many frames follow it."""
     name = "datetime; may be left out"
     frames = 0
 
@@ -316,7 +309,7 @@ class NewEvents:
         return fields.events(count) if count else ()
 
     def write(self, out: Frames, events: Sequence[NewEvent], dialect: Dialect) -> None:
-        out.append(dialect.scalars.write_int(len(events)))
+        INT.write(out, len(events), dialect)
         for number, stamp, kind, headers, body in events:
             out += (swap_guid(number), dialect.scalars.write_stamp(stamp), kind.encode())
             out += ((headers or "").encode(), body)
@@ -366,7 +359,7 @@ class Events:
     def write(self, out: Frames, reply: Any, dialect: Dialect) -> None:
         events, encoded = reply.events, reply.encoded
         if self.has_count:
-            out.append(dialect.scalars.write_int(len(events) if encoded is None else encoded.count))
+            INT.write(out, len(events) if encoded is None else encoded.count, dialect)
         if encoded is not None:
             out += encoded.content
         else:
@@ -386,7 +379,7 @@ class Types:
         keys = [] if types is None else [key.encode() for key in types]
         if types is not None and not keys:
             raise InvalidRequest("types", "are none at all; leave them out to read every type")
-        out.append(dialect.scalars.write_int(len(keys)))
+        INT.write(out, len(keys), dialect)
         out += keys
 
 
@@ -480,7 +473,6 @@ class Answer:
         self.layout.write(payload, reply, dialect)
 
     def read(self, fields: Fields) -> Reply | PenstockError:
-        """The reply that a client gets."""
         reply: Reply = self.layout.read(fields)
         return reply
 
@@ -495,7 +487,7 @@ class CommitAnswer(Answer):
         self.layout.write(payload, reply, dialect)
 
     def failed(self, error: PenstockError, dialect: Dialect) -> Frames:
-        return legacy_commit_error(error) if dialect.legacy else dialect.failed(error)
+        return dialect.failed_commit(error)
 
 
 class Echo(Answer):
