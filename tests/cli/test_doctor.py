@@ -14,7 +14,7 @@ import pytest
 from penstock import Client, event
 from penstock.doctor import CheckResult, CheckStatus, machine, ports, stores
 from penstock.settings import Settings
-from penstock.spark import java
+from penstock.spark import sessions
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import Server
 from tests.cli.support import called as penstock
@@ -47,7 +47,7 @@ def free_ports(no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a Java nor another Python is started, and the disk is asked a few times only."""
     monkeypatch.setattr(machine, "output_of", lambda _command: None)
-    monkeypatch.setattr(java, "output_of", lambda _command: None)
+    monkeypatch.setattr(sessions, "output_of", lambda _command: None)
     monkeypatch.setattr(machine, "SYNCED_WRITES", 3)
 
 
@@ -386,7 +386,7 @@ def test_a_library_that_is_missing_or_too_old_is_a_problem_and_ends_the_examinat
 ) -> None:
     monkeypatch.setattr(machine, "version_of", lambda name: {"cbor2": "6.1.9", "lupa": None}.get(name, "999"))
     monkeypatch.setattr(machine, "output_of", lambda _command: None)
-    monkeypatch.setattr(java, "output_of", lambda _command: None)
+    monkeypatch.setattr(sessions, "output_of", lambda _command: None)
     code, found = doctor()
     assert code == 1
     assert found["libraries"]["message"] == "cbor2 6.2 is needed, 6.1.9 found; lupa 2.8 is needed, none found"

@@ -12,7 +12,7 @@ from penstock.cli.lake import _print_archived
 from penstock.lake.archiver import Archived
 from penstock.lake.manifests import PENDING
 from penstock.lake.places import open_lake_place
-from penstock.spark.java import found_java
+from penstock.spark.sessions import found_java
 from tests.lake.killing import until
 from tests.lake.support import archive, fill, numbers
 from tests.test_cli import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself

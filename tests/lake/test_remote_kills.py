@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 """`test_kills` does the same on this machine's disk, in every run."""
 
 KEPT = "memory://lakes/kept"
-STEPS = ("_put", "_take", "_delete")
+STEPS = ("_write", "_take", "_delete")
 """What changes anything."""
 
 

@@ -47,18 +47,15 @@ def chain(place: Place) -> Iterator[Manifest]:
         if number != expected:
             raise place.damaged(manifest_path(expected), "is not there")
         manifest, own = read_manifest(place, number)
-        if manifest.previous != checksum or (before is not None and not _continues(before, manifest)):
+        continues = before is None or (
+            (before.store, before.timeline, before.timelines) == (manifest.store, manifest.timeline, manifest.timelines)
+            and manifest.history[: len(before.history)] == before.history
+            and before.head <= manifest.head
+        )
+        if manifest.previous != checksum or not continues:
             raise place.damaged(manifest.path, "does not go on from the backup before it")
         yield manifest
         before, checksum = manifest, own
-
-
-def _continues(before: Manifest, manifest: Manifest) -> bool:
-    return (
-        (before.store, before.timeline, before.timelines) == (manifest.store, manifest.timeline, manifest.timelines)
-        and manifest.history[: len(before.history)] == before.history
-        and before.head <= manifest.head
-    )
 
 
 def choose(place: Place, number: int | None) -> Chosen:

@@ -1,4 +1,4 @@
-"""`penstock import`, `penstock export` and `penstock replay`: events from files, into files, and once more."""
+"""`penstock import`, `penstock export` and `penstock replay`: events from files, into files, and again into stores."""
 
 import os
 import re

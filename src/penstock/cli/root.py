@@ -161,7 +161,7 @@ def _imported(target: str) -> Any:
 
 
 def _usage_line(error: TyperException) -> str:
-    """What typer says about wrong use, in one line and in our style."""
+    """The message of typer about wrong use, in one line and in our style."""
     message = error.message if (near := getattr(error, "possibilities", None)) else error.format_message()
     # Typer lists choices on separate lines and writes sentences; ours follow a colon.
     message = " ".join(message.replace(": Value error, ", ": ").replace(". Choose from:", "; choose from").split())

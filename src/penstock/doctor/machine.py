@@ -19,7 +19,7 @@ from typing import Final
 from penstock import __version__
 from penstock.doctor.checks import CheckResult, ok, problem, warning
 from penstock.settings import Settings, format_value
-from penstock.spark.java import GET_JAVA, JAVA_MIN, found_java, output_of
+from penstock.spark.sessions import GET_JAVA, JAVA_MIN, found_java, output_of
 
 SQLITE_MIN: Final = (3, 51, 3)
 """The first SQLite without the WAL reset race between processes."""

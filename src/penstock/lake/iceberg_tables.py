@@ -151,18 +151,14 @@ class _Versions(NoopCatalog):
         # The oldest snapshots, which are not kept. A later snapshot never uses the files that they alone have.
         old = _by_time(changed)[:-SNAPSHOTS_MAX]
         if old:
-            forgetting = RemoveSnapshotsUpdate.model_validate(
-                {"snapshot-ids": [snapshot.snapshot_id for snapshot in old]}
-            )
-            changed = update_table_metadata(changed, (forgetting,))
+            forgotten = {"snapshot-ids": [snapshot.snapshot_id for snapshot in old]}
+            changed = update_table_metadata(changed, (RemoveSnapshotsUpdate.model_validate(forgotten),))
         self._version += 1
-        path = metadata_path(self._version)
-        ToOutputFile.table_metadata(changed, self._io.new_output(location(self._place, path)), overwrite=True)
+        where = location(self._place, metadata_path(self._version))
+        ToOutputFile.table_metadata(changed, self._io.new_output(where), overwrite=True)
         self._place.replace(HINT, str(self._version).encode())
         self._clean(old, changed)
-        return CommitTableResponse.model_validate(
-            {"metadata": changed, "metadata-location": location(self._place, path)}
-        )
+        return CommitTableResponse.model_validate({"metadata": changed, "metadata-location": where})
 
     def _clean(self, old: list[Snapshot], changed: TableMetadata) -> None:
         """Remove what no kept version needs. A kill may leave small files behind, which do no harm."""

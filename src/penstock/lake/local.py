@@ -101,14 +101,18 @@ class LocalPlace(LakePlace):
 
     def replace(self, path: str, data: bytes) -> None:
         with self.translated_errors():
-            target, aside = self.at(path), aside_name()
-            self._write(aside, data)
-            self.at(aside).replace(target)
+            target, aside = self.at(path), self.at(aside_name())
+            self._create(aside, data)
+            aside.replace(target)
             sync_directory(target.parent)
 
     def _write(self, path: str, data: Any) -> None:
-        """See LakePlace. The folder of temporary files is one that only its owner may enter."""
-        at = self.at(path)
+        self._create(self.at(path), data)
+        # A change relies on the name too.
+        sync_directory(self.at(path).parent)
+
+    def _create(self, at: Path, data: Any) -> None:
+        """Create a temporary file, in a folder that only its owner may enter."""
         self.make_folder(OWN)
         make_folder(at.parent, shared=is_shared(self.path))
         try:
@@ -121,8 +125,6 @@ class LocalPlace(LakePlace):
             # Free the space of a full disk.
             at.unlink(missing_ok=True)
             raise
-        # A change relies on the name too.
-        sync_directory(at.parent)
 
     def make_folder(self, path: str) -> None:
         """Make a folder with the permissions of the lake. A new lake is for its owner only."""
@@ -218,11 +220,10 @@ class LocalPlace(LakePlace):
         return LakeInUse(self.shown, shown_owner(owner))
 
     def holder(self) -> str | None:
-        try:
-            found = lock_owner(self.at(LOCK))
-        except OSError:
-            return None
-        return None if found is None else shown_owner(found)
+        with suppress(OSError):
+            if (found := lock_owner(self.at(LOCK))) is not None:
+                return shown_owner(found)
+        return None
 
 
 def _files(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:

@@ -98,8 +98,7 @@ class LakePlace(ABC):
         """
 
     @abstractmethod
-    def remove(self, path: str) -> None:
-        pass
+    def remove(self, path: str) -> None: ...
 
     @abstractmethod
     def clear(self) -> None:

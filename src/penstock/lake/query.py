@@ -149,10 +149,7 @@ def _read_files(
 
 def _may_hold(file: LakeFile, constraints: Constraints) -> bool:
     """Whether a file can have rows within constraints, by its entry in the manifest."""
-    known = (
-        ("position", file.position_min, file.position_max),
-        ("recorded_at", file.recorded_min, file.recorded_max),
-    )
+    known = (("position", file.position_min, file.position_max), ("recorded_at", file.recorded_min, file.recorded_max))
     for column, least, greatest in known:
         low, high = constraints.range(column)
         if least is None or greatest is None or (low is not None and low > greatest):

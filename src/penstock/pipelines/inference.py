@@ -93,13 +93,10 @@ def _note_fields(seen: _Seen, value: Mapping[str, Any]) -> None:
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, bool):
-        return "BOOLEAN"
-    if isinstance(value, int):
-        return (
-            "BIGINT" if -LONG_MAX <= value <= LONG_MAX else "DECIMAL(38,0)" if abs(value) <= DECIMAL_MAX else "DOUBLE"
-        )
-    return {float: "DOUBLE", str: "STRING", list: "ARRAY", dict: "STRUCT"}[type(value)]
+    if isinstance(value, int) and abs(value) > LONG_MAX:
+        return "DECIMAL(38,0)" if abs(value) <= DECIMAL_MAX else "DOUBLE"
+    kinds = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "STRING", list: "ARRAY", dict: "STRUCT"}
+    return kinds[type(value)]
 
 
 def _merged(kinds: Mapping[str, int]) -> dict[str, int]:

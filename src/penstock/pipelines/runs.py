@@ -329,9 +329,8 @@ class Runner:
                 found = load_definitions(self._project, spark, self._conf)
         except Exception as error:
             # The files are users' programs, and raise anything.
-            raise InvalidRequest(
-                self._project.name, f"cannot be loaded: {describe_error(error, self._project.folder)}"
-            ) from error
+            what = describe_error(error, self._project.folder)
+            raise InvalidRequest(self._project.name, f"cannot be loaded: {what}") from error
         for table in full_refresh:
             if table not in found.outputs:
                 raise InvalidRequest(f"table {table}", f"is not there; there are {', '.join(sorted(found.outputs))}")

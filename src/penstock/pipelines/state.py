@@ -77,11 +77,10 @@ def lock_project(project: Project, what: str) -> Iterator[None]:
 
 def holder(project: Project) -> str | None:
     """The owner of the lock, if any."""
-    try:
-        found = lock_owner(project.own / LOCK)
-    except OSError:
-        return None
-    return None if found is None else _shown(found)
+    with suppress(OSError):
+        if (found := lock_owner(project.own / LOCK)) is not None:
+            return _shown(found)
+    return None
 
 
 def _shown(owner: bytes) -> str:

@@ -49,11 +49,12 @@ class TaskRun(OutputRun):
             outputs_bytes_max=RUN_BYTES,
         )
         step = StepLimits(job.seconds_max, BUFFERED_ITEMS, RUN_BYTES, limits)
-        super().__init__(start, Point(progress.source, 0, progress.state), step, self._read_messages, _leave)
-        self.errors = progress.failed
 
-    def _read_messages(self, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-        return self._store.messages(self._job.task.start.id, ordinal, limits.events_max)
+        def read(ordinal: int, limits: ReadLimits) -> list[bytes | None]:
+            return store.messages(start.id, ordinal, limits.events_max)
+
+        super().__init__(start, Point(progress.source, 0, progress.state), step, read, _leave)
+        self.errors = progress.failed
 
     def go(self) -> TaskProgress:
         """Run until the end of the task, an error that stops it, or the end of its time."""
@@ -68,7 +69,7 @@ class TaskRun(OutputRun):
                 return self.answer()
 
     def failed(self, error: FunctionFailed) -> None:
-        """See Gathering. This keeps the first error."""
+        """See OutputRun. This keeps the first error."""
         super().failed(error)
         if self._failure is None:
             self._failure = type(error)(error.reason, self.point.source)

@@ -153,10 +153,7 @@ def _idle_child() -> "Child | None":
 
 
 class Child:
-    """A process that runs tasks, one after the other: Spark gives many tasks to the same worker.
-
-    Its standard input stays open while this process lives, so the child notices when this process is gone.
-    """
+    """A process that runs tasks, one after the other. It ends when its standard input closes, with this process."""
 
     def __init__(self) -> None:
         # The child finds modules where this process does, such as those that Spark shipped.

@@ -20,19 +20,13 @@ from uuid import uuid4
 
 from penstock.engine import iterator_jobs
 from penstock.engine.iterator_jobs import find_iterator
-from penstock.errors import (
-    BadUrl,
-    FunctionFailed,
-    IteratorNotFound,
-    LimitExceeded,
-    PenstockError,
-)
+from penstock.errors import BadUrl, FunctionFailed, IteratorNotFound, LimitExceeded, PenstockError
 from penstock.history.source import SERVED
 from penstock.lua import LuaLimits
 from penstock.model import BuildStart, Installed, IteratorKind, Winner
 from penstock.spark.build_tasks import STAGE_LIMITS, BuildTask, TaskResult, messages_that_fit, run_task
 from penstock.spark.parallel import Session, cores, parallel_map
-from penstock.spark.stages import FileStages, StoreStages, open_direct_stages
+from penstock.spark.stages import FileStages, StoreStages
 from penstock.store import Store, open_reader
 from penstock.store.contract import Install, Progressed, ReadLimits
 from penstock.store.outputs import make_output_unit, output_job
@@ -111,7 +105,8 @@ class DirectBuildStore:
     def _staging(self, id: int) -> StoreStages | FileStages:
         """The stages of this iterator; a new iterator of the same name has others."""
         if id not in self._stages:
-            self._stages[id] = open_direct_stages(self._url, output_job(id))
+            kind = FileStages if self._url.startswith(SQLITE) else StoreStages
+            self._stages[id] = kind(self._url, output_job(id))
         return self._stages[id]
 
 

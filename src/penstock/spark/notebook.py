@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -56,9 +56,7 @@ def _schema(contents: DataFrame, type: str, given: StructType | str | int | obje
     if isinstance(given, StructType):
         return given
     if isinstance(given, str):
-        schema = StructType.fromDDL(given)
-        assert isinstance(schema, StructType)
-        return schema
+        return cast("StructType", StructType.fromDDL(given))
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise InvalidRequest("schema_or_sample", f"is {given!r}; give a schema, a number of events, or VARIANT")
     if contents.isStreaming:

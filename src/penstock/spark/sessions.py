@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import socket
 import struct
 import subprocess
@@ -20,11 +21,10 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from penstock.errors import InvalidRequest
 from penstock.interrupts import awaited
-from penstock.spark.java import GET_JAVA, JAVA_MIN, found_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +33,10 @@ Result = TypeVar("Result")
 Start = Callable[[], "SparkSession"]
 """Returns the session, and starts it the first time."""
 
+JAVA_MIN: Final = 17
+VERSION_S_MAX: Final = 20.0
+GET_JAVA: Final = f"install it (Debian: apt-get install openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
+_VERSION: Final = re.compile(r'version "((\d+)[^"]*)"')
 MASTER: Final = "local[*,4]"
 """All cores of this machine. Spark runs a task that dies up to four times."""
 MASTER_CONNECT_S: Final = 5.0
@@ -56,7 +60,6 @@ _LOCAL: Final = "local"
 _LOOPBACK: Final = "127.0.0.1"
 _PREFIX: Final = "spark."
 _MASTER: Final = "spark.master"
-_SQL: Final = "spark.sql."
 _MASTERS: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+")
 _KILLED: Final = "Application has been killed. Reason: "
 _RAISED: Final = re.compile(r"(Exception|Error): |\[INVALID_CONF_VALUE")
@@ -75,10 +78,7 @@ _OCTAL: Final = re.compile(r"[0-7]{3,4}")
 
 @contextmanager
 def late_session(name: str, master: str = MASTER, conf: Mapping[str, str] | None = None) -> Iterator["Start"]:
-    """A session that starts on first use: a start takes seconds, and a command may have nothing to do.
-
-    Starting it raises InvalidRequest if there is no PySpark, or no Java for it. It stops at the end.
-    """
+    """A session that starts on first use and ends here. Without PySpark or Java its start raises InvalidRequest."""
     conf = conf or {}
     master = conf.get(_MASTER, master)
     _check_options(master, conf)
@@ -128,7 +128,7 @@ def run_in_thread(work: Callable[[], Result], cancel: Callable[[], object] | Non
 
 
 class _Jvm:
-    """The process of Spark's JVM. We start it ourselves, so that we can end it at any moment.
+    """The process of Spark's JVM. We start it ourselves, unless there is one, so that we can end it at any moment.
 
     PySpark would start the same process with the same variables, but reveals it only after it has answered. If
     `PYSPARK_GATEWAY_PORT` and `PYSPARK_GATEWAY_SECRET` are set, PySpark uses the JVM that listens there.
@@ -136,7 +136,7 @@ class _Jvm:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._is_over = False
 
     @contextmanager
@@ -175,7 +175,7 @@ class _Jvm:
                 umask=int(conf[UMASK], 8),
             )
             with self._lock:
-                self._process = process
+                self.process = process
                 if self._is_over:
                     process.terminate()
             while process.poll() is None and not answer.exists():
@@ -187,17 +187,13 @@ class _Jvm:
             return str(port), data[8 : 8 + length].decode()
 
     @property
-    def is_ours(self) -> bool:
-        return self._process is not None
-
-    @property
     def has_ended(self) -> bool:
-        return self._process is not None and self._process.poll() is not None
+        return self.process is not None and self.process.poll() is not None
 
     def end(self) -> None:
         """End the process, even during its start, if this object started it."""
         with self._lock:
-            self._is_over, process = True, self._process
+            self._is_over, process = True, self.process
         if process is None:
             return
         process.terminate()
@@ -267,10 +263,10 @@ def _start(name: str, master: str, conf: Mapping[str, str], jvm: _Jvm) -> "Spark
         try:
             with _stderr_to(log), jvm.offered(options):
                 spark: SparkSession = run_in_thread(builder.getOrCreate, jvm.end)
-                if jvm.is_ours:
+                if jvm.process is not None:
                     _silence_accumulators(spark.sparkContext)
                 # Read these options now: Spark reads them late, and a bad value then kills its threads silently.
-                names = [name for name in conf if name.startswith(_SQL)]
+                names = [name for name in conf if name.startswith("spark.sql.")]
                 run_in_thread(lambda: [spark.conf.get(name) for name in names], jvm.end)
         except Exception as error:  # noqa: BLE001 - see below
             # Py4J has no better class for a JVM's error, and asks the JVM for its text.
@@ -354,3 +350,29 @@ def _check_installation() -> None:
         seen = "there is none" if found is None else f"{found.path} is Java {found.version}"
         seen = f"JAVA_HOME is {home}, {'where' if found is None else 'and'} {seen}" if home else seen
         raise InvalidRequest("Spark", f"needs Java {JAVA_MIN} or newer, and {seen}: {GET_JAVA}")
+
+
+class Java(NamedTuple):
+    path: str
+    version: str
+    major: int
+
+
+def found_java(environ: Mapping[str, str]) -> Java | None:
+    """The Java in JAVA_HOME, or else on the path."""
+    home = environ.get("JAVA_HOME")
+    path = shutil.which(str(Path(home) / "bin" / "java") if home else "java", path=environ.get("PATH", ""))
+    if path is None or (output := output_of([path, "-version"])) is None:
+        return None
+    found = _VERSION.search(output)
+    # Versions up to 8 begin with "1.".
+    return Java(path, found[1], 8 if found[2] == "1" else int(found[2])) if found else None
+
+
+def output_of(command: list[str]) -> str | None:
+    """Standard output and error of a command; None if it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_S_MAX, check=False)  # noqa: S603
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout + done.stderr if done.returncode == 0 else None

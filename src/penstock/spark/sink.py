@@ -179,10 +179,7 @@ class _Buffer:
 
 
 class UnitBuilder:
-    """Groups the rows of one task by stream and gives units when they are full. Calls `on_bad_row`, which may raise.
-
-    An event has at most `event_bytes_max` bytes of type, headers and body.
-    """
+    """Groups the rows of one task by stream and gives units when they are full. Calls `on_bad_row`, which may raise."""
 
     def __init__(self, order_by: str | None, on_bad_row: Callable[[BadRow], None], event_bytes_max: int) -> None:
         self._order_by = order_by
@@ -350,10 +347,7 @@ def _sort_key(column: str, value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class _Job:
-    """The job of a task: its name, the producer it publishes as, and the origin of that producer's numbers.
-
-    The names of files with bad rows contain `label`, which a repeated job keeps.
-    """
+    """A job: its name, the producer it publishes as, the origin of its numbers, and a label that a repeat keeps."""
 
     name: str
     producer: str

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidRequest
 from penstock.files import made_of
 from penstock.history import columns
-from penstock.history.options import ReadOptions
+from penstock.history.options import POSITION_MAX, ReadOptions
 from penstock.history.ranges import first_wanted, plan, read_range
 from penstock.history.source import History, Now, check_identity, open_history
 from penstock.model.events import check_context, check_stream
@@ -84,10 +84,7 @@ class PenstockSource(DataSource):
 
 
 def _is_pushdown_worker() -> bool:
-    """Whether Spark runs this process to push filters down (spark.sql.python.filterPushdown.enabled).
-
-    In any other process Spark fails when a reader accepts filters.
-    """
+    """Whether Spark runs this process to push filters down. In any other, Spark fails if a reader accepts filters."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == PUSHDOWN_WORKER
 
@@ -206,7 +203,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         # Only the planning process opens it, and keeps it: Spark asks for the latest offset many times a second.
         self._history: History | None = None
-        self._target: int | None = None
+        self._target = POSITION_MAX
         self._planned = 0
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
@@ -216,9 +213,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         now = self._now()
         after = _position(start, now)
-        end = min(now.head, self._options.last)
-        if self._target is not None:
-            end = min(end, self._target)
+        end = min(now.head, self._options.last, self._target)
         if isinstance(limit, ReadMaxRows):
             end = min(end, after + limit.max_rows)
         self._planned = max(after, end)

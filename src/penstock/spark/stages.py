@@ -75,10 +75,6 @@ def open_stages(url: str, job: str) -> Stages:
     """The stages of a job in the store that a URL names."""
     if url.startswith(SERVED):
         return ServedStages(url, job)
-    return open_direct_stages(url, job)
-
-
-def open_direct_stages(url: str, job: str) -> "StoreStages | FileStages":
     return FileStages(url, job) if url.startswith(SQLITE) else StoreStages(url, job)
 
 
@@ -242,5 +238,4 @@ class FileStages(Stages):
         with suppress(OSError):
             self._folder.parent.rmdir()
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...

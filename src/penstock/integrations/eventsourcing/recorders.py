@@ -72,10 +72,6 @@ def notification_of(found: Event) -> Notification:
     return Notification(id_of(found.stream, headers), _version(found, headers), found.type, found.body, found.position)
 
 
-def version_of(found: Event) -> int:
-    return _version(found, headers_of(found))
-
-
 def id_of(name: str, headers: dict[str, Any]) -> UUID | str:
     """An originator's id: a UUID if it looks like one, unless the headers say otherwise."""
     if len(name) != UUID_LENGTH or headers.get(ID_TYPE) == TEXT:
@@ -139,9 +135,7 @@ def write(datastore: PenstockDatastore, writes: Sequence[PendingWrite]) -> list[
             for each in writes:
                 each.confirm()
             return appended
-    raise OperationalError(
-        f"other writers changed the streams during each of {ATTEMPTS_MAX} attempts; nothing was written"
-    )
+    raise OperationalError(f"other writers changed the streams in all {ATTEMPTS_MAX} attempts; nothing was written")
 
 
 class FirstVersions:
@@ -166,8 +160,9 @@ class FirstVersions:
         first = self._datastore.first(self._context, stream)
         if first is None:
             return None
-        self.learn(stream, version_of(first))
-        return version_of(first)
+        version = _version(first, headers_of(first))
+        self.learn(stream, version)
+        return version
 
     def find(self, stream: str) -> int | None:
         known = self.versions.get(stream)

@@ -93,10 +93,7 @@ class PenstockTrackingRecorder(TrackingRecorder):
         timeout: float = 1.0,
         interrupt: Signal | None = None,
     ) -> None:
-        """Wait until a notification was processed.
-
-        Raises TimeoutError after `timeout` seconds, and WaitInterruptedError once `interrupt` is set.
-        """
+        """Wait until a notification was processed. Raises TimeoutError, or WaitInterruptedError after `interrupt`."""
         if notification_id is None:
             return
         until = monotonic() + timeout
