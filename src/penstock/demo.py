@@ -18,8 +18,6 @@ from penstock.errors import IteratorExists, VersionConflict
 from penstock.model import NEW, event
 from penstock.settings import Settings, host_and_port
 
-__all__ = ["CONTEXT", "ITERATOR", "Shop", "Snapshot", "gate_addresses"]
-
 CONTEXT: Final = "shop"
 QUEUE: Final = "shipping"
 LOG: Final = "visits"

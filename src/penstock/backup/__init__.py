@@ -19,18 +19,3 @@ from penstock.backup.reader import chain, check_all
 from penstock.backup.restore import Restored, Stage, restore_backup
 from penstock.backup.store_copy import Copied, copy_store
 from penstock.backup.writer import Written, back_up
-
-__all__ = [
-    "Copied",
-    "Manifest",
-    "Place",
-    "Restored",
-    "Stage",
-    "Written",
-    "back_up",
-    "chain",
-    "check_all",
-    "copy_store",
-    "open_place",
-    "restore_backup",
-]

@@ -64,7 +64,6 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
         ids, stamps, names, texts, bodies = zip(*events, strict=True)
         headers = [b"" if text is None else text.encode() for text in texts]
         types = {name: name.encode() for name in set(names)}
-        top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
         columns = columns_of_parts(ids, stamps, [types[name] for name in names], headers, bodies)
     except UnicodeEncodeError as error:
         raise InvalidRequest("text", f"is not valid Unicode: {error.object[:40]!r}") from None
@@ -75,8 +74,8 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
         raise InvalidRequest("event id", "is not 16 bytes long")
     if len(columns.bodies) != sum(map(len, bodies)):
         raise InvalidRequest("body", "is not made of bytes")
-    if top_ticks > TICKS_MAX:
-        raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
+    if columns.top_ticks > TICKS_MAX:
+        raise InvalidRequest("timestamp", f"of {columns.top_ticks} ticks lies after the year 9999")
     return columns
 
 

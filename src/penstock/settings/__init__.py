@@ -21,20 +21,3 @@ from penstock.settings.sources import (
     store_address,
 )
 from penstock.settings.table import TABLE, Setting, Settings, format_value, host_and_port
-
-__all__ = [
-    "CONFIG_ENVIRONMENT",
-    "DEFAULT",
-    "TABLE",
-    "BadSetting",
-    "ExplainedSetting",
-    "ResolvedSettings",
-    "Setting",
-    "Settings",
-    "explain",
-    "format_value",
-    "host_and_port",
-    "load",
-    "resolve",
-    "store_address",
-]

@@ -11,15 +11,3 @@ from penstock.store.urls import (
     shown_place,
     store_url,
 )
-
-__all__ = [
-    "Store",
-    "hold_store",
-    "is_same_place",
-    "open_import",
-    "open_reader",
-    "open_replacement",
-    "open_store",
-    "shown_place",
-    "store_url",
-]

@@ -5,16 +5,3 @@
 
 from penstock.tcp.server import PeerLog, TcpServer, new_loop
 from penstock.tcp.session import CloseReason, ReadHold, SessionInfo, TcpLimits, TcpSession, network_of, shown_peer
-
-__all__ = [
-    "CloseReason",
-    "PeerLog",
-    "ReadHold",
-    "SessionInfo",
-    "TcpLimits",
-    "TcpServer",
-    "TcpSession",
-    "network_of",
-    "new_loop",
-    "shown_peer",
-]
