@@ -14,6 +14,7 @@ from penstock.lake import places
 from penstock.lake.manifests import ASIDE, PENDING
 from penstock.spark import sessions
 from penstock.store import store_url
+from penstock.store.urls import absolute_url
 from tests.cluster.commands import BOTH, PENSTOCK, SMALL_RANGES, ended, options, run, standing_still, started, url_of
 from tests.cluster.standalone import SMALL, Cluster
 from tests.lake.killing import command_of, head_of, until
@@ -132,6 +133,8 @@ def test_a_task_makes_no_lake_where_it_finds_none(tmp_path: Path) -> None:
 def test_tasks_are_given_paths_that_do_not_depend_on_where_they_run() -> None:
     here = Path.cwd()
     assert places.absolute("lake") == str(here / "lake")
-    assert places.absolute("sqlite:///data") == f"sqlite:///{here}/data"
-    for whole in ("/lake", "sqlite:////data", "s3://lakes/shop", "file:///lake", "penstock://127.0.0.1:8472"):
+    assert absolute_url("sqlite:///data") == f"sqlite:///{here}/data"
+    for whole in ("/lake", "s3://lakes/shop", "file:///lake"):
         assert places.absolute(whole) == whole
+    for url in ("sqlite:////data", "penstock://127.0.0.1:8472"):
+        assert absolute_url(url) == url

@@ -183,8 +183,8 @@ class SqliteBatch(Batch):
         return super().together(ops)
 
     def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
-        row = self.db.row("producer", {"name": mark.producer})
-        return stored_results(mark, *row) if row else None
+        rows = self.db.rows("producer", {"name": mark.producer})
+        return stored_results(mark, *rows[0]) if rows else None
 
     def save_mark(self, mark: ProducerMark, results: bytes) -> None:
         values = {"name": mark.producer, "number": mark.number, "result": results, "used": self.recorded}
