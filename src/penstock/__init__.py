@@ -40,8 +40,11 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
-            found = globals()[name] = getattr(import_module(home), name)
-            return found
+            try:
+                return globals().setdefault(name, getattr(import_module(home), name))
+            except AttributeError as error:
+                # `from penstock import …` would say only that there is no such name.
+                raise ImportError(f"{home} cannot be imported: {error}") from error
     if name == "errors":
         return import_module("penstock.errors")
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")

@@ -9,16 +9,23 @@ from penstock.engine import Engine
 from penstock.engine.jobs import TIES_BYTES_MAX, TIES_MAX, batch_length, split_length
 from penstock.errors import InvalidRequest, SubscriptionNotFound
 from penstock.model import (
+    ANONYMOUS,
+    ANY,
+    Append,
     Done,
     FetchedBatch,
     FetchSubscription,
     ListPage,
     ListSubscriptions,
     NewEvent,
+    ProgressSubscription,
     Registered,
     RegisterSubscriptions,
+    Request,
     SetSubscription,
+    SubscriptionReceipt,
     SubscriptionStart,
+    Transact,
 )
 from penstock.settings import Settings
 from tests.engine.caller import Caller, bodies, events
@@ -278,3 +285,41 @@ async def test_a_sparse_filter_never_scans_history_twice(caller: Caller) -> None
     assert page.items[0].position == 15_001
     await caller.append("signal", events("s"))
     assert await caller.fetched(number) == ["s"]
+
+
+TEN_RECEIPT = SubscriptionReceipt(1, 10)
+
+
+@pytest.mark.parametrize(
+    ("request_", "next_"),
+    [
+        (Transact((Append("shop", "out", tuple(events("effect")), ANY),), (), (TEN_RECEIPT,)), "b"),
+        (Transact((), (), (TEN_RECEIPT,)), "b"),
+        (ProgressSubscription(1, 10), "b"),
+        (SetSubscription("me", "shop", "s", 30), "c"),
+    ],
+)
+async def test_a_move_whose_caller_left_while_it_was_written_is_known(
+    caller: Caller, request_: Request, next_: str
+) -> None:
+    await caller.append("s", events("a", "b", "c", ticks=[10, 20, 30]))
+    assert await caller.register(filter="s") == 1
+    assert await caller.fetched(1, 1) == ["a"]
+    writer, loop = caller.engine._writer, asyncio.get_running_loop()
+    submit, left = writer.submit, asyncio.Event()
+
+    def leave() -> None:
+        assert give_up()
+        left.set()
+
+    def submit_and_leave(*arguments: object) -> None:
+        writer.submit = submit  # type: ignore[method-assign]
+        submit(*arguments)  # type: ignore[arg-type]
+        loop.call_soon(leave)
+
+    writer.submit = submit_and_leave  # type: ignore[method-assign,assignment]
+    replies: list[object] = []
+    give_up = caller.engine.submit(ANONYMOUS, request_, replies.append)
+    await left.wait()
+    assert await caller.fetched(1, 1) == [next_]
+    assert replies == []

@@ -225,3 +225,23 @@ def test_a_message_that_is_given_up_keeps_nothing_of_the_engine() -> None:
     assert watched() is not None
     carried.abandon()
     assert watched() is None
+
+
+def test_a_malformed_message_is_answered_without_room_too() -> None:
+    replies = Replies()
+    assert replies.budget.take(9950)
+    for command in (b"FE", b"PS"):
+        malformed = Carried([b"", b"Res01", command, b"id", b"x"])
+        assert not malformed.enter(replies.budget)
+        assert (malformed.left, len(malformed.delivered)) == (0, 1)
+
+
+@pytest.mark.parametrize("late", [1, 3])
+def test_a_reply_after_the_message_was_given_up_changes_nothing(late: int) -> None:
+    carried, replies = fetch(), Large()
+    carried.most = 2 if late == 1 else COUNT
+    begun(carried, replies)
+    submitted = replies.begun
+    carried.abandon()
+    replies.reply(late)
+    assert (carried.delivered, replies.begun, replies.budget.taken) == ([], submitted, 0)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
 from penstock.model import NewEvent, stamp_of
-from penstock.model.columns import columns_of, received_columns
+from penstock.model.columns import _reason_of_short, columns_of, received_columns
+from penstock.model.events import TYPE_BYTES_MAX
 from penstock.model.times import TICKS_MAX
 from tests.fuzz import columns as fuzzer
 from tests.seeds import run_seed
@@ -62,3 +63,11 @@ def test_columns_that_cannot_be_stored_are_refused_with_the_reason(name: str) ->
 
 def test_any_bytes_are_refused_or_are_events() -> None:
     assert "taken" in fuzzer.run(run_seed(), count=3000)
+
+
+def test_a_type_that_is_too_long_is_refused_and_not_kept() -> None:
+    kept = _reason_of_short.cache_info().currsize
+    for name in (b"x" * (TYPE_BYTES_MAX + 1), b"\xff" * 100_000):
+        with pytest.raises(InvalidRequest, match=f"event type has {len(name)} bytes; at most {TYPE_BYTES_MAX}"):
+            received_columns(3, (b"Placed", name), FIXED, GOOD.headers, GOOD.bodies)
+    assert _reason_of_short.cache_info().currsize <= kept + 1

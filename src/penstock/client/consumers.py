@@ -14,6 +14,8 @@ from penstock.client.reader import WAIT_S_MAX
 from penstock.errors import InvalidRequest, PenstockError, SubscriptionMoved
 from penstock.model import ANY, Append, Appended, Delivery, Done, Event, NewEvent, QueueReceipt, ticks_of_datetime
 
+DELIVERIES_MAX: Final = 10
+"""How often a consumer acknowledges a batch that the server delivers again, as it does after a restart."""
 BATCH_EVENTS: Final = 100
 TTL_S: Final = 60.0
 GIVE_BACK_S_MAX: Final = 3.0
@@ -73,14 +75,16 @@ class AsyncSubscription:
 
     async def progress(self, batch: SubscriptionBatch) -> None:
         """Acknowledge a batch: the next fetch begins after it. A subscription that was moved meanwhile stays there."""
-        while batch:
+        for left in reversed(range(DELIVERIES_MAX)) if batch else ():
             try:
                 await self._calls.transact(model.Transact(progress=(batch.receipt,)), model.Transacted)
             except PenstockError as error:
                 if not isinstance(refusal_of(error), SubscriptionMoved):
                     raise
                 if await self.comes_again(batch):
-                    continue
+                    if left:
+                        continue
+                    raise
             return
 
     async def comes_again(self, batch: SubscriptionBatch) -> bool:
@@ -272,13 +276,13 @@ class AsyncTransaction:
         if not self._commits and not receipts and not progress:
             raise InvalidRequest("transaction", "has nothing in it")
         request = model.Transact(tuple(self._commits), receipts, progress)
-        while True:
+        for left in reversed(range(DELIVERIES_MAX)):
             try:
                 self.result = list((await self._calls.transact(request, model.Transacted, self._timeout)).commits)
                 break
             except PenstockError as error:
                 # Safe in doubt: if the first attempt is carried out after all, the server refuses the next one.
-                if not isinstance(refusal_of(error), SubscriptionMoved) or not await self._come_again():
+                if not left or not isinstance(refusal_of(error), SubscriptionMoved) or not await self._come_again():
                     raise
         for batch in self._queued:
             batch.is_settled = True

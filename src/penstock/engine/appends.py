@@ -281,11 +281,7 @@ class LogRequests:
 
     async def drop(self, request: DropLog) -> Done:
         """Delete a log and its iterators, if it exists."""
-
-        def gone(is_gone: bool) -> None:
-            if is_gone:
-                self._iterators.remove_over(Over.LOG, request.log)
-                self._eraser.wake()
-
-        await self._context.apply(DeleteLog(request.log, request.created), written=gone)
+        if await self._context.apply(DeleteLog(request.log, request.created)):
+            self._iterators.remove_over(Over.LOG, request.log)
+            self._eraser.wake()
         return DONE

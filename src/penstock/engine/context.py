@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
@@ -20,7 +21,7 @@ from penstock.errors import InvalidRequest, PenstockError, ReaderBusy, ReaderTim
 from penstock.model import EventFilter, ProducerMark, Reply, Request, check_context, check_job, check_name, check_stream
 from penstock.settings import Settings
 from penstock.store import Store
-from penstock.store.contract import Operation, Outcome, ReadLimits, Result, Search, Transaction
+from penstock.store.contract import Operation, ReadLimits, Result, Search, Transaction
 
 SCANNED_POSITIONS_MAX: Final = 4096
 """How far a scan that finds nothing goes before a subscription or queue saves its new position on disk."""
@@ -60,24 +61,28 @@ class EngineContext:
     def __post_init__(self) -> None:
         self.limits = ReadLimits(self.settings.page_events_max, self.settings.page_bytes_max)
 
-    async def write(
-        self, transaction: Transaction, size: int = 0, written: Callable[[list[Result]], None] | None = None
-    ) -> list[Result]:
-        """Write a transaction; its results once on disk. `written` gets them first, even if the caller gave up."""
+    async def write(self, transaction: Transaction, size: int = 0) -> list[Result]:
+        """Write a transaction; its results once on disk.
+
+        A caller that gave up gets them too, and does what follows from them; it is cancelled at its next wait.
+        """
         answer: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
+        self.writer.submit(transaction, size, partial(resolve, answer))
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            while not answer.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({answer})
+            if caller is not None:
+                caller.uncancel()
+                caller.cancel()
+            return answer.result()
 
-        def finish(outcome: Outcome) -> None:
-            if written is not None and isinstance(outcome, list):
-                written(outcome)
-            resolve(answer, outcome)
-
-        self.writer.submit(transaction, size, finish)
-        return await answer
-
-    async def apply(self, operation: Operation, size: int = 0, written: Callable[[Any], None] | None = None) -> Any:
+    async def apply(self, operation: Operation, size: int = 0) -> Any:
         """Write one operation; its result. See `write`."""
-        first = None if written is None else lambda results: written(results[0])
-        (result,) = await self.write(Transaction((operation,)), size, first)
+        (result,) = await self.write(Transaction((operation,)), size)
         return result
 
     async def refuse(self, refusal: PenstockError, mark: ProducerMark | None, *operations: Operation) -> list[Result]:

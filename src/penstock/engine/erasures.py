@@ -165,12 +165,9 @@ class ErasureRequests:
 
     async def _hide(self, operation: HideStream | HideEvents) -> int:
         ranges = len(operation.ranges) if isinstance(operation, HideEvents) else 0
-
-        def written(hid: Hid) -> None:
-            self._iterators.rebuilt(hid.rebuilt)
-            self._eraser.wake()
-
-        hid: Hid = await self._context.apply(operation, RANGE_BYTES * ranges, written)
+        hid: Hid = await self._context.apply(operation, RANGE_BYTES * ranges)
+        self._iterators.rebuilt(hid.rebuilt)
+        self._eraser.wake()
         return hid.events
 
 

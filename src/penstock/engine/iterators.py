@@ -133,7 +133,7 @@ class IteratorRequests:
         await self._lua.run(iterator_jobs.check_function, request.kind, request.function, self.limits)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
         operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
-        await self._context.apply(operation, len(request.function), self._add)
+        self._add(await self._context.apply(operation, len(request.function)))
         return model.Done()
 
     def _add(self, iterator: IteratorState) -> None:
@@ -150,12 +150,9 @@ class IteratorRequests:
             self.builder.add(iterator)
 
     async def drop(self, request: model.DropIterator) -> model.Done:
-
-        def gone(_result: object) -> None:
-            self._remove(request.name)
-            self._eraser.wake()
-
-        await self._context.apply(DeleteIterator(request.log, request.name), written=gone)
+        await self._context.apply(DeleteIterator(request.log, request.name))
+        self._remove(request.name)
+        self._eraser.wake()
         return model.Done()
 
     def rebuilt(self, iterators: Iterable[IteratorState]) -> None:

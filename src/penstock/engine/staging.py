@@ -131,12 +131,9 @@ class BuildRequests:
         await self._context.pool.run(check_install, request, self._iterators.limits.result_bytes_max)
         place = (request.source, request.items, request.messages)
         install = contract.Install(request.id, *place, request.winners, request.state)
-
-        def written(installed: model.Installed) -> None:
-            self._context.metrics.installed_items += installed.added
-            self._iterators.builder.installed(request.iterator, request.id)
-
-        installed: model.Installed = await self._context.apply(install, len(request.state or b""), written)
+        installed: model.Installed = await self._context.apply(install, len(request.state or b""))
+        self._context.metrics.installed_items += installed.added
+        self._iterators.builder.installed(request.iterator, request.id)
         return installed
 
     async def drop(self, request: model.DropOutput) -> model.Done:

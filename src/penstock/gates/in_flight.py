@@ -151,15 +151,15 @@ class InFlightMessage:
     """Collects the replies to a message's requests, which may come in any order."""
 
     __slots__ = (
-        *("_abandons", "_budget", "_counted", "_engine", "_framing", "_is_going_on", "_next", "_pipeline", "_replies"),
-        *("exchange", "fills_pages", "has_page", "left", "size", "waits"),
+        *("_abandons", "_budget", "_counted", "_engine", "_framing", "_is_abandoned", "_is_going_on", "_next"),
+        *("_pipeline", "_replies", "exchange", "fills_pages", "has_page", "left", "size", "waits"),
     )
 
     def __init__(self, pipeline: Pipeline, exchange: Exchange, size: int, framing: Framing) -> None:
         requests = exchange.requests
         self._pipeline = pipeline
         self._framing = framing
-        self._counted = False
+        self._counted = self._is_abandoned = False
         self._abandons: list[Callable[[], bool]] = []
         self.exchange = exchange
         self.size = size
@@ -181,7 +181,8 @@ class InFlightMessage:
             self._counted = True
             return True
         refused: list[Reply | PenstockError] = [budget.busy(request) for request in self.exchange.requests]
-        for replies in [[each] for each in refused] if self.exchange.one_each else [refused]:
+        # A message without requests is answered, too.
+        for replies in [[each] for each in refused] if refused and self.exchange.one_each else [refused]:
             self.left -= len(replies)
             self._answer(replies)
         return False
@@ -227,6 +228,7 @@ class InFlightMessage:
         given_up = [give_up() for give_up in self._abandons]
         # A cancelled task keeps its frames, which refer to this message. Drop the task, or the cycle stays in memory.
         self._abandons = [_nothing] * len(given_up)
+        self._is_abandoned = True
         if len(self.exchange.requests) == 1 and given_up == [False]:
             # The engine still writes it, and replies then.
             return
@@ -245,6 +247,8 @@ class InFlightMessage:
 
     def _one_of_many(self, index: int, reply: Reply | PenstockError) -> None:
         """Answer all together at the end, or one after the other in order."""
+        if self._is_abandoned:
+            return
         if self.exchange.one_each:
             # A reply that waits for an earlier one takes memory, and its answer is still due.
             self._replies[index] = (reply, 0) if index == self._next else self._kept(index, reply)

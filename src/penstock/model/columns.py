@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from penstock.errors import InvalidRequest
-from penstock.model.events import NewEvent, check_type, random_id, random_ids
+from penstock.model.events import TYPE_BYTES_MAX, NewEvent, check_type, random_id, random_ids
 from penstock.model.times import TICKS_MASK, TICKS_MAX
 
 TYPES_MAX: Final = (1 << 16) - 1
@@ -27,7 +27,7 @@ class Columns(NamedTuple):
 
     length: int
     types: tuple[bytes, ...]
-    """Each type once, in the order of their first events."""
+    """Each type once."""
     fixed: bytes
     """Column by column: id 16, stamp u64, type u16 (an index into `types`), length of headers u32, of body u32."""
     headers: bytes
@@ -162,9 +162,16 @@ def _check_types(types: Collection[bytes]) -> None:
             raise InvalidRequest("event type", reason)
 
 
-@lru_cache(maxsize=1024)
 def _reason(name: bytes) -> str | None:
     """Why this is no type; None if it is one."""
+    if len(name) > TYPE_BYTES_MAX:
+        # Not cached: the cache would keep it, however long it is.
+        return f"has {len(name)} bytes; at most {TYPE_BYTES_MAX} are allowed"
+    return _reason_of_short(name)
+
+
+@lru_cache(maxsize=1024)
+def _reason_of_short(name: bytes) -> str | None:
     try:
         return check_type(name.decode())
     except UnicodeDecodeError as error:
@@ -177,22 +184,13 @@ def _numbers(length: int, fixed: bytes) -> tuple[Sequence[int], Sequence[int], S
 
 
 def columns_of_bodies(name: str, stamp: int, bodies: Sequence[bytes]) -> Columns:
-    """The columns of events of one type and time, without headers, with new ids: messages of a log."""
+    """The columns of events of one valid type and one time, without headers, with new ids: messages of a log."""
     events = len(bodies)
     if events == 1:
-        # Written out, because most messages come one by one.
-        (body,) = bodies
-        fixed = _ONE.pack(random_id(), stamp, 0, 0, len(body))
-        return _columns(1, _type_of(name), fixed, b"", body, stamp & TICKS_MASK)
+        return columns_of_one(random_id(), stamp, name.encode(), b"", bodies[0])
     lengths = struct_of(f"<{events}I").pack(*map(len, bodies))
     fixed = b"".join((random_ids(events), _U64.pack(stamp) * events, bytes(6 * events), lengths))
-    return _columns(events, _type_of(name), fixed, b"", b"".join(bodies), stamp & TICKS_MASK)
-
-
-@lru_cache(maxsize=1024)
-def _type_of(name: str) -> tuple[bytes, ...]:
-    """The one type of an event, encoded; empty if it cannot be one."""
-    return () if check_type(name) else (name.encode(),)
+    return _columns(events, (name.encode(),), fixed, b"", b"".join(bodies), stamp & TICKS_MASK)
 
 
 @lru_cache(maxsize=1024)
