@@ -61,6 +61,8 @@ async def traced_append(tracer: Tracer, store: Path, profile: Callable[[Tracer |
 def test_an_append_enters_few_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing else runs meanwhile.
     monkeypatch.setattr(disk_watch, "LOOK_S", 3600.0)
+    # As in a program that does not use OpenTelemetry; other tests here do.
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
     tracer = Tracer()
     # Threads that start from now on report their calls: the engine's writer is one of them.
     threading.setprofile(tracer)
