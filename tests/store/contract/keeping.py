@@ -28,7 +28,6 @@ from tests.store.contract.case import StoreCase
 from tests.store.contract.transactions import picture
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, event, everything, findings, some
 
-
 HOUR_MS = 3_600_000
 """A lease that does not expire between two pictures of a store with a real clock."""
 
