@@ -51,7 +51,8 @@ def fill(target: StoreImport, source: Store) -> None:
 def source(tmp_path: Path) -> Iterator[SqliteStore]:
     """Some of everything, most of it sealed, some of it erased."""
     with closing(SqliteStore(tmp_path / "source")) as store:
-        furnish(store)
+        # With a real clock, a short lease could expire between two pictures of the store.
+        furnish(store, lease_ms=3_600_000)
         many = (commit(f"s{n % 7}", some(1, ticks=n % 50), context=f"c{n % 3}") for n in range(4200))
         store.write([Transaction((one,)) for one in many])
         do_one(store, HideStream("c1", "s1"))

@@ -28,18 +28,15 @@ from tests.store.contract.case import StoreCase
 from tests.store.contract.transactions import picture
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, event, everything, findings, some
 
-HOUR_MS = 3_600_000
-"""A lease that does not expire between two pictures of a store with a real clock."""
 
-
-def furnish(store: Store) -> None:
+def furnish(store: Store, lease_ms: int = 1000) -> None:
     """Some of everything."""
     for number in range(5):
         append(store, f"s{number}", some(3, ticks=number))
         append(store, "log", some(1), context=LOG_CONTEXT)
     append(store, "s0", some(1), mark=ProducerMark("p", 1))
     do(store, Register("me", "shop", "s", 1), DeclareQueue("shop", "work", "", 1), AddLog("log"))
-    do(store, Progress(1, 1, 4, 2), Allocate(1, "me", HOUR_MS, Proposal(Proposal.FRESH, 1, 5, 1, 4, 3)))
+    do(store, Progress(1, 1, 4, 2), Allocate(1, "me", lease_ms, Proposal(Proposal.FRESH, 1, 5, 1, 4, 3)))
     do_one(store, AddIterator("it", "log", "map", "return msg", True))
     do_one(store, WriteOutput(1, 5, 7, (b"a", b"b"), b"state"))
 
@@ -151,7 +148,7 @@ class KeepingContract(StoreCase):
     def test_a_reader_knows_when_an_allocation_expires(self, store: Store, reader: Store, clock: Clock) -> None:
         append(store, "orders", some(2))
         do_one(store, DeclareQueue("shop", "work", "", 1))
-        given = do_one(store, Allocate(1, "me", HOUR_MS, Proposal(Proposal.FRESH, 1, 3, 1, 2, 2)))
+        given = do_one(store, Allocate(1, "me", lease_ms, Proposal(Proposal.FRESH, 1, 3, 1, 2, 2)))
         assert isinstance(given, Allocation)
         assert reader.claim(1, "you", None) is None
         clock.advance(1000)
