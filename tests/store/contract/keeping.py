@@ -148,7 +148,7 @@ class KeepingContract(StoreCase):
     def test_a_reader_knows_when_an_allocation_expires(self, store: Store, reader: Store, clock: Clock) -> None:
         append(store, "orders", some(2))
         do_one(store, DeclareQueue("shop", "work", "", 1))
-        given = do_one(store, Allocate(1, "me", lease_ms, Proposal(Proposal.FRESH, 1, 3, 1, 2, 2)))
+        given = do_one(store, Allocate(1, "me", 1000, Proposal(Proposal.FRESH, 1, 3, 1, 2, 2)))
         assert isinstance(given, Allocation)
         assert reader.claim(1, "you", None) is None
         clock.advance(1000)
