@@ -4,13 +4,10 @@
 with the older results; then come frames, each behind a byte with its length. What is left over is the last frame.
 """
 
-import argparse
 import random
-import sys
-import time
-from collections import Counter
 from collections.abc import Iterator
 
+from tests.fuzz.streams import command_line, run_streams
 from tests.wire.checks import check
 from tests.wire.samples import SAMPLES
 
@@ -44,19 +41,12 @@ def mutations(data: bytes, seed: int, count: int) -> Iterator[bytes]:
 
 def run(seed: int, count: int | None = None, seconds: float | None = None) -> str:
     """Fuzz so many messages, or so long; a line that says how it went. A find is raised after it was shown."""
-    chance = random.Random(seed)
     corpus = [joined(sample.message(b"r"), legacy=sample.is_legacy) for sample in SAMPLES]
-    began, done, seen = time.monotonic(), 0, Counter[str]()
-    while (count is None or done < count) and (seconds is None or time.monotonic() - began < seconds):
-        data = _mutated(chance.choice(corpus), chance, chance.choice(corpus))
-        try:
-            seen.update(_answers(data))
-        except BaseException:
-            print(f"res01: seed {seed}, message {done}: {data.hex()}", file=sys.stderr)
-            raise
-        done += 1
-    kinds = ", ".join(f"{kind} {times}" for kind, times in sorted(seen.items()))
-    return f"res01: {done} messages in {time.monotonic() - began:.1f} s, seed {seed}, no finds ({kinds})"
+
+    def make(chance: random.Random) -> bytes:
+        return _mutated(chance.choice(corpus), chance, chance.choice(corpus))
+
+    return run_streams("res01", seed, make, _answers, count, seconds, "messages")
 
 
 def _answers(data: bytes) -> list[str]:
@@ -98,14 +88,5 @@ def _resize_frame(data: bytearray, chance: random.Random) -> None:
         data[1:] = joined(frames)[1:]
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Fuzz the Res01 codec.")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    options = parser.parse_args()
-    print(run(options.seed, seconds=options.seconds))
-
-
 if __name__ == "__main__":
-    main()
+    command_line("Fuzz the Res01 codec.", run)

@@ -37,6 +37,7 @@ def run_streams(
     outcome: Callable[[bytes], Iterable[str]],
     count: int | None = None,
     seconds: float | None = None,
+    items: str = "streams",
 ) -> str:
     """Fuzz so many streams of bytes, or so long; a line that says how it went. A find is raised after it was shown."""
     chance = random.Random(seed)
@@ -46,11 +47,11 @@ def run_streams(
         try:
             seen.update(outcome(data))
         except BaseException:
-            print(f"{name}: seed {seed}, stream {done}: {data.hex()}", file=sys.stderr)
+            print(f"{name}: seed {seed}, number {done} of the {items}: {data.hex()}", file=sys.stderr)
             raise
         done += 1
     kinds = ", ".join(f"{kind} {times}" for kind, times in sorted(seen.items()))
-    return f"{name}: {done} streams in {time.monotonic() - began:.1f} s, seed {seed}, no finds ({kinds})"
+    return f"{name}: {done} {items} in {time.monotonic() - began:.1f} s, seed {seed}, no finds ({kinds})"
 
 
 def command_line(description: str, run: Callable[..., str]) -> None:

@@ -48,7 +48,7 @@ class LocalTransport(Transport):
             raise CannotConnect(self.url, "it is not open yet")
         answer: PendingReply = asyncio.get_running_loop().create_future()
         give_up = self._engine.submit(ANONYMOUS, request, partial(resolve, answer))
-        # Done without a reply: nobody waits for it any more.
+        # Done without a reply: the caller has given up.
         answer.add_done_callback(lambda _: give_up())
         return answer
 
