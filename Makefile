@@ -89,8 +89,9 @@ site: $(SITE_VENV)/.site ## the docs as a website with search, in build/site
 	@echo "build/site is ready: $(SITE_VENV)/bin/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 # The locks hold what the public registry has, whatever mirror or wheel folder this machine's pip prefers.
+# Extras stay in the locks: without them pip finds `coverage[toml]` unpinned as soon as coverage has a newer release.
 LOCK := CUSTOM_COMPILE_COMMAND='make lock' PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_INDEX_URL= PIP_EXTRA_INDEX_URL= \
-	$(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --strip-extras \
+	$(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-strip-extras \
 	--allow-unsafe --no-build-isolation $(ARGS)
 
 lock: $(VENV)/.dev ## the pinned dependencies anew (ARGS=--upgrade to move them)
