@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_lock_names_no_address(lock: Path) -> None:
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
 def test_every_requirement_of_a_lock_is_pinned_with_hashes(lock: Path) -> None:
-    wanted = re.compile(r"[a-z0-9][a-z0-9._-]*==\S+( ; [^\\]+?)?( +--hash=sha256:[0-9a-f]{64})+")
+    wanted = re.compile(r"[a-z0-9][a-z0-9._-]*(\[[a-z0-9,._-]+\])?==\S+( ; [^\\]+?)?( +--hash=sha256:[0-9a-f]{64})+")
     assert [line[:60] for line in requirements(lock) if not wanted.fullmatch(line)] == []
     assert requirements(lock)
 
@@ -56,6 +57,21 @@ def test_every_requirement_of_a_lock_is_pinned_with_hashes(lock: Path) -> None:
 def test_the_development_lock_holds_exactly_what_runs() -> None:
     run, postgres, dev, _ = (set(requirements(lock)) for lock in LOCKS)
     assert run | postgres <= dev
+
+
+def test_the_development_lock_pins_extras_that_its_packages_require() -> None:
+    """pip refuses the lock otherwise, as soon as such a package has a newer release."""
+    pinned = {line.split("==")[0] for line in requirements(ROOT / "requirements" / "dev.lock")}
+    names = {name.partition("[")[0] for name in pinned}
+    required = {
+        found.group()
+        for package in metadata.distributions()
+        if package.name.lower().replace("_", "-") in names
+        for requirement in package.requires or ()
+        if "extra ==" not in requirement and (found := re.match(r"[\w.-]+\[[\w,.-]+\]", requirement))
+    }
+    assert "coverage[toml]" in required
+    assert required <= pinned
 
 
 def test_the_run_lock_holds_the_build_backend() -> None:
