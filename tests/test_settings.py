@@ -89,6 +89,7 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "requests_bytes_max": 256 * MIB,
         "writer_queue_bytes_max": 256 * MIB,
         "writer_wait_ms_max": 10_000,
+        "inline_commit_us_max": 2000,
         "batch_requests_max": 1024,
         "batch_bytes_max": 16 * MIB,
         "reader_queue_max": 1024,

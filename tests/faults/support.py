@@ -176,7 +176,7 @@ class _FailingFile(apsw.VFSFile):
 
 
 class SlowStore:
-    """Makes a store's writes wait until they are let through."""
+    """Makes a store's writes wait until they are let through, on the writer's thread."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entered = threading.Event()
@@ -189,6 +189,7 @@ class SlowStore:
             return write(store, transactions)
 
         monkeypatch.setattr(SqliteStore, "write", slow)
+        monkeypatch.setattr(SqliteStore, "is_quick", False)
 
     async def taken(self) -> None:
         await until(self.entered.is_set)

@@ -1,6 +1,7 @@
 """The writer under stress: a full queue, requests that are too old, and one that breaks a batch."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.engine import Engine, writer
-from penstock.errors import PenstockError, WriterBusy, WriterTimeout
-from penstock.model import Appended
+from penstock.errors import PenstockError, StorageFailure, WriterBusy, WriterTimeout
+from penstock.model import AddMessages, Appended, CreateLog
 from penstock.store.sqlite import SqliteStore
-from tests.faults.support import SlowStore, append, append_or_error, engine_on, findings, run, until
+from tests.faults.support import SlowStore, append, append_or_error, ask, engine_on, findings, run, until
 
 
 def _refused(engine: Engine) -> float | None:
@@ -52,6 +53,107 @@ def test_many_bytes_that_wait_answer_busy_too(tmp_path: Path, monkeypatch: pytes
             assert (await append(engine, body=bytes(8000))).position == 3
 
     run(scenario())
+
+
+class Batches:
+    """The batches that a store has written: how many transactions, and whether on the event loop's thread.
+
+    Each can be told to take a while, or to fail.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.written: list[tuple[int, bool]] = []
+        self.pause_s = 0.0
+        self.error: PenstockError | None = None
+        loop = threading.current_thread()
+        write: Callable[..., Any] = SqliteStore.write
+
+        def writing(store: SqliteStore, transactions: Any) -> Any:
+            self.written.append((len(transactions), threading.current_thread() is loop))
+            time.sleep(self.pause_s)
+            if self.error is not None:
+                error, self.error = self.error, None
+                raise error
+            return write(store, transactions)
+
+        monkeypatch.setattr(SqliteStore, "write", writing)
+
+    def are_inline(self) -> list[bool]:
+        """Of the batches since the last call."""
+        inline, self.written = [inline for _, inline in self.written], []
+        return inline
+
+
+LONG_US = 60_000_000
+"""No commit takes as long, however busy the machine is."""
+
+
+def test_the_loop_writes_small_commits_itself_and_leaves_the_others_to_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        batches = Batches(monkeypatch)
+        async with engine_on(tmp_path, inline_commit_us_max=LONG_US) as engine:
+            await append(engine)
+            await append(engine, body=bytes(writer.INLINE_BYTES_MAX))
+            assert batches.are_inline() == [True, False]
+            await asyncio.gather(*(append(engine, f"s-{number}") for number in range(100)))
+            assert sum(requests for requests, _ in batches.written) == 100
+            assert max(requests for requests, inline in batches.written if inline) <= writer.INLINE_REQUESTS_MAX
+            batches.are_inline()
+            await ask(engine, CreateLog("log"))
+            assert batches.are_inline() == [False]
+            await ask(engine, AddMessages("log", (b"\x01",)))
+            assert batches.are_inline() == [True]
+        async with engine_on(tmp_path, inline_commit_us_max=0) as engine:
+            await append(engine)
+            assert batches.are_inline() == [False]
+
+    run(scenario())
+    assert findings(tmp_path) == []
+
+
+def test_a_slow_commit_moves_the_next_ones_to_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        batches = Batches(monkeypatch)
+        async with engine_on(tmp_path, inline_commit_us_max=LONG_US) as engine:
+            engine._writer._inline_s_max = 0.02
+            batches.pause_s = 0.03
+            await append(engine)
+            batches.pause_s = 0.0
+            engine._writer._inline_s_max = LONG_US / 1e6
+            await append(engine)
+            assert batches.are_inline() == [True, False]
+            monkeypatch.setattr(writer, "time", Later(writer.INLINE_PAUSE_S))
+            await append(engine)
+            assert batches.are_inline() == [True]
+
+    run(scenario())
+
+
+def test_a_failure_on_the_loops_thread_is_cured_by_the_writers_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        batches = Batches(monkeypatch)
+        cures: list[str] = []
+        recover: Callable[..., Any] = SqliteStore.recover
+
+        def recovering(store: SqliteStore) -> None:
+            cures.append(threading.current_thread().name)
+            recover(store)
+
+        monkeypatch.setattr(SqliteStore, "recover", recovering)
+        async with engine_on(tmp_path, inline_commit_us_max=LONG_US) as engine:
+            batches.error = StorageFailure("a cable was loose")
+            assert isinstance(await append_or_error(engine), StorageFailure)
+            await until(lambda: engine.trouble is None)
+            assert cures == ["penstock-writer"]
+            assert (await append(engine)).position == 1
+            assert batches.are_inline() == [True, True]
+
+    run(scenario())
+    assert findings(tmp_path) == []
 
 
 class Later:

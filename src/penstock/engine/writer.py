@@ -1,7 +1,9 @@
-"""Group commit: one thread writes all queued requests in one transaction with one fsync.
+"""Group commit: the writer writes all requests that wait in one transaction with one fsync.
 
-The event loop's thread queues requests and delivers their answers; the writer's thread only touches the store. When it
-is idle it starts a request at once; during the fsync of a commit, new requests gather for the next one.
+The event loop's thread collects requests and delivers their answers. At the end of a turn of the loop it writes a small
+batch itself, if the store is quick and the writer's thread is idle: two hand-overs between threads would take longer
+than the fsync. Everything else goes to the writer's thread. During the fsync of its commit, new requests gather for the
+next one.
 
 If the store fails, all waiting requests get the error, and the writer retries until the store recovers. A store that
 only refuses to write (NotDurable) still answers repeats of what it has written.
@@ -9,6 +11,7 @@ only refuses to write (NotDurable) still answers repeats of what it has written.
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -31,7 +34,17 @@ from penstock.model import Appended
 from penstock.model.times import TICKS_PER_SECOND, now_ticks
 from penstock.settings import Settings
 from penstock.store import Store
-from penstock.store.contract import BatchTimes, Commit, Outcome, Placed, Transaction
+from penstock.store.contract import (
+    Acknowledge,
+    Allocate,
+    BatchTimes,
+    Commit,
+    Outcome,
+    Placed,
+    Progress,
+    RequireLog,
+    Transaction,
+)
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +54,13 @@ RECOVERY_PAUSE_S: Final = 0.1
 OnOutcome = Callable[[Outcome], None]
 OPERATION_BYTES: Final = 256
 """The size of an operation in the writer's queue, without its events."""
+INLINE_REQUESTS_MAX: Final = 32
+"""Requests that the loop's thread writes together. The first of many are answered while the rest is still decoded."""
+INLINE_BYTES_MAX: Final = 64 << 10
+INLINE: Final = frozenset((Acknowledge, Allocate, Commit, Progress, RequireLog))
+"""Operations that take microseconds."""
+INLINE_PAUSE_S: Final = 1.0
+"""How long the writer's thread writes everything after a batch that took too long for the loop's thread."""
 
 
 class _Item(NamedTuple):
@@ -48,6 +68,10 @@ class _Item(NamedTuple):
     size: int
     since: float
     answer: OnOutcome
+
+
+RECOVER: Final = _Item(Transaction(()), 0, 0.0, lambda _: None)
+"""In the queue: the loop's thread has met a failure of the store."""
 
 
 class Writer:
@@ -64,6 +88,10 @@ class Writer:
         self.waiting = 0
         """Requests in the queue and in the current batch."""
         self._waiting_bytes = 0
+        self._arrived: list[_Item] = []
+        """Requests of this turn of the loop."""
+        self._inline_s_max = settings.inline_commit_us_max / 1e6
+        self._inline_after = 0.0 if settings.inline_commit_us_max else math.inf
         self._closing = False
         self._failure: PenstockError | None = None
         self._ended = asyncio.Event()
@@ -96,44 +124,76 @@ class Writer:
             raise WriterBusy(self.waiting)
         self.waiting += 1
         self._waiting_bytes += size
-        self._queue.put(_Item(transaction, size, time.monotonic(), answer))
+        self._arrived.append(_Item(transaction, size, time.monotonic(), answer))
+        if len(self._arrived) >= INLINE_REQUESTS_MAX:
+            self._end_turn()
+        elif len(self._arrived) == 1:
+            self._loop.call_soon(self._end_turn)
 
     async def close(self) -> None:
         """Refuse new requests, finish the queued ones, end the thread."""
         self._closing = True
+        self._end_turn()
         self._queue.put(None)
         await self._ended.wait()
         self._thread.join()
+
+    def _end_turn(self) -> None:
+        """Write the requests of this turn, or hand them to the writer's thread."""
+        batch, self._arrived = self._arrived, []
+        if not self._is_quick(batch):
+            for item in batch:
+                self._queue.put(item)
+        elif batch:
+            self._deliver(batch, self._outcomes(batch))
+            if self._failure is not None:
+                self._queue.put(RECOVER)
+
+    def _is_quick(self, batch: list[_Item]) -> bool:
+        """Whether the loop's thread may write these: the writer's thread has nothing to do, and it takes no time."""
+        return (
+            self.waiting == len(batch)
+            and self._failure is None
+            and self._inline_after <= time.monotonic()
+            and self._store.is_quick
+            and self._waiting_bytes <= INLINE_BYTES_MAX
+            and all(type(op) in INLINE for item in batch for op in item.transaction.operations)
+        )
+
+    def _outcomes(self, batch: list[_Item]) -> list[Outcome]:
+        """Write a batch. After any error every request gets an answer."""
+        try:
+            return self._write(batch)
+        except Exception as error:
+            log.exception("the writer stumbled")
+            return [Unexpected(repr(error))] * len(batch)
 
     # -- on the writer's thread
 
     def _work(self) -> None:
         going = True
         while going:
-            batch: list[_Item] = []
+            batch, going = self._gather()
+            self._deliver_soon(batch, self._outcomes(batch))
             try:
-                batch, going = self._gather()
-                self._deliver_soon(batch, self._write(batch))
                 if self._failure is not None:
                     self._recover()
-            except Exception as error:
-                # After any error every request gets an answer, and the thread goes on.
+            except Exception:
                 log.exception("the writer stumbled")
-                self._deliver_soon(batch, [Unexpected(repr(error))] * len(batch))
         self._loop.call_soon_threadsafe(self._ended.set)
 
     def _gather(self) -> tuple[list[_Item], bool]:
         """Everything that waits, at most one batch; and whether to go on after it."""
         first = self._queue.get()
-        if first is None:
-            return [], False
+        if first is None or first is RECOVER:
+            return [], first is RECOVER
         batch, size = [first], first.size
         requests_max, bytes_max = self._settings.batch_requests_max, self._settings.batch_bytes_max
         try:
             while len(batch) < requests_max and size < bytes_max:
                 item = self._queue.get_nowait()
-                if item is None:
-                    return batch, False
+                if item is None or item is RECOVER:
+                    return batch, item is RECOVER
                 batch.append(item)
                 size += item.size
         except Empty:
@@ -178,7 +238,10 @@ class Writer:
                 self._failed(refusal)
                 return outcomes
         self._clock.look(self._store.batch_times)
-        self._metrics.batch_seconds.add(time.perf_counter() - started)
+        elapsed = time.perf_counter() - started
+        if elapsed > self._inline_s_max:
+            self._inline_after = max(self._inline_after, time.monotonic() + INLINE_PAUSE_S)
+        self._metrics.batch_seconds.add(elapsed)
         self._metrics.batch_requests.add(len(transactions))
         return outcomes
 
@@ -215,7 +278,8 @@ class Writer:
                 if item is None:
                     self._queue.put(None)
                     return items
-                items.append(item)
+                if item is not RECOVER:
+                    items.append(item)
         except Empty:
             return items
 

@@ -120,6 +120,9 @@ class Pipeline:
         self._outstanding_bytes -= message.size
         if not message.waits:
             self._outstanding -= 1
+            if not self._outstanding:
+                # No other answer is about to come.
+                self._session.flush()
         if message.has_page:
             self._series.discard(message)
             self._pages -= 1

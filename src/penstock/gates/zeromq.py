@@ -63,7 +63,7 @@ class ZmtpSession(TcpSession):
     def opened(self) -> None:
         """Send the first part of the greeting alone."""
         self.write(self._connection.data_to_send())
-        self._flush()
+        self.flush()
 
     def received(self, data: bytes) -> int:
         """Begin the peer's requests; end the connection if it violates the protocol."""

@@ -94,8 +94,16 @@ def columns_of_parts(
     fixed = struct_of(f"<{16 * length}s{length}Q{length}H{length}I{length}I").pack(
         b"".join(ids), *stamps, *type_codes, *map(len, headers), *map(len, bodies)
     )
-    top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
+    top_ticks = _top_ticks(stamps)
     return _columns(length, tuple(codes), fixed, b"".join(headers), b"".join(bodies), top_ticks)
+
+
+def _top_ticks(stamps: Sequence[int]) -> int:
+    """The highest time. Most commits have times of one kind: then the highest stamp has it."""
+    high: int = max(stamps)
+    if high & ~TICKS_MASK == min(stamps) & ~TICKS_MASK:
+        return high & TICKS_MASK
+    return max(map(and_, stamps, repeat(TICKS_MASK)))
 
 
 def _columns(
@@ -141,7 +149,7 @@ def received_columns(length: int, types: Sequence[bytes], fixed: bytes, headers:
     if len(types) != len(set(types)) or set(codes) != set(range(len(types))):
         raise InvalidRequest("event types", "do not belong to the events: each type is there once, and is used")
     _check_types(types)
-    top_ticks = max(map(and_, stamps, repeat(TICKS_MASK)))
+    top_ticks = _top_ticks(stamps)
     if top_ticks > TICKS_MAX:
         raise InvalidRequest("timestamp", f"of {top_ticks} ticks lies after the year 9999")
     if not headers.isascii():
@@ -152,6 +160,19 @@ def received_columns(length: int, types: Sequence[bytes], fixed: bytes, headers:
             except UnicodeDecodeError as error:
                 raise InvalidRequest("Headers", f"of event {index} is not UTF-8 (byte {error.start})") from None
     return _columns(length, tuple(types), fixed, headers, bodies, top_ticks)
+
+
+def received_one(kind: bytes, fixed: bytes, headers: bytes, body: bytes) -> Columns | None:
+    """The same for a plain single event, in a third of the time; None leaves it to the general way."""
+    if len(fixed) != FIXED_BYTES:
+        return None
+    _, stamp, code, header_length, body_length = _ONE.unpack(fixed)
+    if code or header_length != len(headers) or body_length != len(body):
+        return None
+    ticks = stamp & TICKS_MASK
+    if ticks > TICKS_MAX or _reason(kind) or not headers.isascii():
+        return None
+    return Columns(1, (kind,), fixed, headers, body, ticks, FIXED_BYTES + len(kind) + header_length + body_length)
 
 
 def _check_types(types: Collection[bytes]) -> None:

@@ -246,6 +246,9 @@ class Settings:
     writer_wait_ms_max: int = setting(
         10_000, count(1), "how long a request may wait for the writer before it times out"
     )
+    inline_commit_us_max: int = setting(
+        2000, count(0), "while commits take less, the event loop's thread writes small ones itself; 0: never"
+    )
     batch_requests_max: int = setting(1024, count(1), "requests in one group commit")
     batch_bytes_max: int = setting(16 * MIB, size(1024), "bytes of requests in one group commit")
 

@@ -177,16 +177,17 @@ class TcpSession(asyncio.Protocol):
     def flush_soon(self) -> None:
         """Send `_out` at the end of this turn, or now if it is long."""
         if len(self._out) >= PIECES_MAX:
-            self._flush()
+            self.flush()
         elif not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self._flush_now)
 
     def _flush_now(self) -> None:
         self._flush_is_due = False
-        self._flush()
+        self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send `_out` now."""
         if not self._out or self._gone.is_set():
             return
         data = b"".join(self._out)
@@ -204,7 +205,7 @@ class TcpSession(asyncio.Protocol):
 
     async def drain(self) -> None:
         """Wait until the peer has taken most of what was sent, or the connection has ended."""
-        self._flush()
+        self.flush()
         await self._room.wait()
 
     @property
@@ -248,7 +249,7 @@ class TcpSession(asyncio.Protocol):
             return
         self.ended = why
         self._out.append(self.farewell(why))
-        self._flush()
+        self.flush()
         self.forget()
         self._pend(0)
         if self._holds:
@@ -264,7 +265,7 @@ class TcpSession(asyncio.Protocol):
 
     def leave(self, why: str) -> None:
         """End once the peer has taken everything, however slow it is. A peer that takes nothing is ended, too."""
-        self._flush()
+        self.flush()
         if self.ended is None and self.unsent_bytes:
             self._linger = self._loop.call_later(LEAVE_PAUSE_S, self.leave, why)
         else:
@@ -363,7 +364,7 @@ class TcpSession(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The peer sends nothing more. It gets the answers that are due, and then the connection closes."""
-        self._flush()
+        self.flush()
         if self.ended is not None:
             return False
         # TLS has no half-closed connections.

@@ -296,6 +296,11 @@ class Checkpointer:
         self._thread = threading.Thread(target=self._work, name="penstock-checkpoints", daemon=True)
         self._thread.start()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the writer has nothing to copy after its next commit."""
+        return not (self._copied.is_set() or self._to_empty or self._longest > OVERGROWN * self._pages_max)
+
     def committed(self, pages: int, writer: SqliteDatabase) -> None:
         """The writer's commit left this many pages in the WAL."""
         self._longest = max(self._longest, pages)

@@ -271,7 +271,7 @@ DELETE FROM allocations WHERE queue_id = :id;
 SELECT number, result FROM producers WHERE name = :name;
 
 -- name: save_producer
-INSERT INTO producers (name, number, result, used) VALUES (:name, :number, :result, :used)
+INSERT INTO producers (name, number, result, used) VALUES (?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET number = excluded.number, result = excluded.result, used = excluded.used;
 
 -- name: expire_producers

@@ -28,7 +28,7 @@ from penstock.store.sqlite.directory import (
     take_lock,
     write_owner,
 )
-from penstock.store.tables.appends import Appender, StreamState
+from penstock.store.tables.appends import Appender, StreamState, remember
 from penstock.store.tables.consumers import Deferred, allocated, reoffered
 from penstock.store.tables.logs import KnownLogs
 from penstock.store.tables.store import Store
@@ -164,11 +164,29 @@ class SqliteBatch(Batch):
         super().__init__(db, appender, KnownLogs(db, cache_max), secure_delete.SqliteStages(db, appender))
         self._store = store
         self._gives_back = False
+        self._cache_max = cache_max
+        self._marks: dict[str, tuple[int, bytes]] = {}
+        """The last number of producers, and the results under it."""
+        self._staged_marks: dict[str, tuple[int, bytes]] = {}
+        """Those that the database does not have yet."""
 
     def begin(self, now: int, recorded: int) -> None:
         """Start a batch at a time, whose commits get a recorded time."""
         self.now, self.recorded = now, recorded
         self.appender.begin(recorded)
+
+    def flush(self) -> None:
+        super().flush()
+        if self._staged_marks:
+            rows = [(name, *mark, self.recorded) for name, mark in self._staged_marks.items()]
+            self.db.run_many("save_producer", rows)
+            remember(self._marks, self._staged_marks, self._cache_max)
+            self._staged_marks = {}
+
+    def forget(self) -> None:
+        """The database has not committed the batch."""
+        self.known_logs.forget()
+        self._marks, self._staged_marks = {}, {}
 
     def is_atomic(self, op: Operation) -> bool:
         return not isinstance(op, contract.Publish | contract.Install)
@@ -183,12 +201,22 @@ class SqliteBatch(Batch):
         return super().together(ops)
 
     def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
-        rows = self.db.rows("producer", {"name": mark.producer})
-        return stored_results(mark, *rows[0]) if rows else None
+        name = mark.producer
+        found = self._staged_marks.get(name) or self._marks.get(name)
+        if found is None:
+            rows = self.db.rows("producer", {"name": name})
+            if not rows:
+                return None
+            found = self._marks[name] = rows[0]
+        return stored_results(mark, *found)
 
     def save_mark(self, mark: ProducerMark, results: bytes) -> None:
-        values = {"name": mark.producer, "number": mark.number, "result": results, "used": self.recorded}
-        self.db.rows("save_producer", values)
+        self._staged_marks[mark.producer] = mark.number, results
+
+    def expire_producers(self, op: contract.ExpireProducers) -> Deferred:
+        self.flush()
+        self._marks = {}
+        return super().expire_producers(op)
 
     def allocate(self, op: contract.Allocate) -> Result:
         db, proposal, kind = self.db, op.proposal, op.proposal.kind
@@ -301,6 +329,10 @@ class SqliteStore(SqliteReader):
                 position = row[0] - 1
         return 0
 
+    @property
+    def is_quick(self) -> bool:
+        return self._checkpointer.is_idle
+
     def write(self, transactions: Sequence[contract.Transaction]) -> list[Outcome]:
         # Recorded times never go backwards, even if the clock does.
         now = self.now()
@@ -311,10 +343,10 @@ class SqliteStore(SqliteReader):
         try:
             self.db.command("BEGIN IMMEDIATE")
             outcomes = [batch.outcome(transaction) for transaction in transactions]
-            batch.appender.flush()
+            batch.flush()
             self.db.command("COMMIT")
         except BaseException:
-            batch.known_logs.forget()
+            batch.forget()
             self.db.abandon()
             raise
         # The batch is on disk: an error from here on must not look as if the commit had failed.

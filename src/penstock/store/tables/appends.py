@@ -156,8 +156,8 @@ class Appender(ABC):
 
     def settle(self) -> None:
         """The database has committed the batch: the staged state is now the known state."""
-        _remember(self._streams, self._staged_streams, self._cache_max)
-        _remember(self._contexts, self._staged_contexts, self._cache_max)
+        remember(self._streams, self._staged_streams, self._cache_max)
+        remember(self._contexts, self._staged_contexts, self._cache_max)
 
     def _stage(self, staged: dict[_Key, _Value], key: _Key, value: _Value) -> None:
         if self._undo is not None:
@@ -212,7 +212,8 @@ class Appender(ABC):
         """The event ids at the sequences of a commit, and the commit id and position of the first."""
 
 
-def _remember(known: dict[_Key, _Value], staged: dict[_Key, _Value], limit: int) -> None:
+def remember(known: dict[_Key, _Value], staged: dict[_Key, _Value], limit: int) -> None:
+    """Add to what is known, which is bounded: the oldest entries go first."""
     known.update(staged)
     if len(known) > limit:
         for key in list(known)[: len(known) - limit * 3 // 4]:

@@ -52,6 +52,11 @@ class Store(HistoryReader):
         """
         raise StorageFailure(f"the store was opened for reading only; {len(transactions)} transactions refused")
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether the next small `write` is sure to need one fsync of a local file and no more."""
+        return False
+
     def recover(self) -> None:
         """After a failed write: return to the state on disk. Raises until the database works again.
 

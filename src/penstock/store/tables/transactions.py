@@ -160,8 +160,12 @@ class Batch(ABC):
     def apply(self, op: Operation) -> Result | Deferred:
         return HANDLERS[type(op)](self, op)
 
-    def together(self, ops: Sequence[Operation]) -> list[Result | Deferred]:
+    def flush(self) -> None:
+        """Write what is buffered."""
         self.appender.flush()
+
+    def together(self, ops: Sequence[Operation]) -> list[Result | Deferred]:
+        self.flush()
         roll_back = self.appender.savepoint()
         self.db.command("SAVEPOINT transaction_")
         try:

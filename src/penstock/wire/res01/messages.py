@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitExceeded, PenstockError, Refused, Retry
 from penstock.model import TICKS_MAX, Append, Event, ProducerMark, Reply, Request
-from penstock.model.columns import columns_of_one, received_columns
+from penstock.model.columns import columns_of_one, received_one
 from penstock.model.times import TICKS_MASK
 from penstock.wire.codes import RETRIES, Res01Code
 from penstock.wire.mqframe import split_frames
@@ -177,8 +177,8 @@ def _one_event(command: Command, frames: Frames, at: int) -> Append | None:
         return None
     if command.code == b"AB":
         types, kind, fixed, headers, body = event
-        columns = received_columns(1, (kind,), fixed, headers, body) if types == b"1" else None
-        return columns and Append(context.decode(), stream.decode(), columns, int(version), mark)
+        one = received_one(kind, fixed, headers, body) if types == b"1" else None
+        return one and Append(context.decode(), stream.decode(), one, int(version), mark)
     number, stamp, kind, headers, body = event
     if len(number) != GUID_BYTES or not stamp.isdigit() or len(stamp) > LONG_DIGITS:
         return None
