@@ -100,10 +100,11 @@ def columns_of_parts(
 
 def _top_ticks(stamps: Sequence[int]) -> int:
     """The highest time. Most commits have times of one kind: then the highest stamp has it."""
-    high: int = max(stamps)
+    high = max(stamps)
     if high & ~TICKS_MASK == min(stamps) & ~TICKS_MASK:
         return high & TICKS_MASK
-    return max(map(and_, stamps, repeat(TICKS_MASK)))
+    top: int = max(map(and_, stamps, repeat(TICKS_MASK)))
+    return top
 
 
 def _columns(
