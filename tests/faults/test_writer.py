@@ -118,13 +118,13 @@ def test_a_slow_commit_moves_the_next_ones_to_the_thread(tmp_path: Path, monkeyp
         batches = Batches(monkeypatch)
         async with engine_on(tmp_path, inline_commit_us_max=LONG_US) as engine:
             engine._writer._inline_s_max = 0.02
-            batches.pause_s = 0.03
+            batches.pause_s = 0.5
             await append(engine)
             batches.pause_s = 0.0
             engine._writer._inline_s_max = LONG_US / 1e6
             await append(engine)
             assert batches.are_inline() == [True, False]
-            monkeypatch.setattr(writer, "time", Later(writer.INLINE_PAUSE_S))
+            monkeypatch.setattr(writer, "time", Later(writer.INLINE_PAUSE * 60))
             await append(engine)
             assert batches.are_inline() == [True]
 

@@ -59,8 +59,9 @@ INLINE_REQUESTS_MAX: Final = 32
 INLINE_BYTES_MAX: Final = 64 << 10
 INLINE: Final = frozenset((Acknowledge, Allocate, Commit, Progress, RequireLog))
 """Operations that take microseconds."""
-INLINE_PAUSE_S: Final = 1.0
-"""How long the writer's thread writes everything after a batch that took too long for the loop's thread."""
+INLINE_PAUSE: Final = 100
+"""After a batch that took too long, the writer's thread writes everything for so many times as long: with a slow disk, the
+loop's thread waits for it at most a hundredth of its time."""
 
 
 class _Item(NamedTuple):
@@ -240,7 +241,7 @@ class Writer:
         self._clock.look(self._store.batch_times)
         elapsed = time.perf_counter() - started
         if elapsed > self._inline_s_max:
-            self._inline_after = max(self._inline_after, time.monotonic() + INLINE_PAUSE_S)
+            self._inline_after = max(self._inline_after, time.monotonic() + INLINE_PAUSE * elapsed)
         self._metrics.batch_seconds.add(elapsed)
         self._metrics.batch_requests.add(len(transactions))
         return outcomes
