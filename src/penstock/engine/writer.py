@@ -60,8 +60,8 @@ INLINE_BYTES_MAX: Final = 64 << 10
 INLINE: Final = frozenset((Acknowledge, Allocate, Commit, Progress, RequireLog))
 """Operations that take microseconds."""
 INLINE_PAUSE: Final = 100
-"""After a batch that took too long, the writer's thread writes everything for so many times as long: with a slow disk, the
-loop's thread waits for it at most a hundredth of its time."""
+"""After a batch that took too long, the writer's thread writes everything for so many times as long. So the loop's
+thread waits for a slow disk at most a hundredth of its time."""
 
 
 class _Item(NamedTuple):
