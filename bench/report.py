@@ -1,6 +1,7 @@
-"""Prints figures as they come and a one-line summary at the end."""
+"""Prints figures as they come and a one-line summary at the end; puts tables into a page of the docs."""
 
 import sys
+from pathlib import Path
 
 
 class Report:
@@ -38,3 +39,12 @@ class Report:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.2f}"
+
+
+def replace_section(page: Path, name: str, text: str) -> None:
+    """Replace what stands between the two marks of a section, `<!-- bench:NAME -->` and `<!-- /bench:NAME -->`."""
+    before, opening, rest = page.read_text(encoding="utf-8").partition(f"<!-- bench:{name} -->\n")
+    _old, closing, after = rest.partition(f"<!-- /bench:{name} -->")
+    if not opening or not closing:
+        raise ValueError(f"{page} has no section {name}; add its two marks")
+    page.write_text(f"{before}{opening}\n{text.strip()}\n\n{closing}{after}", encoding="utf-8")
