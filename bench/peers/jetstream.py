@@ -163,7 +163,7 @@ def _subject(stream: str) -> str:
 
 
 class JetStreamDefault(JetStream):
-    name = "JetStream, sync every 2 minutes, acknowledgements not confirmed"
+    name = "JetStream, sync every 2 minutes"
     main = recovers = False
     sync = "2m"
     confirmed = False

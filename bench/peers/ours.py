@@ -42,6 +42,8 @@ from tests.postgres import postgres
 CONTEXT: Final = "bench"
 WAIT_S: Final = 0.1
 CONNECTIONS_MAX: Final = 2000
+REQUESTS_MAX: Final = 20_000
+"""1,024 writers with 16 in flight have more than the server lets wait by default, which then answers busy."""
 
 
 class Penstock(System):
@@ -66,8 +68,9 @@ class Penstock(System):
         command = [sys.executable, "-m", "penstock", "serve", *store]
         for gate, port in ports.items():
             command += [f"--{gate}", f"tcp://127.0.0.1:{port}" if gate == "res" else f"127.0.0.1:{port}"]
-        command += ["--remits-connections-max", str(CONNECTIONS_MAX)]
-        command += ["--remits-connections-per-address-max", str(CONNECTIONS_MAX)]
+        for name in ("remits-connections-max", "remits-connections-per-address-max"):
+            command += [f"--{name}", str(CONNECTIONS_MAX)]
+        command += ["--writer-queue-max", str(REQUESTS_MAX)]
         with program(command, ports[self.gate]) as started:
             yield self.url(ports), started
 
@@ -92,11 +95,11 @@ class Penstock(System):
 
     def read_all(self, url: str) -> Done:
         with penstock.connect(url) as client:
-            return _touch(client.read_all())
+            return touch(lambda: _rows(client.read_all()))
 
     def read_stream(self, url: str, stream: str) -> Done:
         with penstock.connect(url) as client:
-            return _touch(client.read_stream(CONTEXT, stream))
+            return touch(lambda: _rows(client.read_stream(CONTEXT, stream)))
 
     def read_arrow(self, url: str) -> Done:
         with penstock.connect(url) as client:
@@ -134,8 +137,8 @@ class Penstock(System):
             return int(client.stats().head)
 
 
-def _touch(events: Iterable[penstock.Event]) -> Done:
-    return touch((event.stream, event.type, event.position, event.body) for event in events)
+def _rows(events: Iterable[penstock.Event]) -> Iterator[tuple[str, str, int, bytes]]:
+    return ((event.stream, event.type, event.position, event.body) for event in events)
 
 
 class PenstockZeroMq(Penstock):

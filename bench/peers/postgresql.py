@@ -78,8 +78,7 @@ class PlainPostgres(System):
     def _read(self, url: str, statement: str, values: tuple[str, ...]) -> Done:
         with psycopg.connect(url) as connection, connection.cursor("all", binary=True) as cursor:
             cursor.itersize = PAGE
-            cursor.execute(statement.encode(), values)
-            return touch(cursor)
+            return touch(lambda: cursor.execute(statement.encode(), values))
 
     def count(self, url: str) -> int:
         with psycopg.connect(url) as connection:

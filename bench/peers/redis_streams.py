@@ -76,7 +76,8 @@ class RedisStreams(System):
         return uvloop.run(write())
 
     def read_all(self, url: str) -> Done:
-        return touch(self._rows(redis.Redis.from_url(url)))
+        client = redis.Redis.from_url(url)
+        return touch(lambda: self._rows(client))
 
     @staticmethod
     def _rows(client: Any) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:

@@ -55,8 +55,10 @@ class UmaDb(System):
         # A client that is not kept cancels its reads.
         client = umadb.Client(url)
         return touch(
-            ((event := found.event).tags[0], event.event_type, found.position, event.data)
-            for found in client.read(query)
+            lambda: (
+                ((event := found.event).tags[0], event.event_type, found.position, event.data)
+                for found in client.read(query)
+            )
         )
 
     def follow(self, url: str, events: int) -> list[float]:
